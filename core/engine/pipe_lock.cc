@@ -9,6 +9,8 @@
 #include "base/process.h"
 #include "clan/clock.h"
 #include "clan/cpu.h"
+#include "engine/pipe_claims.h"
+#include "engine/pipe_shared.h"
 
 namespace clan {
 
@@ -51,6 +53,12 @@ bool has_not_mapped(std::uint32_t thread, std::uint64_t inode) {
   return last.not_mapped;
 }
 
+// More than kMostThreadId: of none.
+std::uint32_t thread_of(std::uint32_t owner) {
+  return owner & ((owner & pipes::kTakeable) != 0 ? ~(pipes::kTakeable | pipes::kClaims)
+                                                  : ~pipes::kReleases);
+}
+
 // A yield, which may take a slice of time. That of another process, or of nobody, is on account of
 // `of_thread`; false: nothing of that is left.
 bool yield_to(std::uint32_t owner, std::uint32_t me, WaitBudget& of_thread) {
@@ -67,15 +75,26 @@ bool yield_to(std::uint32_t owner, std::uint32_t me, WaitBudget& of_thread) {
 
 }  // namespace
 
+// Whoever may be named by the word: it is safe to take it even from one that runs, which has to
+// begin again then. So it does not matter whose thread has that number in another pid namespace.
+bool pipes::may_take(std::uint32_t owner) {
+  if ((owner & kTakeable) == 0) return false;
+  const int saved_errno = errno;
+  const auto thread = static_cast<pid_t>(owner & kThread);
+  const bool may = !sys::exists(thread) || sys::is_stopped(thread);
+  errno = saved_errno;
+  return may;
+}
+
 // Breaks the pipe if the owner is not to be waited for any more.
 void Pipe::look_at_owner(OwnerWait& wait, std::uint32_t owner, std::uint32_t me) const {
-  const std::uint32_t thread = owner & ~pipes::kReleases;
+  const std::uint32_t thread = thread_of(owner);
   if (owner == 0) return;
   if (thread > kMostThreadId) return broke("a lock that is no thread's");
   const bool releases = (owner & pipes::kReleases) != 0;
   // Who releases may count in another pid namespace.
   const bool cannot_be =
-      owner == me || (!releases && wait.gave_up() && has_not_mapped(thread, inode_));
+      thread == me || (!releases && wait.gave_up() && has_not_mapped(thread, inode_));
   switch (wait.look(cannot_be ? 0 : thread, owner_waits_, OwnerWait::Work::kShort,
                     releases ? kUnseenReleaseNs : OwnerWait::kUnseenNs)) {
     case OwnerWait::Owner::kIsWaitedFor: break;
@@ -89,15 +108,17 @@ bool Pipe::is_held_up(bool of_sender) const {
   // relaxed: a glance; who then takes the lock sees what was done under it
   const std::uint32_t owner =
       (of_sender ? mine.sender.lock : mine.receiver.lock).load(std::memory_order_relaxed);
-  if (owner == 0 || broken()) return false;
+  if (owner == 0 && of_sender && !broken()) return Shared::claims_hold_up(*this);
+  if (owner == 0 || broken() || pipes::may_take(owner)) return false;
   look_at_owner(of_sender ? sending_ : receiving_, owner, pipes::thread_id());
   return !broken();
 }
 
-// 0: the lock is ours. `in_handler`: this thread was in a call already, so its own id may well be
-// its own.
-int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t me,
+// 0: the lock is ours. `mine`: the word then. `in_handler`: this thread was in a call already, so
+// its own id may well be its own.
+int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t mine,
                         bool in_handler) const {
+  const std::uint32_t me = mine & pipes::kThread;
   const int saved_errno = errno;
   WaitBudget& of_thread = pipes::t_call_waits;
   CallWait in_call(call_waits_, CallWait::kMostNs, &of_thread);
@@ -109,17 +130,23 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
     for (int i = 0; i < kSpinsBeforeYield && err < 0; ++i) {
       owner = 0;
       // PAIR pipe.lock: as above
-      if (word.compare_exchange_strong(owner, me, std::memory_order_acquire,
+      if (word.compare_exchange_strong(owner, mine, std::memory_order_acquire,
                                        std::memory_order_relaxed)) {
-        if (wait.is_on()) wait.over(owner_waits_);
         err = 0;
-      } else if (owner == me && in_handler) {
+      } else if ((owner & pipes::kThread) == me && in_handler) {
         err = EDEADLK;
       }
       cpu_pause();
     }
     if (err >= 0) break;
-    if (waits && round < kRoundsWithoutWait && yield_to(owner, me, of_thread)) continue;
+    if (waits && round < kRoundsWithoutWait && yield_to(thread_of(owner), me, of_thread)) continue;
+    // PAIR pipe.lock: as above, of one that has not let go
+    if (pipes::may_take(owner) &&
+        word.compare_exchange_strong(owner, mine, std::memory_order_acquire,
+                                     std::memory_order_relaxed)) {
+      err = 0;
+      break;
+    }
     look_at_owner(wait, owner, me);
     CallWait& this_wait = (owner & pipes::kReleases) != 0 ? in_release : in_call;
     if (broken()) {
@@ -135,10 +162,14 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
       sys::call(SYS_nanosleep, &nap, nullptr);
     }
   }
+  if (err == 0 && wait.is_on()) wait.over(owner_waits_);
   errno = saved_errno;
   return err;
 }
 
-void Pipe::after_fork_in_child() { pipes::t_thread.id = 0; }
+void Pipe::after_fork_in_child() {
+  pipes::t_thread.id = 0;
+  pipes::forget_pid_namespace();
+}
 
 }  // namespace clan

@@ -12,7 +12,12 @@
 
 namespace clan::pipes {
 
-/// With the thread's id in a lock: it releases memory, perhaps of the other end's ring.
+/// The word of a lock: the thread's id, and what it is at.
+constexpr std::uint32_t kThread = (1u << 23) - 1;
+constexpr std::uint32_t kClaimShift = 24, kClaims = 15u << kClaimShift;  ///< see pipe_claims.h
+/// It may be taken from a thread that is stopped or dead: see Pipe::TakeableLock.
+constexpr std::uint32_t kTakeable = 1u << 29;
+/// It releases memory, perhaps of the other end's ring.
 constexpr std::uint32_t kReleases = 1u << 31;
 
 /// Of the calling thread. Signal handlers read it too: initial-exec needs no call.
@@ -52,6 +57,9 @@ class LockCount {
   std::uint32_t outer_;
 };
 
+/// A lock with this word may be taken: its owner is stopped, or dead. Asks /proc.
+bool may_take(std::uint32_t owner);
+
 }  // namespace clan::pipes
 
 namespace clan {
@@ -84,6 +92,56 @@ class Pipe::Locked {
  private:
   pipes::LockCount count_;
   std::atomic<std::uint32_t>& word_;
+  int err_ = 0;
+};
+
+/// Likewise, of an end that several processes share. Another thread takes it over when /proc shows
+/// the owner as stopped, or when it has died; the owner may come back at any instruction. So
+/// nothing that is done under it may be a store that others rely on: each is a compare-and-swap
+/// that fails once somebody has taken the lock, or goes where nobody else writes.
+class Pipe::TakeableLock {
+ public:
+  TakeableLock(const Pipe& pipe, OwnerWait& wait, std::atomic<std::uint32_t>& word)
+      : word_(word), mine_(pipes::thread_id() | pipes::kTakeable) {
+    std::uint32_t owner = 0;
+    // PAIR pipe.lock: sees the cursors the last owner left
+    if (!word_.compare_exchange_strong(owner, mine_, std::memory_order_acquire,
+                                       std::memory_order_relaxed)) {
+      err_ = pipe.wait_for_lock(wait, word_, mine_, count_.nested());
+    } else if (wait.gave_up()) {
+      wait.over(pipe.owner_waits_);
+    }
+  }
+  ~TakeableLock() {
+    std::uint32_t mine = mine_;
+    // PAIR pipe.lock: publishes the cursors
+    if (err_ == 0)
+      word_.compare_exchange_strong(mine, 0, std::memory_order_release, std::memory_order_relaxed);
+  }
+  TakeableLock(const TakeableLock&) = delete;
+  TakeableLock& operator=(const TakeableLock&) = delete;
+  int err() const { return err_; }
+  /// Nobody has taken it: what was read before this call was read under it.
+  bool is_ours() const {
+    // order: what was read, then the word, as with a sequence count
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return word_.load(std::memory_order_relaxed) == mine_;
+  }
+  std::uint32_t word() const { return mine_; }
+  /// The word names the owner's claim, so that no other one is ever the same: in another pid
+  /// namespace a thread may have this one's id. False: it has been taken.
+  bool names(std::uint32_t claim) {
+    std::uint32_t before = mine_;
+    mine_ |= (claim + 1) << pipes::kClaimShift;
+    // PAIR pipe.lock: as above
+    return word_.compare_exchange_strong(before, mine_, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed);
+  }
+
+ private:
+  pipes::LockCount count_;
+  std::atomic<std::uint32_t>& word_;
+  std::uint32_t mine_;
   int err_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/application_buffers.h"
+#include "engine/pipe_copy_out.h"
 #include "engine/pipe_lock.h"
 #include "engine/pipe_parts.h"
 
@@ -16,22 +17,6 @@ namespace {
 /// that have been read, at most, before the writer is told
 constexpr std::uint64_t kPublishLines = 1024;
 constexpr int kMostLooks = 64;  ///< at a head that moves
-
-enum class Copied { kBytes, kFault, kBroken, kNoBytes };
-
-// Copies at most `most` bytes of a record, of which `offset` have been read. `n`: as many as there
-// were to copy.
-inline Copied copy_out(const shm::RingRecord& record, std::uint64_t offset, std::uint64_t most,
-                       Cursor& cursor, std::uint64_t* n) {
-  if (record.head.type() != kBytesRecord) return Copied::kNoBytes;
-  // Nobody sends an empty one, and a ring full of them has no end.
-  if (record.head.length() <= kStampBytes) return Copied::kBroken;
-  const std::uint64_t length = record.head.length() - kStampBytes;
-  if (offset > length) return Copied::kBroken;
-  *n = std::min(length - offset, most);
-  auto copy = [&] { cursor.scatter(record.payload + kStampBytes + offset, *n); };
-  return guarded(copy) ? Copied::kBytes : Copied::kFault;
-}
 
 }  // namespace
 
@@ -165,7 +150,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: as above
     }
     receiver.published.store(c.published, relaxed);
-    receiver.offset.store(offset, relaxed);
+    receiver.offset.store(static_cast<std::uint32_t>(offset), relaxed);
     add(receiver.bytes, done.bytes);
   }
   if (published) done.must_ring = must_ring_for_room(drained);
@@ -175,7 +160,8 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
 std::uint64_t Pipe::readable_bytes() const {
   const auto& receiver = page_->ends[end_].receiver;
   const PipeRing ring{lines_};
-  Locked lock(*this, receiving_, page_->ends[end_].receiver.lock);
+  // It writes nothing, so one that is stopped here holds up nobody.
+  TakeableLock lock(*this, receiving_, page_->ends[end_].receiver.lock);
   if (lock.err() != 0 || broken()) return 0;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
@@ -187,7 +173,8 @@ std::uint64_t Pipe::readable_bytes() const {
     bytes += record.head.length() - std::min<std::uint64_t>(record.head.length(), kStampBytes);
     c.head += record.lines;
   }
-  return bytes - std::min(bytes, receiver.offset.load(std::memory_order_relaxed));
+  bytes -= std::min<std::uint64_t>(bytes, receiver.offset.load(std::memory_order_relaxed));
+  return lock.is_ours() ? bytes : 0;
 }
 
 }  // namespace clan

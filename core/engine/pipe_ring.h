@@ -15,9 +15,10 @@
 //
 //      | P | Q | R |jump|... not read yet ...|skip| S | T | U | ...
 //
-// A skip leads from any line to line 0, a jump to a line further on. Positions count lines, those
-// that were skipped or jumped over with them; index = position mod lines. No record takes the last
-// line, which is for a skip. At most one skip and one jump are on their way to the reader at a
+// A skip leads from any line to line 0, a jump to a line further on (or, past claims of threads
+// that are stopped, round the end of the ring: engine/pipe_send_shared.cc). Positions count lines,
+// those that were skipped or jumped over with them; index = position mod lines. No record takes the
+// last line, which is for a skip. At most one skip and one jump are on their way to the reader at a
 // time.
 //
 // The cursors lie in memory that the peer can write: whatever they say, a slot lies inside the
@@ -146,8 +147,8 @@ struct PipeRing {
         continue;
       }
       if (head.type() == kRingJump) {
-        if (head.length() <= at || head.length() >= lines) return -1;
-        c.head += head.length() - at;
+        if (head.length() == at || head.length() >= lines) return -1;
+        c.head += index(head.length() - at);
         continue;
       }
       const std::uint64_t k = shm::lines_for(head.length());

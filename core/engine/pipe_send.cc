@@ -6,35 +6,16 @@
 #include "clan/clock.h"
 #include "clan/cpu.h"
 #include "engine/application_buffers.h"
+#include "engine/pipe_claims.h"
 #include "engine/pipe_lock.h"
 #include "engine/pipe_parts.h"
+#include "engine/pipe_shared.h"
 
 namespace clan {
 
 using namespace pipes;
 
 namespace {
-
-/// takes one line
-constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampBytes;
-
-PipeProducer load(const PipePage::Sender& s) {
-  auto relaxed = std::memory_order_relaxed;  // under the lock
-  return {s.tail.load(relaxed),    s.bound.load(relaxed),   s.consumed.load(relaxed),
-          s.look_at.load(relaxed), s.skip_at.load(relaxed), s.jump_at.load(relaxed),
-          s.jump_gap.load(relaxed)};
-}
-
-void store(PipePage::Sender& s, const PipeProducer& p) {
-  auto relaxed = std::memory_order_relaxed;  // under the lock
-  s.tail.store(p.tail, relaxed);
-  s.bound.store(p.bound, relaxed);
-  s.consumed.store(p.consumed, relaxed);
-  s.look_at.store(p.look_at, relaxed);
-  s.skip_at.store(p.skip_at, relaxed);
-  s.jump_at.store(p.jump_at, relaxed);
-  s.jump_gap.store(p.jump_gap, relaxed);
-}
 
 // After a record that was planned by reserve() has been published.
 void advance(const PipeRing& ring, PipePage::Sender& s, PipeProducer& p, const PipeSlot& slot,
@@ -64,16 +45,20 @@ bool Pipe::is_calm() const {
 }
 
 // Plans a record of `n` bytes, or of fewer. 1 = planned, 0 = no room, -1 = broken.
-int Pipe::plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n,
+int Pipe::plan(PipeRoom room, PipeProducer& p, std::uint64_t* most, std::uint64_t* n,
                PipeSlot* slot) const {
+  const PipeRing ring{lines_};
+  p = load(page_->ends[end_].sender);
+  p.calm = is_calm();
+  *most = most_lines(end_, room);
   auto& peer = page_->ends[1 - end_].receiver;
   // PAIR pipe.credit: the reader has finished with the lines before it
   auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
   // A line stays for put_last().
-  int rc = ring.reserve(p, kStampBytes + *n + kCacheLine, most + 1, credit, slot);
+  int rc = ring.reserve(p, kStampBytes + *n + kCacheLine, *most + 1, credit, slot);
   while (rc == 0 && *n > kLeastPiece) {  // not all of it: then part of it
     *n /= 2;
-    rc = ring.reserve(p, kStampBytes + *n + kCacheLine, most + 1, credit, slot);
+    rc = ring.reserve(p, kStampBytes + *n + kCacheLine, *most + 1, credit, slot);
   }
   slot->lines = shm::lines_for(kStampBytes + *n);
   if (rc < 0) broke("impossible credit");
@@ -86,6 +71,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
   auto& peer = page_->ends[1 - end_].receiver;
   const std::size_t wanted = total(buffers, count);
   if (wanted == 0) return done;
+  bool has_claims = false;
   {
     Locked lock(*this, sending_, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
@@ -107,10 +93,8 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
       const bool goes_on =
           ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
       if (!goes_on) [[unlikely]] {
-        p = load(sender);
-        p.calm = is_calm();
-        most = most_lines(end_, room);
-        const int rc = plan(ring, p, most, &n, &slot);
+        if ((has_claims = Shared::claims_in_force(*this))) break;
+        const int rc = plan(room, p, &most, &n, &slot);
         if (rc < 0) return {0, false, EPROTO};
         if (rc == 0) break;
       }
@@ -132,10 +116,11 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
       }
       done.bytes += n;
     }
-    if (done.bytes == 0) return done;
-    add(sender.bytes, done.bytes);
-    add(sender.messages, 1);
+    if (done.bytes == 0 && !has_claims) return done;
+    if (!has_claims) add(sender.bytes, done.bytes), add(sender.messages, 1);
   }
+  if (has_claims) [[unlikely]]  // and so nothing has been sent
+    return send_shared(buffers, count, room);
   done.must_ring = take_waiting<shm::AsymmetricFence>(peer.waiting);
   if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
   return done;
@@ -150,6 +135,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
+    if (Shared::claims_in_force(*this)) return {0, false, EBUSY};
     const PipeRing ring{lines_};
     auto p = load(sender);
     PipeSlot slot;

@@ -35,7 +35,7 @@ bool shares(int fd, const Socket& s, std::uint32_t thread) {
 
 Users users_of_end(int fd, const Socket& s) {
   KeepErrno keep;
-  constexpr std::uint32_t kThread = (1u << 31) - 1;  // of a lock's word
+  constexpr std::uint32_t kThread = (1u << 23) - 1;  // of a lock's word
   auto relaxed = std::memory_order_relaxed;          // looks; who acts on them takes what it needs
   const auto closer = [&](const Slot::Counter& counter) {
     const std::uint64_t now = counter.load(relaxed);
@@ -44,11 +44,14 @@ Users users_of_end(int fd, const Socket& s) {
   const auto& end = s.pipe.page().ends[s.pipe.end()];
   const Slot& slot = s.open_file();
   Users found = Users::kNobody;
-  for (const std::uint32_t user :
-       {end.sender.lock.load(relaxed) & kThread, end.receiver.lock.load(relaxed) & kThread,
-        static_cast<std::uint32_t>(s.mine().words[socket_face::kBells].load(relaxed) >>
-                                   socket_face::kRinger),
-        closer(slot.sends), closer(slot.receives)}) {
+  std::uint32_t users[5 + PipePage::kClaims] = {
+      end.sender.lock.load(relaxed) & kThread, end.receiver.lock.load(relaxed) & kThread,
+      static_cast<std::uint32_t>(s.mine().words[socket_face::kBells].load(relaxed) >>
+                                 socket_face::kRinger),
+      closer(slot.sends), closer(slot.receives)};
+  for (std::size_t i = 0; i < PipePage::kClaims; ++i)
+    users[5 + i] = static_cast<std::uint32_t>(end.claims[i].owner.load(relaxed)) & kThread;
+  for (const std::uint32_t user : users) {
     if (user == 0) continue;
     const bool sharer = shares(fd, s, user);
     if (sharer && sys::is_stopped(static_cast<pid_t>(user))) return Users::kStoppedSharer;

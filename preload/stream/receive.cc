@@ -74,11 +74,25 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
   return n;
 }
 
+// `rings`: the other end is to be told.
+Pipe::Done receive_by_pipe(Socket& s, const iovec* buffers, int count, bool peek, bool* rings) {
+  if (!s.inherited.load(std::memory_order_relaxed)) {  // relaxed: of this process
+    const Pipe::Done done = s.pipe.receive(buffers, count, peek);
+    *rings = done.must_ring;
+    return done;
+  }
+  const Pipe::Done done = others_hold(s) ? s.pipe.receive_shared(buffers, count, peek)
+                                         : s.pipe.receive(buffers, count, peek);
+  *rings = must_ring(s, done);
+  return done;
+}
+
 // The descriptor was closed under the call: the kernel would give to it what it began to wait for
 // before.
 ssize_t receive_after_close(Socket& s, const iovec* buffers, int count, bool peek) {
-  const Pipe::Done last = s.pipe.receive(buffers, count, peek);
-  const int other = must_ring(s, last) ? descriptor_of(s) : -1;
+  bool rings = false;
+  const Pipe::Done last = receive_by_pipe(s, buffers, count, peek, &rings);
+  const int other = rings ? descriptor_of(s) : -1;
   if (other >= 0) ring_doorbell(other, s);
   errno = EBADF;
   return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
@@ -156,13 +170,14 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
       if (s.kernel_end || s.kernel_error) [[unlikely]]
         s.pipe.writer_has_gone();
       Pipe::Done done;
+      bool rings = false;
       if (got == 0) {
-        done = s.pipe.receive(buffers, count, peek);
+        done = receive_by_pipe(s, buffers, count, peek, &rings);
       } else {
         Part part(buffers, count, got);
-        done = s.pipe.receive(part.buffers, part.count, peek);
+        done = receive_by_pipe(s, part.buffers, part.count, peek, &rings);
       }
-      if (must_ring(s, done)) ring_doorbell(fd, s);
+      if (rings) ring_doorbell(fd, s);
       if (s.pipe.is_large()) [[unlikely]]
         owe_memory(fd, s, s.pipe.seems_empty());
       got += done.bytes;

@@ -60,9 +60,7 @@ void send_bell(int fd, Socket& s) {
 }  // namespace
 
 void Announced::announce(int fd, Socket& s) {
-  const bool others = s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1 ||
-                      s.open_file().to_follow.load(std::memory_order_relaxed) > 0;
-  if (!others || (state_of(s.theirs()) & socket_face::kClosed) != 0) return;
+  if (!others_hold(s) || (state_of(s.theirs()) & socket_face::kClosed) != 0) return;
   ringing_.emplace(s.mine(), s.pipe.call_waits());
   // PAIR face.bells: Dekker with nap_beside_ringer(), behind the count of those that ring
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -3,12 +3,21 @@
 
 #include <optional>
 
+#include "clan/socket_face.h"
+#include "state/open_file.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
 
 namespace clan::preload {
 
 void ring_doorbell(int fd, Socket& s);
+
+/// Several processes hold this end, as far as one knows that may not be the only one.
+inline bool others_hold(const Socket& s) {
+  // relaxed: counts by themselves; who comes to hold it while a call is under way does not count
+  return s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1 ||
+         s.open_file().to_follow.load(std::memory_order_relaxed) > 0;
+}
 
 /// Around what publishes something in the pipe. Where several processes hold this end, the kernel
 /// tells nobody when one of them is killed, and it may be killed between publishing and ringing. So

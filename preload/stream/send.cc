@@ -59,6 +59,14 @@ bool is_left_rightly(int fd, Socket& s) {
   return false;
 }
 
+Pipe::Done send_by_pipe(int fd, Socket& s, const iovec* buffers, int count, PipeRoom room) {
+  if (!s.inherited.load(std::memory_order_relaxed))  // relaxed: of this process
+    return s.pipe.send(buffers, count, room);
+  const Announced announced(fd, s);
+  return others_hold(s) ? s.pipe.send_shared(buffers, count, room)
+                        : s.pipe.send(buffers, count, room);
+}
+
 }  // namespace
 
 ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
@@ -181,14 +189,11 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
       return real().sendmsg(fd, &message, flags);
     }
     Pipe::Done done;
-    {
-      const Announced announced(fd, s);
-      if (sent == 0) {
-        done = s.pipe.send(buffers, count, room);
-      } else {
-        Part part(buffers, count, sent);
-        done = s.pipe.send(part.buffers, part.count, room);
-      }
+    if (sent == 0) {
+      done = send_by_pipe(fd, s, buffers, count, room);
+    } else {
+      Part part(buffers, count, sent);
+      done = send_by_pipe(fd, s, part.buffers, part.count, room);
     }
     if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
       const bool known =

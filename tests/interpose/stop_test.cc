@@ -1,10 +1,9 @@
 // One of two processes that share an end of a connection is stopped at any instruction of its calls
 // (SIGSTOP, a debugger): in the middle of a send, of a receive, of its sleep. None of the other
 // one's calls waits for long, nothing is reset, and when the stopped one continues no byte is lost,
-// none comes twice and the connection is as good as before. Nearly everywhere the other one sends
-// and receives meanwhile; not where the stopped one has a lock of the pipe, or reads doorbells.
-// Without the library it does so everywhere. CLAN_TEST_STOPS says at how many places of each call
-// (100000: at all).
+// none comes twice and the connection is as good as before. The other one sends and receives
+// meanwhile, wherever the stopped one is, as without the library. CLAN_TEST_STOPS says at how many
+// places of each call (100000: at all).
 #include <sys/epoll.h>
 #include <sys/ptrace.h>
 
@@ -30,8 +29,7 @@ constexpr double kSoon = 5;  ///< 0.2 s, on a very busy machine
 constexpr std::size_t kOfSharer = 300;  ///< bytes of one call
 constexpr std::size_t kMeanwhile = 60;  ///< messages of the other process
 constexpr int kSleepsUs = 20'000;  ///< a step that takes longer is a sleep in the kernel
-/// longer than the half second after which the lock of a process that was killed is broken
-constexpr std::chrono::milliseconds kStopped{700};
+constexpr std::chrono::seconds kStopped{5};  ///< at most, however busy the machine is
 
 // What the two processes of an end have sent and received, by the values of bytes.
 struct Counts {
@@ -292,7 +290,7 @@ TEST_P(Stopped, AtAnyInstructionLeavesTheSocketToTheOther) {
   }
   std::printf("at %d of %d places of %d steps the other one had to wait; its longest call %.3f s\n",
               held_up, stops, all, longest);
-  EXPECT_LE(held_up, preloaded() ? stops / 3 : 0);
+  EXPECT_EQ(held_up, 0);
 }
 
 const char* const kNames[] = {"InASend",           "InItsFirstSend", "InAReceive",

@@ -8,9 +8,8 @@
 // Pipes neither sleep nor wake other processes: the owner of the sockets does, with `must_ring`
 // below.
 //
-// Wake-up: a sleeper sets its waiting flag, looks again (the calls below do both: want_data(),
-// want_room()) and sleeps. The thread that publishes bytes or room afterwards is told to ring,
-// once.
+// Wake-up: a sleeper sets its waiting flag, looks again (want_data() and want_room() do both) and
+// sleeps. The thread that publishes bytes or room afterwards is told to ring, once.
 //
 // Thread-safety: every call may come from any thread of any process. Those that move bytes or count
 // them take the lock of their side (a word in the memfd with the owner's thread id); those that
@@ -18,8 +17,7 @@
 // that interrupted the same side of the same pipe is told so at once (EDEADLK): nothing has been
 // done, nor can it be before the handler returns.
 //
-// How long a call waits for a lock, and what becomes of one that is not let go, is in
-// clan/wait_budget.h.
+// How long a call waits for a lock, and what becomes of one that is kept: clan/wait_budget.h.
 #pragma once
 
 #include <clan/export.h>
@@ -27,7 +25,6 @@
 #include <clan/pipe_types.h>
 #include <clan/result.h>
 #include <clan/wait_budget.h>
-#include <sys/types.h>
 #include <sys/uio.h>
 
 #include <atomic>
@@ -71,7 +68,7 @@ class CLAN_EXPORT Pipe {
   int memfd() const { return memfd_; }
   /// Of the memfd, the same in all processes. It stays known when the descriptor is gone.
   std::uint64_t inode() const { return inode_; }
-  /// The descriptor has moved (F_DUPFD) or has been closed by somebody (-1).
+  /// It has moved (F_DUPFD) or has been closed by somebody (-1).
   void set_memfd(int memfd) { memfd_ = memfd; }
   int end() const { return end_; }
   PipePage& page() const { return *page_; }
@@ -88,6 +85,8 @@ class CLAN_EXPORT Pipe {
   // --- sending -----------------------------------------------------------------------------------
   /// Copies in what fits of `count` buffers.
   Done send(const iovec* buffers, int count, PipeRoom room = PipeRoom::kWhole);
+  /// Likewise, of a shared end (engine/pipe_send_shared.cc). EBUSY: no room beside stopped ones.
+  Done send_shared(const iovec* buffers, int count, PipeRoom room = PipeRoom::kWhole);
   /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done; there always is room
   /// for it.
   Done end_sending();
@@ -114,6 +113,8 @@ class CLAN_EXPORT Pipe {
   bool seems_empty() const;
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
   Done receive(const iovec* buffers, int count, bool peek);
+  /// Likewise, of a shared end.
+  Done receive_shared(const iovec* buffers, int count, bool peek);
   /// Nothing more is written: what there is to be received is at most a ring. The pipe breaks when
   /// somebody has left records without end.
   void writer_has_gone();
@@ -127,12 +128,11 @@ class CLAN_EXPORT Pipe {
   /// The calling thread does not wait any more. Takes the flag back if no other thread has set it
   /// too.
   void unwant_data();
-  /// Asks to be rung for bytes, and for room too, on behalf of every process of this end; only the
-  /// other end takes that back. For a thread that is about to take away a wake-up that others may
-  /// sleep for, or will not look again by itself.
+  /// Asks to be rung for bytes, and for room too, for every process of this end; only the other end
+  /// takes that back. For a thread that takes away a wake-up that others may sleep for, or will not
+  /// look again by itself.
   void keep_wanted(bool room);
-  /// For a thread that comes back from the kernel: what the other end has written, and what our
-  /// next send() touches, comes into the cache together and not one after the other.
+  /// Back from the kernel: what both ends touch next comes into the cache together.
   void fetch_ahead() const;
   /// More of the rings has been touched, since the last release(), than a page of each. A glance.
   bool is_large() const { return large_.load(std::memory_order_relaxed); }
@@ -141,8 +141,7 @@ class CLAN_EXPORT Pipe {
   /// waits. False: a ring had unread bytes in it, or a sender was at it.
   bool release();
 
-  /// Of the connection: what its calls may wait, and what owners may keep from it. Also for what is
-  /// kept of it elsewhere.
+  /// Of the connection: what its calls may wait, and owners keep from it; also what lies elsewhere.
   WaitBudget& call_waits() const { return call_waits_; }
   WaitBudget& owner_waits() const { return owner_waits_; }
 
@@ -153,10 +152,12 @@ class CLAN_EXPORT Pipe {
  private:
   void reset();
   class Locked;
+  class TakeableLock;
+  struct Shared;
   Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end);
   Done put_last(std::uint8_t type);
   bool is_calm() const;
-  int plan(const PipeRing& ring, PipeProducer& p, std::uint64_t most, std::uint64_t* n,
+  int plan(PipeRoom room, PipeProducer& p, std::uint64_t* most, std::uint64_t* n,
            PipeSlot* slot) const;
   std::uint64_t most_lines(int end, PipeRoom room) const;
   bool has_room(int end, PipeRoom room) const;

@@ -1,0 +1,178 @@
+#include "engine/pipe_claims.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+#include "base/process.h"
+#include "clan/system_call.h"
+#include "engine/pipe_shared.h"
+
+namespace clan {
+namespace pipes {
+namespace {
+
+std::atomic<std::uint32_t> the_pid_namespace{0};
+
+// A thread that comes late with less leaves what there is.
+void raise(std::atomic<std::uint64_t>& word, std::uint64_t to) {
+  std::uint64_t now = word.load(std::memory_order_relaxed);
+  // PAIR pipe.lock: the tail is the last
+  while (now < to && !word.compare_exchange_weak(now, to, std::memory_order_release,
+                                                 std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
+std::uint32_t pid_namespace() {
+  // relaxed: a number by itself; who finds none asks again
+  std::uint32_t known = the_pid_namespace.load(std::memory_order_relaxed);
+  if (known != 0) return known;
+  const int saved_errno = errno;
+  struct stat st {};
+  if (sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0) == 0)
+    known = static_cast<std::uint32_t>(st.st_ino);
+  errno = saved_errno;
+  the_pid_namespace.store(known, std::memory_order_relaxed);  // relaxed: as above
+  return known;
+}
+
+void forget_pid_namespace() {
+  the_pid_namespace.store(0, std::memory_order_relaxed);  // relaxed: as above
+}
+
+bool read_claim(const PipePage::Claim& claim, Planned* planned) {
+  auto relaxed = std::memory_order_relaxed;  // between two looks at the owner
+  // PAIR pipe.claim: sees what has been planned
+  const std::uint64_t owner = claim.owner.load(std::memory_order_acquire);
+  if ((owner & kPlanned) == 0) return false;
+  planned->from = claim.from.load(relaxed);
+  planned->position = claim.position.load(relaxed);
+  planned->after = {};
+  planned->after.tail = claim.tail.load(relaxed);
+  planned->after.skip_at = claim.skip_at.load(relaxed);
+  planned->after.jump_at = claim.jump_at.load(relaxed);
+  planned->after.jump_gap = claim.jump_gap.load(relaxed);
+  planned->bytes = claim.bytes.load(relaxed);
+  // order: what was read, then the owner, as with a sequence count
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return claim.owner.load(relaxed) == owner;
+}
+
+bool owner_has_died(std::uint64_t owner) {
+  const std::uint32_t space = pid_namespace();
+  if (owner == 0 || space == 0 || owner >> 32 != space) return false;
+  const int saved_errno = errno;
+  const bool died = !sys::exists(static_cast<pid_t>(owner & kThread));
+  errno = saved_errno;
+  return died;
+}
+
+void raise_cursors(PipePage::Sender& sender, const Planned& planned) {
+  raise(sender.jump_gap, gap_word(planned.after));
+  raise(sender.jump_at, planned.after.jump_at);
+  raise(sender.skip_at, planned.after.skip_at);
+  raise(sender.bytes, planned.bytes);
+  raise(sender.tail, planned.after.tail);
+}
+
+Claiming::Claiming(PipePage::End& end)
+    : free_word_(std::uint64_t{pid_namespace()} << 32 | thread_id()) {
+  end.sender.claimed.store(1, std::memory_order_relaxed);  // relaxed: under the lock, for good
+  for (std::uint32_t i = 0; i < PipePage::kClaims && claim_ == nullptr; ++i) {
+    std::uint64_t free = 0;
+    const std::uint32_t number = (thread_id() + i) % PipePage::kClaims;
+    // relaxed: nothing is in it yet
+    if (end.claims[number].owner.compare_exchange_strong(free, free_word_,
+                                                         std::memory_order_relaxed)) {
+      claim_ = &end.claims[number];
+      number_ = number;
+    }
+  }
+}
+
+Claiming::~Claiming() {
+  // PAIR pipe.claim: it writes there no more
+  if (claim_ != nullptr) claim_->owner.store(0, std::memory_order_release);
+}
+
+void Claiming::plan(const Planned& planned) {
+  auto relaxed = std::memory_order_relaxed;  // before the owner is marked
+  claim_->from.store(planned.from, relaxed);
+  claim_->position.store(planned.position, relaxed);
+  claim_->tail.store(planned.after.tail, relaxed);
+  claim_->skip_at.store(planned.after.skip_at, relaxed);
+  claim_->jump_at.store(planned.after.jump_at, relaxed);
+  claim_->jump_gap.store(planned.after.jump_gap, relaxed);
+  claim_->bytes.store(planned.bytes, relaxed);
+  // PAIR pipe.claim: publishes it. Dekker with who takes the lock: we mark and then look at the
+  // lock, it takes the lock and then looks at the claims
+  claim_->owner.store(free_word_ | kPlanned, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // PAIR pipe.claim: as above
+}
+
+void Claiming::unplan() {
+  // PAIR pipe.claim: it writes there no more
+  claim_->owner.store(free_word_, std::memory_order_release);
+}
+
+}  // namespace pipes
+
+using namespace pipes;
+
+bool Pipe::Shared::claims_in_force(Pipe& pipe) {
+  auto& end = pipe.page_->ends[pipe.end_];
+  if (end.sender.claimed.load(std::memory_order_relaxed) == 0) return false;  // relaxed: as above
+  if (!finish_published(pipe)) return true;
+  bool any = false;
+  for (auto& claim : end.claims) {
+    // PAIR pipe.claim: sees that it writes there no more, if it is free
+    std::uint64_t owner = claim.owner.load(std::memory_order_acquire);
+    if (owner == 0) continue;
+    // PAIR pipe.claim: likewise
+    const bool freed = owner_has_died(owner) &&
+                       claim.owner.compare_exchange_strong(owner, 0, std::memory_order_acq_rel);
+    any |= !freed && (owner & kPlanned) != 0;
+  }
+  return any;
+}
+
+bool Pipe::Shared::claims_hold_up(const Pipe& pipe) {
+  const auto& claims = pipe.page_->ends[pipe.end_].claims;
+  return std::any_of(std::begin(claims), std::end(claims), [](const auto& claim) {
+    // relaxed: a glance
+    const std::uint64_t owner = claim.owner.load(std::memory_order_relaxed);
+    return (owner & kPlanned) != 0 && !owner_has_died(owner);
+  });
+}
+
+bool Pipe::Shared::finish_published(Pipe& pipe) {
+  auto& end = pipe.page_->ends[pipe.end_];
+  const PipeRing ring{pipe.lines_};
+  for (;;) {
+    const std::uint64_t tail = end.sender.tail.load(std::memory_order_relaxed);
+    // PAIR ring.head: sees what has been planned for the record that is there
+    const shm::RingHead head{
+        shm::head_at(pipe.out_, ring.index(tail)).load(std::memory_order_acquire)};
+    if (head.word == 0) return true;
+    const bool hops = head.type() == shm::kRingSkip || head.type() == kRingJump;
+    const std::uint64_t to = head.type() == kRingJump ? head.length() : 0;
+    for (const auto& claim : end.claims) {
+      Planned planned;
+      if (!read_claim(claim, &planned) || planned.from != tail) continue;
+      if (hops ? planned.position != tail && ring.index(planned.position) == to
+               : planned.position == tail)
+        raise_cursors(end.sender, planned);
+    }
+    // Its owner gives up the plan when it has moved them itself.
+    if (end.sender.tail.load(std::memory_order_relaxed) == tail) {
+      pipe.broke("a record that nobody has sent");
+      return false;
+    }
+  }
+}
+
+}  // namespace clan

@@ -1,0 +1,276 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <random>
+#include <vector>
+
+#include "support/pipe_pair.h"
+#include "support/stepped.h"
+
+namespace clan {
+namespace {
+
+constexpr std::size_t kMine = 100, kTheirs = 300;
+constexpr int kEachStep = 3;
+
+// What one process sends: bytes of a run of its own. The first says whose.
+struct Writer {
+  unsigned char base;
+  std::size_t at = 0;
+  Pipe::Done send(Pipe& p, std::size_t n) {
+    std::vector<char> v(n);
+    for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<char>(base + (at + i) % 50);
+    const iovec io{v.data(), n};
+    const Pipe::Done done = p.send_shared(&io, 1);
+    at += done.bytes;
+    return done;
+  }
+};
+
+// What has been received of each of them.
+struct Reader {
+  std::size_t of[5] = {};
+  bool in_order = true;
+  char buffer[2 * kRing];
+  void read(Pipe& p) {
+    const iovec io{buffer, sizeof buffer};
+    while (const std::size_t n = p.receive(&io, 1, false).bytes) {
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto value = static_cast<unsigned char>(buffer[i]);
+        const std::size_t whose = std::min<std::size_t>(value / 50, 4);
+        in_order &= value % 50 == of[whose] % 50;
+        ++of[whose];
+      }
+    }
+  }
+};
+
+// Not in the call whose instructions are counted.
+std::vector<char> theirs(unsigned char base) {
+  std::vector<char> v(kTheirs);
+  for (std::size_t i = 0; i < kTheirs; ++i) v[i] = static_cast<char>(base + i % 50);
+  return v;
+}
+const std::vector<char> kOfChild[] = {{}, theirs(50), theirs(100), theirs(150)};
+
+int send_in_child(Pipe& p, int whose) {
+  Pipe::after_fork_in_child();
+  const iovec io{const_cast<char*>(kOfChild[whose].data()), kTheirs};
+  return p.send_shared(&io, 1).bytes == kTheirs ? 0 : 1;
+}
+
+int steps_of_a_send() {
+  PipePair p;
+  return Stepped(1'000'000, [&] { return send_in_child(p.a, 1); }).made();
+}
+
+// So many turns of a ring that all its lines are written again.
+void expect_turns(PipePair& p, Writer& mine, Reader& reader, int turns = 3) {
+  for (std::size_t sent = 0; sent < std::size_t{kRing} * static_cast<std::size_t>(turns);) {
+    const Pipe::Done done = mine.send(p.a, 1000);
+    ASSERT_EQ(done.err, 0);
+    ASSERT_GT(done.bytes, 0u);
+    sent += done.bytes;
+    reader.read(p.b);
+  }
+  EXPECT_EQ(reader.of[0], mine.at);
+  EXPECT_TRUE(reader.in_order);
+}
+
+TEST(PipeSendShared, OneThatIsStoppedAnywhereKeepsTheOthersFromNothing) {
+  if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
+  const int all = steps_of_a_send();
+  ASSERT_GT(all, 100);
+  for (int steps = 0; steps < all && !HasFailure(); steps += kEachStep) {
+    SCOPED_TRACE(steps);
+    PipePair p;
+    Writer mine{0};
+    Reader reader;
+    Stepped other(steps, [&] { return send_in_child(p.a, 1); });
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(mine.send(p.a, kMine).bytes, kMine);
+      if (i % 4 == 0) reader.read(p.b);
+    }
+    reader.read(p.b);
+    EXPECT_EQ(reader.of[0], mine.at);
+    EXPECT_EQ(other.go_on(), 0);
+    reader.read(p.b);
+    EXPECT_EQ(reader.of[1], kTheirs);
+    expect_turns(p, mine, reader);
+    EXPECT_EQ(p.a.unread_by_peer(), 0u);
+  }
+}
+
+TEST(PipeSendShared, OneThatIsKilledAnywhereHasSentAllOrNothing) {
+  if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
+  const int all = steps_of_a_send();
+  int sent = 0, dropped = 0;
+  for (int steps = 1; steps < all && !HasFailure(); steps += kEachStep) {
+    SCOPED_TRACE(steps);
+    PipePair p;
+    Writer mine{0};
+    Reader reader;
+    Stepped other(steps, [&] { return send_in_child(p.a, 1); });
+    if (steps % 2 == 0) {
+      EXPECT_EQ(mine.send(p.a, kMine).bytes, kMine);
+    }
+    other.kill();
+    expect_turns(p, mine, reader);
+    ++(reader.of[1] == kTheirs ? sent : dropped);
+    EXPECT_TRUE(reader.of[1] == kTheirs || reader.of[1] == 0) << reader.of[1];
+    EXPECT_EQ(p.a.unread_by_peer(), 0u);
+    EXPECT_EQ(p.a.end_sending().bytes, 1u);
+  }
+  EXPECT_GT(sent, 0);
+  EXPECT_GT(dropped, 0);
+}
+
+TEST(PipeSendShared, SeveralThatAreStoppedAndGoOnInAnyOrderSendEachByteOnce) {
+  if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
+  const int all = steps_of_a_send();
+  std::mt19937 random(19);
+  auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  for (int round = 0; round < 150 && !HasFailure(); ++round) {
+    PipePair p;
+    Writer mine{0};
+    Reader reader;
+    // Most of them while they have the lock.
+    auto steps = [&] { return round % 3 == 0 ? below(all) : all / 3 + below(all / 2); };
+    Stepped one(steps(), [&] { return send_in_child(p.a, 1); });
+    const int between = below(3);
+    for (int i = 0; i < between; ++i) EXPECT_EQ(mine.send(p.a, kMine).bytes, kMine);
+    Stepped two(steps(), [&] { return send_in_child(p.a, 2); });
+    Stepped three(steps(), [&] { return send_in_child(p.a, 3); });
+    SCOPED_TRACE(testing::Message() << one.made() << ' ' << two.made() << ' ' << three.made());
+    EXPECT_EQ(mine.send(p.a, kMine).bytes, kMine);
+    Stepped* order[] = {&one, &two, &three};
+    std::shuffle(std::begin(order), std::end(order), random);
+    EXPECT_EQ(order[0]->go_on(), 0);
+    if (round % 2 == 0) reader.read(p.b);
+    EXPECT_EQ(mine.send(p.a, kMine).bytes, kMine);
+    EXPECT_EQ(order[1]->go_on(), 0);
+    EXPECT_EQ(order[2]->go_on(), 0);
+    reader.read(p.b);
+    for (const int whose : {1, 2, 3}) EXPECT_EQ(reader.of[whose], kTheirs);
+    expect_turns(p, mine, reader);
+  }
+}
+
+// Stopped in the middle of its copy: see guard().
+bool t_stops = false;
+bool guard(void (*copy)(void*), void* argument) {
+  if (t_stops) ::raise(SIGSTOP);
+  copy(argument);
+  return true;
+}
+
+/// A process that is stopped in the middle of the copy of a send.
+class StoppedInACopy {
+ public:
+  explicit StoppedInACopy(Pipe& p) {
+    Pipe::guard_copies(guard);
+    process_ = ::fork();
+    if (process_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      t_stops = true;
+      ::_exit(send_in_child(p, 1));
+    }
+    EXPECT_EQ(::waitpid(process_, nullptr, WUNTRACED), process_);
+  }
+  ~StoppedInACopy() { Pipe::guard_copies(nullptr); }
+  int go_on() {
+    int status = 0;
+    for (;;) {  // it is stopped at each copy
+      ::kill(process_, SIGCONT);
+      if (::waitpid(process_, &status, WUNTRACED) != process_ || !WIFSTOPPED(status)) break;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  void kill() {
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+  }
+
+ private:
+  pid_t process_ = -1;
+};
+
+// As much as is sent until somebody says that it is held up.
+void send_until_held_up(PipePair& p, Writer& mine, Reader& reader) {
+  Pipe::Done done;
+  for (int i = 0; i < 1'000'000 && done.err == 0; ++i) {
+    done = mine.send(p.a, 1000);
+    reader.read(p.b);
+  }
+  EXPECT_EQ(done.err, EBUSY);
+  EXPECT_TRUE(p.a.send_is_held_up());
+  EXPECT_GT(mine.at, kRing / 2);
+  EXPECT_EQ(reader.of[0], mine.at);
+  EXPECT_TRUE(reader.in_order);
+}
+
+TEST(PipeSendShared, LinesOfOneThatIsStoppedInACopyAreNotUsedUntilItGoesOn) {
+  PipePair p;
+  Writer mine{0};
+  Reader reader;
+  expect_turns(p, mine, reader);
+  StoppedInACopy other(p.a);
+  send_until_held_up(p, mine, reader);
+  EXPECT_EQ(p.a.end_sending().err, EBUSY);
+  EXPECT_EQ(p.a.send_shared(nullptr, 0).err, 0);
+  EXPECT_EQ(other.go_on(), 0);
+  EXPECT_FALSE(p.a.send_is_held_up());
+  reader.read(p.b);
+  EXPECT_EQ(reader.of[1], kTheirs);
+  expect_turns(p, mine, reader);
+  EXPECT_EQ(p.a.end_sending().bytes, 1u);
+  reader.read(p.b);
+  EXPECT_EQ(p.b.front(), PipeFront::kEnd);
+}
+
+TEST(PipeSendShared, LinesOfOneThatWasKilledInACopyAreUsedAgain) {
+  PipePair p;
+  Writer mine{0};
+  Reader reader;
+  StoppedInACopy other(p.a);
+  send_until_held_up(p, mine, reader);
+  other.kill();
+  EXPECT_FALSE(p.a.send_is_held_up());
+  expect_turns(p, mine, reader);
+  EXPECT_EQ(reader.of[1], 0u);
+}
+
+TEST(PipeSendShared, MemoryIsNotReleasedUnderOneThatIsStopped) {
+  PipePair p(kLargeRing);
+  Writer mine{0};
+  Reader reader;
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(mine.send(p.a, 10'000).bytes, 10'000u);
+  reader.read(p.b);
+  StoppedInACopy other(p.a);
+  EXPECT_EQ(mine.send(p.a, kMine).bytes, kMine);
+  reader.read(p.b);
+  EXPECT_FALSE(p.a.release());
+  EXPECT_EQ(other.go_on(), 0);
+  reader.read(p.b);
+  EXPECT_TRUE(p.a.release());
+  EXPECT_EQ(reader.of[1], kTheirs);
+  expect_turns(p, mine, reader);
+}
+
+TEST(PipeSendShared, ACallOfAnEndThatIsNotSharedAnyMoreGoesPastOneThatIsStopped) {
+  PipePair p;
+  StoppedInACopy other(p.a);
+  const std::vector<char> some(500, 'x');
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(put(p.a, some).bytes, some.size());
+  EXPECT_EQ(get(p.b, 10'000), std::vector<char>(1500, 'x'));
+  EXPECT_EQ(other.go_on(), 0);
+  EXPECT_EQ(get(p.b, 10'000).size(), kTheirs);
+  for (int i = 0; i < 500; ++i) {
+    ASSERT_EQ(put(p.a, some).bytes, some.size());
+    ASSERT_EQ(get(p.b, 10'000), some);
+  }
+}
+
+}  // namespace
+}  // namespace clan
