@@ -78,7 +78,7 @@ bool yield_to(std::uint32_t owner, std::uint32_t me, WaitBudget& of_thread) {
 // Whoever may be named by the word: it is safe to take it even from one that runs, which has to
 // begin again then. So it does not matter whose thread has that number in another pid namespace.
 bool pipes::may_take(std::uint32_t owner) {
-  if ((owner & kTakeable) == 0) return false;
+  if ((owner & kTakeable) == 0 || thread_of(owner) > kMostThreadId) return false;
   const int saved_errno = errno;
   const auto thread = static_cast<pid_t>(owner & kThread);
   const bool may = !sys::exists(thread) || sys::is_stopped(thread);
