@@ -42,8 +42,6 @@ using namespace pipes;
 
 namespace {
 
-constexpr int kMostTurns = 1000;  ///< in which others have taken the lock
-
 /// The 16 bytes that change together.
 struct alignas(16) ReadState {
   std::uint64_t head;
@@ -167,7 +165,7 @@ bool Pipe::Shared::try_receive(Pipe& pipe, const iovec* buffers, int count, bool
 }
 
 Pipe::Done Pipe::receive_shared(const iovec* buffers, int count, bool peek) {
-  for (int turns = 0; turns < kMostTurns; ++turns) {
+  for (int turns = 0; turns < Shared::kMostTurns; ++turns) {
     Done done;
     if (Shared::try_receive(*this, buffers, count, peek, &done)) return done;
   }

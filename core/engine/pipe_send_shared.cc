@@ -59,8 +59,6 @@ using namespace pipes;
 
 namespace {
 
-constexpr int kMostTurns = 1000;  ///< in which others have taken the lock
-
 void raise_touched(PipePage::Sender& s, std::uint64_t to) {
   // relaxed: a number by itself
   std::uint64_t now = s.touched.load(std::memory_order_relaxed);
@@ -246,7 +244,7 @@ Pipe::Done Pipe::send_shared(const iovec* buffers, int count, PipeRoom room) {
   Done done;
   if (total(buffers, count) == 0) return done;
   for (int turns = 0; !Shared::try_send(*this, buffers, count, room, &done); ++turns) {
-    if (turns == kMostTurns) return {0, false, EBUSY};
+    if (turns == Shared::kMostTurns) return {0, false, EBUSY};
   }
   if (done.bytes == 0) return done;
   auto& sender = page_->ends[end_].sender;

@@ -13,6 +13,7 @@ class Cursor;
 struct Pipe::Shared {
   struct Send;
   struct Receive;
+  static constexpr int kMostTurns = 1000;  ///< of a call, in which others have taken the lock
   enum class Plan { kMade, kNoRoom, kAgain, kTaken };
 
   static Plan plan(Pipe& pipe, Send& call, std::uint64_t* n);

@@ -26,7 +26,7 @@ constexpr std::uint64_t kLeaveNs = 2'000'000'000;  ///< the other host does its 
 
 bool is_back(const Socket& s) { return !is_far(s) || far_stage(s) == CarrierStage::kOver; }
 
-void lose(int fd, Socket& s) {
+void lose_far(int fd, Socket& s) {
   log_line(LogLevel::kError,
            "fd %d: the other host does not do its part in going back to TCP; the connection is "
            "reset (set CLAN_EXCEPT for this port)",
@@ -50,7 +50,7 @@ void wait_for_far_end(int fd, Socket& s, std::uint64_t until_ns) {
     (void)go_now(fd, s);
     wake_carrier(s);
     if (monotonic_ns() < until_ns) continue;
-    lose(fd, s);
+    lose_far(fd, s);
     break;
   }
 }

@@ -98,7 +98,7 @@ bool is_veth(std::span<const std::byte> info) {
 
 // Past the C library: there these are points at which a thread can be cancelled, and the node's
 // mutex is held.
-long send_bytes(int fd, std::span<const std::byte> bytes) {
+long send_request(int fd, std::span<const std::byte> bytes) {
   return sys::call(SYS_sendto, fd, bytes.data(), bytes.size(), 0, nullptr, 0);
 }
 /// The whole length of what has come, of which `to` has as much as fits.
@@ -130,7 +130,7 @@ Result<Rtnetlink> Rtnetlink::open() {
 
 // The kernel answers within the call that asks, so nothing here waits. Only it may answer.
 std::span<const std::byte> Rtnetlink::ask(std::span<const std::byte> request) {
-  if (send_bytes(socket_.get(), request) < 0) return {};
+  if (send_request(socket_.get(), request) < 0) return {};
   for (;;) {
     sockaddr_nl from{};
     const long n = receive_bytes(socket_.get(), answer_, &from);

@@ -15,7 +15,7 @@ namespace clan::udp {
 namespace {
 
 /// At the lanes, for one at the sockets: that is two system calls, and the others are none.
-constexpr unsigned kLooks = 256;
+constexpr unsigned kLooksBetween = 256;
 
 constexpr std::uint64_t kRefusedNs = 1'000'000'000;  ///< a device is left alone for so long
 constexpr std::size_t kMostRefusals = 64;
@@ -361,7 +361,7 @@ std::size_t XdpIo::receive(std::span<Arrival> out) {
   for (auto& lane : lanes_) lane->socket->give_back();
   if (any_broken_) [[unlikely]]
     drop_broken_lanes();
-  const bool turn = std::exchange(look_at_all_, false) || ++looks_ >= kLooks;
+  const bool turn = std::exchange(look_at_all_, false) || ++looks_ >= kLooksBetween;
   if (turn) {
     looks_ = 0;
     if (changes_->changed()) forget_ways();
