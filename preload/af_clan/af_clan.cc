@@ -1,7 +1,7 @@
 #include "af_clan/af_clan.h"
 
 #include <fcntl.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 #include <sched.h>
 #include <sys/mman.h>
 

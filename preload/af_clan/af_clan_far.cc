@@ -1,6 +1,6 @@
 #include "af_clan/af_clan_far.h"
 
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 
 #include <cerrno>
 #include <cstring>
@@ -16,7 +16,7 @@ namespace clan::preload {
 namespace {
 
 constexpr char kFar[] = "udp:";
-constexpr int kPatienceMs = 1000;  ///< of a connection inside this host
+constexpr int kInsideMs = 1000;  ///< of a connection inside this host
 
 int fail(int error) {
   errno = error;
@@ -30,7 +30,7 @@ bool name_of(long call, int fd, sockaddr_in* name) {
 
 bool becomes_ready(int fd, short what) {
   pollfd one{fd, what, 0};
-  return sys::poll(&one, 1, kPatienceMs) == 1;
+  return sys::poll(&one, 1, kInsideMs) == 1;
 }
 
 // A socket that listens where nobody looks, or -1.
