@@ -67,7 +67,7 @@ TEST(PipeReceiveShared, OneThatIsStoppedAnywhereKeepsTheOthersFromNothing) {
   ASSERT_GT(all, 50);
   const std::vector<char> sent = numbered(kThere);
   int before = 0;
-  for (int steps = 0; steps < all && !HasFailure(); steps += 2) {
+  for (int steps = 0; steps < all && !HasFailure(); steps += apart(all, 2)) {
     SCOPED_TRACE(steps);
     PipePair p;
     Received by;
@@ -98,7 +98,7 @@ TEST(PipeReceiveShared, OneThatIsKilledAnywhereHasReceivedAllOrNothing) {
   if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
   const int all = steps_of_a_receive();
   const std::vector<char> sent = numbered(kThere);
-  for (int steps = 1; steps < all && !HasFailure(); steps += 2) {
+  for (int steps = 1; steps < all && !HasFailure(); steps += apart(all, 2)) {
     SCOPED_TRACE(steps);
     PipePair p;
     Received by;
@@ -115,7 +115,7 @@ TEST(PipeReceiveShared, OneThatWasStoppedInAPeekSeesWhatIsThereWhenItEnds) {
   if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
   const int all = steps_of_a_receive();
   const std::vector<char> sent = numbered(kThere);
-  for (int steps = 0; steps < all && !HasFailure(); steps += 5) {
+  for (int steps = 0; steps < all && !HasFailure(); steps += apart(all, 5)) {
     SCOPED_TRACE(steps);
     PipePair p;
     Received by;

@@ -21,6 +21,18 @@ inline bool can_step() {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+/// How far apart the places are at which a call of so many instructions is stopped: `fewest`, or
+/// more where a sanitizer has made a hundred of each.
+inline int apart(int all, int fewest) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr int kPlaces = 40;
+  return all / kPlaces > fewest ? all / kPlaces | 1 : fewest;  // even and odd ones
+#else
+  (void)all;
+  return fewest;
+#endif
+}
+
 class Stepped {
  public:
   /// A child makes `call()` and is stopped behind so many of its instructions, or at its end. What
