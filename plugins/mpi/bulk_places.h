@@ -14,8 +14,9 @@ class BulkPlaces {
              std::uint64_t produced, bool again) {
     const std::uint64_t mask = bulk_bytes - 1;
     const auto next_lap = [mask](std::uint64_t position) { return (position + mask) & ~mask; };
-    if (consumed == produced && again) {
-      // All has been taken: begin with the lines that were used last, which are in the caches.
+    if (consumed == produced && (again || (tail_ & mask) + need > bulk_bytes)) {
+      // All has been taken: begin with the lines that were used last, which are in the caches; or
+      // it does not fit behind the tail, and half of the area may be all that lies before it.
       tail_ = next_lap(tail_);
       record_ends(produced - 1);
     }

@@ -6,9 +6,10 @@
 //   reserve(), fill in, commit(tag)      ->   the same, the bytes in the bulk area
 //                                        <-   `consumed`: how many slots may be used again
 //
-//   slot ring    | head 8 | 56 bytes | head 8 | …    a record's first slot has a head: it is there,
-//   and of which lap bulk area    | 64-byte aligned pieces, for records that are longer than some
-//   slots, used in order |
+//   slot ring    | head 8 | 56 bytes | head 8 | …
+//                  a record's first slot has a head, which says that it is there, and of which lap
+//   bulk area    | 64-byte aligned pieces, used in order |
+//                  for records that are longer than some slots
 //
 // A short record is one cache line and nothing else: its head is in the line that it announces. A
 // longer one goes on over the heads of the slots behind. Where such bytes lie the sender clears the
@@ -21,7 +22,7 @@
 //
 // What a death leaves: a sender that dies before it has stored the head has sent nothing; after it,
 // all of the record is there. A receiver that dies leaves `consumed` where it was: the sender finds
-// the ring full, and its owner notices the death (Endpoint::peer_alive()).
+// the ring full, and its owner notices the death (RemoteSegment::check()).
 //
 // Thread-safety: one thread at a time sends on a channel, one at a time receives; which one, the
 // caller sees to.

@@ -18,9 +18,9 @@ class ChannelSender {
     // PAIR channel.consumed: where the owner before us has left off
     produced_ = consumed_ = view.control->consumed.load(std::memory_order_acquire);
     places_ = {};
-    // What the owner before us has left in the slots is not known; memory that nobody has used is
-    // clear.
-    for (bool& dirty : dirty_) dirty = produced_ != 0;
+    // What the owner before us has left in the slots is not known, even of a record that it had not
+    // sent yet.
+    for (bool& dirty : dirty_) dirty = true;
     lap_end_ = kSlots;
     next_restart_ = kShortLap;
   }

@@ -149,7 +149,8 @@ int component_register() {
   parameter(
       "channels",
       "How many ranks may send to this one, those of jobs that are spawned or connect as well, at "
-      "least twice as many as the job has on this host, at most 4096; 0: 256 more than that",
+      "least twice as many as other ranks of the job are on this host, at most 4096; 0: 256 more than "
+      "that",
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.channels);
   parameter(
       "get_bytes",
@@ -202,7 +203,9 @@ void make_sane(Parameters& p) {
   if (p.get_bytes == 0) replace("get_bytes", &p.get_bytes, Parameters{}.get_bytes, "at least 1");
   // Two for each rank of this job: both sides of a pair may ask for one at the same moment.
   const auto own = 2 * static_cast<unsigned>(std::max(opal_process_info.num_local_peers, 1));
-  p.channels = p.channels == 0 ? own + kSpareChannels : std::max(p.channels, own);
+  if (p.channels == 0) p.channels = own + kSpareChannels;
+  replace("channels", &p.channels, std::max(p.channels, own),
+          "at least twice as many as other ranks of the job are on this host");
   replace("channels", &p.channels, std::min(p.channels, kMaxChannels), "at most 4096");
   // Where ranks take turns on a processor, further looks keep the one from it that has something to
   // say.

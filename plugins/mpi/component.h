@@ -29,8 +29,7 @@ Status register_all_memory(Node& node);
 /// Memory that MPI has allocated is freed: peers reach it no longer when the answer, which may be
 /// null, has ended.
 std::unique_ptr<Registration> forget_block(Node& node, const void* base);
-/// The memory behind a handle, as it is mapped here; null where it is not, or there is no such
-/// memory.
+/// The memory behind a handle, as it is mapped here. An error where it is not, or there is none.
 Result<std::shared_ptr<RemoteAperture>> import(Node& node, Endpoint& endpoint,
                                                const Handle& handle);
 

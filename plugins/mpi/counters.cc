@@ -33,7 +33,8 @@ MpiPeer* peer_counters(Node& node, std::uint64_t peer) {
 }
 
 void count_record(MpiPeer& counters, std::size_t bytes) {
-  // relaxed: one writer, under the endpoint's lock; read by people
+  // relaxed: for people. One writer, under the endpoint's lock; those of the last row may be many,
+  // and lose some
   const auto add = [](std::atomic<std::uint64_t>& counter, std::uint64_t more) {
     counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   };

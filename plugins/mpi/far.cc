@@ -177,7 +177,7 @@ void Far::end(Node&) {
 
 // --- sending -------------------------------------------------------------------------------------
 
-// Empty: no room, or the peer has gone, which take_departed() tells.
+// Empty: no room, or the peer has gone, which tell_of_departed() says.
 std::span<std::byte> Far::room_for(FarPeer& peer, std::uint8_t tag, std::size_t bytes) {
   if (peer.lost) return {};
   auto room = messages_.reserve(peer.index, sizeof(FarHead) + bytes);

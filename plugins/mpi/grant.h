@@ -59,19 +59,26 @@ bool has_taken(const Table& table, NodeId node) {
   return false;
 }
 
-/// Step 1: a channel that X may have, granted by this if need be.
+/// Step 1 at one channel: X may have it, granted by this if need be.
 template <typename Table>
-std::optional<std::uint32_t> find_granted(const Table& table, NodeId node) {
+std::optional<std::uint32_t> find_granted_at(const Table& table, std::uint32_t i, NodeId node) {
   const std::uint64_t asked = owner_word(node, ChannelState::kAsked);
   const std::uint64_t granted = owner_word(node, ChannelState::kGranted);
+  auto&& owner = table.owner(i);
+  // PAIR channel.owner: what its owner has done before
+  std::uint64_t word = owner.load(std::memory_order_seq_cst);
+  if (word == asked && change_owner(owner, asked, granted)) return i;
+  // PAIR channel.owner: as above; the other may have been faster
+  if (word == asked) word = owner.load(std::memory_order_seq_cst);
+  if (word == granted) return i;
+  return {};
+}
+
+/// Step 1.
+template <typename Table>
+std::optional<std::uint32_t> find_granted(const Table& table, NodeId node) {
   for (std::uint32_t i = 0; i < table.used(); ++i) {
-    auto&& owner = table.owner(i);
-    // PAIR channel.owner: what its owner has done before
-    std::uint64_t word = owner.load(std::memory_order_seq_cst);
-    if (word == asked && change_owner(owner, asked, granted)) return i;
-    // PAIR channel.owner: as above; the other may have been faster
-    if (word == asked) word = owner.load(std::memory_order_seq_cst);
-    if (word == granted) return i;
+    if (const auto there = find_granted_at(table, i, node)) return there;
   }
   return {};
 }
@@ -83,7 +90,11 @@ std::optional<std::uint32_t> ask_for_channel(const Table& table, NodeId node, bo
   // PAIR segment.closed: a segment that has been closed is not asked again
   bool closed = table.closed().load(std::memory_order_seq_cst) != 0;
   for (std::uint32_t i = 0; i < table.size() && !closed; ++i) {
-    if (!change_owner(table.owner(i), 0, asked)) continue;
+    if (!change_owner(table.owner(i), 0, asked)) {
+      // Both begin at the first channel: here the other has been faster.
+      if (const auto theirs = find_granted_at(table, i, node)) return theirs;
+      continue;
+    }
     table.use(i);
     // X may have taken another one, and its look at this one in step 4 may have been before.
     if (owner_asks && has_taken(table, node)) {
@@ -118,7 +129,8 @@ void free_unused(const Table& table, NodeId node) {
   }
 }
 
-/// Steps 1 to 4, for X. Only refuse_rank() makes a grant fail to be taken, and that once.
+/// Steps 1 to 4, for X. Only refuse_rank() makes a grant fail to be taken, and that once: what
+/// meet_both_ways() frees is of a pair that has a no already.
 template <typename Table>
 std::optional<std::uint32_t> take_channel(const Table& table, NodeId node) {
   const std::uint64_t granted = owner_word(node, ChannelState::kGranted);

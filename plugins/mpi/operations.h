@@ -6,10 +6,11 @@
 // of the receiver's threads looks first takes it, does it with the processor's own atomic
 // instructions, and stores the answer there:
 //
-//   free -> posted        the sender                posted -> free     the sender, which does it by
-//   itself instead posted -> taken       a thread of the receiver: in progress(), or the one that
-//   is woken where nobody polls taken -> done         the same thread           done -> free the
-//   sender, which has read the answer
+//   free -> posted     the sender
+//   posted -> taken    a thread of the receiver: in progress(), or one that is woken for it
+//   taken -> done      the same thread
+//   done -> free       the sender, which has read the answer
+//   posted -> free     the sender, which does it by itself instead
 //
 // A death leaves a cell as it was. The sender's next operation on it is reported with the peer's
 // death; a receiver carries out what was posted by a sender that has died since, as it would read

@@ -35,7 +35,8 @@ bool can_copy_from(Node& node, const Modex& peer) {
 /// A peer whose segment this rank cannot map must not send here: Open MPI would answer it by
 /// another transport, and both would wait for ever.
 void refuse(Node& node, opal_proc_t* proc, NodeId peer, const Error& why) {
-  if (why.err == ECONNREFUSED || node.segment.refuse(peer)) return;  // gone, or has another way
+  if (why.err == ECONNREFUSED || why.err == ECONNRESET || why.err == ESTALE) return;  // it is gone
+  if (node.segment.refuse(peer)) return;
   char text[240];
   std::snprintf(
       text, sizeof text,

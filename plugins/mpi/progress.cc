@@ -90,6 +90,9 @@ bool operation_in(const ChannelView& channel) {
 }
 
 void free_channels(Node& node) {
+  // A peer that parts and meets us again is not asked for meanwhile.
+  std::unique_lock lock(node.endpoints_mutex, std::try_to_lock);
+  if (!lock) return;  // the next look does it
   for (std::uint32_t i = 0; i < node.receivers.size(); ++i) {
     ChannelControl& control = *node.receivers[i]->view().control;
     // PAIR channel.leaving: sees the last record

@@ -13,7 +13,6 @@ Result<Segment> Segment::create(Context& context, std::uint32_t channels, std::u
   header.magic = kSegmentMagic;
   header.channels = channels;
   header.bulk_bytes = bulk_bytes;
-  header.node = context.node().value;
   header.longest = longest;
   auto aperture = Aperture::export_memory(context, *memory, 0, memory->size(), Rights::kReadWrite);
   if (!aperture) return aperture.error();
@@ -21,8 +20,8 @@ Result<Segment> Segment::create(Context& context, std::uint32_t channels, std::u
 }
 
 void ChannelTable::use(std::uint32_t index) const {
-  // relaxed: the exchange decides
-  std::uint32_t taken = header().taken.load(std::memory_order_relaxed);
+  // PAIR segment.taken: as below, where another has been faster
+  std::uint32_t taken = header().taken.load(std::memory_order_seq_cst);
   // PAIR segment.taken: the channel has its owner
   while (taken <= index &&
          !header().taken.compare_exchange_weak(taken, index + 1, std::memory_order_seq_cst)) {

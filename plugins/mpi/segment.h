@@ -34,7 +34,6 @@ struct SegmentHeader {
   alignas(kCacheLine) std::uint64_t magic;
   std::uint32_t channels;
   std::uint32_t bulk_bytes;  ///< of each channel
-  std::uint64_t node;
   std::uint32_t longest;  ///< record that the owner sends to others, bytes
   // line 1: written by the owner
   /// it takes nothing more, and goes in order
@@ -112,11 +111,11 @@ class Segment {
   NodeId node() const { return cookie().node; }
   std::uint32_t channels() const { return table_.size(); }
   std::uint32_t bulk_bytes() const { return table_.bulk_bytes(); }
-  /// Channels that have ever been taken, by what peers say.
+  /// Channels that have ever had an owner, by what peers say.
   std::uint32_t taken() const { return table_.used(); }
 
   /// A peer of that node has or finds a channel, whatever others take. False: none is free for it
-  /// and none will be.
+  /// and none will be; the segment is closed to all that it has not met.
   bool grant(NodeId node) const { return grant_channel(table_, node); }
   /// We cannot reach that peer: no to it, and to all that ask from now on. False: it has come.
   bool refuse(NodeId node) const { return refuse_rank(table_, node); }

@@ -54,7 +54,7 @@ Report run(const Scenario& s) {
   auto owner_yes = m.ghost("owner: yes"), owner_no = m.ghost("owner: no");
   auto rank_yes = m.ghost("rank: yes"), rank_no = m.ghost("rank: no");
   auto stopped = m.word<std::uint32_t>("stopped");
-  m.thread("owner", [=](std::uint64_t) {
+  const auto owner = m.thread("owner", [=](std::uint64_t) {
     const bool yes = s.refuses ? !refuse_rank(table, kRank) : grant_channel(table, kRank);
     (yes ? owner_yes : owner_no).add(1);
   });
@@ -68,6 +68,7 @@ Report run(const Scenario& s) {
     });
   }
   m.at_end([=](const Model::End& end) -> std::string {
+    if (!end.done(owner)) return "the owner gets no answer";
     if (end.value(stopped) != 0) return {};
     if (end.value(owner_yes) != end.value(rank_yes)) return "one of them says yes, the other no";
     std::uint64_t taken = 0;

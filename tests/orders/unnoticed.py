@@ -74,8 +74,8 @@ CHANNEL = {
 GRANT = {
     "change_owner owner.compare_exchange_strong seq_cst": RMW,
     "has_taken table.owner.load seq_cst": LOAD,
-    "find_granted owner.load seq_cst": LOAD,
-    "find_granted owner.load seq_cst #2": LOAD,
+    "find_granted_at owner.load seq_cst": LOAD,
+    "find_granted_at owner.load seq_cst #2": LOAD,
     "ask_for_channel table.closed.load seq_cst": LOAD,
     "ask_for_channel table.closed.load seq_cst #2": LOAD,
     "refuse_rank table.closed.store seq_cst": "the exchanges behind it drain the store buffer",
