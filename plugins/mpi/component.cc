@@ -62,10 +62,9 @@ void say(int level, const char* format, ...) {
 namespace {
 
 constexpr std::uint32_t kNearExclusivity =
-    MCA_BTL_EXCLUSIVITY_HIGH + 1;        ///< before vader, for the peers that we serve
+    MCA_BTL_EXCLUSIVITY_HIGH + 1;  ///< before vader, for the peers that we serve
 static_assert(kMaxChannels == 4096, "as what is said of a parameter has it");
-constexpr unsigned kSpareChannels =
-    256;  ///< for ranks of jobs that are spawned or connect later
+constexpr unsigned kSpareChannels = 256;  ///< for ranks of jobs that are spawned or connect later
 
 /// The headers this was compiled with describe one version's structures, and nothing else checks
 /// that. A component that refuses to be registered ends a job that names it; one that has no module
@@ -149,7 +148,8 @@ int component_register() {
   parameter(
       "channels",
       "How many ranks may send to this one, those of jobs that are spawned or connect as well, at "
-      "least twice as many as other ranks of the job are on this host, at most 4096; 0: 256 more than "
+      "least twice as many as other ranks of the job are on this host, at most 4096; 0: 256 more "
+      "than "
       "that",
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.channels);
   parameter(
@@ -219,8 +219,8 @@ void make_sane(Parameters& p) {
   const char* const fits = "from 1024 to half of btl_clan_channel_bytes";
   replace("max_send_size", &m.btl_max_send_size,
           std::clamp<std::size_t>(m.btl_max_send_size, 1024, most), fits);
-  replace("eager_limit", &m.btl_eager_limit,
-          std::clamp<std::size_t>(m.btl_eager_limit, 1024, most), fits);
+  replace("eager_limit", &m.btl_eager_limit, std::clamp<std::size_t>(m.btl_eager_limit, 1024, most),
+          fits);
   replace("rndv_eager_limit", &m.btl_rndv_eager_limit,
           std::min(m.btl_rndv_eager_limit, m.btl_max_send_size - 256),
           "256 less than btl_clan_max_send_size, or less");

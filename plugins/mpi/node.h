@@ -5,6 +5,7 @@
 #include <clan/mpi_face.h>
 #include <clan/rdma.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,6 +36,10 @@ struct Modex {
   FarAddress far;
 };
 
+struct FreeMemory {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+
 /// What a process has one of, from btl_init to btl_finalize.
 struct Node {
   Node(Context made, Segment own) : context(std::move(made)), segment(std::move(own)) {}
@@ -60,8 +65,9 @@ struct Node {
   std::mutex endpoints_mutex;
   std::unordered_map<std::uint64_t, std::unique_ptr<Endpoint>> endpoints;  ///< by name
   std::vector<std::unique_ptr<Endpoint>> ended;
-  bool full = false;    ///< it has been said that no channel is left
-  std::string failure;  ///< why the job cannot go on, not told yet
+  std::unique_ptr<std::byte, FreeMemory> nowhere;  ///< for what is sent to ranks that have ended
+  bool full = false;                               ///< it has been said that no channel is left
+  std::string failure;                             ///< why the job cannot go on, not told yet
   opal_proc_t* failed_proc = nullptr;
   std::atomic<std::uint32_t> with_pending{0};  ///< endpoints that have fragments waiting
   /// memory exported for a message: its receiver may want help

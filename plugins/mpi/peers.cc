@@ -251,6 +251,32 @@ void tell_of_nonsense(Node& node) {
 
 }  // namespace
 
+namespace {
+
+// A rank of another job that has parted and ended. Open MPI keeps its endpoint, and names it no
+// more but by mistake.
+void give_up(Node& node, Endpoint& endpoint) {
+  const std::size_t bytes = segment_bytes(1, g_parameters.bulk_bytes);
+  if (!node.nowhere) {
+    node.nowhere.reset(static_cast<std::byte*>(std::aligned_alloc(4096, bytes)));
+    if (!node.nowhere) return;
+    std::memset(node.nowhere.get(), 0, bytes);
+  }
+  const ChannelTable nowhere(node.nowhere.get(), 1, g_parameters.bulk_bytes);
+  // relaxed: this process reads it
+  nowhere.header().leaving.store(1, std::memory_order_relaxed);
+  end_endpoint(endpoint);
+  {
+    std::lock_guard imports(endpoint.imports_mutex);
+    endpoint.imports.clear();
+  }
+  std::lock_guard lock(endpoint.lock);
+  endpoint.remote.give_up(nowhere);
+  endpoint.sender.attach(nowhere.channel(0));
+}
+
+}  // namespace
+
 void look_after_peers(Node& node) {
   if (node.nonsense) tell_of_nonsense(node);
   std::unique_lock lock(node.endpoints_mutex, std::try_to_lock);
@@ -263,9 +289,13 @@ void look_after_peers(Node& node) {
   }
   for (auto& [name, endpoint] : node.endpoints) {
     Endpoint& e = *endpoint;
-    if (e.lost) continue;
+    if (e.lost || e.remote.given_up()) continue;
     const bool dead = !e.remote.check().ok() || e.sender.broken();
-    if (!dead || e.remote.leaving()) continue;
+    if (!dead) continue;
+    if (e.remote.leaving()) {
+      if (!anything_under_way(node, e)) give_up(node, e);
+      continue;
+    }
     e.lost = true;
     // A job that has connected and disconnected may end as it likes; which of them have, Open MPI
     // does not tell us.

@@ -17,6 +17,7 @@
 #include <clan/aperture.h>
 #include <clan/memory.h>
 
+#include <cerrno>
 #include <optional>
 
 #include "channel.h"
@@ -34,7 +35,7 @@ struct SegmentHeader {
   alignas(kCacheLine) std::uint64_t magic;
   std::uint32_t channels;
   std::uint32_t bulk_bytes;  ///< of each channel
-  std::uint32_t longest;  ///< record that the owner sends to others, bytes
+  std::uint32_t longest;     ///< record that the owner sends to others, bytes
   // line 1: written by the owner
   /// it takes nothing more, and goes in order
   alignas(kCacheLine) std::atomic<std::uint32_t> leaving;
@@ -161,15 +162,25 @@ class RemoteSegment {
     return header().leaving.load(std::memory_order_acquire) != 0;
   }
   /// ECONNRESET: the peer has died. No system call.
-  Status check() const { return aperture_.check(); }
+  Status check() const {
+    return aperture_ ? aperture_->check() : Status(Error{ECONNRESET, "the peer has ended"});
+  }
   /// We send nothing more.
   void leave_channel();
+  /// The peer has ended: its memory is given back, and what is still written goes to `nowhere`, a
+  /// segment of this process with one channel. Nobody may be using channel().
+  void give_up(const ChannelTable& nowhere) {
+    table_ = nowhere;
+    channel_ = nowhere.channel(0);
+    aperture_.reset();
+  }
+  bool given_up() const { return !aperture_; }
 
  private:
   RemoteSegment(RemoteAperture aperture, NodeId peer, ChannelTable table)
       : aperture_(std::move(aperture)), peer_(peer), table_(table) {}
 
-  RemoteAperture aperture_;
+  std::optional<RemoteAperture> aperture_;  ///< none: given up
   NodeId peer_;
   ChannelTable table_;
   ChannelView channel_;

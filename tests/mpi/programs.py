@@ -131,6 +131,7 @@ def spawn(test):
     require(re.search(r"spawn: PASS, \d+ checks on 2 ranks", said), said[-1500:])
     jobs = set(re.findall(r"\(job ([0-9a-f]+)\) by shared memory", said))
     require(len(jobs) == 3, f"ranks of {len(jobs)} jobs have been met: {said[-1500:]}")
+    test.own("spawn", 1, "in_turn")
 
 
 def procs(test):

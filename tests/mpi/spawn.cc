@@ -1,6 +1,10 @@
 // Jobs that meet at run time: ranks that are spawned, and two jobs that connect to each other.
 //   spawn                 starts itself twice more, two ranks each; the second connects to the
 //   first by a port
+//   spawn in_turn         starts itself twelve times, one after the other: what has ended costs no
+//   descriptors
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -72,12 +76,12 @@ int child(MPI_Comm parent, const char* role) {
   return MPI_Finalize() == MPI_SUCCESS ? 0 : 1;
 }
 
-MPI_Comm start(char* program, const char* role) {
+MPI_Comm start(char* program, const char* role, int ranks = kChildren) {
   char word[16];
   std::strcpy(word, role);
   char* words[] = {word, nullptr};
   MPI_Comm children{};
-  MUST(MPI_Comm_spawn(program, words, kChildren, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &children,
+  MUST(MPI_Comm_spawn(program, words, ranks, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &children,
                       MPI_ERRCODES_IGNORE));
   return children;
 }
@@ -98,6 +102,31 @@ int parent(char* program) {
   return finish("spawn");
 }
 
+int child_in_turn(MPI_Comm parent) {
+  exchange(parent, 100, 0);
+  MUST(MPI_Comm_disconnect(&parent));
+  return MPI_Finalize() == MPI_SUCCESS ? 0 : 1;
+}
+
+int open_descriptors() {
+  int open = 0;
+  for (int fd = 0; fd < 1024; ++fd) open += ::fcntl(fd, F_GETFD) >= 0 ? 1 : 0;
+  return open;
+}
+
+int parent_in_turn(char* program) {
+  constexpr int kTurns = 12, kAlive = 4;  // those that have ended may not be known yet
+  int before = 0;
+  for (int i = 0; i < kTurns; ++i) {
+    MPI_Comm children = start(program, "in_turn", 1);
+    exchange(children, 0, 100);
+    MUST(MPI_Comm_disconnect(&children));
+    if (i == 0) before = open_descriptors();
+  }
+  EXPECT(open_descriptors() < before + 2 * kAlive);
+  return finish("spawn");
+}
+
 }  // namespace
 }  // namespace clan::test::mpi
 
@@ -105,6 +134,9 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm above{};
   MPI_Comm_get_parent(&above);
-  if (above != MPI_COMM_NULL) return clan::test::mpi::child(above, argc > 1 ? argv[1] : "");
-  return clan::test::mpi::parent(argv[0]);
+  const char* role = argc > 1 ? argv[1] : "";
+  const bool in_turn = std::strcmp(role, "in_turn") == 0;
+  using namespace clan::test::mpi;
+  if (above != MPI_COMM_NULL) return in_turn ? child_in_turn(above) : child(above, role);
+  return in_turn ? parent_in_turn(argv[0]) : parent(argv[0]);
 }
