@@ -32,16 +32,14 @@ void fire(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& en
   }
 }
 
-}  // namespace
-
-void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
-                    std::uint64_t length, AccessKind kind) {
+// `look` at the summary of what is armed: one load, acquire.
+template <typename Look>
+void fire_behind(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                 std::uint64_t length, AccessKind kind, Look&& look) {
   if (aperture >= shm::kMaxApertures || length == 0) return;
   const shm::ApertureEntry& a = nic.tables->apertures[aperture];
+  const std::uint64_t armed = look(a.armed);
   std::uint64_t size = a.length.load(std::memory_order_relaxed);  // relaxed: constant while live
-  // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
-  // PAIR fence.even: behind it where packets have been delivered
-  std::uint64_t armed = a.armed.load(std::memory_order_acquire);
   if ((armed & shm::chunk_mask(size, offset, length)) == 0) return;
   // PAIR aperture.chain: sees the entries published by Nic::add_tripwire
   std::uint32_t next = a.first_tripwire.load(std::memory_order_acquire);
@@ -62,11 +60,21 @@ void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t o
   }
 }
 
+}  // namespace
+
+void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                    std::uint64_t length, AccessKind kind) {
+  fire_behind(nic, aperture, offset, length, kind, [](const std::atomic<std::uint64_t>& armed) {
+    // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
+    return armed.load(std::memory_order_acquire);
+  });
+}
+
 void fire_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
                       std::uint64_t length, AccessKind kind) {
-  // PAIR fence.even: what has been delivered, before the look whether somebody has armed
-  shm::AsymmetricFence::even();
-  fire_tripwires(nic, aperture, offset, length, kind);
+  fire_behind(nic, aperture, offset, length, kind, [](const std::atomic<std::uint64_t>& armed) {
+    return armed_chunks_after_packets<shm::AsymmetricFence>(armed);
+  });
 }
 
 void post_event(const NicImage& nic, std::uint32_t queue, std::uint32_t event) {

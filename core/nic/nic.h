@@ -161,8 +161,8 @@ class Nic {
   void wait_for_landings() const;
   void retire_locked(std::uint32_t aperture);
   void recompute_armed(std::uint32_t aperture);
-  template <typename Fence>
-  void arm_behind(std::span<const std::uint32_t> tripwires);
+  template <typename Arm>
+  void arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one);
   bool arm_locked(std::uint32_t tripwire);
 
   NodeId node_;

@@ -97,30 +97,26 @@ bool Nic::arm_locked(std::uint32_t tripwire) {
   return true;
 }
 
-namespace {
-struct EvenFence {
-  static void heavy() { shm::AsymmetricFence::even(); }
-};
-}  // namespace
-
-template <typename Fence>
-void Nic::arm_behind(std::span<const std::uint32_t> tripwires) {
-  arm_single_shots<Fence>([&](auto&& arm_one) {
-    std::lock_guard lock(mutex_);
-    for (std::uint32_t t : tripwires) {
-      if (!arm_locked(t)) continue;
-      arm_one(image_.signals->tripwires[t].armed, tables_->apertures[tripwires_[t].aperture].armed,
-              tripwires_[t].chunks);
-    }
-  });
+// Under the lock, each of them.
+template <typename Arm>
+void Nic::arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one) {
+  std::lock_guard lock(mutex_);
+  for (std::uint32_t t : tripwires) {
+    if (!arm_locked(t)) continue;
+    arm_one(image_.signals->tripwires[t].armed, tables_->apertures[tripwires_[t].aperture].armed,
+            tripwires_[t].chunks);
+  }
 }
 
 void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
 
-void Nic::arm_for_packets(std::uint32_t tripwire) { arm_behind<EvenFence>({&tripwire, 1}); }
+void Nic::arm_for_packets(std::uint32_t tripwire) {
+  arm_single_shots_for_packets<shm::AsymmetricFence>(
+      [&](auto&& arm_one) { arm_each({&tripwire, 1}, arm_one); });
+}
 
 void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
-  arm_behind<shm::AsymmetricFence>(tripwires);
+  arm_single_shots<shm::AsymmetricFence>([&](auto&& arm_one) { arm_each(tripwires, arm_one); });
 }
 
 void Nic::disarm(std::uint32_t tripwire) {

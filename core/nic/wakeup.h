@@ -12,6 +12,8 @@
 //      sleep until signal.fired changes
 //    Either the sender sees table.armed, or its data was visible before the heavy fence and the
 //    receiver sees the data.
+//    Packets are delivered by a thread of the receiver's process, which runs a full fence behind
+//    them. So does a receiver that waits for nothing else, instead of the heavy one.
 //
 // 2. Event queue                                              consumer about to sleep
 //    producer: leaf |= bit; mid |= bit; root |= bit             sleeping = kSleepsOn...
@@ -23,6 +25,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "shm/nic_memory.h"
 
@@ -51,11 +54,32 @@ void arm_single_shots(Each&& each) {
   Fence::heavy();
 }
 
+/// The same for tripwires that nothing but packets fires: the thread that delivers those has a
+/// fence, too.
+template <typename Fence, typename Each>
+void arm_single_shots_for_packets(Each&& each) {
+  struct Even {
+    // PAIR fence.even: what has been armed, before the look for data
+    static void heavy() { Fence::even(); }
+  };
+  arm_single_shots<Even>(std::forward<Each>(each));
+}
+
 /// Sender, after its data has been stored: must it look into the CAM? One load while none is armed.
 template <typename Fence, typename Word64>
 std::uint64_t armed_chunks_after_store(const Word64& table_armed) {
   Fence::light();
   return table_armed.load(std::memory_order_relaxed);  // relaxed: ordered by the fence pair
+}
+
+/// The same for packets, by the thread that has delivered them. Behind it the entries of these
+/// chunks' tripwires are seen.
+template <typename Fence, typename Word64>
+std::uint64_t armed_chunks_after_packets(const Word64& table_armed) {
+  // PAIR fence.even: what has been delivered, before the look whether somebody has armed
+  Fence::even();
+  // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
+  return table_armed.load(std::memory_order_acquire);
 }
 
 /// Sender: claims a single shot. True for exactly one of any number of senders.

@@ -147,21 +147,25 @@ TEST(Interleaving, SeesASleeperThatNobodyWakes) {
 
 // ---- tripwires ----------------------------------------------------------------------------------
 
-struct FullFenceOnly {  // where membarrier is not to be had, both sides run a real fence
+// Where membarrier is not to be had, both sides run a real fence.
+struct FullFenceOnly : ModelFence {
   static void light() { ModelFence::full(); }
   static void heavy() { ModelFence::full(); }
 };
-struct NoHeavyFence {
+struct NoHeavyFence : ModelFence {
   static void light() {}
   static void heavy() {}
 };
-struct HeavyReachesOnlyItself {
+struct HeavyReachesOnlyItself : ModelFence {
   static void light() {}
   static void heavy() { ModelFence::full(); }
 };
-struct LightOnBothSidesFullOnSender {
+struct LightOnBothSidesFullOnSender : ModelFence {
   static void light() { ModelFence::full(); }
   static void heavy() {}
+};
+struct NoEvenFence : ModelFence {
+  static void even() {}
 };
 
 struct TripwireOptions {
@@ -172,6 +176,8 @@ struct TripwireOptions {
   bool reads_fired_after_the_last_look = false;
   bool never_announces_sleep = false;
   bool closer = false;  // a thread that ends the connection: Connection::wake_local()
+  bool packets = false;         // the senders deliver packets: nic/image.cc fire_for_packets()
+  bool arms_for_packets = false;  // and nothing else: Nic::arm_for_packets()
 };
 
 constexpr std::uint64_t kChunks = 0b110;
@@ -179,7 +185,7 @@ constexpr std::uint64_t kAwake = std::uint64_t{1} << 32;  // in the receiver's k
 
 // The words of one tripwire, and around the code of nic/wakeup.h what nic/image.cc fire() and
 // Connection::sleep_on() do.
-template <typename Fence>
+template <typename Fence, typename SendersFence = Fence>
 struct TripwireModel {
   Model m;
   TripwireOptions options;
@@ -203,6 +209,13 @@ struct TripwireModel {
     if (sleepers.load(std::memory_order_seq_cst) != 0) model_futex_wake(fired);
   }
 
+  bool must_look() const {
+    if (options.packets) return (armed_chunks_after_packets<SendersFence>(table) & kChunks) != 0;
+    // fire_tripwires looks at the summary again
+    return (armed_chunks_after_store<SendersFence>(table) & kChunks) != 0 &&
+           (table.load(std::memory_order_relaxed) & kChunks) != 0;
+  }
+
   std::uint32_t look() const {
     std::uint32_t sum = 0;
     for (int i = 0; i < options.senders; ++i) sum += data[i].load(std::memory_order_acquire);
@@ -219,7 +232,9 @@ struct TripwireModel {
     std::uint32_t seen = fired.load(std::memory_order_seq_cst);
     if (!options.never_announces_sleep) sleepers.store(1, std::memory_order_seq_cst);
     const bool early = options.looks_before_arming_only && ready(known);
-    arm_single_shots<Fence>([this](auto&& arm) { arm(armed, table, kChunks); });
+    const auto each = [this](auto&& arm) { arm(armed, table, kChunks); };
+    options.arms_for_packets ? arm_single_shots_for_packets<Fence>(each)
+                             : arm_single_shots<Fence>(each);
     const bool there = options.looks_before_arming_only ? early : ready(known);
     if (options.reads_fired_after_the_last_look) seen = fired.load(std::memory_order_seq_cst);
     if (!there) model_futex_wait(fired, seen);
@@ -241,11 +256,7 @@ struct TripwireModel {
       m.thread("sender" + std::to_string(i), [this, i](std::uint64_t sent) {
         if (sent == options.messages) return;
         data[i].store(static_cast<std::uint32_t>(sent + 1), std::memory_order_release);
-        // fire_tripwires looks at the summary again
-        if ((armed_chunks_after_store<Fence>(table) & kChunks) != 0 &&
-            (table.load(std::memory_order_relaxed) & kChunks) != 0) {
-          fire();
-        }
+        if (must_look()) fire();
         model_restart(sent + 1);
       });
     }
@@ -283,9 +294,9 @@ struct TripwireModel {
   }
 };
 
-template <typename Fence = ModelFence>
+template <typename Fence = ModelFence, typename SendersFence = Fence>
 Report tripwire(TripwireOptions options = {}) {
-  return TripwireModel<Fence>{}.run(options);
+  return TripwireModel<Fence, SendersFence>{}.run(options);
 }
 
 TEST(TripwireWakeup, IsNeverLostWithOneSenderAndOneMessage) { expect_safe(tripwire()); }
@@ -306,6 +317,27 @@ TEST(TripwireWakeup, IsNeverLostWhenTheConnectionEndsMeanwhile) {
 }
 TEST(TripwireWakeup, OfAPersistentTripwireIsNeverLost) {
   expect_safe(tripwire({.messages = 2, .persistent = true}));
+}
+
+constexpr TripwireOptions kPackets{.packets = true, .arms_for_packets = true};
+TEST(TripwireWakeup, IsNeverLostWhereOneThreadDeliversPackets) {
+  expect_safe(tripwire(kPackets));
+  expect_safe(tripwire({.messages = 2, .packets = true, .arms_for_packets = true}));
+}
+TEST(TripwireWakeup, IsNeverLostWhereTwoThreadsDeliverPackets) {
+  expect_safe(tripwire({.senders = 2, .packets = true, .arms_for_packets = true}));
+}
+TEST(TripwireWakeup, IsNeverLostInPacketsByAReceiverThatSleepsForSharedMemoryToo) {
+  expect_safe(tripwire({.messages = 2, .packets = true}));
+}
+TEST(TripwireWakeup, WouldBeLostInPacketsWithoutTheFenceBehindTheDelivery) {
+  expect_caught(tripwire<ModelFence, NoEvenFence>(kPackets));
+}
+TEST(TripwireWakeup, WouldBeLostInPacketsWithoutTheFenceBehindTheArming) {
+  expect_caught(tripwire<NoEvenFence, ModelFence>(kPackets));
+}
+TEST(TripwireWakeup, WouldBeLostBySharedMemoryToAReceiverThatSleepsForPacketsOnly) {
+  expect_caught(tripwire({.arms_for_packets = true}));
 }
 
 TEST(TripwireWakeup, WouldBeLostWithoutTheHeavyFence) { expect_caught(tripwire<NoHeavyFence>()); }

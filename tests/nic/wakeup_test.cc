@@ -19,6 +19,7 @@ namespace {
 struct NoFence {
   static void light() {}
   static void heavy() {}
+  static void even() {}
 };
 
 // Each event has data, which its producer writes and the consumer reads. `taken` gives them back.
@@ -101,9 +102,10 @@ void race_armings(const Arm& arm, const Take& take) {
   sender.join();
 }
 
-// A sender looks at a tripwire's entry before it claims it, as fire_tripwires() does, which
-// acquires the table's word.
-TEST(WakeupRace, ATripwiresEntryComesWithTheTablesWord) {
+// A sender looks at a tripwire's entry before it claims it, as fire_tripwires() does. `look` is
+// its look at the table's word.
+template <typename Look>
+void race_entries(const Look& look) {
   std::atomic<std::uint32_t> armed{0};
   std::array<std::atomic<std::uint64_t>, kArmings + 1> tables{};
   std::array<std::uint64_t, kArmings + 1> entries{};
@@ -113,13 +115,24 @@ TEST(WakeupRace, ATripwiresEntryComesWithTheTablesWord) {
         announce_single_shot(armed, tables[round], 1);
       },
       [&](std::uint64_t round) {
-        if (armed_chunks_after_store<NoFence>(tables[round]) == 0 ||
-            tables[round].load(std::memory_order_acquire) == 0)
-          return false;
+        if (!look(tables[round])) return false;
         EXPECT_EQ(entries[round], round);
         while (!claim_single_shot(armed)) std::this_thread::yield();
         return true;
       });
+}
+
+TEST(WakeupRace, ATripwiresEntryComesWithTheTablesWord) {
+  race_entries([](const std::atomic<std::uint64_t>& table) {
+    return armed_chunks_after_store<NoFence>(table) != 0 &&
+           table.load(std::memory_order_acquire) != 0;
+  });
+}
+
+TEST(WakeupRace, ATripwiresEntryComesWithTheTablesWordWherePacketsAreDelivered) {
+  race_entries([](const std::atomic<std::uint64_t>& table) {
+    return armed_chunks_after_packets<NoFence>(table) != 0;
+  });
 }
 
 // The table's word stays from one arming to the next: the claim alone tells that there is another.
