@@ -14,8 +14,9 @@ namespace clan::preload {
 template <typename Events, typename Count>
 class KernelWait {
  public:
-  template <typename F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, KernelWait>) KernelWait(F&& f)
+  template <typename F,
+            typename = std::enable_if_t<!std::is_same_v<std::remove_cvref_t<F>, KernelWait>>>
+  KernelWait(F&& f)
       : object_(&f), call_([](void* object, Events* events, Count count, std::int64_t ns) -> int {
           return (*static_cast<std::remove_reference_t<F>*>(object))(events, count, ns);
         }) {}

@@ -73,7 +73,8 @@ class Recycled {
   struct Free {
     Free* next;
   };
-  static_assert(sizeof(T) >= sizeof(Free) && alignof(T) >= alignof(Free));
+  static_assert(sizeof(T) >= sizeof(Free));
+  static_assert(alignof(T) >= alignof(Free));
   void put(void* memory) { free_ = new (memory) Free{free_}; }
   Free* free_ = nullptr;
 };

@@ -15,7 +15,6 @@
 namespace clan::pipes {
 namespace {
 
-using testing::Ghost;
 using testing::Model;
 using testing::model_futex_wait;
 using testing::model_futex_wake;

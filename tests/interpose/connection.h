@@ -243,7 +243,7 @@ class Pair {
 class Peer {
  public:
   template <typename F>
-  explicit Peer(F&& serve, bool moves = true) {
+  explicit Peer(F serve, bool moves = true) {
     const int listening = listener();
     pid = child(
         [&] {
@@ -315,8 +315,8 @@ inline bool sleeps(const std::atomic<pid_t>& tid) {
 class Thread {
  public:
   template <typename F>
-  explicit Thread(F&& run)
-      : thread_([this, run = std::forward<F>(run)] {
+  explicit Thread(F run)
+      : thread_([this, run = std::move(run)] {
           tid_.store(static_cast<pid_t>(::syscall(SYS_gettid)));
           run();
           done_.store(true);

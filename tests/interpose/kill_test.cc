@@ -110,7 +110,7 @@ class Side {
       fail(
           "byte %llu is wrong, %zu of %zd in a read, and belongs at %lld; the other end has "
           "written %llu",
-          static_cast<unsigned long long>(in_ + wrong), wrong, k, place_of(got.subspan(wrong)),
+          static_cast<unsigned long long>(in_) + wrong, wrong, k, place_of(got.subspan(wrong)),
           static_cast<unsigned long long>(record->sent.load()));
     }
     in_ += got.size();

@@ -283,7 +283,8 @@ TEST(FabricWaits, OfManyThreadsEndWhenTheirCounterIsWhereEachWantsIt) {
   sleep_together(
       2500,
       [&](int i, int round) {
-        return fi_cntr_wait(counter, static_cast<std::uint64_t>(round * 4 + i + 1), 15'000) == 0;
+        const int value = round * 4 + i + 1;
+        return fi_cntr_wait(counter, static_cast<std::uint64_t>(value), 15'000) == 0;
       },
       [&](int, int) { ASSERT_EQ(fi_cntr_add(counter, 1), 0); });
 }

@@ -19,7 +19,7 @@ using namespace suite;
 using std::chrono::milliseconds;
 
 /// A head of GIOP 1.2 that promises `size` more bytes, and what follows it.
-std::string giop(unsigned char type, std::uint32_t size, std::string body = {}) {
+std::string giop(unsigned char type, std::uint32_t size, const std::string& body = {}) {
   std::string message("GIOP\x01\x02\x01", 7);  // little-endian
   message += static_cast<char>(type);
   message.append(reinterpret_cast<const char*>(&size), 4);

@@ -273,7 +273,7 @@ TEST(Fault, AClientWithoutDescriptorsIsServedByTheSocket) {
     const int status = status_of_child([&] {
       const int next = dup(0);
       rlimit limit{};
-      limit.rlim_cur = limit.rlim_max = static_cast<rlim_t>(next + spare);
+      limit.rlim_cur = limit.rlim_max = static_cast<rlim_t>(next) + static_cast<rlim_t>(spare);
       close(next);
       if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return -1;
       return two_calls(server.tcp());

@@ -84,7 +84,7 @@ Frames message(std::uint8_t channel, std::uint64_t position, std::uint16_t bytes
     w.zeros(bytes);
   };
 }
-Frames both(Frames a, Frames b) {
+Frames both(const Frames& a, const Frames& b) {
   return [=](udp::Writer& w) {
     a(w);
     b(w);

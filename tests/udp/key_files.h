@@ -25,7 +25,7 @@ class KeyFiles {
     ::rmdir(directory_.c_str());
   }
   std::string make(const std::string& content, mode_t mode = 0600) {
-    const std::string path = directory_ + "/" + std::to_string(made_.size());
+    std::string path = directory_ + "/" + std::to_string(made_.size());
     std::ofstream(path, std::ios::binary) << content;
     ::chmod(path.c_str(), mode);
     made_.push_back(path);

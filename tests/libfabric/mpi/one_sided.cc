@@ -294,7 +294,7 @@ template <typename T>
 void contended(Kind kind) {
   constexpr int kRounds = 100;
   const int rank = rank_in(MPI_COMM_WORLD), size = size_of(MPI_COMM_WORLD);
-  const MPI_Datatype type = type_of<T>();
+  MPI_Datatype type = type_of<T>();
   Window<T> window(kind, 600);
 
   // Numbers drawn from one counter: each is drawn once, and everybody's grow.
@@ -320,7 +320,8 @@ void contended(Kind kind) {
   // over anything.)
   window.fill([](std::size_t) { return T{}; });
   const int owner = size - 1;
-  const T free{}, taken = static_cast<T>(rank + 1);
+  const int number = rank + 1;
+  const T free{}, taken = static_cast<T>(number);
   constexpr int kTurns = 10;
   const bool takes_part = sizeof(T) == 4 || (kind != Kind::kAllocated && rank != owner);
   const int takers = sizeof(T) == 4 ? size : kind != Kind::kAllocated ? size - 1 : 0;
