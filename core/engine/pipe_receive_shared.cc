@@ -36,11 +36,9 @@
 
 namespace clan {
 
-using namespace pipes;
-
 #if defined(__x86_64__)
 
-namespace {
+namespace pipes {
 
 /// The 16 bytes that change together.
 struct alignas(16) ReadState {
@@ -51,6 +49,16 @@ static_assert(offsetof(PipePage::Receiver, head) == offsetof(ReadState, head) &&
               offsetof(PipePage::Receiver, lock) == offsetof(ReadState, lock) &&
               offsetof(PipePage::Receiver, offset) == offsetof(ReadState, offset) &&
               alignof(PipePage::Receiver) % sizeof(ReadState) == 0);
+
+}  // namespace pipes
+
+#endif
+
+using namespace pipes;
+
+#if defined(__x86_64__)
+
+namespace {
 
 __extension__ using Word128 = unsigned __int128;
 
