@@ -29,7 +29,8 @@ void ApertureCore::end() {
   if (!live_.load(std::memory_order_relaxed) || !context_->usable()) return;
   if (revoke()) return;
   // order: one of revoke() and end() retires it; acq_rel as the other may put it back
-  if (live_.exchange(false, std::memory_order_acq_rel)) context_->retire(*nic_, cookie_.aperture);
+  if (live_.exchange(false, std::memory_order_acq_rel))
+    context_->links().retire(*nic_, cookie_.aperture);
 }
 
 Status ApertureCore::revoke() {
@@ -41,7 +42,7 @@ Status ApertureCore::revoke() {
     std::lock_guard lock(name_mutex_);
     if (std::exchange(named_, false)) context_->names().remove(name_);
   }
-  Status s = context_->revoke(*nic_, cookie_.aperture);
+  Status s = context_->links().revoke(*nic_, cookie_.aperture);
   if (!s) live_.store(true, std::memory_order_release);  // order: for the next exchange
   return s;
 }

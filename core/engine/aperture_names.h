@@ -14,6 +14,10 @@
 
 namespace clan::engine {
 
+/// What a node is asked, not an endpoint of it.
+constexpr std::uint32_t kOobLookUp = kOobInternal | 6;
+constexpr std::uint32_t kOobFound = kOobInternal | 7;
+
 /// Payload of kOobLookUp.
 struct LookUpRecord {
   std::uint64_t name = 0;

@@ -44,7 +44,7 @@ Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(
     return s.error();
   }
   std::uint32_t endpoint = 0;
-  auto link = context->known_link(service, uid, &endpoint);
+  auto link = context->links().known(service_name(uid, service), &endpoint);
   attempt->remembered_ = link != nullptr;
   Status begun = link ? attempt->ask(std::move(link), endpoint) : attempt->dial();
   if (!begun) {

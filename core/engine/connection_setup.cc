@@ -42,7 +42,7 @@ std::uint64_t ring_bytes_for(ContextCore& context, const nic::Link& link) {
 
 Status Connection::prepare() {
   const std::uint64_t ring_bytes = ring_bytes_for(*context_, *link_);
-  arena_ = context_->arena(link_.get());
+  arena_ = context_->links().arena(link_.get());
   auto region = arena_->allocate(kRegionRing + ring_bytes);
   if (!region) return region.error();
   region_ = *region;
@@ -131,7 +131,7 @@ Status Connection::answer(std::weak_ptr<AnswerSink> asker) {
     const Error refused = refusal(err);
     const std::uint32_t endpoint = remote_endpoint_;
     close();
-    if (refused.err == ECONNREFUSED) context_->forget_service(*link_, endpoint);
+    if (refused.err == ECONNREFUSED) context_->links().forget(*link_, endpoint);
     CLAN_INFO("process %d: %s", static_cast<int>(link_->remote_pid()), refused.message().c_str());
     return refused;
   }
@@ -178,7 +178,7 @@ Result<std::shared_ptr<Connection>> Connection::connect_service(
     if (c.ok() || again || !remembered) return c;
     // A name that we asked for long ago: its owner may have died, or offer another endpoint now.
     if (c.error().err != ECONNREFUSED && c.error().err != ECONNRESET) return c;
-    context->forget_service(**link, endpoint);
+    context->links().forget(**link, endpoint);
   }
 }
 

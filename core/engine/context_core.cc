@@ -18,7 +18,7 @@ namespace clan::engine {
 // --- life ----------------------------------------------------------------------------------------
 
 ContextCore::ContextCore(const ContextOptions& options)
-    : options_(options), node_{random_u64()}, uid_(::geteuid()) {}
+    : options_(options), node_{random_u64()}, uid_(::geteuid()), links_(node_, packets_) {}
 
 Result<std::shared_ptr<ContextCore>> ContextCore::create(const ContextOptions& options) {
   if (!std::has_single_bit(options.ring_bytes) || options.ring_bytes < 1024 ||
@@ -46,6 +46,7 @@ Status ContextCore::initialise() {
   auto network = Network::start(*this, options_.network);
   if (!network) return network.error();
   network_ = std::move(*network);
+  packets_.set_source(network_.get());
   return {};
 }
 
@@ -57,26 +58,21 @@ ContextCore::~ContextCore() {
 void ContextCore::shut_down() {
   // order: one thread shuts down; usable() of others is a look
   if (!usable_.exchange(false, std::memory_order_acq_rel)) return;
-  std::vector<std::shared_ptr<nic::Link>> links;
-  {
-    std::lock_guard lock(mutex_);
-    links = links_;
-  }
+  const auto links = links_.all();
   for (const auto& link : links) link->shut_down();
   reactor_.stop();
   if (network_) network_->shut_down();
   // The driver is gone; tell everyone that waits for a peer.
   for (const auto& link : links) on_link_down(link);
-  {
-    std::lock_guard lock(mutex_);
-    services_.clear();
-  }
+  services_.clear();
   queues_.wake_all();
 }
 
 // The child must find the tables whole, so no other thread may be changing them at the fork.
 void ContextCore::lock_for_fork() {
   mutex_.lock();
+  links_.lock_for_fork();
+  services_.lock_for_fork();
   endpoints_.lock_for_fork();
   queues_.lock_for_fork();
   reactor_.lock_for_fork();
@@ -86,6 +82,8 @@ void ContextCore::unlock_after_fork() {
   reactor_.unlock_after_fork();
   queues_.unlock_after_fork();
   endpoints_.unlock_after_fork();
+  services_.unlock_after_fork();
+  links_.unlock_after_fork();
   mutex_.unlock();
 }
 
@@ -94,7 +92,7 @@ void ContextCore::abandon_after_fork() {
   reactor_.abandon_after_fork();
   doorbell_.reset();
   if (network_) network_->abandon_after_fork();
-  for (const auto& link : links_) link->abandon_after_fork();
+  links_.abandon_after_fork();
   // A sleeping connection of the parent is not ours to wake; ours answer "unusable".
 }
 
@@ -138,14 +136,20 @@ ContextCounters ContextCore::snapshot() {
   c.oob_discarded = get(counters_.oob_discarded);
   c.sleeps = get(counters_.sleeps);
   c.wakeups = get(counters_.wakeups);
+  c.links = links_.settled();
   std::lock_guard lock(mutex_);
-  c.links = static_cast<std::uint64_t>(std::count_if(
-      links_.begin(), links_.end(), [](const auto& l) { return l->alive() && l->settled(); }));
   for (const auto& [uid, nic] : lanes_) {
     c.apertures += nic->live_apertures();
     c.tripwires += nic->live_tripwires();
   }
   return c;
+}
+
+// --- endpoints -----------------------------------------------------------------------------------
+
+Result<std::uint32_t> ContextCore::add_endpoint(std::weak_ptr<OobSink> sink) {
+  if (!usable()) return unusable_error();
+  return endpoints_.add(std::move(sink));
 }
 
 // --- what arrives --------------------------------------------------------------------------------
@@ -202,12 +206,7 @@ Result<int> ContextCore::queue_fd(std::uint32_t queue) {
   auto fd = queues_.fd(queue);
   if (!fd) return fd.error();
   if (!fd->made) return fd->fd;
-  std::vector<std::shared_ptr<nic::Link>> links;
-  {
-    std::lock_guard lock(mutex_);
-    links = links_;
-  }
-  for (const auto& link : links) link->announce_queue_fd(queue, fd->fd);
+  for (const auto& link : links_.all()) link->announce_queue_fd(queue, fd->fd);
   return fd->fd;
 }
 

@@ -1,18 +1,18 @@
-// ContextCore: what a Context is inside. Lanes (one NIC per peer user id), links, endpoints,
-// services.
+// ContextCore: what a Context is inside. Lanes (one NIC per peer user id), and the tables of links,
+// endpoints, services and event queues with what is done by several of them.
 //
-// Thread-safety: everything from any thread unless a comment says "driver thread". The mutex guards
-// tables of the set-up path; data never pass here.
+// Thread-safety: everything from any thread unless a comment says "driver thread". Each table has a
+// lock of its own for the set-up path; data never pass here. The order of locks, all of which a
+// fork takes: mutex_, then those of links_, services_, endpoints_, queues_ and reactor_.
 #pragma once
 
-#include <poll.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -20,12 +20,13 @@
 #include "clan/context.h"
 #include "engine/context_counters.h"
 #include "engine/endpoint_table.h"
-#include "engine/far_nodes.h"
 #include "engine/fork_registry.h"
+#include "engine/link_table.h"
 #include "engine/named_apertures.h"
+#include "engine/packet_wait.h"
 #include "engine/queue_table.h"
-#include "engine/region_arena.h"
 #include "engine/rendezvous.h"
+#include "engine/service_table.h"
 #include "link/shm_link.h"
 #include "nic/link.h"
 #include "nic/nic.h"
@@ -43,10 +44,6 @@ class Network;
 inline Error unusable_error() {
   return Error{ESHUTDOWN, "the context has been shut down or belongs to the parent process"};
 }
-
-/// What a node is asked, not an endpoint of it: aperture_names.h.
-constexpr std::uint32_t kOobLookUp = kOobInternal | 6;
-constexpr std::uint32_t kOobFound = kOobInternal | 7;
 
 class ContextCore final : public nic::LinkSink,
                           public nic::Ringer,
@@ -77,15 +74,12 @@ class ContextCore final : public nic::LinkSink,
   ContextCounters snapshot();
 
   // Links.
+  LinkTable& links() { return links_; }
   /// The link to whoever offers `service` (owned by `uid`), dialled if need be.
   Result<std::shared_ptr<nic::Link>> link_to_service(const std::string& service, uid_t uid,
                                                      std::uint64_t deadline_ns,
                                                      std::uint32_t* endpoint,
                                                      bool* remembered = nullptr);
-  /// The link to whoever offers `service`, and the endpoint behind it, if we have asked before.
-  /// Null: no.
-  std::shared_ptr<nic::Link> known_link(const std::string& service, uid_t uid,
-                                        std::uint32_t* endpoint);
   /// The steps of dialling for a caller that does not wait (link::begin_dial, link::finish_dial):
   /// asks for a service; makes the link when its process has answered; gives it up.
   Result<link::ShmPeer> begin_dial(const std::string& service, uid_t uid);
@@ -98,51 +92,25 @@ class ContextCore final : public nic::LinkSink,
   Result<std::shared_ptr<udp::Dialling>> begin_far_dial(const std::string& service, uid_t uid,
                                                         DialEnded ended);
   void end_far_dial(udp::Dialling& dialling);
-  /// That endpoint is gone: the next link_to_service() asks the name again. True when it was known.
-  bool forget_service(const nic::Link& link, std::uint32_t endpoint);
   /// The link to a node, dialled if need be.
   Result<std::shared_ptr<nic::Link>> link_to_node(NodeId node, uid_t uid,
                                                   std::uint64_t deadline_ns);
-  /// For revocation: is the peer behind this activity slot of a lane still there?
-  bool peer_alive(const nic::Nic& nic, std::uint32_t slot);
-  /// Takes an aperture of this process away from its peers, waiting for copies under way.
-  Status revoke(nic::Nic& nic, std::uint32_t aperture);
-  /// The same without waiting for anyone.
-  void retire(nic::Nic& nic, std::uint32_t aperture);
   /// A link made elsewhere (tests), whose peer is believed to be the node that it says it is.
   void add_link(std::shared_ptr<nic::Link> link);
   /// A link with a peer of another host, which is believed if far_nodes.h says so.
   void add_far_link(std::shared_ptr<nic::Link> link);
-  std::shared_ptr<RegionArena> arena(const nic::Link* link);
 
+  /// Packets of other hosts, for a thread that waits.
+  PacketWait& packets() { return packets_; }
   /// Lends this thread to peers that have announced large copies. One load when there are none.
   bool help() {
-    fetch();
+    packets_.fetch();
     return help_fetched();
   }
   /// The same for a caller that has just fetched.
-  bool help_fetched() { return wants_help() && help_slowly(); }
-  /// Fetches packets of other hosts, where there are any: a thread that waits calls it between its
-  /// looks.
-  void fetch() {
-    // relaxed: a hint
-    if (packet_links_.load(std::memory_order_relaxed)) [[unlikely]]
-      fetch_slowly();
+  bool help_fetched() {
+    return wants_help() && links_.help_one(own_lane_->image().signals->help_wanted);
   }
-  /// Whether packets of other hosts may have to be fetched.
-  bool has_packets() const {
-    // relaxed: a hint
-    return packet_links_.load(std::memory_order_relaxed) && network_ != nullptr;
-  }
-  /// Sleeps until one of them is ready, or the word is no longer `seen`, fetching packets meanwhile
-  /// where there are any: 0, ETIMEDOUT, EINTR. For a thread without locks of the engine.
-  int sleep_on(std::span<pollfd> fds, std::uint64_t deadline_ns);
-  int sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
-               std::uint64_t deadline_ns);
-  /// After such a word has changed.
-  void wake_sleeper();
-  /// A descriptor is about to be slept on elsewhere: the driver thread has to fetch packets.
-  void leave_packets_to_driver();
   /// A glance at whether there is something to help with.
   bool wants_help() const {
     // relaxed: a hint; link->help() acquires
@@ -150,19 +118,14 @@ class ContextCore final : public nic::LinkSink,
   }
 
   // Endpoints.
-  Result<std::uint32_t> add_endpoint(std::weak_ptr<OobSink> sink) {
-    if (!usable()) return unusable_error();
-    return endpoints_.add(std::move(sink));
-  }
+  Result<std::uint32_t> add_endpoint(std::weak_ptr<OobSink> sink);
   EndpointTable& endpoints() { return endpoints_; }
   /// Makes an endpoint reachable by name. EADDRINUSE.
   Status add_service(const std::string& service, std::uint32_t endpoint);
   void remove_service(const std::string& service);
   /// Makes endpoints reachable by Address.
   Status listen_as_node();
-
-  /// The endpoint behind a service of this context. False: there is none.
-  bool find_service(const std::string& service, std::uint32_t* endpoint);
+  ServiceTable& services() { return services_; }
   /// Other hosts; null where ContextOptions::network is not enabled.
   Network* network() { return network_.get(); }
 
@@ -199,22 +162,13 @@ class ContextCore final : public nic::LinkSink,
  private:
   explicit ContextCore(const ContextOptions& options);
   Status initialise();
-  void announce_revoked(const nic::Nic& nic, std::uint32_t aperture, std::uint32_t generation);
   bool allowed(uid_t uid) const;
   void watch_doorbell();
   void announce_queue_fds(nic::Link& link);
-  bool help_slowly();
-  void fetch_slowly();
-  Result<std::shared_ptr<nic::Link>> link_to_host(const std::string& service,
-                                                  std::uint64_t deadline_ns,
-                                                  std::uint32_t* endpoint);
   std::shared_ptr<nic::Link> keep_link(std::shared_ptr<nic::Link> link);
   Result<std::shared_ptr<nic::Link>> dial(const std::string& name, uid_t owner,
                                           std::uint64_t deadline_ns, std::uint32_t* endpoint);
   Result<std::shared_ptr<nic::Link>> link_with(link::ShmPeer peer);
-  std::shared_ptr<nic::Link> find_link(NodeId node, uid_t uid);
-  std::shared_ptr<nic::Link> chosen_link(const nic::Link& made);
-  bool answers_here(NodeId node);
   Status begin(const std::shared_ptr<link::ShmLink>& link);
 
   const ContextOptions options_;
@@ -230,25 +184,11 @@ class ContextCore final : public nic::LinkSink,
   EndpointTable endpoints_;
   QueueTable queues_;
 
-  std::mutex mutex_;  ///< before those of the tables above
+  std::mutex mutex_;  ///< guards lanes_ and listens_as_node_
   std::map<uid_t, std::unique_ptr<nic::Nic>> lanes_;
-  std::vector<std::shared_ptr<nic::Link>> links_;
-  FarNodes far_nodes_;
-  /// there is or was one whose peer does not map our tables
-  std::atomic<bool> packet_links_{false};
-  std::map<const nic::Link*, std::shared_ptr<RegionArena>> arenas_;
-  struct Service {
-    std::shared_ptr<Pollable> listener;
-    int fd = -1;
-    std::uint32_t endpoint = 0;
-    std::shared_ptr<Pollable> teller;  ///< tells other processes at which UDP port it is
-  };
-  std::map<std::string, Service> services_;
-  struct Known {
-    std::weak_ptr<nic::Link> link;
-    std::uint32_t endpoint = 0;
-  };
-  std::map<std::string, Known> known_services_;
+  PacketWait packets_;
+  LinkTable links_;
+  ServiceTable services_;
   NamedApertures names_;
   std::unique_ptr<Network> network_;
   std::mutex rdma_mutex_;  ///< guards the making of rdma_

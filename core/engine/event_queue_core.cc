@@ -206,7 +206,8 @@ Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
   count(context_->counters().sleeps);
   int rc = 0;
   // relaxed: looked at again before we sleep
-  if (lanes() == 1 && !context_->has_packets() && eventfd_.load(std::memory_order_relaxed) < 0) {
+  if (lanes() == 1 && !context_->packets().has_packets() &&
+      eventfd_.load(std::memory_order_relaxed) < 0) {
     const auto each = [this](const auto& look) { return each_lane(look); };
     if (!prepare_on_futex(each, pending_bits_, eventfd_, [this] { ring(); })) return std::size_t{0};
     // After a time-out `sleeping` stays: another consumer may still sleep on it. It costs the next
@@ -217,7 +218,7 @@ Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
     if (!number) return number.error();
     if (!prepare_fd(*number)) return std::size_t{0};
     pollfd p{*number, POLLIN, 0};
-    rc = context_->sleep_on({&p, 1}, deadline_ns);
+    rc = context_->packets().sleep_on({&p, 1}, deadline_ns);
   }
   count(context_->counters().wakeups);
   if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for events"};
@@ -226,7 +227,7 @@ Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
 
 int EventQueueCore::sleep_beside(std::span<pollfd> fds, std::uint64_t deadline_ns) {
   count(context_->counters().sleeps);
-  const int rc = context_->sleep_on(fds, deadline_ns);
+  const int rc = context_->packets().sleep_on(fds, deadline_ns);
   count(context_->counters().wakeups);
   return rc;
 }
@@ -248,7 +249,7 @@ Result<int> EventQueueCore::fd() {
 }
 
 bool EventQueueCore::arm_fd() {
-  context_->leave_packets_to_driver();
+  context_->packets().leave_to_driver();
   return arm_fd_for_sleep();
 }
 

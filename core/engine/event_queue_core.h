@@ -36,7 +36,7 @@ class EventQueueCore {
   void post(std::uint32_t event);
 
   std::size_t poll(std::span<Event> events);
-  void fetch() { context_->fetch(); }
+  void fetch() { context_->packets().fetch(); }
   Result<std::size_t> wait(std::span<Event> events, std::uint64_t deadline_ns);
   Result<int> fd();
   bool arm_fd();

@@ -9,7 +9,7 @@
 //   number -> place     "" this host, or "HOST:PORT": a context has one UDP port for its life
 //   link   -> claim     the number and the place it came from, and whether that is believed
 //
-// Not thread-safe: under ContextCore::mutex_.
+// Not thread-safe: under the lock of LinkTable.
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,7 @@ bool MessageEndpointCore::find_front(Fetch fetch) {
   }
   adopt();
   // What comes in packets for a cold peer; its look fetches for a hot one.
-  if (fetch == Fetch::kYes) context_->fetch();
+  if (fetch == Fetch::kYes) context_->packets().fetch();
   // Most looks find nothing, and a latency is half of one on average.
   if (arrivals_->pending()) take_arrivals();
   return front_.peer != nullptr;
@@ -129,7 +129,7 @@ void MessageEndpointCore::take_arrivals() {
 }
 
 bool MessageEndpointCore::quiet() const {
-  context_->fetch();
+  context_->packets().fetch();
   for (const Peer* peer : hot_) {
     if (peer->connection->readable() || peer->connection->peer_gone()) return false;
   }

@@ -146,7 +146,7 @@ void MessageEndpointCore::finish_offer(Peer& peer, std::uint32_t slot, int statu
 // The caller is about to reuse the message's memory: no copy may be under way when this returns.
 void MessageEndpointCore::take_back(Peer& peer, std::uint32_t slot) {
   Offer& o = peer.offers[slot];
-  if (context_->usable()) (void)context_->revoke(peer.connection->nic(), o.cookie.aperture);
+  if (context_->usable()) (void)context_->links().revoke(peer.connection->nic(), o.cookie.aperture);
   o.open = false;
   peer.open_offers &= ~(std::uint64_t{1} << slot);
   report_sent(peer, o.user_cookie, ECANCELED);

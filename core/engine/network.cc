@@ -210,7 +210,7 @@ void Network::abandon_after_fork() {
 // --- services ------------------------------------------------------------------------------------
 
 int Network::find_service(const std::string& service, bool directory, udp::Greeting* answer) {
-  if (context_.find_service(service, &answer->endpoint)) {
+  if (context_.services().find(service, &answer->endpoint)) {
     if (directory) answer->port = port();
     return 0;
   }

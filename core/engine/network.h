@@ -22,6 +22,7 @@
 #include "base/reactor.h"
 #include "clan/context.h"
 #include "clan/network.h"
+#include "engine/packet_wait.h"
 #include "link/udp/path_board.h"
 #include "link/udp/udp_node.h"
 
@@ -29,7 +30,7 @@ namespace clan::engine {
 
 class ContextCore;
 
-class Network {
+class Network final : public PacketSource {
  public:
   static Result<std::unique_ptr<Network>> start(ContextCore& context,
                                                 const NetworkOptions& options);
@@ -51,10 +52,10 @@ class Network {
   Result<PathReport> ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
                           std::uint32_t interval_ms, std::uint64_t deadline_ns);
   std::uint16_t port() const { return node_->local_address().port; }
-  void fetch() { node_->fetch(); }
-  int sleep(const udp::Sleep& what) { return node_->sleep(what); }
-  void wake_sleepers() { node_->wake_sleepers(); }
-  void keep_watching() { node_->keep_watching(); }
+  void fetch() override { node_->fetch(); }
+  int sleep(const udp::Sleep& what) override { return node_->sleep(what); }
+  void wake_sleepers() override { node_->wake_sleepers(); }
+  void keep_watching() override { node_->keep_watching(); }
   int descriptor() const { return node_->descriptor(); }
   bool arm_descriptor() { return node_->arm_descriptor(); }
 

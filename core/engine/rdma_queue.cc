@@ -76,7 +76,7 @@ void RdmaQueueCore::completed() {
   // compares
   completions_.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(completions_);
-  context_->wake_sleeper();
+  context_->packets().wake_sleeper();
   std::lock_guard lock(mutex_);
   if (queue_) queue_->post(event_);
 }
@@ -118,14 +118,14 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
     if (std::size_t n = poll(completions); n > 0) return n;
     int rc = 0;
     const auto ready = [&] {
-      context_->fetch();
+      context_->packets().fetch();
       return completions_.load(std::memory_order_relaxed) != seen;  // relaxed: a hint
     };
     const auto sleep = [&] {
       // Whatever is left is the driver thread's while we sleep.
       if (!driver_.idle()) driver_.kick();
-      rc = context_->sleep_on(completions_, seen,
-                              std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+      rc = context_->packets().sleep_on(completions_, seen,
+                                        std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
       return true;
     };
     if (waiter_.wait(ready, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {

@@ -89,7 +89,7 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
   job.op.store(static_cast<std::uint32_t>(t.op), relaxed);
   // PAIR job.claim: publishes the fields to claim_chunk
   job.claim.store(sequence << 32 | std::uint64_t{chunks} << 16, std::memory_order_release);
-  // PAIR job.help: publishes the job to help_slowly
+  // PAIR job.help: publishes the job to help_one
   image_.signals->help_wanted.fetch_or(my_bit, std::memory_order_release);
   int err = 0;
   std::uint32_t mine = 0;

@@ -989,7 +989,7 @@ TEST_P(ConformanceTest, RegionsOfClosedConnectionsAreUsedAgain) {
   }
   const std::uint64_t bytes = engine::kRegionRing + b_->options().ring_bytes;
   for (auto& [context, l] : {std::pair{&*a_, back}, std::pair{&*b_, wire}}) {
-    auto arena = context->core()->arena(l.get());
+    auto arena = context->core()->links().arena(l.get());
     EXPECT_TRUE(eventually([&] {
       auto region = must(arena->allocate(bytes));
       const std::uint64_t offset = region.offset;

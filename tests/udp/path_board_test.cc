@@ -118,7 +118,7 @@ TEST(PathBoard, APeerThatFindsNoRowIsCounted) {
   const std::string name = "udp:127.0.0.1:" + std::to_string(a.network_port()) + "/paths-many";
   auto stream = must(Stream::connect(b, name, 10'000));
   std::uint32_t endpoint = 0;
-  auto link = b.core()->known_link(name, ::geteuid(), &endpoint);
+  auto link = b.core()->links().known(engine::service_name(::geteuid(), name), &endpoint);
   ASSERT_NE(link, nullptr);
   const auto* udp = static_cast<const udp::UdpLink*>(link.get());
   for (std::size_t i = 0; i <= PathPage::kRows; ++i) board->add(udp);

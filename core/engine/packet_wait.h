@@ -1,0 +1,72 @@
+// PacketWait: what a thread that waits does about packets of other hosts, where there may be any:
+// it fetches them between its looks, and while it sleeps.
+//
+// Nothing has to be fetched until a link of packets is there; up to then each call costs one load,
+// and threads sleep in the kernel as they would without a network.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+namespace clan::udp {
+struct Sleep;
+}
+
+namespace clan::engine {
+
+/// Where packets of other hosts come from: a Network.
+class PacketSource {
+ public:
+  virtual void fetch() = 0;
+  virtual int sleep(const udp::Sleep& what) = 0;
+  virtual void wake_sleepers() = 0;
+  virtual void keep_watching() = 0;
+
+ protected:
+  ~PacketSource() = default;
+};
+
+/// Thread-safe after set_source().
+class PacketWait {
+ public:
+  /// While the context is made, if it has a network.
+  void set_source(PacketSource* source) { source_ = source; }
+  /// There is a link whose peer does not map our tables.
+  void link_came() {
+    // relaxed: a hint
+    linked_.store(true, std::memory_order_relaxed);
+  }
+  /// Whether there is or was one.
+  bool linked() const {
+    // relaxed: a hint
+    return linked_.load(std::memory_order_relaxed);
+  }
+
+  /// Fetches packets, where there are any: a thread that waits calls it between its looks.
+  void fetch() {
+    if (linked()) [[unlikely]]
+      fetch_slowly();
+  }
+  /// Whether packets may have to be fetched.
+  bool has_packets() const { return linked() && source_ != nullptr; }
+  /// Sleeps until one of them is ready, or the word is no longer `seen`, fetching packets meanwhile
+  /// where there are any: 0, ETIMEDOUT, EINTR. For a thread without locks of the engine.
+  int sleep_on(std::span<pollfd> fds, std::uint64_t deadline_ns);
+  int sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
+               std::uint64_t deadline_ns);
+  /// After such a word has changed.
+  void wake_sleeper();
+  /// A descriptor is about to be slept on elsewhere: the driver thread has to fetch packets.
+  void leave_to_driver();
+
+ private:
+  void fetch_slowly();
+
+  std::atomic<bool> linked_{false};
+  PacketSource* source_ = nullptr;
+};
+
+}  // namespace clan::engine
