@@ -28,7 +28,6 @@ using namespace clan::preload;
 
 namespace {
 
-constexpr nfds_t kOnStack = 256;
 // What one call waits for: sockets of ours at all, and things that have moved.
 struct Watched {
   bool any = false;

@@ -60,8 +60,9 @@ TEST(Fd, ClosesItsDescriptorOnceAndOnlyWhenItOwnsOne) {
     Fd moved = std::move(*made);
     EXPECT_FALSE(*made);
     EXPECT_TRUE(moved);
-    moved = std::move(moved);  // NOLINT: to itself on purpose
-    EXPECT_TRUE(moved);        // NOLINT: as above
+    Fd& same = moved;
+    moved = std::move(same);  // NOLINT: to itself on purpose
+    EXPECT_TRUE(moved);       // NOLINT: as above
     auto copy = duplicate(moved.get());
     ASSERT_OK(copy);
     EXPECT_EQ(open_descriptors(), before + 2);

@@ -692,7 +692,6 @@ TEST(Connections, OpenedAndClosedOverAndOverUseNoMoreMemory) {
   auto listener = must(Listener::create(pair.server_context, name));
   std::uint64_t mapped = 0, resident = 0;
   std::size_t mappings = 0, descriptors = 0;
-  ContextCounters before;
   for (int i = 0; i < 600; ++i) {
     auto client = must(Stream::connect(pair.client_context, name, 10'000));
     auto server = must(listener.accept(10'000));
