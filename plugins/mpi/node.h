@@ -66,8 +66,8 @@ struct Node {
   std::unordered_map<std::uint64_t, std::unique_ptr<Endpoint>> endpoints;  ///< by name
   std::vector<std::unique_ptr<Endpoint>> ended;
   std::unique_ptr<std::byte, FreeMemory> nowhere;  ///< for what is sent to ranks that have ended
-  bool full = false;                               ///< it has been said that no channel is left
-  std::string failure;                             ///< why the job cannot go on, not told yet
+  bool full = false;    ///< said: ranks met later go by another transport
+  std::string failure;  ///< why the job cannot go on, not told yet
   opal_proc_t* failed_proc = nullptr;
   std::atomic<std::uint32_t> with_pending{0};  ///< endpoints that have fragments waiting
   /// memory exported for a message: its receiver may want help

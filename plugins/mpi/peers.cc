@@ -36,7 +36,12 @@ bool can_copy_from(Node& node, const Modex& peer) {
 /// another transport, and both would wait for ever.
 void refuse(Node& node, opal_proc_t* proc, NodeId peer, const Error& why) {
   if (why.err == ECONNREFUSED || why.err == ECONNRESET || why.err == ESTALE) return;  // it is gone
-  if (node.segment.refuse(peer)) return;
+  const bool refused = node.segment.refuse(peer);
+  if (refused && !std::exchange(node.full, true)) {
+    say(0, "rank %u (job %x): %s; it and ranks that are met later go by another transport",
+        static_cast<unsigned>(proc->proc_name.vpid), proc->proc_name.jobid, why.message().c_str());
+  }
+  if (refused) return;
   char text[240];
   std::snprintf(
       text, sizeof text,
@@ -253,6 +258,13 @@ void tell_of_nonsense(Node& node) {
 
 namespace {
 
+// Windows of the peer that it has freed: they keep their memory from the kernel as long as they are
+// mapped here.
+void drop_freed_memory(Endpoint& endpoint) {
+  std::unique_lock lock(endpoint.imports_mutex, std::try_to_lock);
+  if (lock) std::erase_if(endpoint.imports, [](const auto& i) { return !i.second->check().ok(); });
+}
+
 // A rank of another job that has parted and ended. Open MPI keeps its endpoint, and names it no
 // more but by mistake.
 void give_up(Node& node, Endpoint& endpoint) {
@@ -289,6 +301,7 @@ void look_after_peers(Node& node) {
   }
   for (auto& [name, endpoint] : node.endpoints) {
     Endpoint& e = *endpoint;
+    drop_freed_memory(e);
     if (e.lost || e.remote.given_up()) continue;
     const bool dead = !e.remote.check().ok() || e.sender.broken();
     if (!dead) continue;
