@@ -84,10 +84,11 @@ TEST_F(Copy, OfManyBytesIsOfferedToThePeerWhichTakesItsPart) {
   bool helped = false;
   for (int round = 0; round < 1000 && !helped; ++round) {
     server.nic->image().signals->help_wanted.store(0);  // it has looked since the last copy
-    std::atomic<bool> ended{false};
+    std::atomic<bool> looks{false}, ended{false};
     std::thread helper([&] {
-      while (!ended) helped = b->help() || helped;
+      for (; !ended; looks = true) helped = b->help() || helped;
     });
+    while (!looks) std::this_thread::yield();  // else the copy is over before the thread begins
     EXPECT_EQ(transfer(RdmaOp::kWrite, handle, 0, bytes).kind, Kind::kDone);
     EXPECT_TRUE(is_pattern(own, 4, 0));
     ended = true;
