@@ -77,12 +77,15 @@ TEST_F(Copy, FindsAnApertureGoneThatWasTakenAway) {
 }
 
 TEST_F(Copy, OfManyBytesIsOfferedToThePeerWhichTakesItsPart) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the helper says by another mapping of the word that it has done its part";
+#endif
   if (!a->capabilities().direct_copy) GTEST_SKIP() << "process_vm_writev() is forbidden here";
   const nic::RemoteHandle handle = handle_of(export_own());
   std::vector<std::byte> bytes = pattern(own.size(), 4);
   EXPECT_FALSE(b->wants_help());
   bool helped = false;
-  for (int round = 0; round < 1000 && !helped; ++round) {
+  for (int round = 0; round < 20'000 && !helped; ++round) {
     server.nic->image().signals->help_wanted.store(0);  // it has looked since the last copy
     std::atomic<bool> looks{false}, ended{false};
     std::thread helper([&] {
