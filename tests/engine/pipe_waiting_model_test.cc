@@ -6,11 +6,11 @@
 // wake up for.
 #include <gtest/gtest.h>
 
-#include <cstdio>
 #include <string>
 
 #include "engine/pipe_waiting.h"
 #include "support/interleaving.h"
+#include "support/model_checks.h"
 
 namespace clan::pipes {
 namespace {
@@ -22,15 +22,6 @@ using testing::model_restart;
 using testing::ModelAtomic;
 using testing::ModelFence;
 using testing::Report;
-
-void expect_safe(const Report& r) {
-  EXPECT_FALSE(r.failed) << r.trace;
-  EXPECT_TRUE(r.exhausted);
-  std::printf("             %s\n", r.summary().c_str());
-}
-void expect_caught(const Report& r) {
-  EXPECT_TRUE(r.failed) << "the checker does not see this mistake: " << r.summary();
-}
 
 struct Unfenced {
   static void even() {}

@@ -3,8 +3,6 @@
 // EventQueueCore::poll() with room for one event does. They sleep on the futex, on the descriptor,
 // or one of them makes the descriptor meanwhile. Broken versions show that the checker would
 // notice.
-#include "engine/queue_consumers.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -12,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/queue_consumers.h"
 #include "support/interleaving.h"
+#include "support/model_checks.h"
 
 namespace clan::engine {
 namespace {
@@ -42,8 +42,8 @@ struct Queue {
 
 struct Options {
   std::vector<std::vector<std::uint32_t>> posts = {{5}, {6}};  ///< by producer
-  int fd = -1;             ///< of the queue, at first
-  bool opens = false;      ///< the first consumer asks for it, and sleeps on it
+  int fd = -1;                                                 ///< of the queue, at first
+  bool opens = false;  ///< the first consumer asks for it, and sleeps on it
   bool hands_on = true;
   bool each_its_own_way = false;  ///< the second sleeps on the futex all the same
 };
@@ -112,10 +112,10 @@ struct ConsumersModel {
       model_restart(on_futex ? kOnFutex : kOnFd);
     }
     if (step == kOnFutex) {
-      const bool sleeps = options.each_its_own_way
-                              ? prepare_consumer(lane, pending, shm::kSleepsOnFutex)
-                              : prepare_on_futex(lane, pending, fd,
-                                                 [this] { wake(shm::kSleepsOnFd); });
+      const bool sleeps =
+          options.each_its_own_way
+              ? prepare_consumer(lane, pending, shm::kSleepsOnFutex)
+              : prepare_on_futex(lane, pending, fd, [this] { wake(shm::kSleepsOnFd); });
       if (sleeps) model_futex_wait(queue.sleeping, shm::kSleepsOnFutex);
       model_restart(kLook);
     }
@@ -147,18 +147,11 @@ Report consumers(Options options) {
   std::printf("             %s\n", r.summary().c_str());
   return r;
 }
-void expect_safe(const Report& r) {
-  EXPECT_FALSE(r.failed) << r.trace;
-  EXPECT_TRUE(r.exhausted);
-}
-
 TEST(QueueConsumers, LoseNoEventOnTheFutex) { expect_safe(consumers({})); }
 TEST(QueueConsumers, LoseNoEventOnTheFutexOfOneProducer) {
   expect_safe(consumers({.posts = {{5, 6}}}));
 }
-TEST(QueueConsumers, LoseNoEventOnTheDescriptor) {
-  expect_safe(consumers({.fd = 7}));
-}
+TEST(QueueConsumers, LoseNoEventOnTheDescriptor) { expect_safe(consumers({.fd = 7})); }
 TEST(QueueConsumers, LoseNoEventOnTheDescriptorOfOneProducer) {
   expect_safe(consumers({.posts = {{5, 6}}, .fd = 7}));
 }

@@ -2,16 +2,15 @@
 // versions of it to show that the checker would notice. What is waited for is a counter, which is
 // set and looked at without a lock (Counter::set_value(), Counter::news()); the descriptors are
 // eventfds, which stay readable until they are emptied.
-#include "wait_words.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "support/interleaving.h"
+#include "support/model_checks.h"
+#include "wait_words.h"
 
 namespace clan::ofi {
 namespace {
@@ -25,15 +24,6 @@ using testing::ModelAtomic;
 using testing::Report;
 
 constexpr auto kSeqCst = std::memory_order_seq_cst;
-
-void expect_safe(const Report& r) {
-  EXPECT_FALSE(r.failed) << r.trace;
-  EXPECT_TRUE(r.exhausted);
-  std::printf("             %s\n", r.summary().c_str());
-}
-void expect_caught(const Report& r) {
-  EXPECT_TRUE(r.failed) << "the checker does not see this mistake: " << r.summary();
-}
 
 struct Words {
   ModelAtomic<bool> armed;
@@ -99,15 +89,9 @@ struct WaitModel {
         if (!joined) model_restart(kLook);
         model_restart(!options.looks_before && ready() ? kLeave : kAsleep);
       }
-      case kAsleep:
-        model_futex_wait<std::uint32_t>(event, 0);
-        model_restart(kUp);
-      case kUp:
-        leave_sleepers(words, true);
-        model_restart(kLook);
-      default:
-        leave_sleepers(words, false);
-        model_restart(kLook);
+      case kAsleep: model_futex_wait<std::uint32_t>(event, 0); model_restart(kUp);
+      case kUp: leave_sleepers(words, true); model_restart(kLook);
+      default: leave_sleepers(words, false); model_restart(kLook);
     }
   }
 

@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdio>
 #include <string>
 
 #include "support/interleaving.h"
+#include "support/model_checks.h"
 
 namespace clan::mpi {
 namespace {
@@ -83,13 +83,6 @@ Report run(const Scenario& s) {
     return taken == end.value(rank_yes) ? std::string() : "a yes without a channel";
   });
   return m.run();
-}
-
-void expect_safe(const Report& r) {
-  EXPECT_FALSE(r.failed) << r.trace;
-  EXPECT_TRUE(r.exhausted);
-  EXPECT_GT(r.executions, 1);
-  std::printf("             %s\n", r.summary().c_str());
 }
 
 TEST(Grant, IsOneChannelWhoeverAsksFirst) {

@@ -12,6 +12,7 @@
 
 #include "nic/wakeup.h"
 #include "support/interleaving.h"
+#include "support/model_checks.h"
 
 // Those of a second and more. One thread searches, and a sanitizer finds in them what it finds in
 // the others, after a minute.
@@ -33,20 +34,6 @@ using testing::model_restart;
 using testing::ModelAtomic;
 using testing::ModelFence;
 using testing::Report;
-
-void expect_safe(const Report& r) {
-  EXPECT_FALSE(r.failed) << r.trace;
-  EXPECT_TRUE(r.exhausted);
-  EXPECT_GT(r.executions, 1);
-  ::testing::Test::RecordProperty("executions", std::to_string(r.executions));
-  std::printf("             %s\n", r.summary().c_str());
-}
-
-void expect_caught(const Report& r) {
-  EXPECT_TRUE(r.failed) << "the checker does not see this mistake: " << r.summary();
-  EXPECT_NE(r.trace, "");
-  std::printf("             %s\n", r.summary().c_str());
-}
 
 // ---- the checker itself -------------------------------------------------------------------------
 
@@ -175,8 +162,8 @@ struct TripwireOptions {
   bool looks_before_arming_only = false;
   bool reads_fired_after_the_last_look = false;
   bool never_announces_sleep = false;
-  bool closer = false;  // a thread that ends the connection: Connection::wake_local()
-  bool packets = false;         // the senders deliver packets: nic/image.cc fire_for_packets()
+  bool closer = false;            // a thread that ends the connection: Connection::wake_local()
+  bool packets = false;           // the senders deliver packets: nic/image.cc fire_for_packets()
   bool arms_for_packets = false;  // and nothing else: Nic::arm_for_packets()
 };
 

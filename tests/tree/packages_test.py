@@ -80,14 +80,14 @@ def in_copy(directory, script, *arguments):
     prepare = f"""
 set -e
 mount -t tmpfs none {directory}/copy
-mkdir {directory}/copy/up {directory}/copy/work {directory}/copy/root
+mkdir {directory}/copy/up {directory}/copy/work {directory}/copy/tree
 mount -t overlay none -o \
-lowerdir=/,upperdir={directory}/copy/up,workdir={directory}/copy/work {directory}/copy/root
-mount --rbind /dev {directory}/copy/root/dev
-mount -t proc none {directory}/copy/root/proc
-mkdir -p {directory}/copy/root/given
-mount --bind {directory}/given {directory}/copy/root/given
-exec chroot {directory}/copy/root bash -c "$0" bash "$@"
+lowerdir=/,upperdir={directory}/copy/up,workdir={directory}/copy/work {directory}/copy/tree
+mount --rbind /dev {directory}/copy/tree/dev
+mount -t proc none {directory}/copy/tree/proc
+mkdir -p {directory}/copy/tree/given
+mount --bind {directory}/given {directory}/copy/tree/given
+exec chroot {directory}/copy/tree bash -c "$0" bash "$@"
 """
     return subprocess.run(["unshare", "--mount", "--pid", "--net", "--fork", "bash", "-c", prepare,
                            script, *arguments], capture_output=True, text=True, timeout=100,
