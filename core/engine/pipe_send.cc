@@ -117,9 +117,9 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
       done.bytes += n;
     }
     if (done.bytes == 0 && !has_claims) return done;
-    if (!has_claims) add(sender.bytes, done.bytes), add(sender.messages, 1);
+    if (done.bytes > 0) add(sender.bytes, done.bytes), add(sender.messages, 1);
   }
-  if (has_claims) [[unlikely]]  // and so nothing has been sent
+  if (done.bytes == 0) [[unlikely]]  // claims are in force
     return send_shared(buffers, count, room);
   done.must_ring = take_waiting<shm::AsymmetricFence>(peer.waiting);
   if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
