@@ -93,8 +93,9 @@ void serve_cell(Node& node, OperationCell& cell);
 void serve_those_that_wait(Node& node);
 /// Whether serve_operations() has something to do.
 inline bool operations_posted(const Node& node) {
-  // relaxed: serve_operations() acquires
-  return node.segment.header().operations.load(std::memory_order_relaxed) != node.operations_seen;
+  // relaxed, both: serve_operations() acquires
+  return node.segment.header().operations.load(std::memory_order_relaxed) !=
+         node.operations_seen.load(std::memory_order_relaxed);
 }
 /// Does what peers have posted in other cells than the first. Whether there was something.
 int serve_operations(Node& node);

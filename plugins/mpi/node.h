@@ -86,7 +86,7 @@ struct Node {
   /// Memory that MPI has allocated and a window has been made of, by address; each whole, until it
   /// is freed.
   std::map<const void*, std::unique_ptr<Registration>> blocks;
-  std::uint32_t operations_seen = 0;  ///< of the thread that progresses
+  std::atomic<std::uint32_t> operations_seen{0};
   std::mutex outstanding_mutex;
   std::vector<Outstanding> outstanding;
   std::atomic<std::size_t> outstanding_count{0};

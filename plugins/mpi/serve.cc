@@ -85,8 +85,9 @@ void end_server(Node& node) {
 int serve_operations(Node& node) {
   // PAIR segment.operations: sees the cells posted before
   const std::uint32_t now = node.segment.header().operations.load(std::memory_order_acquire);
-  if (now == node.operations_seen) return 0;
-  node.operations_seen = now;
+  // relaxed, both: a thread that does not see what another has stored looks once more
+  if (now == node.operations_seen.load(std::memory_order_relaxed)) return 0;
+  node.operations_seen.store(now, std::memory_order_relaxed);
   serve_all(node);
   return 1;
 }
