@@ -15,15 +15,6 @@ constexpr std::uint64_t kPrefetchLines = 8;  ///< measured: 16 is no better, 48 
 /// lines; larger records keep the memory busy by themselves
 constexpr std::uint64_t kMostPrefetched = 4;
 
-// Asks for a cache line in order to write it; returns at once.
-inline void prefetch_for_write(const void* line) {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
-#else
-  __builtin_prefetch(line, 1);
-#endif
-}
-
 inline shm::RingHead head_of(std::uint64_t payload, RecordType type) {
   return shm::RingHead::make(static_cast<std::uint32_t>(payload), static_cast<std::uint8_t>(type),
                              current_cpu_tag());

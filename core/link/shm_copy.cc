@@ -20,6 +20,9 @@ namespace {
 
 // Copies from here on are offered to the peer's processor as well.
 constexpr std::uint64_t kTogetherBytes = 64 * 1024;
+/// A peer that takes no part in so many copies in a row, because it copies itself, is offered none
+/// of the next ones: a copy in chunks costs a system call for each.
+constexpr std::uint32_t kMostUnhelped = 8, kAlone = 32;
 /// chunks of a peer's copy in one go: it may begin another while we help
 constexpr int kMostHelped = 64;
 /// how a helper's last chunks are waited for
@@ -72,6 +75,10 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
     // The peer has not even looked since the last job: it is not polling.
     return copy_range(t.op, t.local, base + t.remote_offset, t.length);
   }
+  if (alone_ != 0) {
+    --alone_;
+    return copy_range(t.op, t.local, base + t.remote_offset, t.length);
+  }
   shm::CopyJob& job = image_.signals->jobs[peer_.my_slot];
   const std::uint64_t step = shm::copy_chunk_bytes(t.length);
   const auto chunks = static_cast<std::uint32_t>((t.length + step - 1) / step);
@@ -102,6 +109,12 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
                        std::min(step, t.length - at));
     }
     ++mine;
+  }
+  if (mine < chunks) {
+    unhelped_ = 0;
+  } else if (++unhelped_ >= kMostUnhelped) {
+    unhelped_ = kMostUnhelped - 1;  // asked once more then
+    alone_ = kAlone;
   }
   // The helper's chunks: it has claimed them and is copying; only its death can keep it from
   // finishing. One that is stopped (SIGSTOP, a debugger) is waited for: it would write to memory

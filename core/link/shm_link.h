@@ -170,7 +170,10 @@ class ShmLink final : public nic::Link,
   /// Lanes of our DmaActivity in the peer's NIC that one of our threads is copying under.
   std::atomic<std::uint32_t> lanes_in_use_{0};
   std::mutex job_mutex_;
-  std::uint32_t job_sequence_ = 0;  ///< under job_mutex_
+  // All three under job_mutex_.
+  std::uint32_t job_sequence_ = 0;
+  std::uint32_t unhelped_ = 0;  ///< copies in a row that were offered to the peer and it left alone
+  std::uint32_t alone_ = 0;     ///< copies of which none is offered from now on
   std::atomic<bool> slot_held_{true};
 };
 

@@ -138,12 +138,22 @@ class ChannelSender {
     // PAIR channel.head: publishes the record to ChannelReceiver::next()
     view_.slots[index].head.store(head_of(produced_, kind, tag, bytes), std::memory_order_release);
     produced_ += slots;
+    fetch_ahead(slots);
     if (restarts) {
       end_lap(next);
     } else if (next == 0) {
       lap_end_ = kSlots;
       next_restart_ = kShortLap;
     }
+  }
+
+  /// A busy sender of short records meets one line after the other in the receiver's cache. Those
+  /// of a later record are asked for now; never lines that have not been read yet.
+  void fetch_ahead(std::uint32_t slots) {
+    const std::uint64_t ahead = produced_ + kFetchedAhead;
+    if (slots > kMostFetched || ahead + slots - consumed_ >= kSlots) return;
+    for (std::uint32_t i = 0; i < slots; ++i)
+      prefetch_for_write(&view_.slots[(ahead + i) % kSlots]);
   }
 
   /// Whether the receiver keeps up, so that the lap may end behind a record of so many slots; if
@@ -163,6 +173,9 @@ class ChannelSender {
   }
 
   static constexpr std::size_t kLong = 512;
+  static constexpr std::uint64_t kFetchedAhead = 8;  ///< slots
+  /// slots of a record; longer ones keep the memory busy by themselves
+  static constexpr std::uint32_t kMostFetched = 4;
 
   ChannelView view_;
   std::uint64_t produced_ = 0;

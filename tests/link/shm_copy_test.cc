@@ -115,6 +115,29 @@ TEST_F(Copy, IsNotOfferedToAPeerThatHasNotLookedSinceTheLast) {
   EXPECT_EQ(job.claim.load(), claim);
 }
 
+TEST_F(Copy, IsNotOfferedForAWhileToAPeerThatLooksAndTakesNoPart) {
+  if (!a->capabilities().direct_copy) GTEST_SKIP() << "process_vm_writev() is forbidden here";
+  const nic::RemoteHandle handle = handle_of(export_own());
+  std::vector<std::byte> bytes = pattern(own.size(), 5);
+  auto& signals = *server.nic->image().signals;
+  const auto offered = [&] {
+    signals.help_wanted.store(0);  // it has looked since the last copy
+    const std::uint64_t before = signals.jobs[0].claim.load();
+    EXPECT_EQ(transfer(RdmaOp::kWrite, handle, 0, bytes).kind, Kind::kDone);
+    return signals.jobs[0].claim.load() != before;
+  };
+  int asked = 0, alone = 0;
+  while (offered() && ++asked < 100) {
+  }
+  EXPECT_GT(asked, 1) << "one time may be an accident";
+  EXPECT_LT(asked, 100);
+  while (!offered() && ++alone < 1000) {
+  }
+  EXPECT_GT(alone, 1);
+  EXPECT_LT(alone, 1000) << "it is asked again";
+  EXPECT_TRUE(is_pattern(own, 5, 0));
+}
+
 TEST_F(Copy, HelpIsRefusedOutsideWhatThePeerHasARightTo) {
   auto& job = server.nic->image().signals->jobs[0];
   std::vector<std::byte> target(100'000, std::byte{7});

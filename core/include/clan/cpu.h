@@ -23,6 +23,15 @@ inline void cpu_pause() {
 #endif
 }
 
+/// Asks for a cache line in order to write it; returns at once.
+inline void prefetch_for_write(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 /// The processor this thread runs on, + 1 so that 0 can mean "not known". Costs about a nanosecond
 /// where glibc has registered rseq.
 inline std::uint16_t current_cpu_tag() {
