@@ -20,9 +20,6 @@ namespace {
 
 // Copies from here on are offered to the peer's processor as well.
 constexpr std::uint64_t kTogetherBytes = 64 * 1024;
-/// A peer that takes no part in so many copies in a row, because it copies itself, is offered none
-/// of the next ones: a copy in chunks costs a system call for each.
-constexpr std::uint32_t kMostUnhelped = 8, kAlone = 32;
 /// chunks of a peer's copy in one go: it may begin another while we help
 constexpr int kMostHelped = 64;
 /// how a helper's last chunks are waited for
@@ -75,10 +72,6 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
     // The peer has not even looked since the last job: it is not polling.
     return copy_range(t.op, t.local, base + t.remote_offset, t.length);
   }
-  if (alone_ != 0) {
-    --alone_;
-    return copy_range(t.op, t.local, base + t.remote_offset, t.length);
-  }
   shm::CopyJob& job = image_.signals->jobs[peer_.my_slot];
   const std::uint64_t step = shm::copy_chunk_bytes(t.length);
   const auto chunks = static_cast<std::uint32_t>((t.length + step - 1) / step);
@@ -110,12 +103,7 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
     }
     ++mine;
   }
-  if (mine < chunks) {
-    unhelped_ = 0;
-  } else if (++unhelped_ >= kMostUnhelped) {
-    unhelped_ = kMostUnhelped - 1;  // asked once more then
-    alone_ = kAlone;
-  }
+  offers_.ended(mine < chunks);
   // The helper's chunks: it has claimed them and is copying; only its death can keep it from
   // finishing. One that is stopped (SIGSTOP, a debugger) is waited for: it would write to memory
   // that is in other use by then. PAIR job.done: sees the bytes the helper copied
@@ -188,7 +176,7 @@ int ShmLink::copy_directly(const Transfer& t) {
   } else {
     std::uint64_t base = entry.base.load(std::memory_order_relaxed);
     std::unique_lock job(job_mutex_, std::defer_lock);
-    const bool together = t.length >= kTogetherBytes && job.try_lock();
+    const bool together = t.length >= kTogetherBytes && job.try_lock() && offers_.next();
     err = together ? copy_together(t, base)
                    : copy_range(t.op, t.local, base + t.remote_offset, t.length);
   }

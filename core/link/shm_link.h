@@ -5,16 +5,14 @@
 // behind a store that met an armed tripwire, copies to and from memory that is not CLAN's, set-up
 // and death.
 //
-// Copies use process_vm_readv/writev where the kernel allows it (probed once per peer by reading a
-// known word); where it does not, the peer's driver thread copies through staging memory that both
-// map.
+// Copies use process_vm_readv/writev where the kernel allows it (probed once per peer); where not,
+// the peer's driver thread copies through staging memory that both map.
 //
 // Sending never waits: what the socket has no room for is kept and sent by the driver thread. Two
 // drivers that waited for each other would wait for ever.
 //
-// Locking: one mutex for tables (set-up path), one for the copy that the peer may help with, one
-// for sending, taken last; a copy claims a lane of the DMA activity line. The data path of mapped
-// apertures takes none.
+// Locking: one mutex for tables (set-up path), one for a copy that the peer is offered, one for
+// sending, taken last; a copy claims a lane of the DMA line. Mapped apertures need none.
 #pragma once
 
 #include <condition_variable>
@@ -26,6 +24,7 @@
 
 #include "base/reactor.h"
 #include "link/control.h"
+#include "link/copy_offers.h"
 #include "nic/link.h"
 #include "nic/nic.h"
 
@@ -170,10 +169,8 @@ class ShmLink final : public nic::Link,
   /// Lanes of our DmaActivity in the peer's NIC that one of our threads is copying under.
   std::atomic<std::uint32_t> lanes_in_use_{0};
   std::mutex job_mutex_;
-  // All three under job_mutex_.
-  std::uint32_t job_sequence_ = 0;
-  std::uint32_t unhelped_ = 0;  ///< copies in a row that were offered to the peer and it left alone
-  std::uint32_t alone_ = 0;     ///< copies of which none is offered from now on
+  std::uint32_t job_sequence_ = 0;  ///< under job_mutex_
+  CopyOffers offers_;               ///< under job_mutex_
   std::atomic<bool> slot_held_{true};
 };
 
