@@ -254,6 +254,27 @@ def limited(test):
     require("collectives: PASS" in said and "ulimit -f" in said, said[-1500:])
     test.own("collectives", 2, 5000, seconds=60,
              options=[*CLAN, "--mca", "btl_clan_channel_bytes", 16 << 20])
+    refused = 0
+    for limit in range(350_000, 700_001, 50_000):
+        refused += one_limited(test, limit)
+    require(refused > 0, "no rank was short of address space for the channels of another")
+
+
+def one_limited(test, kilobytes):
+    """A rank with so little address space, and two others: all goes, or the job says why it ends.
+    Whether a rank went by another transport for it."""
+    program = [Path(test.mpi, "mpi-collectives"), 5000]
+    command = [test.clan, "run", "--with", "mpi", ofi.find_mpirun(), "--oversubscribe",
+               "--mca", "btl", "clan,tcp,self", "-n", 1,
+               "sh", "-c", f'ulimit -v {kilobytes}; exec "$0" "$@"', *program, ":",
+               "-n", 2, *program]
+    ran = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                         timeout=60, stdin=subprocess.DEVNULL, check=False)
+    said = ran.stdout + ran.stderr
+    require("collectives: PASS" in said if ran.returncode == 0 else
+            re.search("annot allocate memory|bad_alloc|out of resource", said),
+            f"{kilobytes} KB, exit code {ran.returncode}: {said[-1500:]}")
+    return "by another transport" in said
 
 
 def senseless(test):
