@@ -1,35 +1,17 @@
 #include <clan/tlb.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 #include <deque>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
 #include <set>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
-
-#include "nic/page_pinner.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CLAN_TEST_MLOCK_IS_STUBBED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define CLAN_TEST_MLOCK_IS_STUBBED 1
-#endif
-#endif
 
 namespace clan {
 namespace {
@@ -584,197 +566,6 @@ INSTANTIATE_TEST_SUITE_P(Sizes, TlbModel,
                          ::testing::Values(std::tuple{1, 0}, std::tuple{1, 3}, std::tuple{4, 2},
                                            std::tuple{8, 2}, std::tuple{16, 4},
                                            std::tuple{64, 16}));
-
-// ---- with this process's own memory ----
-
-using nic::PagePinner;
-
-class Pages {
- public:
-  explicit Pages(std::size_t count, int protection = PROT_READ | PROT_WRITE)
-      : bytes_(count * kPage),
-        start_(::mmap(nullptr, bytes_, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
-  ~Pages() { ::munmap(start_, bytes_); }
-  std::uint64_t vaddr(std::size_t page = 0) const {
-    return reinterpret_cast<std::uint64_t>(start_) + page * kPage;
-  }
-  void touch() { std::memset(start_, 1, bytes_); }
-
- private:
-  std::size_t bytes_;
-  void* start_;
-};
-
-std::size_t locked_kilobytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    std::size_t kilobytes = 0;
-    if (std::sscanf(line.c_str(), "VmLck: %zu", &kilobytes) == 1) return kilobytes;
-  }
-  return 0;
-}
-
-class PagePinnerTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (PagePinner::page_size() != kPage) GTEST_SKIP() << "pages are not 4096 bytes here";
-    auto made = create(PagePinner::Mode::kLock);
-    if (!made.ok()) GTEST_SKIP() << made.error().message();
-    pinner_ = std::move(*made);
-    tlb_ = std::move(*Tlb::create({}, *pinner_));
-  }
-  static Result<std::unique_ptr<PagePinner>> create(PagePinner::Mode mode) {
-    PagePinner::Options options;
-    options.mode = mode;
-    options.unmaps_are_reported = true;
-    return PagePinner::create(options);
-  }
-  std::unique_ptr<PagePinner> pinner_;
-  std::unique_ptr<Tlb> tlb_;
-};
-
-TEST_F(PagePinnerTest, LocksPresentPagesAndUnlocksThem) {
-  Pages pages(4);
-  pages.touch();
-  std::size_t before = locked_kilobytes();
-  {
-    TlbUse use = tlb_->acquire(0, pages.vaddr() + 10, 3 * kPage, PageAccess::kWrite);
-    ASSERT_TRUE(use.ready());
-    EXPECT_EQ(use.address(pages.vaddr() + 10), pages.vaddr() + 10);
-    EXPECT_EQ(PagePinner::locked_pages(), 4u);
-#ifndef CLAN_TEST_MLOCK_IS_STUBBED
-    EXPECT_EQ(locked_kilobytes(), before + 16);
-#endif
-  }
-  tlb_->invalidate(0);
-  EXPECT_EQ(PagePinner::locked_pages(), 0u);
-  EXPECT_EQ(locked_kilobytes(), before);
-}
-
-TEST_F(PagePinnerTest, DefersUntouchedPagesAndFetchesThemLater) {
-  Pages pages(8);
-  TlbUse use = tlb_->acquire(0, pages.vaddr(), 8 * kPage, PageAccess::kWrite);
-  EXPECT_EQ(use.outcome(), RangeOutcome::kDeferred);
-  EXPECT_EQ(use.stopped_at(), pages.vaddr());
-  EXPECT_TRUE(pinner_->has_deferred());
-  EXPECT_EQ(tlb_->acquire(0, pages.vaddr(), 8 * kPage, PageAccess::kWrite).outcome(),
-            RangeOutcome::kDeferred);
-  EXPECT_EQ(pinner_->resolve_deferred(), 1u) << "one page-in for both attempts";
-  EXPECT_FALSE(pinner_->has_deferred());
-  EXPECT_TRUE(tlb_->acquire(0, pages.vaddr(), 8 * kPage, PageAccess::kWrite).ready());
-}
-
-TEST_F(PagePinnerTest, RefusesWhatTheProcessMayNotTouch) {
-  Pages readable(1, PROT_READ);
-  Pages closed(1, PROT_NONE);
-  Pages hole(3);
-  hole.touch();
-  ::munmap(reinterpret_cast<void*>(hole.vaddr(1)), kPage);
-  auto settle = [&](std::uint64_t vaddr, std::uint64_t length, PageAccess access) {
-    TlbUse use = tlb_->acquire(0, vaddr, length, access);
-    for (int i = 0; i < 4 && use.outcome() == RangeOutcome::kDeferred; ++i) {
-      pinner_->resolve_deferred();
-      use = tlb_->acquire(0, vaddr, length, access);
-    }
-    return use.ready() ? 0 : use.error();
-  };
-  EXPECT_EQ(settle(readable.vaddr(), 1, PageAccess::kWrite), EFAULT);
-  EXPECT_EQ(settle(readable.vaddr(), 1, PageAccess::kRead), 0);
-  EXPECT_EQ(settle(readable.vaddr(), 1, PageAccess::kWrite), EFAULT);
-  EXPECT_EQ(settle(closed.vaddr(), 1, PageAccess::kRead), EFAULT);
-  EXPECT_EQ(settle(hole.vaddr(), 3 * kPage, PageAccess::kRead), EFAULT);
-  EXPECT_EQ(settle(hole.vaddr(), kPage, PageAccess::kRead), 0);
-  EXPECT_EQ(settle(0, 1, PageAccess::kRead), EFAULT);
-  EXPECT_EQ(settle(~std::uint64_t{0}, 1, PageAccess::kRead), EFAULT);
-  EXPECT_EQ(settle(std::uint64_t{1} << 63, kPage, PageAccess::kRead), EFAULT);
-  EXPECT_EQ(settle(0xffffffffff600000, 1, PageAccess::kRead), EFAULT);
-}
-
-TEST_F(PagePinnerTest, TwoTlbsLockAPageUntilTheLastLetsGo) {
-  Pages pages(1);
-  pages.touch();
-  auto other_pinner = std::move(*create(PagePinner::Mode::kLock));
-  auto other = std::move(*Tlb::create({}, *other_pinner));
-  EXPECT_TRUE(tlb_->translate(0, pages.vaddr(), PageAccess::kRead).ok());
-  EXPECT_TRUE(other->translate(0, pages.vaddr(), PageAccess::kRead).ok());
-  EXPECT_EQ(PagePinner::locked_pages(), 1u);
-  other.reset();
-  EXPECT_EQ(PagePinner::locked_pages(), 1u);
-  tlb_->invalidate(0);
-  EXPECT_EQ(PagePinner::locked_pages(), 0u);
-}
-
-TEST_F(PagePinnerTest, ALateUnpinOfAFormerMappingDoesNothing) {
-  Pages pages(1);
-  pages.touch();
-  auto other = std::move(*Tlb::create({}, *pinner_));
-  EXPECT_TRUE(tlb_->translate(0, pages.vaddr(), PageAccess::kRead).ok());
-  EXPECT_TRUE(other->translate(0, pages.vaddr(), PageAccess::kRead).ok());
-  tlb_->invalidate(0, pages.vaddr(), kPage);  // unmapped, and mapped again
-  EXPECT_TRUE(tlb_->translate(0, pages.vaddr(), PageAccess::kRead).ok());
-  EXPECT_EQ(PagePinner::locked_pages(), 1u);
-  other.reset();
-  EXPECT_EQ(PagePinner::locked_pages(), 1u) << "its pin was of the mapping before";
-}
-
-TEST_F(PagePinnerTest, ManyPagesComeAndGo) {
-  Pages pages(3000);
-  pages.touch();
-  std::mt19937 random(7);
-  for (int i = 0; i < 20000; ++i) {
-    ASSERT_TRUE(tlb_->translate(0, pages.vaddr(random() % 3000), PageAccess::kRead).ok());
-  }
-  EXPECT_EQ(PagePinner::locked_pages(), tlb_->stats().pinned);
-  EXPECT_LE(tlb_->stats().pinned_high_water, 1024u + 16u + 1u);
-  tlb_->invalidate(0);
-  EXPECT_EQ(PagePinner::locked_pages(), 0u);
-}
-
-TEST_F(PagePinnerTest, PopulateModeLeavesNoTrace) {
-  Pages pages(4);
-  pages.touch();
-  auto quiet = std::move(*create(PagePinner::Mode::kPopulate));
-  auto tlb = std::move(*Tlb::create({}, *quiet));
-  std::size_t before = locked_kilobytes();
-  EXPECT_TRUE(tlb->acquire(0, pages.vaddr(), 4 * kPage, PageAccess::kWrite).ready());
-  EXPECT_EQ(locked_kilobytes(), before);
-  EXPECT_EQ(::madvise(reinterpret_cast<void*>(pages.vaddr()), kPage, MADV_DONTNEED), 0);
-}
-
-// Run in a child that has given up its privileges: 0 = as expected.
-int lock_beyond_the_limit() {
-  rlimit limit{8 * kPage, 8 * kPage};
-  if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return 2;
-  if (::geteuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) return 3;
-  PagePinner::Options options;
-  options.mode = PagePinner::Mode::kLock;
-  options.unmaps_are_reported = true;
-  auto pinner = std::move(*PagePinner::create(options));
-  auto tlb = std::move(*Tlb::create({}, *pinner));
-  Pages pages(32);
-  pages.touch();
-  for (std::size_t i = 0; i < 32; ++i) {
-    if (!tlb->translate(0, pages.vaddr(i), PageAccess::kRead).ok()) return 4;
-  }
-  if (tlb->stats().over_limit == 0 || tlb->stats().pinned > 8) return 5;
-  if (tlb->stats().unpinned_fills != 0) return 6;
-  TlbUse all = tlb->acquire(0, pages.vaddr(), 32 * kPage, PageAccess::kRead);
-  if (!all.ready() || tlb->stats().unpinned_fills == 0) return 7;
-  return 0;
-}
-
-TEST_F(PagePinnerTest, HonoursTheLimitOnLockedMemory) {
-#ifdef CLAN_TEST_MLOCK_IS_STUBBED
-  GTEST_SKIP() << "the sanitizer's mlock does nothing";
-#endif
-  pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) ::_exit(lock_beyond_the_limit());
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-}
 
 }  // namespace
 }  // namespace clan
