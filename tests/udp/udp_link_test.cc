@@ -1,0 +1,262 @@
+// What the engine asks of a link of packets, and what it makes of what the peer sends.
+#include "link/udp/udp_link.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "udp/node_pair.h"
+
+namespace clan::udp {
+namespace {
+
+constexpr std::size_t kExported = 4 << 20;
+
+// The server's memory, reached by the client.
+struct LinkPair : NodePair {
+  LinkPair() {
+    link = dial();
+    peer = server.made();
+  }
+  RdmaCookie exported(Rights rights = Rights::kReadWrite) {
+    block = *nic::MemoryBlock::create(kExported);
+    auto made = server.nic().export_aperture({block->data(), kExported, rights, block});
+    EXPECT_TRUE(made.ok());
+    return made.ok() ? *made : RdmaCookie{};
+  }
+  nic::RemoteHandle import(const RdmaCookie& cookie) {
+    auto handle = link->import(cookie, true);
+    EXPECT_TRUE(handle.ok()) << handle.error().message();
+    return handle.ok() ? *handle : nic::RemoteHandle{};
+  }
+  static std::vector<std::byte> bytes(std::size_t count, unsigned seed) {
+    std::vector<std::byte> made(count);
+    for (std::size_t i = 0; i < count; ++i)
+      made[i] = static_cast<std::byte>((i * 7 + i / 251 + seed) & 0xff);
+    return made;
+  }
+  // What was sent before has been placed.
+  void settle(const nic::RemoteHandle& handle) {
+    std::byte last{};
+    (void)link->get(handle, 0, {&last, 1});
+  }
+  int transferred(std::uint64_t token) {
+    int err = -1;
+    EXPECT_TRUE(client.is_told([&](const NodeHost::Told& told) {
+      const auto it = told.transfers.find(token);
+      if (it != told.transfers.end()) err = it->second;
+      return it != told.transfers.end();
+    }));
+    return err;
+  }
+
+  std::shared_ptr<nic::MemoryBlock> block;
+  std::shared_ptr<UdpLink> link;
+  std::shared_ptr<nic::Link> peer;
+};
+
+TEST_F(LinkPair, ImportsWhatTheOwnerGrants) {
+  RdmaCookie cookie = exported();
+  const auto handle = import(cookie);
+  EXPECT_EQ(handle.mapped, nullptr);
+  EXPECT_EQ(handle.length, kExported);
+  ++cookie.key;
+  EXPECT_EQ(link->import(cookie, true).error().err, EACCES);
+  --cookie.key;
+  ++cookie.generation;
+  EXPECT_EQ(link->import(cookie, true).error().err, ESTALE);
+  cookie.node = client.number();
+  EXPECT_EQ(link->import(cookie, true).error().err, ESTALE);
+}
+
+TEST_F(LinkPair, PutsAndGetsMoreThanAPacketHolds) {
+  const auto handle = import(exported());
+  const auto sent = bytes(1'500'001, 1);
+  ASSERT_TRUE(link->put(handle, 77, sent, nic::PutOrder::kAny).ok());
+  std::vector<std::byte> back(sent.size());
+  ASSERT_TRUE(link->get(handle, 77, back).ok());
+  EXPECT_EQ(back, sent);
+  EXPECT_EQ(std::memcmp(block->data() + 77, sent.data(), sent.size()), 0);
+  EXPECT_EQ(block->data()[76], std::byte{0});
+  EXPECT_EQ(block->data()[77 + sent.size()], std::byte{0});
+}
+
+TEST_F(LinkPair, APutThatDoesNotHurryIsSentInTheEnd) {
+  const auto handle = import(exported());
+  const auto sent = bytes(100, 2);
+  ASSERT_TRUE(link->put(handle, 0, sent, nic::PutOrder::kNoHurry).ok());
+  std::vector<std::byte> back(sent.size());
+  ASSERT_TRUE(link->get(handle, 0, back).ok());
+  EXPECT_EQ(back, sent);
+}
+
+TEST_F(LinkPair, RefusesHereWhatTheCookieDoesNotAllow) {
+  const auto handle = import(exported(Rights::kRead));
+  std::byte byte{};
+  EXPECT_EQ(link->put(handle, 0, {&byte, 1}, nic::PutOrder::kAny).error().err, EACCES);
+  EXPECT_EQ(link->get(handle, kExported, {&byte, 1}).error().err, ERANGE);
+  EXPECT_EQ(link->get(handle, ~std::uint64_t{0}, {&byte, 1}).error().err, ERANGE);
+  EXPECT_TRUE(link->get(handle, kExported - 1, {&byte, 1}).ok());
+  const nic::Transfer transfer{
+      .op = RdmaOp::kWrite, .remote = &handle, .local = &byte, .length = 1, .token = 1};
+  EXPECT_EQ(link->transfer(transfer).err, EACCES);
+}
+
+// A peer that does not keep to its cookie: the owner looks at each packet.
+TEST_F(LinkPair, TheOwnerRefusesWhatAForgedHandleWouldAllow) {
+  auto handle = import(exported(Rights::kRead));
+  handle.rights = Rights::kReadWrite;
+  const auto sent = bytes(100, 3);
+  ASSERT_TRUE(link->put(handle, 0, sent, nic::PutOrder::kAny).ok()) << "it is told later";
+  settle(handle);
+  EXPECT_EQ(block->data()[1], std::byte{0});
+  EXPECT_NE(link->check(handle).error().err, 0);
+  auto other = import(exported());
+  ++other.key_image;
+  std::byte byte{};
+  EXPECT_EQ(link->get(other, 0, {&byte, 1}).error().err, EACCES);
+}
+
+TEST_F(LinkPair, TellsOfARevokedApertureBehindWhatWasSentBefore) {
+  const RdmaCookie cookie = exported();
+  const auto handle = import(cookie);
+  ASSERT_TRUE(link->check(handle).ok());
+  ASSERT_TRUE(server.nic().revoke(cookie.aperture, [](std::uint32_t) { return true; }).ok());
+  peer->announce_revoked(cookie.aperture, cookie.generation);
+  OobMessage behind;
+  ASSERT_TRUE(peer->send_oob(behind).ok());
+  ASSERT_TRUE(client.is_told([](const auto& told) { return told.messages.size() == 1; }));
+  EXPECT_EQ(link->check(handle).error().err, ESTALE);
+  std::byte byte{};
+  EXPECT_EQ(link->put(handle, 0, {&byte, 1}, nic::PutOrder::kAny).error().err, ESTALE);
+  link->release(handle);
+  EXPECT_TRUE(link->check(handle).ok()) << "nothing is kept of what is not imported";
+}
+
+TEST_F(LinkPair, TransfersBothWaysAndTellsWhenTheyHaveEnded) {
+  const auto handle = import(exported());
+  auto sent = bytes(1 << 20, 4);
+  nic::Transfer transfer{.op = RdmaOp::kWrite,
+                         .remote = &handle,
+                         .remote_offset = 4096,
+                         .local = sent.data(),
+                         .length = sent.size(),
+                         .token = 7};
+  ASSERT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kPending);
+  EXPECT_EQ(transferred(7), 0);
+  EXPECT_EQ(std::memcmp(block->data() + 4096, sent.data(), sent.size()), 0);
+  std::vector<std::byte> back(sent.size());
+  transfer.op = RdmaOp::kRead;
+  transfer.local = back.data();
+  transfer.token = 8;
+  ASSERT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kPending);
+  EXPECT_EQ(transferred(8), 0);
+  EXPECT_EQ(back, sent);
+}
+
+TEST_F(LinkPair, ATransferToARevokedApertureEndsWithAnError) {
+  const RdmaCookie cookie = exported();
+  const auto handle = import(cookie);
+  ASSERT_TRUE(server.nic().revoke(cookie.aperture, [](std::uint32_t) { return true; }).ok());
+  auto sent = bytes(100'000, 5);
+  for (const RdmaOp op : {RdmaOp::kWrite, RdmaOp::kRead}) {
+    const nic::Transfer transfer{.op = op,
+                                 .remote = &handle,
+                                 .local = sent.data(),
+                                 .length = sent.size(),
+                                 .token = op == RdmaOp::kWrite ? 1u : 2u};
+    ASSERT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kPending);
+    EXPECT_EQ(transferred(transfer.token), ESTALE);
+  }
+}
+
+TEST_F(LinkPair, HasSoManyTransfersUnderWayAndNoMore) {
+  const auto handle = import(exported());
+  auto sent = bytes(64, 6);
+  nic::Transfer transfer{
+      .op = RdmaOp::kWrite, .remote = &handle, .local = sent.data(), .length = sent.size()};
+  link->begin_batch();  // none of them ends
+  for (std::size_t i = 0; i < UdpLink::kMostTransfers; ++i) {
+    transfer.token = 100 + i;
+    EXPECT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kPending);
+  }
+  transfer.token = 1;
+  EXPECT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kBusy);
+  link->cancel(100);
+  EXPECT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kPending);
+  link->end_batch();
+  EXPECT_EQ(transferred(1), 0);
+  for (std::size_t i = 1; i < UdpLink::kMostTransfers; ++i) EXPECT_EQ(transferred(100 + i), 0);
+  EXPECT_TRUE(client.is_told([](const auto& told) { return !told.transfers.contains(100); }));
+}
+
+TEST_F(LinkPair, TransfersUnderWayEndWithTheLink) {
+  const auto handle = import(exported());
+  auto sent = bytes(64, 7);
+  link->begin_batch();
+  const nic::Transfer transfer{.op = RdmaOp::kWrite,
+                               .remote = &handle,
+                               .local = sent.data(),
+                               .length = sent.size(),
+                               .token = 1};
+  ASSERT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kPending);
+  client.node().break_links(ETIMEDOUT);
+  link->end_batch();
+  EXPECT_EQ(transferred(1), ECONNRESET);
+  std::byte byte{};
+  EXPECT_EQ(link->get(handle, 0, {&byte, 1}).error().err, ECONNRESET);
+  EXPECT_EQ(link->transfer(transfer).err, ECONNRESET);
+}
+
+TEST_F(LinkPair, CarriesMessagesBothWaysInTheirOrder) {
+  for (std::uint32_t i = 0; i < 50; ++i) {
+    OobMessage message;
+    message.type = i;
+    message.length = i;
+    message.payload[0] = std::byte{static_cast<unsigned char>(i)};
+    ASSERT_TRUE(link->send_oob(message).ok());
+    ASSERT_TRUE(peer->send_oob(message).ok());
+  }
+  for (NodeHost* host : {&server, &client}) {
+    EXPECT_TRUE(host->is_told([](const NodeHost::Told& told) {
+      if (told.messages.size() < 50) return false;
+      for (std::uint32_t i = 0; i < 50; ++i) {
+        EXPECT_EQ(told.messages[i].type, i);
+        EXPECT_EQ(told.messages[i].length, i);
+        EXPECT_EQ(told.messages[i].payload[0], std::byte{static_cast<unsigned char>(i)});
+      }
+      return true;
+    }));
+  }
+}
+
+TEST_F(LinkPair, AMessageThatSaysItIsLongerIsCut) {
+  OobMessage message;
+  message.length = 100'000;
+  ASSERT_TRUE(link->send_oob(message).ok());
+  EXPECT_TRUE(server.is_told([](const NodeHost::Told& told) {
+    return told.messages.size() == 1 && told.messages[0].length == kOobPayload;
+  }));
+}
+
+TEST_F(LinkPair, APutWakesWhatSleepsOnATripwireThere) {
+  const RdmaCookie cookie = exported();
+  const auto handle = import(cookie);
+  auto tripwire =
+      server.nic().add_tripwire({.aperture = cookie.aperture, .offset = 64, .length = 8});
+  ASSERT_TRUE(tripwire.ok());
+  server.nic().arm_for_packets(*tripwire);
+  const auto& signal = server.nic().image().signals->tripwires[*tripwire];
+  const auto sent = bytes(8, 8);
+  ASSERT_TRUE(link->put(handle, 0, sent, nic::PutOrder::kAny).ok());
+  settle(handle);
+  EXPECT_EQ(signal.fired.load(), 0u);
+  ASSERT_TRUE(link->put(handle, 64, sent, nic::PutOrder::kAny).ok());
+  settle(handle);
+  EXPECT_EQ(signal.fired.load(), 1u);
+  EXPECT_EQ(link->after_access(handle, 0, 1, nic::AccessKind::kWrite).error().err, EOPNOTSUPP);
+}
+
+}  // namespace
+}  // namespace clan::udp

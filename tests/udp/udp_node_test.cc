@@ -1,0 +1,137 @@
+// How nodes find each other's services, and what they tell their owners of links.
+#include "link/udp/udp_node.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "udp/node_pair.h"
+
+namespace clan::udp {
+namespace {
+
+TEST_F(NodePair, ALinkHasTheEndpointOfTheServiceAndBothNodes) {
+  auto found = client.node().dial(server.address(), "service", soon());
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(found->peer.endpoint, 42u);
+  EXPECT_EQ(found->link->remote_node(), server.number());
+  EXPECT_EQ(found->link->remote_pid(), ::getpid());
+  EXPECT_TRUE(found->link->alive());
+  const auto other = server.made();
+  ASSERT_NE(other, nullptr);
+  EXPECT_EQ(other->remote_node(), client.number());
+  EXPECT_STREQ(other->capabilities().name, "udp");
+}
+
+TEST_F(NodePair, AServiceThatNobodyOffersIsRefused) {
+  auto found = client.node().dial(server.address(), "another", soon());
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.error().err, ECONNREFUSED);
+  EXPECT_EQ(server.asked(), 1);
+}
+
+TEST_F(NodePair, ANodeIsReachedWithoutAService) {
+  EXPECT_TRUE(client.node().dial(server.address(), "", soon()).ok());
+  EXPECT_EQ(server.asked(), 0);
+}
+
+TEST_F(NodePair, ANameThatIsTooLongIsRefusedHere) {
+  auto found = client.node().dial(server.address(), std::string(300, 'n'), soon());
+  EXPECT_EQ(found.error().err, ENAMETOOLONG);
+}
+
+TEST_F(NodePair, OneThatDoesNotAnswerIsGivenUpAtTheDeadline) {
+  const auto silent = std::move(*open_packets(*parse_address("127.0.0.1:0"), Packets::kSockets));
+  auto found = client.node().dial(at_port(silent->local_address().port), "service",
+                                  monotonic_ns() + 50'000'000);
+  EXPECT_EQ(found.error().err, ETIMEDOUT);
+}
+
+// As a directory does.
+TEST_F(NodePair, ADialIsSentOnToThePortThatHasTheService) {
+  NodeHost directory{1003};
+  directory.offer("service", {.port = server.port()});
+  auto found = client.node().dial(directory.address(), "service", soon());
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(found->link->remote_node(), server.number());
+  EXPECT_EQ(found->peer.endpoint, 42u);
+}
+
+TEST_F(NodePair, ADialThatIsSentInACircleEnds) {
+  NodeHost directory{1003};
+  directory.offer("service", {.port = directory.port()});
+  EXPECT_EQ(client.node().dial(directory.address(), "service", soon()).error().err, ELOOP);
+  std::promise<int> ended;
+  auto dialling = client.node().begin_dial(
+      directory.address(), "service",
+      [&](Result<Dialled> found) { ended.set_value(found.ok() ? 0 : found.error().err); });
+  ASSERT_TRUE(dialling.ok());
+  EXPECT_EQ(ended.get_future().get(), ELOOP);
+}
+
+TEST_F(NodePair, ADialThatNobodyWaitsForEndsOnce) {
+  NodeHost directory{1003};
+  directory.offer("service", {.port = server.port()});
+  std::promise<Result<Dialled>> ended;
+  auto dialling =
+      client.node().begin_dial(directory.address(), "service",
+                               [&](Result<Dialled> found) { ended.set_value(std::move(found)); });
+  ASSERT_TRUE(dialling.ok());
+  auto found = ended.get_future().get();
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(found->link->remote_node(), server.number());
+  client.node().give_up(**dialling);  // too late, and no matter
+  EXPECT_TRUE(found->link->alive());
+}
+
+TEST_F(NodePair, ADialThatIsGivenUpIsNotHeardOfAgain) {
+  const auto silent = std::move(*open_packets(*parse_address("127.0.0.1:0"), Packets::kSockets));
+  auto alive = std::make_shared<int>(1);
+  auto dialling =
+      client.node().begin_dial(at_port(silent->local_address().port), "service",
+                               [alive](Result<Dialled>) { ADD_FAILURE() << "it was given up"; });
+  ASSERT_TRUE(dialling.ok());
+  EXPECT_EQ(alive.use_count(), 2);
+  client.node().give_up(**dialling);
+  EXPECT_EQ(alive.use_count(), 1) << "what it holds is let go of";
+  client.node().give_up(**dialling);
+}
+
+TEST_F(NodePair, ALinkThatIsShutDownIsDownAtThePeerAndNotHere) {
+  auto link = dial();
+  ASSERT_NE(server.made(), nullptr);
+  link->shut_down();
+  EXPECT_FALSE(link->alive());
+  EXPECT_TRUE(server.is_told([](const auto& told) { return told.down == 1; }));
+  EXPECT_FALSE(server.made()->alive());
+  EXPECT_EQ(link->send_oob({}).error().err, ECONNRESET);
+  EXPECT_TRUE(client.is_told([](const auto& told) { return told.down == 0; }));
+}
+
+TEST_F(NodePair, LinksThatBreakAreToldOf) {
+  auto link = dial();
+  ASSERT_NE(server.made(), nullptr);
+  client.node().break_links(ETIMEDOUT);
+  EXPECT_TRUE(client.is_told([](const auto& told) { return told.down == 1; }));
+  EXPECT_FALSE(link->alive());
+}
+
+TEST_F(NodePair, ANodeThatHasShutDownDialsAndAnswersNobody) {
+  server.node().shut_down(0);
+  EXPECT_EQ(server.node().dial(client.address(), "", soon()).error().err, ESHUTDOWN);
+  EXPECT_NE(
+      client.node().dial(server.address(), "service", monotonic_ns() + 50'000'000).error().err, 0);
+}
+
+TEST_F(NodePair, AllIsAcknowledgedInTheEnd) {
+  auto link = dial();
+  OobMessage message;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(link->send_oob(message).ok());
+  EXPECT_TRUE(server.is_told([](const auto& told) { return told.messages.size() == 100; }));
+  const std::uint64_t end = soon();
+  while (!client.node().all_acknowledged() && monotonic_ns() < end) client.node().progress();
+  EXPECT_TRUE(client.node().all_acknowledged());
+}
+
+}  // namespace
+}  // namespace clan::udp
