@@ -49,7 +49,7 @@ struct Host {
   std::byte byte{};
 };
 
-using List = std::vector<std::uint64_t>;
+using Numbers = std::vector<std::uint64_t>;
 
 struct SmallAccessList : testing::Test {
   SmallAccesses accesses;
@@ -61,11 +61,11 @@ TEST_F(SmallAccessList, EndsThoseThatTheTargetHasMadeInTheirOrder) {
   EXPECT_FALSE(reap_accesses(accesses, host));
   host.serve(0);
   EXPECT_TRUE(reap_accesses(accesses, host));
-  EXPECT_EQ(host.finished, List({0}));
+  EXPECT_EQ(host.finished, Numbers({0}));
   host.serve(1);
   host.serve(2);
   EXPECT_TRUE(reap_accesses(accesses, host));
-  EXPECT_EQ(host.finished, List({0, 1, 2}));
+  EXPECT_EQ(host.finished, Numbers({0, 1, 2}));
   EXPECT_TRUE(accesses.empty());
   EXPECT_TRUE(host.made.empty());
 }
@@ -75,7 +75,7 @@ TEST_F(SmallAccessList, TakesADroppedMessageForMadeWithoutLookingAtItsWord) {
   host.dropped_before = 1;  // the ring may have used that memory again: the word means nothing
   host.words[0]->store(kAccessRefused);
   EXPECT_TRUE(reap_accesses(accesses, host));
-  EXPECT_EQ(host.finished, List({0}));
+  EXPECT_EQ(host.finished, Numbers({0}));
   EXPECT_TRUE(host.made.empty());
 }
 
@@ -83,14 +83,14 @@ TEST_F(SmallAccessList, MakesWhatTheTargetHasRefused) {
   host.send(accesses);
   serve_access(*host.words[0], [] { return false; });
   EXPECT_TRUE(reap_accesses(accesses, host));
-  EXPECT_EQ(host.made, List({0}));
+  EXPECT_EQ(host.made, Numbers({0}));
   EXPECT_EQ(look_at_access(*host.words[0]), kAccessDone);
 }
 
 TEST_F(SmallAccessList, MakesEverythingItselfWhereTheTargetDoesNotPoll) {
   for (int i = 0; i < 3; ++i) host.send(accesses);
   EXPECT_EQ(take_accesses_back(accesses, host), AccessesLeft::kNone);
-  EXPECT_EQ(host.made, List({0, 1, 2}));
+  EXPECT_EQ(host.made, Numbers({0, 1, 2}));
   EXPECT_TRUE(accesses.empty());
 }
 
@@ -100,7 +100,7 @@ TEST_F(SmallAccessList, WaitsForATargetThatIsAtOne) {
   EXPECT_EQ(take_accesses_back(accesses, host), AccessesLeft::kTheirs);
   host.words[0]->store(kAccessDone);
   EXPECT_EQ(take_accesses_back(accesses, host), AccessesLeft::kNone);
-  EXPECT_EQ(host.finished, List({0}));
+  EXPECT_EQ(host.finished, Numbers({0}));
 }
 
 TEST_F(SmallAccessList, DoesNotOvertakeAtomicOperationsThatAreUnanswered) {
@@ -108,10 +108,10 @@ TEST_F(SmallAccessList, DoesNotOvertakeAtomicOperationsThatAreUnanswered) {
   host.send(accesses, 2);
   host.answered = 1;
   EXPECT_EQ(take_accesses_back(accesses, host), AccessesLeft::kBehindAtomics);
-  EXPECT_EQ(host.made, List({0}));
+  EXPECT_EQ(host.made, Numbers({0}));
   host.answered = 2;
   EXPECT_EQ(take_accesses_back(accesses, host), AccessesLeft::kNone);
-  EXPECT_EQ(host.made, List({0, 1}));
+  EXPECT_EQ(host.made, Numbers({0, 1}));
 }
 
 TEST_F(SmallAccessList, KeepsOneThatCanOnlyBeMadeLater) {
@@ -126,7 +126,7 @@ TEST_F(SmallAccessList, SurvivesATargetThatWritesNonsense) {
   host.send(accesses);
   host.words[0]->store(0x0123456789abcdef);
   EXPECT_EQ(take_accesses_back(accesses, host), AccessesLeft::kNone);
-  EXPECT_EQ(host.made, List({0}));
+  EXPECT_EQ(host.made, Numbers({0}));
 }
 
 TEST_F(SmallAccessList, AvoidsMessagesTwiceAsLongEachTimeThePeerDoesNotPoll) {
@@ -191,7 +191,7 @@ TEST_F(SmallAccessList, HoldsAsManyAsItsRingHas) {
   }
   EXPECT_TRUE(accesses.full());
   EXPECT_EQ(take_accesses_back(accesses, host), AccessesLeft::kNone);
-  List all(SmallAccesses::kMost);
+  Numbers all(SmallAccesses::kMost);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
   EXPECT_EQ(host.made, all);
 }
