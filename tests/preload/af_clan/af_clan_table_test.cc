@@ -100,8 +100,8 @@ TEST(AfClanTable, GivesEntriesAgainWithoutTheNamesOfTheirLastLife) {
 
 TEST(AfClanTable, ForgetsARangeAndNothingBesideIt) {
   TabledFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const TabledFd high(::fcntl(one.fd, F_DUPFD_CLOEXEC, 300)),
-      low(::fcntl(one.fd, F_DUPFD_CLOEXEC, 200));
+  const TabledFd low(::fcntl(one.fd, F_DUPFD_CLOEXEC, one.fd + 100)),
+      high(::fcntl(one.fd, F_DUPFD_CLOEXEC, low.fd + 100));
   for (const int fd : {one.fd, high.fd, low.fd}) ASSERT_TRUE(af_clan_appear(fd, SOCK_STREAM, {}));
   forget_af_clan_range(static_cast<unsigned>(low.fd), ~0u);
   EXPECT_EQ(af_clan_type(one.fd), SOCK_STREAM);

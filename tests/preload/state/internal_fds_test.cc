@@ -64,12 +64,13 @@ TEST(InternalFds, AreForgottenWhenTheApplicationClosesTheirNumbers) {
 
 TEST(InternalFds, TheTableOfPassedSlotsIsClosedWhereItsNumberIsNeeded) {
   const int memfd = ::memfd_create("test", MFD_CLOEXEC);
-  passing_memfd = memfd;
+  const int before = passing_memfd.exchange(memfd);  // of this process, if there is one
   const auto number = static_cast<unsigned>(memfd);
   EXPECT_FALSE(close_slots(number + 1, number + 2, false));
   EXPECT_TRUE(close_slots(number, number, false));
   EXPECT_LT(::fcntl(memfd, F_GETFD), 0);
   EXPECT_EQ(passing_memfd, -1);
+  passing_memfd = before;
 }
 
 }  // namespace
