@@ -248,6 +248,7 @@ def mirrored(tests, module):
 
 
 CALL_DEFINED = re.compile(r"^CLAN_INTERPOSE\b[^;{}()]*?\b(\w+)\s*\(", re.M)
+CALL_THAT_JUMPS = re.compile(r'\bCLAN_JUMP\("(\w+)"')
 
 
 def tested_as_calls(root, module):
@@ -256,7 +257,8 @@ def tested_as_calls(root, module):
     path = root / "preload" / module.with_suffix(".cc")
     if module.parts[0] != "calls" or not path.is_file():
         return False
-    defined = set(CALL_DEFINED.findall(cxx.code_of(path.read_text(errors="replace"))))
+    text = path.read_text(errors="replace")
+    defined = {*CALL_DEFINED.findall(cxx.code_of(text)), *CALL_THAT_JUMPS.findall(text)}
     return bool(defined) and defined <= {name for name, _ in interposed_calls(root)}
 
 

@@ -163,6 +163,11 @@ int c(void)
         tree = {"preload/calls.def": CALLS_DEF}
         source = "CLAN_INTERPOSE ssize_t read(int fd) { return recv(fd); }\n"
         self.assertEqual(self.check("mirrors", {**tree, "preload/calls/bytes.cc": source}), [])
+        jump = 'asm(CLAN_JUMP("read", "before_read"));\n'
+        self.assertEqual(self.check("mirrors", {**tree, "preload/calls/bytes.cc": jump}), [])
+        self.assert_one("mirrors",
+                        {**tree, "preload/calls/bytes.cc": jump.replace("read", "write")},
+                        "preload/calls/bytes has no test")
         for text in ("CLAN_INTERPOSE ssize_t write(int fd) {}\n" + source, "int read(int) {}\n",
                      ""):
             self.assert_one("mirrors", {**tree, "preload/calls/bytes.cc": text},
