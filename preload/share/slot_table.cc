@@ -23,7 +23,6 @@ namespace clan::preload {
 namespace {
 
 using Entry = SlotEntry;
-using Identity = SocketIdentity;
 
 using reasons::kBytes;
 
@@ -84,7 +83,7 @@ bool take(Entry& e, bool also_lost) {
   return e.slot.held.compare_exchange_strong(held, Slot::renewed(held), std::memory_order_seq_cst);
 }
 
-Entry* find_in(Entry* entries, const Identity& id) {
+Entry* find_in(Entry* entries, const SocketIdentity& id) {
   for (std::size_t i = 0; entries != nullptr && i < kEntries; ++i) {
     Entry& e = entries[i];
     // PAIR preload.slot_name: sees the rest of the name
@@ -98,7 +97,7 @@ Entry* find_in(Entry* entries, const Identity& id) {
   return nullptr;
 }
 
-Entry* find_here(const Identity& id) {
+Entry* find_here(const SocketIdentity& id) {
   for (Table& table : tables) {
     // PAIR preload.slots
     if (Entry* e = find_in(table.entries.load(std::memory_order_acquire), id)) return e;
@@ -132,7 +131,7 @@ Entry* take_table(int memfd) {
   return nullptr;
 }
 
-Entry* find_at(const char* pid, const Identity& id) {
+Entry* find_at(const char* pid, const SocketIdentity& id) {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
   const int directory =
