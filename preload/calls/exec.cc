@@ -130,6 +130,13 @@ int exec_searched(const char* file, char* const* arguments, char* const* environ
   return -1;
 }
 
+// The C library's header promises that it is not null, and compilers leave out the look; a program
+// may break the promise, and the kernel answers EFAULT.
+const char* as_given(const char* path) {
+  asm("" : "+r"(path));
+  return path;
+}
+
 // What execl() and its kin were called with, as execv() wants it.
 struct Arguments {
   char** list = nullptr;
@@ -188,11 +195,12 @@ CLAN_INTERPOSE int fexecve(int fd, char* const* arguments, char* const* environm
 CLAN_INTERPOSE int execveat(int directory, const char* path, char* const* arguments,
                             char* const* environment, int flags) noexcept {
   char from[4200];
-  if (path == nullptr || path[0] == '/' || (directory == AT_FDCWD && path[0] != 0)) {
-    std::snprintf(from, sizeof from, "%s", path != nullptr ? path : "");
+  const char* const name = as_given(path);
+  if (name == nullptr || name[0] == '/' || (directory == AT_FDCWD && name[0] != 0)) {
+    std::snprintf(from, sizeof from, "%s", name != nullptr ? name : "");
   } else {
-    std::snprintf(from, sizeof from, "/proc/self/fd/%d%s%s", directory, path[0] != 0 ? "/" : "",
-                  path);
+    std::snprintf(from, sizeof from, "/proc/self/fd/%d%s%s", directory, name[0] != 0 ? "/" : "",
+                  name);
   }
   return exec(from, environment, [&](char* const* with) {
     return static_cast<int>(sys::call(SYS_execveat, directory, path, arguments, with, flags));

@@ -40,17 +40,17 @@ void before_bypass(const char* module) {
 using namespace clan::preload;
 
 // What is jumped to.
-extern "C" __attribute__((visibility("hidden"), used)) auto clan_before_dlopen(const char* module,
-                                                                               int flags) {
-  if (module != nullptr && (flags & RTLD_DEEPBIND) != 0) before_bypass(module);
-  return real().dlopen;
-}
-extern "C" __attribute__((visibility("hidden"), used)) auto clan_before_dlmopen(Lmid_t space,
-                                                                                const char* module,
+extern "C" __attribute__((visibility("hidden"), used)) void* clan_before_dlopen(const char* module,
                                                                                 int flags) {
+  if (module != nullptr && (flags & RTLD_DEEPBIND) != 0) before_bypass(module);
+  return reinterpret_cast<void*>(real().dlopen);
+}
+extern "C" __attribute__((visibility("hidden"), used)) void* clan_before_dlmopen(Lmid_t space,
+                                                                                 const char* module,
+                                                                                 int flags) {
   if (module != nullptr && (space != LM_ID_BASE || (flags & RTLD_DEEPBIND) != 0))
     before_bypass(module);
-  return real().dlmopen;
+  return reinterpret_cast<void*>(real().dlmopen);
 }
 
 #define CLAN_JUMP(name, before)                                                              \

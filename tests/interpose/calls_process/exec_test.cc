@@ -225,6 +225,15 @@ TEST(Exec, ThatFailsChangesNothing) {
   ping(peer.fd, 50);
 }
 
+TEST(Exec, OfAPathThatIsNullFailsAsTheKernelSays) {
+  Pair pair;
+  char* arguments[] = {nullptr};
+  const auto call = &::execveat;  // whose declaration allows no null
+  errno = 0;
+  EXPECT_EQ(call(AT_FDCWD, nullptr, arguments, environ, 0), -1);
+  EXPECT_EQ(errno, EFAULT);
+}
+
 TEST(Exec, AfterVforkTheChildHasTheSocketAndTheParentKeepsIt) {
   Peer peer([](int fd) {
     const pid_t pid = ::vfork();
