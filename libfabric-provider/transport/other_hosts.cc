@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
 
 namespace clan::ofi {
 namespace {
@@ -14,21 +13,12 @@ constexpr char kNotSet[] =
     "other hosts are reached when CLAN_KEY names the same key file on all of them (umask 077; "
     "openssl rand -hex 32 > FILE), or CLAN_NETWORK_MODE=off says that the wire can be trusted";
 
-// Of the settings, those of the network alone: the others are the interposer's.
 NetworkOptions read_options() {
-  Settings settings;
-  const auto given = [](const char* name) -> const char* {
-    const bool ours = std::strcmp(name, "CLAN_KEY") == 0 ||
-                      std::strcmp(name, "CLAN_NETWORK_MODE") == 0 ||
-                      std::strcmp(name, "CLAN_NETWORK_PACKETS") == 0;
-    return ours ? std::getenv(name) : nullptr;
-  };
+  const auto given = [](const char* name) -> const char* { return std::getenv(name); };
   const auto say = [](const WrongSetting& wrong) {
     complain(wrong, "", "endpoints of other hosts are not reached");
   };
-  (void)take_settings(nullptr, given, &settings, say);
-  NetworkOptions options = settings.network_options();
-  options.enabled = options.enabled && !settings.disable;
+  NetworkOptions options = take_network_settings(given, say);
   int port = options.directory_port;
   if (fi_param_get_int(&g_provider, "directory_port", &port) == 0) {
     if (port > 0 && port <= 65535) {

@@ -34,7 +34,6 @@ bool is_elsewhere(const Modex& own, const Modex& peer) {
 }  // namespace
 
 NetworkOptions far_options() {
-  Settings settings;
   const auto parameter = [](const char* name) -> const char* {
     const char* value = std::strcmp(name, "CLAN_KEY") == 0            ? g_parameters.key
                         : std::strcmp(name, "CLAN_NETWORK_MODE") == 0 ? g_parameters.network_mode
@@ -42,11 +41,8 @@ NetworkOptions far_options() {
     return value != nullptr && *value != '\0' ? value : nullptr;
   };
   const auto given = [&](const char* name) -> const char* {
-    if (const char* value = parameter(name)) return value;
-    for (const char* of_network : {"CLAN_KEY", "CLAN_NETWORK_MODE", "CLAN_NETWORK_PACKETS"}) {
-      if (std::strcmp(name, of_network) == 0) return std::getenv(name);
-    }
-    return nullptr;
+    const char* value = parameter(name);
+    return value != nullptr ? value : std::getenv(name);
   };
   constexpr const char* kLoss = "ranks of other hosts go without CLAN";
   const auto say_wrong = [&](const WrongSetting& wrong) {
@@ -57,9 +53,7 @@ NetworkOptions far_options() {
       say(0, "btl_clan_%s=%s %s; %s", key ? "key" : "network_mode", wrong.value, wrong.why, kLoss);
     }
   };
-  (void)take_settings(nullptr, given, &settings, say_wrong);
-  NetworkOptions options = settings.network_options();
-  options.enabled = options.enabled && !settings.disable;
+  NetworkOptions options = take_network_settings(given, say_wrong);
   options.directory_port = 0;  // ranks tell each other their ports
   return options;
 }

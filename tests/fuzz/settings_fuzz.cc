@@ -2,7 +2,7 @@
 // Whatever they are, each list keeps within its bounds, and whatever is not understood leaves
 // everything with the kernel and is described in the room that there is.
 //
-// Input: texts with a 0 behind each: the settings file, the values of kSettingNames in their order,
+// Input: texts with a 0 behind each: the settings file, the values of kSettings in their order,
 // the file with the key.
 #include <clan/settings.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ namespace {
 using clan::Ports;
 using clan::Settings;
 
-constexpr std::size_t kNames = std::size(clan::kSettingNames);
+constexpr std::size_t kNames = std::size(clan::kSettings);
 
 void expect(bool holds) {
   if (!holds) std::abort();
@@ -66,7 +66,7 @@ void take_all(const std::string& file, const std::array<std::string, kNames>& va
   int refused = 0;
   const auto environment = [&](const char* name) -> const char* {
     for (std::size_t i = 0; i < kNames; ++i) {
-      if (std::strcmp(name, clan::kSettingNames[i]) == 0)
+      if (std::strcmp(name, clan::kSettings[i].name) == 0)
         return values[i].empty() ? nullptr : values[i].c_str();
     }
     return nullptr;

@@ -114,11 +114,12 @@ std::string why_wrong(const std::string& name, const std::string& value) {
     const auto wrong = wrong_in(value, std::move(text), false);
     return wrong.empty() ? "" : "has a wrong line: " + wrong[0];
   }
-  const bool setting = std::any_of(std::begin(kSettingNames), std::end(kSettingNames),
-                                   [&](const char* known) { return name == known; });
   Settings settings;
   SettingFault fault;
-  return !setting || take_setting(name.c_str(), value.c_str(), &settings, &fault) ? "" : fault.text;
+  return find_setting(name.c_str()) == nullptr ||
+                 take_setting(name.c_str(), value.c_str(), &settings, &fault)
+             ? ""
+             : fault.text;
 }
 
 std::string why_no_net() {

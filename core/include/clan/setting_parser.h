@@ -9,11 +9,29 @@
 #include <clan/setting_types.h>
 #include <clan/setting_values.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 namespace clan {
+
+namespace settings_detail {
+
+inline void say_which_there_are(SettingFault* fault) {
+  std::size_t used = 0;
+  for (const SettingName& known : kSettings) {
+    const char* before = &known == std::begin(kSettings)     ? "is no setting: there are "
+                         : &known == std::end(kSettings) - 1 ? " and "
+                                                             : ", ";
+    const int n =
+        std::snprintf(fault->text + used, sizeof fault->text - used, "%s%s", before, known.name);
+    used = std::min(used + static_cast<std::size_t>(n), sizeof fault->text - 1);
+  }
+}
+
+}  // namespace settings_detail
 
 /// "/etc/clan/key". False: `fault` says why.
 inline bool parse_key_file(const char* text, Settings* settings, SettingFault* fault) {
@@ -89,10 +107,7 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
     } else if (*name != 0 && name[std::strlen(name) - 1] == ' ') {
       std::snprintf(fault->text, sizeof fault->text, "has a space before the equals sign");
     } else {
-      std::snprintf(fault->text, sizeof fault->text,
-                    "is no setting: there are CLAN_ONLY, CLAN_EXCEPT, CLAN_UIDS, CLAN_DIR, "
-                    "CLAN_MEMORY, CLAN_KEY, "
-                    "CLAN_NETWORK_MODE, CLAN_NETWORK_PACKETS, CLAN_NET and CLAN_DISABLE");
+      settings_detail::say_which_there_are(fault);
     }
   }
   if (!good) settings->disable = true;

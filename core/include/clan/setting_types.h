@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace clan {
 
@@ -86,10 +87,27 @@ struct Settings {
 };
 
 /// What may stand in the environment and in a file.
-inline constexpr const char* kSettingNames[] = {
-    "CLAN_ONLY",   "CLAN_EXCEPT", "CLAN_UIDS",         "CLAN_DIR",
-    "CLAN_MEMORY", "CLAN_KEY",    "CLAN_NETWORK_MODE", "CLAN_NETWORK_PACKETS",
-    "CLAN_NET",    "CLAN_DISABLE"};
+struct SettingName {
+  const char* name;
+  bool of_network = false;  ///< it is in Settings::network_options()
+};
+inline constexpr SettingName kSettings[] = {{"CLAN_ONLY"},
+                                            {"CLAN_EXCEPT"},
+                                            {"CLAN_UIDS"},
+                                            {"CLAN_DIR"},
+                                            {"CLAN_MEMORY"},
+                                            {"CLAN_KEY", true},
+                                            {"CLAN_NETWORK_MODE", true},
+                                            {"CLAN_NETWORK_PACKETS", true},
+                                            {"CLAN_NET"},
+                                            {"CLAN_DISABLE"}};
+/// Null: there is none of that name.
+inline const SettingName* find_setting(const char* name) {
+  for (const SettingName& known : kSettings) {
+    if (std::strcmp(known.name, name) == 0) return &known;
+  }
+  return nullptr;
+}
 
 /// What CLAN_NETWORK_MODE may be.
 struct NetworkModeName {

@@ -61,15 +61,12 @@ bool take_settings(char* file, const Environment& environment, Settings* setting
     if (*line != 0 && *line != '#') {
       char* value = std::strchr(line, '=');
       if (value != nullptr) *value++ = 0;
-      bool overruled = false;
-      for (const char* name : kSettingNames)
-        overruled |= std::strcmp(line, name) == 0 && set_outside(name);
-      if (!overruled) take(number, line, value);
+      if (find_setting(line) == nullptr || !set_outside(line)) take(number, line, value);
     }
     line = next;
   }
-  for (const char* name : kSettingNames) {
-    if (set_outside(name)) take(0, name, environment(name));
+  for (const SettingName& known : kSettings) {
+    if (set_outside(known.name)) take(0, known.name, environment(known.name));
   }
   if (wrong) settings->disable = true;
   return wrong;
@@ -103,6 +100,20 @@ inline Settings settings_of_environment(const char* all) {
   const auto say = [&](const WrongSetting& wrong) { complain(wrong, "", all); };
   (void)take_settings(nullptr, environment, &settings, say);
   return settings;
+}
+
+/// Of the settings those of the network alone, for a face that the others do not concern. Enabled
+/// where the settings ask for it and none of them is wrong. `environment`, `say`: as above.
+template <typename Environment, typename Say>
+NetworkOptions take_network_settings(const Environment& environment, const Say& say) {
+  Settings settings;
+  const auto of_network = [&](const char* name) -> const char* {
+    return find_setting(name)->of_network ? environment(name) : nullptr;
+  };
+  (void)take_settings(nullptr, of_network, &settings, say);
+  NetworkOptions options = settings.network_options();
+  options.enabled = options.enabled && !settings.disable;
+  return options;
 }
 
 /// Context::create(); without a network, and with a line on descriptor 2, where the one asked for
