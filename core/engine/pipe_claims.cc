@@ -9,21 +9,13 @@
 #include "base/process.h"
 #include "clan/system_call.h"
 #include "engine/pipe_shared.h"
+#include "shm/asymmetric_fence.h"
 
 namespace clan {
 namespace pipes {
 namespace {
 
 std::atomic<std::uint32_t> the_pid_namespace{0};
-
-// A thread that comes late with less leaves what there is.
-void raise(std::atomic<std::uint64_t>& word, std::uint64_t to) {
-  std::uint64_t now = word.load(std::memory_order_relaxed);
-  // PAIR pipe.lock: the tail is the last
-  while (now < to && !word.compare_exchange_weak(now, to, std::memory_order_release,
-                                                 std::memory_order_relaxed)) {
-  }
-}
 
 }  // namespace
 
@@ -46,20 +38,18 @@ void forget_pid_namespace() {
 
 bool read_claim(const PipePage::Claim& claim, Planned* planned) {
   auto relaxed = std::memory_order_relaxed;  // between two looks at the owner
-  // PAIR pipe.claim: sees what has been planned
-  const std::uint64_t owner = claim.owner.load(std::memory_order_acquire);
-  if ((owner & kPlanned) == 0) return false;
-  planned->from = claim.from.load(relaxed);
-  planned->position = claim.position.load(relaxed);
-  planned->after = {};
-  planned->after.tail = claim.tail.load(relaxed);
-  planned->after.skip_at = claim.skip_at.load(relaxed);
-  planned->after.jump_at = claim.jump_at.load(relaxed);
-  planned->after.jump_gap = claim.jump_gap.load(relaxed);
-  planned->bytes = claim.bytes.load(relaxed);
-  // order: what was read, then the owner, as with a sequence count
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return claim.owner.load(relaxed) == owner;
+  const std::uint64_t owner = read_marked(claim.owner, [&] {
+    planned->from = claim.from.load(relaxed);
+    planned->position = claim.position.load(relaxed);
+    planned->after = {};
+    planned->after.tail = claim.tail.load(relaxed);
+    planned->after.skip_at = claim.skip_at.load(relaxed);
+    planned->after.jump_at = claim.jump_at.load(relaxed);
+    planned->after.jump_gap = claim.jump_gap.load(relaxed);
+    planned->bytes = claim.bytes.load(relaxed);
+  });
+  planned->ends = static_cast<std::uint32_t>(owner >> kEndsShift) & 3;
+  return owner != 0;
 }
 
 bool owner_has_died(std::uint64_t owner) {
@@ -72,6 +62,10 @@ bool owner_has_died(std::uint64_t owner) {
 }
 
 void raise_cursors(PipePage::Sender& sender, const Planned& planned) {
+  std::uint32_t open = 0;
+  // relaxed: whoever plans behind that record sees its tail
+  if (planned.ends != 0)
+    sender.ended.compare_exchange_strong(open, planned.ends, std::memory_order_relaxed);
   raise(sender.jump_gap, gap_word(planned.after));
   raise(sender.jump_at, planned.after.jump_at);
   raise(sender.skip_at, planned.after.skip_at);
@@ -79,12 +73,15 @@ void raise_cursors(PipePage::Sender& sender, const Planned& planned) {
   raise(sender.tail, planned.after.tail);
 }
 
-Claiming::Claiming(PipePage::End& end)
+Claiming::Claiming(PipePage::End& end, For what)
     : free_word_(std::uint64_t{pid_namespace()} << 32 | thread_id()) {
   end.sender.claimed.store(1, std::memory_order_relaxed);  // relaxed: under the lock, for good
-  for (std::uint32_t i = 0; i < PipePage::kClaims && claim_ == nullptr; ++i) {
+  constexpr std::uint32_t kAll = PipePage::kClaims, kOfLast = kAll - 1;
+  const std::uint32_t first = what == For::kLast ? kOfLast : thread_id() % kOfLast;
+  const std::uint32_t many = what == For::kLast ? kAll : kOfLast;
+  for (std::uint32_t i = 0; i < many && claim_ == nullptr; ++i) {
     std::uint64_t free = 0;
-    const std::uint32_t number = (thread_id() + i) % PipePage::kClaims;
+    const std::uint32_t number = (first + i) % many;
     // relaxed: nothing is in it yet
     if (end.claims[number].owner.compare_exchange_strong(free, free_word_,
                                                          std::memory_order_relaxed)) {
@@ -95,8 +92,7 @@ Claiming::Claiming(PipePage::End& end)
 }
 
 Claiming::~Claiming() {
-  // PAIR pipe.claim: it writes there no more
-  if (claim_ != nullptr) claim_->owner.store(0, std::memory_order_release);
+  if (claim_ != nullptr) unmark_claim(claim_->owner, 0);
 }
 
 void Claiming::plan(const Planned& planned) {
@@ -108,16 +104,11 @@ void Claiming::plan(const Planned& planned) {
   claim_->jump_at.store(planned.after.jump_at, relaxed);
   claim_->jump_gap.store(planned.after.jump_gap, relaxed);
   claim_->bytes.store(planned.bytes, relaxed);
-  // PAIR pipe.claim: publishes it. Dekker with who takes the lock: we mark and then look at the
-  // lock, it takes the lock and then looks at the claims
-  claim_->owner.store(free_word_ | kPlanned, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // PAIR pipe.claim: as above
+  mark_claim<shm::AsymmetricFence>(
+      claim_->owner, free_word_ | kPlanned | std::uint64_t{planned.ends} << kEndsShift);
 }
 
-void Claiming::unplan() {
-  // PAIR pipe.claim: it writes there no more
-  claim_->owner.store(free_word_, std::memory_order_release);
-}
+void Claiming::unplan() { unmark_claim(claim_->owner, free_word_); }
 
 }  // namespace pipes
 
@@ -137,7 +128,8 @@ bool Pipe::Shared::claims_in_force(Pipe& pipe) {
                        claim.owner.compare_exchange_strong(owner, 0, std::memory_order_acq_rel);
     any |= !freed && (owner & kPlanned) != 0;
   }
-  return any;
+  // relaxed: under the lock; the record in front may have been its last
+  return any || end.sender.ended.load(std::memory_order_relaxed) != 0;
 }
 
 bool Pipe::Shared::claims_hold_up(const Pipe& pipe) {

@@ -4,7 +4,8 @@
 // A claim belongs to one call, which takes it under the lock of the side and keeps it until it is
 // done, or finds that the lock has been taken. Its words are:
 //
-//   owner     0: free | thread | kPlanned: the others hold | pid namespace << 32
+//   owner     0: free | thread | kPlanned: the others hold | what its record ends << kEndsShift |
+//             pid namespace << 32
 //   from      the tail at which its record is to be published
 //   position  where its record goes, up to `tail`, whose line gets the terminator
 //   ...       the cursors when the record has been published
@@ -16,12 +17,13 @@
 #include <atomic>
 #include <cstdint>
 
+#include "engine/pipe_claim_words.h"
 #include "engine/pipe_lock.h"
 #include "engine/pipe_parts.h"
 
 namespace clan::pipes {
 
-constexpr std::uint64_t kPlanned = 1u << 24;
+constexpr unsigned kEndsShift = 25;  ///< two bits, as PipePage::Sender::ended
 /// of `jump_gap`: a ring has at most 2^20 lines
 constexpr unsigned kGapBits = 21;
 
@@ -63,20 +65,23 @@ struct Planned {
   std::uint64_t from = 0, position = 0;
   PipeProducer after;
   std::uint64_t bytes = 0;
+  std::uint32_t ends = 0;  ///< as PipePage::Sender::ended; 0: another record may follow
 };
 
 /// False: nothing that is to be believed.
 bool read_claim(const PipePage::Claim& claim, Planned* planned);
 /// The thread has ended, for certain: it writes nothing any more.
 bool owner_has_died(std::uint64_t owner);
-/// The cursors are as after the record of a claim. They only rise, so each of several threads may
-/// do it, also late.
+/// The cursors are as after the record of a claim, and before them `ended`. They only rise, so each
+/// of several threads may do it, also late.
 void raise_cursors(PipePage::Sender& sender, const Planned& planned);
 
 /// The claim of a call.
 class Claiming {
  public:
-  explicit Claiming(PipePage::End& end);
+  /// One of all is for last records alone, so that stopped sends leave one for them.
+  enum class For { kBytes, kLast };
+  explicit Claiming(PipePage::End& end, For what = For::kBytes);
   ~Claiming();
   Claiming(const Claiming&) = delete;
   Claiming& operator=(const Claiming&) = delete;

@@ -134,8 +134,9 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     Locked lock(*this, sending_, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
+    const bool claims = Shared::claims_in_force(*this);  // and who ended it in one is known now
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
-    if (Shared::claims_in_force(*this)) return {0, false, EBUSY};
+    if (claims) return {0, false, EBUSY};
     const PipeRing ring{lines_};
     auto p = load(sender);
     PipeSlot slot;

@@ -5,15 +5,16 @@
 // was stopped is still going to write must hurt nobody. A call, for each record:
 //
 //   1. takes the lock of the side, and a claim (engine/pipe_claims.h), which the lock then names
-//   2. plans: the record goes behind the tail, past the lines of all claims at that tail; never to
-//      lines that a claim of an earlier tail has. The plan stands in its claim
+//   2. plans: the record goes behind the tail, past the lines of all claims at that tail, and past
+//      those that a claim of an earlier tail has, where it comes to them again. The plan stands in
+//      its claim
 //   3. looks whether the lock is still its own. If not it goes back to 1; it has written nothing.
 //      Otherwise whoever takes the lock from now on sees the claim
 //   4. copies the bytes, and writes what lies behind them: to lines of its claim alone
 //   5. publishes: one compare-and-swap of the line at the tail, from 0 to the head of the record,
-//   or
-//      to a hop to it. It fails if another one has published there: then back to 1
-//   6. raises the cursors to what its claim says: never lowers one
+//      or to a hop to it. It fails if another one has published there: then back to 1
+//   6. raises the cursors to what its claim says, never lowers one; before the tail `ended`, if
+//      that was the last record
 //   7. gives up the plan and the claim, and lets the lock go
 //
 //      tail: | 0 | claim of a thread that is stopped (5 to come) | record | 0 |
@@ -22,7 +23,8 @@
 // Of all that plan for the same tail one comes first at 5, whoever has the lock by then, and its
 // record is sent. The line at the tail is never 0 again as long as there is a claim of that tail:
 // it belongs to these lines, which nobody uses (2), and no memory is released meanwhile. So the
-// swap of one that comes late fails.
+// swap of one that comes late fails. So does that of one that was stopped before the last record:
+// it begins again, and finds that the end has been closed.
 //
 // Stopped or killed at
 //   1, 3     others take the lock
@@ -30,19 +32,18 @@
 //   4        likewise, and send past its lines, which stay out of use until it goes on, or has died
 //   5        is one instruction
 //   6        who takes the lock sees that the line at the tail is not 0, and does 6 from the claim.
-//   A
-//            late 6 changes nothing
+//            A late 6 changes nothing
 //   7        whoever comes next sees a thread that has died, or a claim without a plan
 // The owner says with the claim in which pid namespace it counts: only there it can be said that it
 // has died.
 //
-// Lines of a claim of an earlier tail lie, for the planner, in what the reader has not read: the
-// credit counts up to that tail only. So as long as a thread is stopped at 4 to 6 the others send
-// as much as the ring has room for, and then are held up (EBUSY). Also: all claims are taken.
+// Each turn of the ring the others pass the lines of one that is stopped at 4 to 6 as if a record
+// lay there that the reader hops over. They are held up (EBUSY) when all claims are taken, one of
+// which is for last records, or when so many lines are that little of a small ring is left.
 //
 // Calls of a process that is alone with the end know little of this: they send here while there are
 // planned claims (claims_in_force()), which they look for when `bound` does not let them go on; it
-// is 0 from 1 on. What is no send (end_sending(), leave(), release()) says EBUSY, or does nothing.
+// is 0 from 1 on. end_sending() and leave() say EBUSY then, and release() does nothing.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -74,30 +75,78 @@ struct Pipe::Shared::Send {
   const TakeableLock& lock;
   PipeRoom room;
   PipeRing ring;
+  std::uint32_t ends = 0;  ///< the record is the last: as PipePage::Sender::ended
   Planned planned{};
   PipeSlot slot{};
-  bool clamped = false;  ///< claims of earlier tails took room
+  bool passes_claims = false;  ///< of earlier tails
 };
 
 namespace {
 
-// What `claim` leaves of the ring to one that plans at `tail`: it goes on behind it, or the reader
-// counts as not having passed `floor`.
-void leave_out(const PipePage::Claim& claim, std::uint64_t tail, std::uint64_t lines,
-               PipeProducer& p, std::uint64_t& floor) {
+/// Lines that claims of earlier tails have: nobody else writes there.
+class ClaimedLines {
+ public:
+  void add(std::uint64_t first, std::uint64_t n) {
+    if (n != 0 && count_ < kMost) ranges_[count_++] = {first, first + n};
+  }
+  bool any() const { return count_ != 0; }
+  /// 0: none of those from `first` to before `end` is among them; else where one may go on.
+  std::uint64_t behind(std::uint64_t first, std::uint64_t end) const {
+    std::uint64_t to = 0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (ranges_[i].first < end && first < ranges_[i].end) to = std::max(to, ranges_[i].end);
+    }
+    return to;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 2 * PipePage::kClaims;
+  struct Range {
+    std::uint64_t first, end;
+  };
+  Range ranges_[kMost] = {};
+  std::size_t count_ = 0;
+};
+
+// What `claim` leaves of the ring to one that plans at `tail`: it goes on behind it, or round it.
+void leave_out(const PipePage::Claim& claim, std::uint64_t tail, const PipeRing& ring,
+               PipeProducer& p, ClaimedLines& others) {
   Planned theirs;
   if (!read_claim(claim, &theirs)) return;
+  const std::uint64_t end = theirs.after.tail, lines = ring.lines;  // its terminator
   if (theirs.from == tail) {
-    if (theirs.after.tail - tail >= lines || theirs.after.tail < p.tail)
-      return;                        // a lie; before us
-    p.tail = theirs.after.tail + 1;  // behind its terminator
+    if (end - tail >= lines || end < p.tail) return;       // a lie; before us
+    p.tail = end + (ring.index(end) + 1 < lines ? 1 : 0);  // from the last line one only skips
     p.skip_at = theirs.after.skip_at;
     p.jump_at = theirs.after.jump_at;
     p.jump_gap = theirs.after.jump_gap;
-  } else if (tail - theirs.from <= tail - p.consumed) {
-    // Of one whose tail we have seen consumed the plan was made too late: it writes nothing.
-    floor = std::min(floor, theirs.from);
+  } else {
+    // Its swap must fail, so the line that it expects to be 0 stays what it is.
+    others.add(ring.index(theirs.from), 1);
+    const std::uint64_t at = ring.index(theirs.position), n = end + 1 - theirs.position;
+    if (n <= lines - at) others.add(at, n);
   }
+}
+
+// As PipeRing::reserve(), of `payload` bytes and `spare` lines, past what others have claimed.
+int reserve_past(const PipeRing& ring, const ClaimedLines& others, PipeProducer& p,
+                 std::uint64_t payload, std::uint64_t spare, std::uint64_t most,
+                 const std::atomic<std::uint64_t>& credit, PipeSlot* slot) {
+  // PAIR pipe.credit: the reader has finished with the lines before it
+  auto seen = [&] { return credit.load(std::memory_order_acquire); };
+  constexpr int kMostPassed = 4 * PipePage::kClaims;  // each once before the ring's end, and behind
+  for (int passed = 0; passed <= kMostPassed; ++passed) {
+    const int rc = ring.reserve(p, payload + spare * kCacheLine, most, seen, slot);
+    if (rc != 1) return rc;
+    slot->lines = shm::lines_for(payload);
+    const std::uint64_t at = ring.index(slot->position);
+    const std::uint64_t to =
+        others.behind(at, at + slot->lines + std::max<std::uint64_t>(spare, 1));
+    if (to == 0) return 1;
+    slot->lines = std::min(to, ring.lines - 1) - at;  // as if a record lay there
+    ring.advance(p, *slot);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -108,56 +157,48 @@ Pipe::Shared::Plan Pipe::Shared::plan(Pipe& pipe, Send& call, std::uint64_t* n) 
   auto relaxed = std::memory_order_relaxed;  // under the lock, or looked at again
   PipeProducer p = load(end.sender);
   const std::uint64_t tail = p.tail, bytes = end.sender.bytes.load(relaxed);
-  // One that has lost the lock may still publish, and then raises the cursors, the tail at last.
-  // They belong together if it has not. PAIR pipe.lock: sees the tail as the others; PAIR
-  // pipe.claim: Dekker, behind taking the lock
+  // PAIR pipe.lock: sees the tail as the others; PAIR pipe.claim: Dekker, behind taking the lock
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  // PAIR ring.head: who has published may have raised cursors
+  ClaimedLines others;
+  for (const auto& other : end.claims) {
+    if (!call.claim.is(other)) leave_out(other, tail, call.ring, p, others);
+  }
+  // One that has lost the lock may still publish, and then raises the cursors, the tail at last,
+  // and gives up its claim. If it has not by now, they belong together, and its claim has been
+  // seen. PAIR ring.head: who has published may have raised cursors
   if (shm::head_at(pipe.out_, call.ring.index(tail)).load(std::memory_order_acquire) != 0 ||
       end.sender.tail.load(relaxed) != tail)
     return call.lock.is_ours() ? Plan::kAgain : Plan::kTaken;
+  if (end.sender.ended.load(relaxed) != 0)  // which comes before the tail behind it
+    return call.lock.is_ours() ? Plan::kEnded : Plan::kTaken;
   p.calm = pipe.is_calm();
-  std::uint64_t floor = tail;
-  for (const auto& other : end.claims) {
-    if (!call.claim.is(other)) leave_out(other, tail, pipe.lines_, p, floor);
-  }
-  auto seen = [&] {
-    // PAIR pipe.credit: the reader has finished with the lines before it
-    return pipe.page_->ends[1 - pipe.end_].receiver.credit.load(std::memory_order_acquire);
-  };
-  auto credit = [&] {
-    const std::uint64_t now = seen();
-    return floor != tail && now - p.consumed > floor - p.consumed &&
-                   now - p.consumed <= p.tail - p.consumed
-               ? floor
-               : now;
-  };
-  // Lines stay for the terminator, for put_last() and for one that has to send past this claim.
+  call.passes_claims = others.any();
+  // Lines stay for the terminator, for the last record and for one that has to send past this
+  // claim.
   constexpr std::uint64_t kSpareLines = 2;
-  std::uint64_t most = pipe.most_lines(pipe.end_, call.room) + kSpareLines;
-  if (floor != tail) {  // what the reader has read behind it takes none of what may be sent
-    PipeProducer without = p, with = p;
-    without.consumed = seen();
-    with.consumed = credit();
-    const std::uint64_t used = call.ring.used(with), really = call.ring.used(without);
-    most += used > really ? std::min(used - really, pipe.lines_) : 0;
-    call.clamped = true;
-  }
-  int rc;
-  while ((rc = call.ring.reserve(p, kStampBytes + *n + kSpareLines * kCacheLine, most, credit,
-                                 &call.slot)) == 0 &&
-         *n > kLeastPiece) {
+  const std::uint64_t spare = call.ends != 0 ? 0 : kSpareLines;
+  const std::uint64_t most =
+      call.ends != 0 ? pipe.lines_ : pipe.most_lines(pipe.end_, call.room) + spare;
+  const PipeProducer before = p;
+  auto reserve = [&](std::uint64_t look_at) {
+    p = before;
+    p.look_at = look_at;
+    const int rc = reserve_past(call.ring, others, p, kStampBytes + *n, spare, most,
+                                pipe.page_->ends[1 - pipe.end_].receiver.credit, &call.slot);
+    // One hop leads there from the tail.
+    const bool near = call.slot.position + call.slot.lines + 1 - tail < pipe.lines_;
+    return rc == 1 && !near ? 0 : rc;
+  };
+  int rc = reserve(before.look_at);
+  // Fewer bytes may fit in between what is to be passed, or before it.
+  for (; rc == 0 && *n > kLeastPiece; rc = reserve(others.any() ? pipe.lines_ : before.look_at))
     *n /= 2;
-  }
   if (rc < 0) {
     if (call.lock.is_ours()) pipe.broke("impossible credit");
     return Plan::kTaken;
   }
-  call.slot.lines = shm::lines_for(kStampBytes + *n);
-  // One hop leads there from the tail.
-  if (rc == 0 || call.slot.position + call.slot.lines + 1 - tail >= pipe.lines_)
-    return Plan::kNoRoom;
-  call.planned = {tail, call.slot.position, p, bytes + *n};
+  if (rc == 0) return Plan::kNoRoom;
+  call.planned = {tail, call.slot.position, p, bytes + *n, call.ends};
   call.ring.advance(call.planned.after, call.slot);
   end.sender.look_at.store(call.planned.after.look_at, relaxed);  // a hint
   call.claim.plan(call.planned);
@@ -183,21 +224,47 @@ bool Pipe::Shared::publish(Pipe& pipe, Send& call, Cursor& cursor, std::uint64_t
   }
   // PAIR ring.head: as PipeRing::publish()
   shm::head_at(pipe.out_, at + lines).store(0, std::memory_order_release);
-  auto head = shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu);
+  const std::uint8_t type = call.ends == 0 ? kBytesRecord : kEndRecord;
+  auto head = shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), type, cpu);
   if (position != tail) {
     shm::head_at(pipe.out_, at)
         .store(head.word, std::memory_order_release);  // PAIR ring.head: likewise
     head = shm::RingHead::make(static_cast<std::uint32_t>(at), at == 0 ? shm::kRingSkip : kRingJump,
                                cpu);
   }
-  std::uint64_t none = 0;
-  // PAIR ring.head: publishes the payload, the terminator and the record behind a hop to peek()
-  if (!shm::head_at(pipe.out_, ring.index(tail))
-           .compare_exchange_strong(none, head.word, std::memory_order_release,
-                                    std::memory_order_relaxed))
-    return false;
+  if (!publish_first(shm::head_at(pipe.out_, ring.index(tail)), head.word)) return false;
   raise_cursors(sender, call.planned);
   return true;
+}
+
+// 1, and what comes before 2. False: the call is over, with `done`, or begins again.
+bool Pipe::Shared::may_send(Pipe& pipe, const TakeableLock& lock, Done* done) {
+  auto& sender = pipe.page_->ends[pipe.end_].sender;
+  if ((done->err = lock.err()) != 0) return false;
+  sender.bound.store(0, std::memory_order_relaxed);  // relaxed: under the lock, harmless late
+  (void)claims_in_force(pipe);
+  const bool ended = sender.ended.load(std::memory_order_relaxed) != 0;
+  done->err = pipe.broken() ? EPROTO : ended ? EPIPE : 0;
+  return done->err == 0;
+}
+
+// One record. `*n` bytes of it have been sent, if that is the answer; or why not.
+Pipe::Shared::Plan Pipe::Shared::send_record(Pipe& pipe, Send& call, Cursor& cursor,
+                                             std::uint64_t* n, int* err) {
+  Plan plan = Shared::plan(pipe, call, n);
+  if (plan == Plan::kMade) {
+    const Cursor before = cursor;
+    if (!publish(pipe, call, cursor, *n, err)) {
+      cursor = before;
+      plan = Plan::kAgain;
+    }
+    call.claim.unplan();
+    return plan;
+  }
+  call.claim.unplan();
+  if (plan == Plan::kTaken && pipe.broken()) *err = EPROTO;
+  if (plan == Plan::kAgain && !finish_published(pipe)) *err = EPROTO;
+  return plan;
 }
 
 bool Pipe::Shared::try_send(Pipe& pipe, const iovec* buffers, int count, PipeRoom room,
@@ -205,35 +272,25 @@ bool Pipe::Shared::try_send(Pipe& pipe, const iovec* buffers, int count, PipeRoo
   auto& end = pipe.page_->ends[pipe.end_];
   const std::size_t wanted = total(buffers, count);
   TakeableLock lock(pipe, pipe.sending_, end.sender.lock);
-  if ((done->err = lock.err()) != 0) return true;
-  end.sender.bound.store(0, std::memory_order_relaxed);  // relaxed: under the lock, harmless late
-  (void)claims_in_force(pipe);
-  if (pipe.broken()) return *done = {0, false, EPROTO}, true;
-  if (end.sender.ended.load(std::memory_order_relaxed) != 0) return *done = {0, false, EPIPE}, true;
+  if (!may_send(pipe, lock, done)) return true;
   Claiming claim(end);
   if (claim && !lock.names(claim.number())) return false;
   Send call{claim, lock, room, PipeRing{pipe.lines_}};
   const std::uint64_t piece =
       std::min<std::uint64_t>(shm::kRingPiece, call.ring.max_payload()) - kStampBytes;
   Cursor cursor(buffers, count);
+  Plan plan = Plan::kAgain;
   while (claim && done->bytes < wanted && done->err == 0) {
     std::uint64_t n = std::min<std::uint64_t>(wanted - done->bytes, piece);
-    const Plan plan = Shared::plan(pipe, call, &n);
-    if (plan == Plan::kNoRoom) break;
-    if (plan == Plan::kMade) {
-      const Cursor before = cursor;
-      if (publish(pipe, call, cursor, n, &done->err)) {
-        done->bytes += n;
-      } else {
-        cursor = before;
-      }
-    }
-    claim.unplan();
-    if (plan == Plan::kTaken) return pipe.broken() ? (done->err = EPROTO, true) : done->bytes > 0;
-    if (plan == Plan::kAgain && !finish_published(pipe)) return done->err = EPROTO, true;
+    plan = send_record(pipe, call, cursor, &n, &done->err);
+    if (plan == Plan::kMade) done->bytes += n;
+    if (plan == Plan::kTaken) return done->err != 0 || done->bytes > 0;
+    if (plan == Plan::kNoRoom || plan == Plan::kEnded) break;
   }
-  if (done->bytes == 0 && done->err == 0 &&
-      (!claim || (call.clamped && pipe.has_room(pipe.end_, room)))) {
+  if (done->bytes != 0 || done->err != 0) return true;
+  if (plan == Plan::kEnded) {
+    done->err = EPIPE;
+  } else if (!claim || (call.passes_claims && pipe.has_room(pipe.end_, room))) {
     pipe.sending_.give_up();
     done->err = EBUSY;
   }
@@ -251,6 +308,36 @@ Pipe::Done Pipe::send_shared(const iovec* buffers, int count, PipeRoom room) {
   sender.messages.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count
   done.must_ring = take_waiting<shm::AsymmetricFence>(page_->ends[1 - end_].receiver.waiting);
   if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
+  return done;
+}
+
+bool Pipe::Shared::try_end(Pipe& pipe, Done* done) {
+  auto& end = pipe.page_->ends[pipe.end_];
+  TakeableLock lock(pipe, pipe.sending_, end.sender.lock);
+  if (!may_send(pipe, lock, done)) return true;
+  Claiming claim(end, Claiming::For::kLast);
+  if (claim && !lock.names(claim.number())) return false;
+  Send call{claim, lock, PipeRoom::kWhole, PipeRing{pipe.lines_}, 1};
+  Cursor none(nullptr, 0);
+  Plan plan = claim ? Plan::kAgain : Plan::kNoRoom;
+  while (plan == Plan::kAgain && done->err == 0) {
+    std::uint64_t n = 0;
+    plan = send_record(pipe, call, none, &n, &done->err);
+  }
+  if (plan == Plan::kTaken) return done->err != 0;
+  if (plan == Plan::kMade) done->bytes = 1;
+  if (plan == Plan::kEnded) done->err = EPIPE;
+  if (plan == Plan::kNoRoom) done->err = EBUSY;
+  return true;
+}
+
+Pipe::Done Pipe::end_sending_shared() {
+  Done done;
+  for (int turns = 0; !Shared::try_end(*this, &done); ++turns) {
+    if (turns == Shared::kMostTurns) return {0, false, EBUSY};
+  }
+  if (done.bytes != 0)
+    done.must_ring = take_waiting<shm::AsymmetricFence>(page_->ends[1 - end_].receiver.waiting);
   return done;
 }
 

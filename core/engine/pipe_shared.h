@@ -14,17 +14,20 @@ struct Pipe::Shared {
   struct Send;
   struct Receive;
   static constexpr int kMostTurns = 1000;  ///< of a call, in which others have taken the lock
-  enum class Plan { kMade, kNoRoom, kAgain, kTaken };
+  enum class Plan { kMade, kNoRoom, kAgain, kTaken, kEnded };
 
+  static bool may_send(Pipe& pipe, const TakeableLock& lock, Done* done);
   static Plan plan(Pipe& pipe, Send& call, std::uint64_t* n);
   static bool publish(Pipe& pipe, Send& call, Cursor& cursor, std::uint64_t n, int* err);
+  static Plan send_record(Pipe& pipe, Send& call, Cursor& cursor, std::uint64_t* n, int* err);
   /// False: another one has taken the lock, and nothing has been sent.
   static bool try_send(Pipe& pipe, const iovec* buffers, int count, PipeRoom room, Done* done);
+  static bool try_end(Pipe& pipe, Done* done);
   /// Likewise, received.
   static bool try_receive(Pipe& pipe, const iovec* buffers, int count, bool peek, Done* done);
 
-  /// Threads that were stopped hold lines of the ring. Behind it, what one of them has published is
-  /// accounted for, and claims of dead ones are free.
+  /// Threads that were stopped hold lines of the ring, or one of them has ended it. Behind it, what
+  /// one of them has published is accounted for, and claims of dead ones are free.
   static bool claims_in_force(Pipe& pipe);
   /// A call has been told that there is no room for that. Without the lock.
   static bool claims_hold_up(const Pipe& pipe);

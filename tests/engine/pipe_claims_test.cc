@@ -39,15 +39,20 @@ TEST(PipeClaims, AreBelievedFromThePlanUntilItIsGivenUp) {
   for (const auto& claim : end.claims) EXPECT_EQ(claim.owner, 0u);
 }
 
-TEST(PipeClaims, AreEightAndNoMore) {
+TEST(PipeClaims, AreEightOfWhichOneIsForLastRecords) {
   PipePair p;
   std::vector<std::unique_ptr<Claiming>> some;
-  for (std::size_t i = 0; i < PipePage::kClaims; ++i) {
+  for (std::size_t i = 0; i + 1 < PipePage::kClaims; ++i) {
     some.push_back(std::make_unique<Claiming>(p.a.page().ends[0]));
     EXPECT_TRUE(*some.back());
   }
   EXPECT_FALSE(Claiming(p.a.page().ends[0]));
   EXPECT_TRUE(Claiming(p.a.page().ends[1]));
+  some.push_back(std::make_unique<Claiming>(p.a.page().ends[0], Claiming::For::kLast));
+  EXPECT_TRUE(*some.back());
+  EXPECT_FALSE(Claiming(p.a.page().ends[0], Claiming::For::kLast));
+  some.erase(some.begin());
+  EXPECT_TRUE(Claiming(p.a.page().ends[0], Claiming::For::kLast)) << "any will do";
 }
 
 TEST(PipeClaims, SayInWhichPidNamespaceTheirOwnerHasDied) {
@@ -61,6 +66,22 @@ TEST(PipeClaims, SayInWhichPidNamespaceTheirOwnerHasDied) {
   EXPECT_FALSE(pipes::owner_has_died(space | pipes::thread_id()));
   EXPECT_FALSE(pipes::owner_has_died(dead | pipes::kPlanned)) << "it may count elsewhere";
   EXPECT_FALSE(pipes::owner_has_died((space ^ std::uint64_t{1} << 32) | dead));
+}
+
+TEST(PipeClaims, OfALastRecordSayHowItEnds) {
+  PipePair p;
+  PipePage::End& end = p.a.page().ends[0];
+  Claiming mine(end, Claiming::For::kLast);
+  Planned planned = planned_at(5), seen;
+  planned.ends = 1;
+  mine.plan(planned);
+  ASSERT_TRUE(read_claim(end.claims[mine.number()], &seen));
+  EXPECT_EQ(seen.ends, 1u);
+  raise_cursors(end.sender, seen);
+  EXPECT_EQ(end.sender.ended, 1u);
+  planned.ends = 2;
+  raise_cursors(end.sender, planned);
+  EXPECT_EQ(end.sender.ended, 1u) << "the first is the last";
 }
 
 TEST(PipeClaims, CursorsOnlyRise) {

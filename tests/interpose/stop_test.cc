@@ -2,16 +2,20 @@
 // (SIGSTOP, a debugger): in the middle of a send, of a receive, of its sleep. None of the other
 // one's calls waits for long, nothing is reset, and when the stopped one continues no byte is lost,
 // none comes twice and the connection is as good as before. The other one sends and receives
-// meanwhile, wherever the stopped one is, as without the library. CLAN_TEST_STOPS says at how many
-// places of each call (100000: at all).
+// meanwhile, wherever the stopped one is, as without the library; and when it shuts the connection
+// down the other end is told. CLAN_TEST_STOPS says at how many places of each call (100000: at
+// all).
 #include <sys/epoll.h>
-#include <sys/ptrace.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <vector>
 
-#include "connection.h"
+#include "traced.h"
 
 namespace clan::test {
 namespace {
@@ -25,10 +29,9 @@ enum class Call {
   kWaitsInASet
 };
 
-constexpr double kSoon = 5;  ///< 0.2 s, on a very busy machine
-constexpr std::size_t kOfSharer = 300;  ///< bytes of one call
-constexpr std::size_t kMeanwhile = 60;  ///< messages of the other process
-constexpr int kSleepsUs = 20'000;  ///< a step that takes longer is a sleep in the kernel
+constexpr double kSoon = 5;                  ///< 0.2 s, on a very busy machine
+constexpr std::size_t kOfSharer = 300;       ///< bytes of one call
+constexpr std::size_t kMeanwhile = 60;       ///< messages of the other process
 constexpr std::chrono::seconds kStopped{5};  ///< at most, however busy the machine is
 
 // What the two processes of an end have sent and received, by the values of bytes.
@@ -101,62 +104,6 @@ void make(Call call, int fd, Sharer& sharer) {
   }
 }
 
-struct Steps {
-  int made = 0;
-  bool ended = false;
-};
-
-/// A step of a process that is traced: its status then. One that sleeps in the kernel is stopped
-/// there.
-int step(pid_t process, bool* sleeps) {
-  int status = 0;
-  ::ptrace(PTRACE_SINGLESTEP, process, nullptr, nullptr);
-  const auto before = std::chrono::steady_clock::now();
-  while (::waitpid(process, &status, WNOHANG) == 0) {
-    *sleeps = std::chrono::steady_clock::now() - before > std::chrono::microseconds(kSleepsUs);
-    if (!*sleeps) continue;
-    ::kill(process, SIGSTOP);
-    ::waitpid(process, &status, 0);
-    break;
-  }
-  return status;
-}
-
-/// Lets a process make so many steps, or less if it sleeps, and leaves it stopped. When it comes to
-/// the end of its call it goes on.
-Steps stop_after(pid_t process, int steps) {
-  Steps so_far;
-  int status = 0;
-  EXPECT_EQ(::waitpid(process, &status, 0), process);
-  for (bool sleeps = false; so_far.made < steps && !sleeps && !so_far.ended; ++so_far.made) {
-    status = step(process, &sleeps);
-    so_far.ended = !sleeps && WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP;
-  }
-  EXPECT_TRUE(WIFSTOPPED(status));
-  const long with = so_far.ended ? 0 : SIGSTOP;
-  ::ptrace(PTRACE_DETACH, process, nullptr, reinterpret_cast<void*>(with));
-  if (so_far.ended) return so_far;
-  EXPECT_EQ(::waitpid(process, &status, WUNTRACED), process);
-  EXPECT_TRUE(WIFSTOPPED(status));
-  return so_far;
-}
-
-/// It hangs: false.
-bool ends_well(pid_t process) {
-  int status = 0;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (::waitpid(process, &status, WNOHANG | WUNTRACED) == 0 || WIFSTOPPED(status)) {
-    ::kill(process, SIGCONT);  // at the end of its call
-    if (std::chrono::steady_clock::now() > end) {
-      ::kill(process, SIGKILL);
-      ::waitpid(process, &status, 0);
-      return false;
-    }
-    ::usleep(200);
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 struct Outcome {
   Steps steps;
   bool went_on = true;  ///< the other process could do all it wanted meanwhile
@@ -166,8 +113,8 @@ struct Outcome {
 class Scene {
  public:
   explicit Scene(Call call) : call_(call) {
-    void* memory = ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     counts_ = new (memory) Counts{};
   }
   ~Scene() { ::munmap(counts_, sizeof(Counts)); }
@@ -176,28 +123,8 @@ class Scene {
 
   Outcome run(int steps) {
     Echo echo;
-    ping(echo.fd, 30);
-    EXPECT_TRUE(by_pipe(echo.fd));
     Sharer mine(echo.fd, *counts_, 0);
-    if (call_ == Call::kReceives) {
-      EXPECT_EQ(mine.send(kOfSharer), static_cast<ssize_t>(kOfSharer));
-      pollfd p{echo.fd, POLLIN, 0};
-      EXPECT_EQ(::poll(&p, 1, 5000), 1);
-    }
-    const pid_t other = child(
-        [&] {
-          Sharer sharer(echo.fd, *counts_, 128);
-          if (call_ != Call::kSendsForTheFirstTime) {
-            sharer.send(1);
-            sharer.receive(1);
-          }
-          ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
-          ::raise(SIGSTOP);
-          make(call_, echo.fd, sharer);
-          ::raise(SIGSTOP);  // to be told of the end
-          return 0;
-        },
-        60);
+    const pid_t other = begin(mine, echo.fd);
     Outcome outcome;
     outcome.steps = stop_after(other, steps);
     if (!outcome.steps.ended) {
@@ -210,7 +137,62 @@ class Scene {
     return outcome;
   }
 
+  /// Likewise, and the other process shuts the connection down. It goes on: the other end has been
+  /// told, and has closed.
+  Outcome end(int steps) {
+    Echo echo;
+    Sharer mine(echo.fd, *counts_, 0);
+    const pid_t other = begin(mine, echo.fd);
+    Outcome outcome;
+    outcome.steps = stop_after(other, steps);
+    if (!outcome.steps.ended) {
+      const auto before = std::chrono::steady_clock::now();
+      EXPECT_EQ(::shutdown(echo.fd, SHUT_WR), 0);
+      outcome.longest_call =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+      outcome.went_on = sees_end(echo.fd);
+    }
+    EXPECT_TRUE(ends_well(other));
+    return outcome;
+  }
+
  private:
+  // A connection that has moved, and a process that is about to make its call.
+  pid_t begin(Sharer& mine, int fd) const {
+    ping(fd, 30);
+    EXPECT_TRUE(by_pipe(fd));
+    if (call_ == Call::kReceives) {
+      EXPECT_EQ(mine.send(kOfSharer), static_cast<ssize_t>(kOfSharer));
+      pollfd p{fd, POLLIN, 0};
+      EXPECT_EQ(::poll(&p, 1, 5000), 1);
+    }
+    return child(
+        [&] {
+          Sharer sharer(fd, *counts_, 128);
+          if (call_ != Call::kSendsForTheFirstTime) {
+            sharer.send(1);
+            sharer.receive(1);
+          }
+          ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+          ::raise(SIGSTOP);
+          make(call_, fd, sharer);
+          ::raise(SIGSTOP);  // to be told of the end
+          return 0;
+        },
+        60);
+  }
+  static bool sees_end(int fd) {
+    const auto begin = std::chrono::steady_clock::now();
+    char some[1000];
+    for (ssize_t n = 1; n != 0;) {
+      if (std::chrono::steady_clock::now() - begin > kStopped) return false;
+      pollfd p{fd, POLLIN, 0};
+      ::poll(&p, 1, 1);
+      n = ::recv(fd, some, sizeof some, MSG_DONTWAIT);
+      if (n < 0 && errno != EAGAIN) return false;
+    }
+    return true;
+  }
   // As a server would whose other process does not get on.
   bool go_on(Sharer& mine, int fd, double* longest) const {
     const auto begin = std::chrono::steady_clock::now();
@@ -241,10 +223,9 @@ class Scene {
     return n;
   }
   bool all_back() const {
-    return std::equal(counts_->sent.begin(), counts_->sent.end(), counts_->received.begin(),
-                      [](const auto& sent, const auto& received) {
-                        return sent.load() <= received.load();
-                      });
+    return std::equal(
+        counts_->sent.begin(), counts_->sent.end(), counts_->received.begin(),
+        [](const auto& sent, const auto& received) { return sent.load() <= received.load(); });
   }
   void drain(Sharer& mine, int fd) const {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -264,44 +245,107 @@ class Scene {
   Counts* counts_;
 };
 
-bool can_trace() {
-  return result_of(
-             child([] { return ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0 ? 0 : 1; })) == 0;
-}
-
-class Stopped : public testing::TestWithParam<Call> {};
+class Stopped : public testing::TestWithParam<Call> {
+ protected:
+  /// At so many places of the call, unless CLAN_TEST_STOPS says more.
+  void at_places(int few, const std::function<Outcome(Scene&, int)>& run) const {
+    const char* more = std::getenv("CLAN_TEST_STOPS");
+    constexpr int kMost = 1'000'000;
+    // To its end, or to where it sleeps.
+    const int all = Scene(GetParam()).run(kMost).steps.made;
+    ASSERT_LT(all, kMost);
+    const int stops = std::min(more != nullptr ? std::atoi(more) : few, all);
+    int held_up = 0;
+    double longest = 0;
+    for (int k = 0; k < stops && !HasFailure(); ++k) {
+      const int steps = static_cast<int>(std::int64_t{all} * k / stops) + (stops < all ? k % 3 : 0);
+      Scene scene(GetParam());
+      const Outcome outcome = run(scene, steps);
+      longest = std::max(longest, outcome.longest_call);
+      EXPECT_FALSE(HasFailure()) << "at step " << steps << " of " << all;
+      EXPECT_LT(outcome.longest_call, kSoon) << "at step " << steps << " of " << all;
+      held_up += outcome.went_on ? 0 : 1;
+    }
+    std::printf(
+        "at %d of %d places of %d steps the other one had to wait; its longest call %.3f s\n",
+        held_up, stops, all, longest);
+    EXPECT_EQ(held_up, 0);
+  }
+};
 
 TEST_P(Stopped, AtAnyInstructionLeavesTheSocketToTheOther) {
   if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
-  const char* more = std::getenv("CLAN_TEST_STOPS");
-  constexpr int kMost = 1'000'000;
-  const int all = Scene(GetParam()).run(kMost).steps.made;  // to its end, or to where it sleeps
-  ASSERT_LT(all, kMost);
-  const int stops = std::min(more != nullptr ? std::atoi(more) : 20, all);
-  int held_up = 0;
-  double longest = 0;
-  for (int k = 0; k < stops && !HasFailure(); ++k) {
-    const int steps = static_cast<int>(std::int64_t{all} * k / stops) + (stops < all ? k % 3 : 0);
-    const Outcome outcome = Scene(GetParam()).run(steps);
-    longest = std::max(longest, outcome.longest_call);
-    EXPECT_FALSE(HasFailure()) << "at step " << steps << " of " << all;
-    EXPECT_LT(outcome.longest_call, kSoon) << "at step " << steps << " of " << all;
-    held_up += outcome.went_on ? 0 : 1;
-  }
-  std::printf("at %d of %d places of %d steps the other one had to wait; its longest call %.3f s\n",
-              held_up, stops, all, longest);
-  EXPECT_EQ(held_up, 0);
+  at_places(20, [](Scene& scene, int steps) { return scene.run(steps); });
 }
 
-const char* const kNames[] = {"InASend",           "InItsFirstSend", "InAReceive",
+TEST_P(Stopped, AtAnyInstructionKeepsTheOtherFromNoShutdown) {
+  if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
+  at_places(10, [](Scene& scene, int steps) { return scene.end(steps); });
+}
+
+const char* const kNames[] = {"InASend",          "InItsFirstSend", "InAReceive",
                               "AsleepInAReceive", "InPoll",         "InASet"};
 INSTANTIATE_TEST_SUITE_P(A, Stopped,
-                         testing::Values(Call::kSends, Call::kSendsForTheFirstTime,
-                                         Call::kReceives, Call::kSleepsInReceive, Call::kPolls,
-                                         Call::kWaitsInASet),
+                         testing::Values(Call::kSends, Call::kSendsForTheFirstTime, Call::kReceives,
+                                         Call::kSleepsInReceive, Call::kPolls, Call::kWaitsInASet),
                          [](const auto& call) {
                            return std::string(kNames[static_cast<int>(call.param)]);
                          });
+
+/// In the middle of the copy of its send: it has planned where its record goes (kPlanned of
+/// engine/pipe_claims.h).
+bool has_planned(const PipePage::Face* face) {
+  constexpr std::size_t kToClaims = offsetof(PipePage::End, claims) - offsetof(PipePage::End, face);
+  const auto* claims =
+      reinterpret_cast<const PipePage::Claim*>(reinterpret_cast<const char*>(face) + kToClaims);
+  return std::any_of(claims, claims + PipePage::kClaims,
+                     [](const auto& claim) { return (claim.owner & 1u << 24) != 0; });
+}
+
+// Bytes until the end, and how many they were.
+int count_bytes(int fd) {
+  std::vector<char> some(64 * 1024);
+  std::uint64_t sum = 0;
+  for (ssize_t n; (n = ::read(fd, some.data(), some.size())) > 0;)
+    sum += static_cast<std::uint64_t>(n);
+  return ::write(fd, &sum, sizeof sum) == sizeof sum ? 0 : 1;
+}
+
+TEST(StoppedInACopy, KeepsTheOtherFromNothingForSeveralTurnsOfTheRing) {
+  if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
+  constexpr std::uint64_t kAll = 4 * (8u << 20);
+  Peer peer(count_bytes);
+  const pid_t other = child([&] {
+    ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+    ::raise(SIGSTOP);
+    const std::vector<char> out(kOfSharer, 'o');
+    return ::send(peer.fd, out.data(), out.size(), MSG_NOSIGNAL) < 0 && errno == EPIPE ? 0 : 1;
+  });
+  const PipePage::Face* face = face_of(peer.fd);
+  int status = 0;
+  EXPECT_EQ(::waitpid(other, &status, 0), other);
+  bool sleeps = false;
+  while (face != nullptr && !has_planned(face) && WIFSTOPPED(status)) status = step(other, &sleeps);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  ::ptrace(PTRACE_DETACH, other, nullptr, reinterpret_cast<void*>(SIGSTOP));
+  EXPECT_EQ(::waitpid(other, &status, WUNTRACED), other);
+  const std::vector<char> mine(64 * 1024, 'm');
+  std::uint64_t sent = 0;
+  const auto end = std::chrono::steady_clock::now() + 2 * kStopped;
+  while (sent < kAll && std::chrono::steady_clock::now() < end) {
+    const ssize_t n = ::send(peer.fd, mine.data(), mine.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    pollfd p{peer.fd, POLLOUT, 0};
+    if (n < 0) ::poll(&p, 1, 100);
+    sent += n > 0 ? static_cast<std::uint64_t>(n) : 0;
+  }
+  EXPECT_GE(sent, kAll) << "it was held up";
+  EXPECT_TRUE(by_pipe(peer.fd));
+  EXPECT_EQ(::shutdown(peer.fd, SHUT_WR), 0);
+  std::uint64_t came = 0;
+  EXPECT_EQ(::recv(peer.fd, &came, sizeof came, MSG_WAITALL), static_cast<ssize_t>(sizeof came));
+  EXPECT_EQ(came, sent);
+  EXPECT_TRUE(ends_well(other));
+}
 
 }  // namespace
 }  // namespace clan::test

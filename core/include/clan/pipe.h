@@ -85,11 +85,11 @@ class CLAN_EXPORT Pipe {
   // --- sending -----------------------------------------------------------------------------------
   /// Copies in what fits of `count` buffers.
   Done send(const iovec* buffers, int count, PipeRoom room = PipeRoom::kWhole);
-  /// Likewise, of a shared end (engine/pipe_send_shared.cc). EBUSY: no room beside stopped ones.
+  /// Likewise, of a shared end (engine/pipe_send_shared.cc). EBUSY: too many are stopped.
   Done send_shared(const iovec* buffers, int count, PipeRoom room = PipeRoom::kWhole);
-  /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1 when done; there always is room
-  /// for it.
+  /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1: done; there always is room.
   Done end_sending();
+  Done end_sending_shared();  ///< likewise, of a shared end
   /// As end_sending(), and instead of it: the reader finds kLeave behind all bytes.
   Done leave();
   /// True when there is room worth waking up for: as for TCP, a third of what there may be.
