@@ -16,12 +16,13 @@ namespace {
 
 struct Which {
   std::string benchmark;
-  std::string variant;
+  std::string variant;  ///< several with a `|` between them: the best of them
   double x;
 };
 
 enum class Bar {
   kTimesBetter,   ///< mine is at least `limit` times as good as the other (above 1: better)
+  kOfBound,       ///< likewise, and the other is what can be had at most: more is no bound
   kProbesAtMost,  ///< mine takes at most `limit` bare cache-line round trips
   kAtMost,        ///< mine is at most `limit`, in its own unit
 };
@@ -36,6 +37,9 @@ struct Line {
 };
 
 constexpr double kMb = 1048576, kKb64 = 65536;
+constexpr double kNoise = 1.05;  ///< above a bound that is one
+
+const char* const kUcx = "ucx|ucx posix|ucx stream, posix";
 
 // Bar, limit, CLAN's row, the other, and the other when it polls.
 const Line kLines[] = {
@@ -60,15 +64,15 @@ const Line kLines[] = {
      {"stream_latency", "tcp", 64},
      {"stream_latency", "tcp-poll", 64}},
     {"8 B messages/s against the bare bound",
-     Bar::kTimesBetter,
+     Bar::kOfBound,
      0.6,
      {"message_rate", "clan", 8},
-     {"message_rate", "bare", 8}},
+     {"message_rate", "bare|bare, prefetch", 8}},
     {"64 B messages/s against the bare bound",
-     Bar::kTimesBetter,
+     Bar::kOfBound,
      0.6,
      {"message_rate", "clan", 64},
-     {"message_rate", "bare", 64}},
+     {"message_rate", "bare|bare, prefetch", 64}},
     {"8 B messages/s against UCX tag_bw",
      Bar::kTimesBetter,
      1,
@@ -85,23 +89,23 @@ const Line kLines[] = {
      {"bandwidth", "clan-poll", kMb},
      {"bandwidth", "tcp", kMb},
      {"bandwidth", "tcp-poll", kMb}},
-    {"64 KB stream against UCX posix",
+    {"64 KB stream against the best of UCX",
      Bar::kTimesBetter,
      1,
      {"bandwidth", "clan-poll", kKb64},
-     {"ucx_bandwidth", "ucx posix", kKb64}},
-    {"1 MB RDMA, both ends polling, against UCX cma",
+     {"ucx_bandwidth", kUcx, kKb64}},
+    {"1 MB RDMA, both ends polling, against the best of UCX",
      Bar::kTimesBetter,
      1.4,
      {"rdma_copy", "clan-poll", kMb},
-     {"ucx_bandwidth", "ucx", kMb}},
+     {"ucx_bandwidth", kUcx, kMb}},
     {"1 MB RDMA, owner not polling, against one push",
      Bar::kTimesBetter,
      0.95,
      {"rdma_copy", "clan", kMb},
      {"rdma_copy", "writev", kMb}},
     {"PIO write of 64 B against a store loop",
-     Bar::kTimesBetter,
+     Bar::kOfBound,
      1 / 1.2,
      {"pio_write", "clan", 64},
      {"pio_write", "bare", 64}},
@@ -126,11 +130,11 @@ const Line kLines[] = {
 
 /// The rows of one size each.
 Line against_ucx(double bytes) {
-  return {"message round trip against UCX tag_lat",
+  return {"message round trip against the best of UCX",
           Bar::kTimesBetter,
           1,
           {"message_latency", "clan-poll", bytes},
-          {"ucx_latency", "ucx", bytes}};
+          {"ucx_latency", kUcx, bytes}};
 }
 
 std::vector<Line> lines() {
@@ -149,17 +153,33 @@ bool regimes_differ(const Row& a, const Row& b) {
   return std::max(a.probe_ns, b.probe_ns) > kProbeTolerance * std::min(a.probe_ns, b.probe_ns);
 }
 
+// The best of the rows that it names.
+const Row* find(const Results& results, const Which& which) {
+  const Row* best = nullptr;
+  for (std::size_t at = 0; at <= which.variant.size();) {
+    const std::size_t end = std::min(which.variant.find('|', at), which.variant.size());
+    const Row* row = results.find(which.benchmark, which.variant.substr(at, end - at), which.x);
+    if (row != nullptr && (best == nullptr || times_better(*row, *best) > 1)) best = row;
+    at = end + 1;
+  }
+  return best;
+}
+
+const char* judged(const Line& line, double times, bool mixed) {
+  if (mixed) return "mixed regimes: measure again";
+  if (times < line.limit) return "MISSED";
+  return line.bar == Bar::kOfBound && times > kNoise ? "the bound is exceeded: none" : "ok";
+}
+
 std::string verdict(const Line& line, const Results& results) {
-  const Row* mine = results.find(line.mine.benchmark, line.mine.variant, line.mine.x);
-  const bool compares = line.bar == Bar::kTimesBetter;
-  const Row* other =
-      compares ? results.find(line.other.benchmark, line.other.variant, line.other.x) : nullptr;
+  const Row* mine = find(results, line.mine);
+  const bool compares = line.bar == Bar::kTimesBetter || line.bar == Bar::kOfBound;
+  const Row* other = compares ? find(results, line.other) : nullptr;
   if (mine == nullptr || (compares && other == nullptr)) return "not measured";
   if (compares) {
     const double times = times_better(*mine, *other);
-    return fmt::format("{:>8.2f} x, wanted {:>5.2f}   {}{}", times, line.limit,
-                       times >= line.limit ? "ok" : "MISSED",
-                       regimes_differ(*mine, *other) ? " (mixed regimes: measure again)" : "");
+    return fmt::format("{:>8.2f} x, wanted {:>5.2f}   {}", times, line.limit,
+                       judged(line, times, regimes_differ(*mine, *other)));
   }
   const double value = line.bar == Bar::kAtMost ? mine->stats.p50 : mine->to_probe();
   return fmt::format("{:>8.2f}, at most {:>6.1f}   {}", value, line.limit,
@@ -169,8 +189,7 @@ std::string verdict(const Line& line, const Results& results) {
 /// The same comparison with both sides polling, for the column beside the bar.
 std::string beside(const Line& line, const Results& results) {
   if (line.polling.variant.empty()) return "";
-  const Row* mine = results.find(line.mine.benchmark, line.mine.variant, line.mine.x);
-  const Row* polling = results.find(line.polling.benchmark, line.polling.variant, line.polling.x);
+  const Row *mine = find(results, line.mine), *polling = find(results, line.polling);
   if (mine == nullptr || polling == nullptr) return "not measured";
   return fmt::format("{:.2f} x", times_better(*mine, *polling));
 }

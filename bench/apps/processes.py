@@ -80,6 +80,16 @@ def descendants(root):
     return found
 
 
+def processor_seconds(roots):
+    """Of these processes, and of all below them, also those that have ended."""
+    used = 0
+    for pid in {pid for root in roots for pid in (root, *descendants(root))}:
+        with contextlib.suppress(OSError, ValueError):
+            stat = Path("/proc", str(pid), "stat").read_text()
+            used += sum(map(int, stat[stat.rindex(")") + 2:].split()[11:15]))
+    return used / os.sysconf("SC_CLK_TCK")
+
+
 def raise_descriptor_limit(wanted):
     """As many descriptors as may be had, up to `wanted`; children inherit it. The limit there is
     now."""
@@ -122,6 +132,8 @@ class Session:
         self.directory = Path(tempfile.mkdtemp(prefix="clan-bench-apps-"))
         self.directory.chmod(0o755)  # servers may run as another user
         self.started = []
+        self.servers = []
+        self.processors = 0  # that servers and load had of the last run, on average
         self.memory = {}  # what a row keeps between its runs
         self.share = None  # a cgroup.Share that servers get
         self.ports = set()
@@ -211,6 +223,7 @@ class Session:
                     f"{Path(argv[0]).name} does not start: {log.read_text(errors='replace')[-300:]}"
                 )
             time.sleep(0.05)
+        self.servers.append(process.pid)
         return Server(process, port, more.get("stop", signal.SIGTERM))
 
     @staticmethod
@@ -231,6 +244,7 @@ class Session:
             process = self.start(*argv, stdin=subprocess.DEVNULL, stdout=to,
                                  stderr=subprocess.STDOUT, **more)
         began, seen = time.monotonic(), []
+        started, before = began, processor_seconds(self.servers)
         waiting = os.pidfd_open(process.pid)
 
         def ended_by(seconds):
@@ -249,6 +263,8 @@ class Session:
                 seen.append(counters.look(self.clan, port))
             if not ended_by(limit):
                 raise Failed(f"`{name}' had not ended after {limit:.0f} s")
+            used = processor_seconds([*self.servers, process.pid]) - before  # it waits for us
+            self.processors = used / (time.monotonic() - started)
             process.wait(10)
         finally:
             os.close(waiting)

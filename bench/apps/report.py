@@ -71,14 +71,15 @@ def cells(line):
         line.text,
         value(line.stock),
         value(line.clan), line.unit, ratio, spread, line.wanted, line.verdict,
-        value(line.sockmap), "-" if line.ahead is None else f"{line.ahead:.2f}", line.path,
+        value(line.sockmap), "-" if line.ahead is None else f"{line.ahead:.2f}",
+        " / ".join(f"{part:.2f}" for part in line.busy or []) or "-", line.path,
         line.note
     ]
 
 
 HEADING = [
-    "", "stock", "CLAN", "unit", "ratio", "spread", "wanted", "", "sockmap", "ahead", "bytes went",
-    "remark"
+    "", "stock", "CLAN", "unit", "ratio", "spread", "wanted", "", "sockmap", "ahead", "processors",
+    "bytes went", "remark"
 ]
 
 
@@ -107,7 +108,9 @@ def markdown(results):
         "and the",
         "largest. `sockmap`: stock, with a BPF program in the kernel that takes what is sent past "
         "the stack;",
-        "`ahead`: CLAN against that.", "", "```",
+        "`ahead`: CLAN against that. `processors`: what server and load together had of them, on "
+        "average, with",
+        "stock and with CLAN.", "", "```",
         results.machine_text.rstrip("\n"), "```", "",
         row(HEADING), "|" + "---|" * len(HEADING), *(row(cells(line)) for line in lines)
     ]

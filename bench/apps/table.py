@@ -37,7 +37,7 @@ class Row:
     bars: list
     variants: dict = field(default_factory=lambda: {"stock": STOCK, "clan": BOTH})
     client_core: object = 1   # index into the cores; None: all of them
-    path: str = "ring"        # where the bytes have to go: ring, or tcp
+    path: str = "ring"        # where the bytes have to go: ring, tcp, or tcp only
     beside: int = 0           # endless computations on each core
     share: float = None       # of a core, that the servers get together
     pinned: object = None     # serves on the first core, for a variant `pinned` beside this row's
@@ -61,6 +61,7 @@ class Line:
     samples: dict = field(default_factory=dict)
     sockmap: float = None     # the same with the kernel's own shortcut
     ahead: float = None       # of which CLAN is so many times
+    busy: list = None         # processors that server and load had: with stock, with CLAN
 
 
 def latency(limit, tail_limit, text):
@@ -180,9 +181,9 @@ ROWS = [
     Row("pgbench-c8", programs.serve_postgres, programs.pgbench(8),
         [Bar("pgbench -S -M prepared -c 8", 1.25, unit="transactions/s")]),
     Row("one-sided-redis", programs.serve_redis, programs.redis_load(50, 1),
-        one_sided("redis -c 50 -P 1", ("GET", "SET")), variants=ONE_SIDED, path="tcp"),
+        one_sided("redis -c 50 -P 1", ("GET", "SET")), variants=ONE_SIDED, path="tcp only"),
     Row("one-sided-nginx", programs.serve_nginx, programs.wrk("1k", 64),
-        one_sided("nginx 1 KB, wrk -c64", ("rate", )), variants=ONE_SIDED, path="tcp"),
+        one_sided("nginx 1 KB, wrk -c64", ("rate", )), variants=ONE_SIDED, path="tcp only"),
     Row("crowded", partial(programs.serve_redis, core=None), programs.redis_crowd(8),
         [Bar("8 redis-benchmark -c 1 and their server on two cores, GET", 1)], client_core=None),
     # Machines as they are: both ends on one core, anywhere, beside other work, and with little to
@@ -224,8 +225,10 @@ ROWS = [
 
 def path_text(row, looks):
     """(what the counters say, whether the bytes went where they have to)"""
-    if row.path == "tcp":
-        moved = [seen for seen in looks if seen.ring_bytes > 0]
+    moved = [seen for seen in looks if seen.ring_bytes > 0]
+    if row.path == "tcp only" and moved:
+        return f"by the ring: {moved[0].text()}", False
+    if row.path != "ring":
         # A connection that is closed after a request may have begun to move: that is allowed, and
         # said.
         return (f"moved in {len(moved)} of {len(looks)} runs"
@@ -234,6 +237,14 @@ def path_text(row, looks):
         if not seen.by_the_ring():
             return f"not by the ring: {seen.text()}", False
     return "ring", True
+
+
+def processors(samples, *variants):
+    """What each had of them, or None where that is not known."""
+    if not all("processors" in figures for variant in variants for figures in samples[variant]):
+        return None
+    return [statistics.median(figures["processors"] for figures in samples[variant])
+            for variant in variants]
 
 
 def judge(row, bar, samples, path, counts, note=""):
@@ -252,7 +263,8 @@ def judge(row, bar, samples, path, counts, note=""):
     return Line(row.name, bar.text,
                 bar.unit, statistics.median(base), statistics.median(mine), ratio, min(ratios),
                 max(ratios), f"at least {bar.limit:g}", verdict if counts else "does not count",
-                path, note, {"stock": base, "clan": mine}, sockmap, ahead)
+                path, note, {"stock": base, "clan": mine}, sockmap, ahead,
+                processors(samples, bar.base, bar.variant))
 
 
 def measure(row, session, pairs):
@@ -286,7 +298,7 @@ def measure(row, session, pairs):
                 raise Failed(f"{name}, run {pair + 1} of {pairs}: {failed}{ended}") from None
             if min(figures.values()) <= 0:
                 raise Failed(f"{name}, run {pair + 1} of {pairs}: a figure of 0")
-            samples[name].append(figures)
+            samples[name].append(figures | {"processors": session.processors})
             if name not in ("stock", SOCKMAP):
                 looks.append(counters.best(seen))
     path, counts = path_text(row, looks)
