@@ -45,7 +45,7 @@ Result<Context> make_context(ContextOptions options) {
 }
 
 std::string service_at(const Name& name) {
-  const std::string service = "ofi." + std::to_string(name.port);
+  std::string service = "ofi." + std::to_string(name.port);
   if (name.local()) return service;
   return "udp:" + host_text(name) + ":" + std::to_string(network().directory_port) + "/" + service;
 }

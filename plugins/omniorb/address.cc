@@ -33,7 +33,7 @@ std::int64_t time_to_connect(const omni_time_t& deadline, std::int64_t most) {
   omni_thread::get_time(now);
   if (deadline <= now) return 0;
   const omni_time_t left = deadline - now;
-  const std::int64_t ms = static_cast<std::int64_t>(left.s) * 1000 + left.ns / 1'000'000;
+  const auto ms = static_cast<std::int64_t>(left.s * 1000 + left.ns / 1'000'000);
   return std::clamp<std::int64_t>(ms / 2, 1, most);
 }
 

@@ -77,7 +77,7 @@ short readiness(int fd, Socket& s, bool look) {
     if (was_reset(s)) {
       ready |= POLLERR | POLLHUP;
     } else if (s.kernel_says && sys::poll(&p, 1, 0) > 0) {
-      ready |= static_cast<short>(p.revents & (POLLERR | POLLHUP));
+      ready = static_cast<short>(ready | (p.revents & (POLLERR | POLLHUP)));
     }
   }
   if (s.shut_read.load(std::memory_order_relaxed)) ready |= POLLIN | POLLRDHUP;

@@ -210,8 +210,8 @@ void MovedPoll::answer_moved(nfds_t i, Socket& s, Kernel kernel) {
     (void)take_doorbells(fds_[i].fd, s);
     ask = false;
   }
-  fds_[i].revents = answer(fds_[i].fd, s, fds_[i].events, ask);
-  if (from_kernel) fds_[i].revents |= static_cast<short>(copy_[i].revents & POLLPRI);
+  const int more = from_kernel ? copy_[i].revents & POLLPRI : 0;
+  fds_[i].revents = static_cast<short>(answer(fds_[i].fd, s, fds_[i].events, ask) | more);
   if (!s.shared()) {  // it has gone back to TCP just now: the kernel answers what was asked
     copy_[i].events = fds_[i].events;
     (void)sys::poll(fds_ + i, 1, 0);
@@ -225,7 +225,7 @@ bool MovedPoll::answer_set(nfds_t i) {
     return false;
   const bool ready =
       fds_[i].revents != 0 ? !set_has_only_doorbells(fds_[i].fd) : set_ready(fds_[i].fd);
-  fds_[i].revents = ready ? fds_[i].events & (POLLIN | POLLRDNORM) : 0;
+  fds_[i].revents = ready ? static_cast<short>(fds_[i].events & (POLLIN | POLLRDNORM)) : short{0};
   return true;
 }
 

@@ -133,6 +133,7 @@ Result<Fd> load_program(const Fd& sockets, const Fd& ports, int longest) {
       /* 19 */ load(BPF_H, r9, r2, 36),  // at which port
       /* 20 */ insn(BPF_ALU | BPF_END | BPF_TO_BE, r9, 0, 0, 16),
       /* 21 */ store(BPF_W, r10, -4, r9),
+      // NOLINTNEXTLINE(misc-redundant-expression): BPF_LD and BPF_IMM are both 0
       /* 22 */ insn(BPF_LD | BPF_DW | BPF_IMM, r1, BPF_PSEUDO_MAP_FD, 0, ports.get()),
       /* 23 */ insn(0, 0, 0, 0, 0),
       /* 24 */ move(r2, r10),
@@ -143,6 +144,7 @@ Result<Fd> load_program(const Fd& sockets, const Fd& ports, int longest) {
       /* 29 */ jump_if(29, BPF_JNE, r4, r8, kPass),
       /* 30 */ load(BPF_W, r4, r0, 4),
       /* 31 */ jump_if(31, BPF_JNE, r4, r7, kPass),
+      // NOLINTNEXTLINE(misc-redundant-expression): as above
       /* 32 */ insn(BPF_LD | BPF_DW | BPF_IMM, r1, BPF_PSEUDO_MAP_FD, 0, sockets.get()),
       /* 33 */ insn(0, 0, 0, 0, 0),
       /* 34 */ move(r2, r9),
@@ -174,8 +176,9 @@ Result<XdpProgram> XdpProgram::load(Where where) {
     return errno_error("a table of AF_XDP sockets (needs CAP_BPF, CAP_NET_ADMIN)");
   made.ports_ = make_map(BPF_MAP_TYPE_HASH, kPortsName, sizeof(Owner), BPF_F_NO_PREALLOC);
   if (!made.ports_) return errno_error("a table of the XDP program (needs CAP_BPF)");
-  auto program = load_program(made.sockets_, made.ports_,
-                              where == Where::kNative ? kLongestFrame : kLongestGenericFrame);
+  const auto most =
+      static_cast<int>(where == Where::kNative ? kLongestFrame : kLongestGenericFrame);
+  auto program = load_program(made.sockets_, made.ports_, most);
   if (!program) return program.error();
   made.program_ = std::move(*program);
   return made;
@@ -226,9 +229,11 @@ Result<XdpProgram> XdpProgram::find(std::uint32_t id) {
     Fd fd = get_by_id(BPF_MAP_GET_FD_BY_ID, map);
     bpf_map_info of{};
     if (!fd || !get_info(fd, &of)) return errno_error("a table of the XDP program");
-    if (of.type == BPF_MAP_TYPE_XSKMAP) found.sockets_ = std::move(fd);
-    if (of.type == BPF_MAP_TYPE_HASH && of.value_size == sizeof(Owner))
+    if (of.type == BPF_MAP_TYPE_XSKMAP) {
+      found.sockets_ = std::move(fd);
+    } else if (of.type == BPF_MAP_TYPE_HASH && of.value_size == sizeof(Owner)) {
       found.ports_ = std::move(fd);
+    }
   }
   if (!found.sockets_ || !found.ports_)
     return Error{EBUSY, "the device has an XDP program that is not ours"};
