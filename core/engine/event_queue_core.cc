@@ -258,6 +258,10 @@ bool EventQueueCore::arm_fd_for_sleep() {
   return number.ok() && prepare_fd(*number);
 }
 
+void EventQueueCore::disarm_fd() {
+  withdraw_consumer([this](const auto& look) { return each_lane(look); });
+}
+
 int EventQueueCore::packets_fd() {
   return context_->network() == nullptr ? -1 : context_->network()->descriptor();
 }
@@ -336,6 +340,7 @@ void EventQueue::remove_user(std::uint32_t event) { core_->remove(event); }
 Result<int> EventQueue::fd() { return core_->fd(); }
 bool EventQueue::arm_fd() { return core_->arm_fd(); }
 bool EventQueue::arm_fd_for_sleep() { return core_->arm_fd_for_sleep(); }
+void EventQueue::disarm_fd() { core_->disarm_fd(); }
 int EventQueue::packets_fd() { return core_->packets_fd(); }
 bool EventQueue::arm_packets() { return core_->arm_packets(); }
 Status EventQueue::sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {

@@ -41,6 +41,7 @@ class EventQueueCore {
   Result<int> fd();
   bool arm_fd();
   bool arm_fd_for_sleep();
+  void disarm_fd();
   int packets_fd();
   bool arm_packets();
   /// 0, ETIMEDOUT, EINTR.

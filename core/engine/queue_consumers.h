@@ -46,6 +46,16 @@ bool prepare_on_futex(const EachLane& each_lane, Word64& pending, const Fd& fd, 
   return false;
 }
 
+/// The only consumer that sleeps has woken, and looks before it sleeps again.
+template <typename EachLane>
+void withdraw_consumer(const EachLane& each_lane) {
+  each_lane([](auto& queue) {
+    // relaxed: a producer that still sees `sleeping` rings for nothing
+    queue.sleeping.store(shm::kAwake, std::memory_order_relaxed);
+    return true;
+  });
+}
+
 /// Wakes consumers that sleep. `wake(queue memory, how)` wakes those of that kind there.
 template <typename EachLane, typename Wake>
 void wake_consumers(const EachLane& each_lane, const Wake& wake) {

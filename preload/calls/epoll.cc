@@ -41,7 +41,8 @@ CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int time
           return real().epoll_pwait(
               epfd, to, n, left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000), mask);
         });
-      });
+      },
+      mask);
 }
 
 CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const timespec* timeout,
@@ -49,10 +50,12 @@ CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const t
   std::int64_t ns;
   if (!nanoseconds(timeout, &ns)) return -1;
   return wait_for_events(
-      epfd, events, most, ns, [epfd, mask](epoll_event* to, int n, std::int64_t all) {
+      epfd, events, most, ns,
+      [epfd, mask](epoll_event* to, int n, std::int64_t all) {
         return sleep_releasing(all, [&](std::int64_t left) {
           const timespec ts = as_timespec(left < 0 ? 0 : left);
           return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts, mask);
         });
-      });
+      },
+      mask);
 }

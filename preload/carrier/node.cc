@@ -22,11 +22,6 @@ constexpr std::uint64_t kFirstDialNs = 5'000'000, kMostDialNs = 2'000'000'000;
 constexpr std::int64_t kDialMs = 3000;   ///< an answer of the other host
 constexpr std::uint64_t kCalledTag = 0;  ///< no connection's
 
-// A thread of the program looks at the network when one has so short ago, or so often in a nap.
-constexpr std::uint64_t kJustNowNs = 100'000;
-constexpr std::uint32_t kLooks = 4;
-constexpr std::int64_t kNapMs = 1;
-
 // Signals are the program's threads'.
 template <typename Run>
 Status start_thread(void* (*run)(void*), Run* argument) {
@@ -151,54 +146,6 @@ void Node::serve_all() {
     serve_called();
     serve_due();
   }
-}
-
-// --- the network, and who looks at it ------------------------------------------------------------
-
-bool Node::look() {
-  // relaxed: hints, of which the thread that serves makes the best
-  looked_ns_.store(monotonic_ns(), std::memory_order_relaxed);
-  looks_.store(looks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  queue_.fetch();
-  std::array<Event, 16> events;
-  const std::size_t n = queue_.poll(events);
-  for (std::size_t i = 0; i < n; ++i) {
-    // What is posted by hand is for that thread.
-    if (events[i].kind == EventKind::kUser) {
-      call(events[i].tag);
-    } else if (const auto carried = find(events[i].tag)) {
-      carried->pump();
-    }
-  }
-  return n > 0;
-}
-
-void Node::leave() {
-  const std::lock_guard lock(mutex_);
-  looked_ns_.store(0, std::memory_order_relaxed);  // relaxed: under the mutex, or a hint
-  is_left_ = true;
-  if (naps_) wakes_.notify_one();
-}
-
-// Of the thread that serves.
-bool Node::keeps_out() {
-  // relaxed: hints
-  const std::uint32_t looks = looks_.load(std::memory_order_relaxed);
-  const bool often = has_napped_ && looks - looks_seen_ >= kLooks;
-  const std::uint64_t looked = looked_ns_.load(std::memory_order_relaxed);
-  looks_seen_ = looks;
-  return has_napped_ = looked != 0 && (often || monotonic_ns() - looked < kJustNowNs);
-}
-
-void Node::nap() {
-  std::unique_lock lock(mutex_);
-  // relaxed: under the mutex
-  if (looked_ns_.load(std::memory_order_relaxed) == 0) return;
-  is_left_ = false;
-  naps_ = true;
-  wakes_.wait_for(lock, std::chrono::milliseconds(kNapMs),
-                  [this] { return is_left_ || !called_.empty(); });
-  naps_ = false;
 }
 
 // The thread that serves is to see to it: another one has taken its event.

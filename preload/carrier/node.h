@@ -4,8 +4,9 @@
 //
 // Packets are fetched by the program's threads as long as one waits and looks (look()), as the wait
 // policy has it (clan/wait.h): so a packet is with the program without a switch of threads. The
-// thread that serves keeps out meanwhile, and looks each millisecond whether one still does. When a
-// thread goes to sleep instead (leave()) it goes on at once, asleep on the network itself.
+// thread that serves keeps out meanwhile, and looks each millisecond whether one still does. It
+// does so, too, while one thread of the program sleeps on the sockets itself (begin_sleep()); where
+// several sleep, it sleeps on the network in their place (packet_duty.h).
 //
 // Nothing of it is used in a child of fork(), which makes a Node of its own.
 #pragma once
@@ -24,6 +25,7 @@
 #include <unordered_set>
 
 #include "carrier/connection.h"
+#include "carrier/packet_duty.h"
 #include "carrier/relays.h"
 #include "far/carrier_table.h"
 
@@ -40,8 +42,9 @@ class Node {
   void release(Carried& carried);
   /// A thread of the program waits: takes what has come, for all. True: something has.
   bool look();
-  /// It goes to sleep.
-  void leave();
+  /// It goes to sleep, and has slept: as in the table of calls.
+  bool begin_sleep(pid_t thread, bool may_fetch, PacketFds* watched);
+  bool end_sleep(pid_t thread, bool fetches);
   /// Connections by names of AF_CLAN. Null: no memory or descriptors, which has been said.
   Relays* relays();
   /// ENOBUFS: likewise.
@@ -59,6 +62,9 @@ class Node {
   Carried* add(const CarrierNames& names, bool client, void* socket);
   std::shared_ptr<Carried> find(std::uint64_t tag);
   void serve_all();
+  bool arm(bool naps, PacketFds* watched);
+  void wake_if_wanted();
+  bool take_events();
   bool keeps_out();
   void nap();
   void serve_called();
@@ -89,6 +95,7 @@ class Node {
   std::uint32_t looks_seen_ = 0;  ///< of the thread that serves, at the begin of its last nap
   bool has_napped_ = false;       ///< likewise
   // Under the mutex.
+  PacketDuty duty_;
   bool naps_ = false, is_left_ = false;
   std::condition_variable wakes_;
   std::unordered_set<std::uint64_t> called_;  ///< to be served by that thread, others found them

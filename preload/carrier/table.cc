@@ -81,9 +81,14 @@ bool look() {
   return holder->node->look();
 }
 
-void leave() {
+bool begin_sleep(pid_t thread, bool may_fetch, PacketFds* watched) {
   const NotCancelled here;
-  holder->node->leave();
+  return holder->node->begin_sleep(thread, may_fetch, watched);
+}
+
+bool end_sleep(pid_t thread, bool fetches) {
+  const NotCancelled here;
+  return holder->node->end_sleep(thread, fetches);
 }
 
 void tcp_ended(Carried* carried) {
@@ -144,7 +149,8 @@ constexpr CarrierTable kTable{.version = kCarrierVersion,
                               .attach = attach,
                               .wake = pump,
                               .look = look,
-                              .leave = leave,
+                              .begin_sleep = begin_sleep,
+                              .end_sleep = end_sleep,
                               .tcp_ended = tcp_ended,
                               .release = release,
                               .offer_name = offer_name,

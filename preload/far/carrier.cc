@@ -144,10 +144,16 @@ bool look_at_network() {
   return table().look();
 }
 
-void leave_network() {
-  if (!carrier_is_loaded()) return;
+bool begin_network_sleep(bool may_fetch, PacketFds* watched) {
+  if (!carrier_is_loaded()) return true;
   const InCarrier here;
-  table().leave();
+  return table().begin_sleep(thread_id(), may_fetch, watched);
+}
+
+bool end_network_sleep(bool fetches) {
+  if (!carrier_is_loaded()) return false;
+  const InCarrier here;
+  return table().end_sleep(thread_id(), fetches);
 }
 
 bool is_all_there(Socket& s) {

@@ -28,8 +28,9 @@ void wake_carrier(Socket& s);
 /// By a thread that waits for what is carried: it looks at the network itself. True: something has
 /// come.
 bool look_at_network();
-/// It goes to sleep.
-void leave_network();
+/// It goes to sleep, and has slept, as in the table.
+bool begin_network_sleep(bool may_fetch, PacketFds* watched);
+bool end_network_sleep(bool fetches);
 /// TCP says that the other end is gone. True: all that came from it is in the pipe.
 bool is_all_there(Socket& s);
 /// It is no matter of the carrier's any more.

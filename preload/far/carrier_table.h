@@ -10,6 +10,7 @@
 #include <clan/pipe.h>
 #include <clan/settings.h>
 #include <netinet/in.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +37,14 @@ enum class CarrierStage : std::uint32_t {
   kCarried,
   kOver,    ///< ended, or gone back to TCP: nothing more comes through it
   kFailed,  ///< the other end will not come, or may not
+};
+
+/// What a thread of the program that sleeps in the kernel watches beside its own descriptors, if it
+/// is the one that fetches packets meanwhile: it does as soon as one of these is readable.
+struct PacketFds {
+  static constexpr unsigned kMost = 2;
+  int fd[kMost] = {};
+  unsigned count = 0;  ///< 0: another thread does
 };
 
 /// Calls of a thread of the carrier, with the socket that dial() or await() named; none after
@@ -72,8 +81,12 @@ struct CarrierTable {
   /// A thread of the program waits, for whatever connection: it takes what has come of all of them.
   /// True: something has.
   bool (*look)();
-  /// It goes to sleep: the carrier's thread is to look again.
-  void (*leave)();
+  /// It goes to sleep, and fetches packets meanwhile if it may and no other does. False: there is
+  /// something to look at first, and it has not begun to sleep.
+  bool (*begin_sleep)(pid_t thread, bool may_fetch, PacketFds* watched);
+  /// It has slept, and takes what has come if it `fetches`. True: something has. A thread that a
+  /// signal handler has taken out of its sleep need not say so.
+  bool (*end_sleep)(pid_t thread, bool fetches);
   /// The kernel says that the other end is gone: bytes may yet come, for a moment.
   void (*tcp_ended)(Carried* carried);
   /// The socket is gone, or is TCP's again. What is in its pipe is still sent.
@@ -89,7 +102,7 @@ struct CarrierTable {
   void (*before_fork)();
   void (*after_fork)(bool in_child);
 };
-constexpr std::uint32_t kCarrierVersion = 3;
+constexpr std::uint32_t kCarrierVersion = 4;
 constexpr char kCarrierSymbol[] = "clan_carrier_table";
 constexpr char kCarrierLibrary[] = "libclan-carrier.so";
 using CarrierTableOf = const CarrierTable*();

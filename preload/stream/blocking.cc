@@ -73,14 +73,22 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
   const std::int64_t release_ns = release_memory();
   const std::int64_t nap_ns = is_held_up(s) ? kHeldUpNs : nap_beside_ringer(s);
   if (!reads_tcp(s) && !is_held_up(s) && s.pipe.front() == PipeFront::kBytes) return 0;
-  leave_packets_of(s);
+  const bool far_bells = has_far_bells(s);
+  PacketSleep packets(is_carried(s),
+                      far_bells ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
+  if (packets.has_come()) return kFetched;
   // A blocking recv() would see a parked byte.
-  if (has_far_bells(s) || more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
-    pollfd p{fd, POLLIN | POLLRDHUP, 0};
+  if (far_bells || more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
+    pollfd p[1 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
     int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
     if (nap_ns >= 0) most = static_cast<int>(nap_ns / 1'000'000);
-    if (tcp_is_held_up(s)) p.events = 0;  // what lies there cannot be read for now
-    const int rc = real().poll(&p, 1, time_left_ms(deadline, most));
+    if (tcp_is_held_up(s)) p[0].events = 0;  // what lies there cannot be read for now
+    const int rc = real().poll(p, 1 + packets.watch(p + 1), time_left_ms(deadline, most));
+    if (rc > 0 && packets.ready(p + 1)) {
+      s.pipe.unwant_data();
+      (void)packets.fetch();
+      if (p[0].revents == 0) return still_names(fd, s) ? kFetched : -1;
+    }
     if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;
     if (rc == 0) errno = EAGAIN;
     if (rc < 0 && !more && goes_on(0, deadline, since)) return 0;  // as recv() would

@@ -24,7 +24,8 @@ int time_left_ms(std::uint64_t deadline, int most);
 /// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and
 /// cancellation are the kernel's. `more`: bytes of the same call have been read, so it is not to
 /// begin anew after a signal; nor does the kernel begin one anew that has a time-out. 1: there is a
-/// byte; 0: something is to be looked at; or -1 with errno.
+/// byte; 0: something is to be looked at; kFetched: in the pipe only; or -1 with errno.
+constexpr int kFetched = 2;
 int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceEntry& since);
 
 /// The sleep of a send has failed. False: so does the send.

@@ -1,6 +1,9 @@
 // Waiting for connections that are carried to another host (far/): a thread that spins fetches
-// packets, one that goes to sleep leaves that to the carrier's thread.
+// packets; one that sleeps does, too, where it is the only one, and else leaves that to the
+// carrier's thread.
 #pragma once
+
+#include <poll.h>
 
 #include "clan/wait.h"
 #include "state/socket.h"
@@ -14,12 +17,38 @@ inline bool is_carried(const Socket& s) { return s.far.load(std::memory_order_re
 bool fetch_packets();
 inline bool fetch_for(const Socket& s) { return is_carried(s) && fetch_packets(); }
 
-/// Before a sleep in the kernel.
-void leave_packets();
-inline void leave_packets_of(const Socket& s) {
-  if (is_carried(s)) [[unlikely]]
-    leave_packets();
-}
+/// Around a sleep in the kernel.
+///
+///   PacketSleep packets(...);                  takes what has come
+///   has_come()? look again                     it has not begun
+///   asks to be rung, looks
+///   poll({own descriptors, watch()})
+///   ready()? asks to be rung no more, fetch()  what has come needs no doorbell
+class PacketSleep {
+ public:
+  static constexpr nfds_t kMost = 2;
+  enum class May { kFetch, kNotFetch };
+
+  /// `carried`: the thread waits for such a connection; else all of this is nothing.
+  PacketSleep(bool carried, May may);
+  ~PacketSleep();
+  PacketSleep(const PacketSleep&) = delete;
+  PacketSleep& operator=(const PacketSleep&) = delete;
+  bool has_come() const { return has_come_; }
+  /// The thread is to sleep on more than its own.
+  bool watches() const { return count_ > 0; }
+  /// On these; their number.
+  nfds_t watch(pollfd* at) const;
+  /// Of `at` as the kernel has answered it.
+  bool ready(const pollfd* at) const;
+  /// The end. True: something has come for a connection, perhaps not this one.
+  bool fetch();
+
+ private:
+  bool begun_ = false, has_come_ = false;
+  nfds_t count_ = 0;
+  int fds_[kMost] = {};
+};
 
 /// Of the other end: what is known of a process of this host. The carrier, which writes in its
 /// place, may have been this very thread.

@@ -253,6 +253,7 @@ ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int f
         woken = sleep_for_bytes(fd, s, got > 0, until(), since);
         s.pipe.fetch_ahead();
       }
+      if (woken == kFetched) return !s.pipe.seems_empty();
       if (woken > 0 && may_lie(s)) return true;
       if (woken >= 0) woken > 0 ? take_doorbells(fd, s) : look_at_kernel(fd, s);
       return true;

@@ -257,7 +257,7 @@ ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flag
         over = true;
         return false;
       }
-      leave_packets_of(s);
+      const PacketSleep packets(is_carried(s), PacketSleep::May::kNotFetch);
       const int woken = sleep_in_send(&p, timeout, since);
       if (woken == 0) room = PipeRoom::kWhole;  // it does not read
       sleeper.reset();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <new>
 #include <optional>
 
 #include "clan/clock.h"
@@ -15,17 +14,15 @@
 #include "os/sock_diag.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
-#include "stream/doorbell.h"
 #include "stream/ending.h"
 #include "stream/far_wait.h"
 #include "stream/held_up.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
-#include "stream/sleeper.h"
 #include "stream/tcp_prefix.h"
+#include "wait/asleep.h"
 #include "wait/epoll_set.h"
 #include "wait/kernel_wait.h"
-#include "wait/look.h"
 #include "wait/set_sleep.h"
 
 namespace clan::preload {
@@ -33,84 +30,8 @@ namespace {
 
 constexpr nfds_t kOnStack = 256;
 
-constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
-
-short answer(int fd, Socket& s, short events, bool look) {
-  short ready = readiness(fd, s, look);
-  if ((ready & POLLIN) != 0) ready |= POLLRDNORM;
-  if ((ready & POLLOUT) != 0) ready |= POLLWRNORM;
-  return static_cast<short>(ready & (events | kAlways));
-}
-
-// One descriptor of a poll() that sleeps: a socket that has moved, or an epoll set with such
-// sockets in it.
-class Asleep {
- public:
-  Asleep(int fd, short events) : held_(hold(fd)) {
-    if (!held_ && known_epoll(fd)) {
-      bool sleeps = true;
-      set_ = set_prepare_sleep(fd, &sleeps, &longest_);
-      ready_ = !sleeps;
-    } else if (held_ && held_->shared()) {
-      left_to_others_ = doorbells_waiting(*held_) && !look_at_kernel(fd, *held_);
-      sleeper_.emplace(*held_, (events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0,
-                       (events & (POLLOUT | POLLWRNORM)) != 0);
-      const bool sleeps = prepare_sleep(*held_, events);
-      if ((events & (POLLOUT | POLLWRNORM)) != 0 && waits_for_shared_reader(*held_))
-        longest_ = kSharedReaderNs;
-      if (const std::int64_t nap = nap_beside_ringer(*held_); nap >= 0) longest_ = nap;
-      ready_ = (!sleeps || !held_->pipe.seems_empty()) && answer(fd, *held_, events, false) != 0;
-      // A doorbell for room does not come before the bytes of TCP have been read.
-      if (is_held_up(*held_) || (reads_tcp(*held_) && (events & (POLLOUT | POLLWRNORM)) != 0))
-        longest_ = kHeldUpNs;
-    }
-  }
-  ~Asleep() { set_awake(set_); }
-  Asleep(const Asleep&) = delete;
-  Asleep& operator=(const Asleep&) = delete;
-  bool ready() const { return ready_; }
-  /// Doorbells lie in TCP that somebody else sleeps for.
-  bool left_to_others() const { return left_to_others_; }
-  /// For how many ns the kernel may be left to tell of it.
-  std::int64_t longest() const { return longest_; }
-  /// Null if it is no socket that has moved.
-  Socket* socket() const { return sleeper_ ? held_.get() : nullptr; }
-
- private:
-  Held held_;
-  std::optional<Sleeper> sleeper_;
-  SetSleep* set_ = nullptr;
-  std::int64_t longest_ = kNoCap;
-  bool left_to_others_ = false, ready_ = false;
-};
-
-// A list that grows to `most` and does not allocate while that is a few.
-template <typename T>
-class Many {
- public:
-  explicit Many(nfds_t most) : at_(reinterpret_cast<T*>(few_)) {
-    if (most > kFew) at_ = more_.emplace(most * sizeof(T)).template as<T>();
-  }
-  ~Many() {
-    while (count_ > 0) at_[--count_].~T();
-  }
-  Many(const Many&) = delete;
-  Many& operator=(const Many&) = delete;
-  /// Null when there was no memory.
-  template <typename... Arguments>
-  T* add(Arguments... arguments) {
-    return at_ == nullptr ? nullptr : new (at_ + count_++) T(arguments...);
-  }
-
- private:
-  static constexpr nfds_t kFew = 64;
-  alignas(T) std::byte few_[kFew * sizeof(T)];
-  std::optional<Scratch> more_;
-  T* at_;
-  nfds_t count_ = 0;
-};
-
-// One call of poll(). `copy` is what the kernel is asked, and answers.
+// One call of poll(). `copy` is what the kernel is asked, and answers; behind it is room for what
+// else is slept on.
 class MovedPoll {
  public:
   MovedPoll(pollfd* fds, pollfd* copy, nfds_t count, std::int64_t timeout_ns,
@@ -211,7 +132,7 @@ void MovedPoll::answer_moved(nfds_t i, Socket& s, Kernel kernel) {
     ask = false;
   }
   const int more = from_kernel ? copy_[i].revents & POLLPRI : 0;
-  fds_[i].revents = static_cast<short>(answer(fds_[i].fd, s, fds_[i].events, ask) | more);
+  fds_[i].revents = static_cast<short>(poll_answer(fds_[i].fd, s, fds_[i].events, ask) | more);
   if (!s.shared()) {  // it has gone back to TCP just now: the kernel answers what was asked
     copy_[i].events = fds_[i].events;
     (void)sys::poll(fds_ + i, 1, 0);
@@ -285,7 +206,7 @@ bool MovedPoll::there() {
   if (since_.handled()) return true;
   for (nfds_t i = 0; i < count_; ++i) {
     const Held s = held(i);
-    if (s && s->shared() && answer(fds_[i].fd, *s, fds_[i].events, false) != 0) return true;
+    if (s && s->shared() && poll_answer(fds_[i].fd, *s, fds_[i].events, false) != 0) return true;
     if (!s && fds_[i].fd >= 0 && set_moved(fds_[i].fd) && set_ready(fds_[i].fd)) return true;
   }
   return false;
@@ -319,10 +240,10 @@ bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
     // The kernel would go on saying so. It may be known only since the look at the doorbells just
     // now.
     copy_[i].fd = -1;
-    ready = answer(fds_[i].fd, *s, fds_[i].events, false) != 0;
+    ready = poll_answer(fds_[i].fd, *s, fds_[i].events, false) != 0;
   }
   if ((fds_[i].events & (POLLOUT | POLLWRNORM)) != 0 &&
-      answer(fds_[i].fd, *s, POLLOUT, false) == 0 && sends_tcp(*s) && !is_held_up(*s)) {
+      poll_answer(fds_[i].fd, *s, POLLOUT, false) == 0 && sends_tcp(*s) && !is_held_up(*s)) {
     copy_[i].events |= POLLOUT;
   }
   return ready;
@@ -345,8 +266,11 @@ bool MovedPoll::prepare_all(Many<Asleep>& asleep, bool* ready) {
 
 bool MovedPoll::sleep_in_kernel() {
   bool ready = false;
-  Many<Asleep> asleep(count_);
-  if (!prepare_all(asleep, &ready)) {
+  PacketSleep packets(carried_,
+                      count_ <= kOnStack ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
+  if (packets.has_come()) return false;
+  std::optional<Many<Asleep>> asleep(std::in_place, count_);
+  if (!prepare_all(*asleep, &ready)) {
     errno = ENOMEM;
     answered_ = -1;
     return false;
@@ -357,16 +281,20 @@ bool MovedPoll::sleep_in_kernel() {
   const std::int64_t left = deadline_ == kNoDeadline ? -1 : before_deadline;
   const std::int64_t most = drains_ ? 1'000'000 : longest_;
   const std::int64_t nap = most != kNoCap && (left < 0 || left > most) ? most : left;
-  if (carried_) leave_packets();
-  const int rc = sleep_(copy_, count_, nap);
+  const int rc = sleep_(copy_, count_ + packets.watch(copy_ + count_), nap);
   if (rc < 0) {
     answered_ = rc;
     return false;
   }
+  const bool fetches = rc > 0 && packets.ready(copy_ + count_);
+  if (fetches) {
+    asleep.reset();
+    (void)packets.fetch();
+  }
   bells_are_new_ = !drains_;  // none lay there when the thread went to sleep
   const int n = snapshot(0);
   if (n > 0 || (left >= 0 && monotonic_ns() >= deadline_)) answered_ = n;
-  return true;
+  return n > 0 || !fetches;  // else the wait goes on
 }
 
 // Nothing: look again.
@@ -390,8 +318,9 @@ std::optional<int> MovedPoll::wait(const Awaited& peers) {
 
 int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep) {
   std::optional<Scratch> scratch;
-  auto* copy = static_cast<pollfd*>(count <= kOnStack ? alloca(count * sizeof(pollfd)) : nullptr);
-  if (copy == nullptr) copy = scratch.emplace(count * sizeof(pollfd)).as<pollfd>();
+  const std::size_t bytes = (count + PacketSleep::kMost) * sizeof(pollfd);
+  auto* copy = static_cast<pollfd*>(count <= kOnStack ? alloca(bytes) : nullptr);
+  if (copy == nullptr) copy = scratch.emplace(bytes).as<pollfd>();
   if (copy != nullptr) return MovedPoll(fds, copy, count, timeout_ns, sleep).run();
   errno = ENOMEM;
   return -1;

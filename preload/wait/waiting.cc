@@ -1,5 +1,8 @@
 #include "wait/waiting.h"
 
+#include <poll.h>
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -10,10 +13,13 @@
 #include "clan/wait.h"
 #include "migrate/attach.h"
 #include "migrate/demote_end.h"
+#include "os/real.h"
 #include "os/signals.h"
 #include "os/sys.h"
+#include "os/timeout.h"
 #include "stream/ending.h"
 #include "stream/far_wait.h"
+#include "stream/memory.h"
 #include "wait/epoll_set.h"
 #include "wait/gather.h"
 #include "wait/kernel_wait.h"
@@ -72,12 +78,14 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
 // kernel's wait as the application called it.
 class Wait {
  public:
-  Wait(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, const KernelEpoll& sleep)
+  Wait(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, const KernelEpoll& sleep,
+       const sigset_t* mask)
       : epfd_(epfd),
         events_(events),
         most_(most),
         waits_(timeout_ns != 0),
         sleep_(sleep),
+        mask_(mask),
         deadline_(timeout_ns < 0 ? kNoDeadline
                                  : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)) {}
 
@@ -202,6 +210,8 @@ class Wait {
       errno = EINTR;
       return -1;
     }
+    PacketSleep packets(view_.carried(), PacketSleep::May::kFetch);
+    if (packets.has_come()) return kGoOn;
     SetSleep* prepared = nullptr;
     std::int64_t longest = kNoCap;
     {
@@ -215,17 +225,35 @@ class Wait {
     if (several_ && moved_) longest = std::min(longest, kOthersNs);
     const std::int64_t left = left_ns();
     const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
-    if (view_.carried()) leave_packets();
     *before = order_stamp() & PipeStamp::kTimeMask;
-    int n = sleep_prepared(prepared, [&] { return sleep_(events_, most_, nap); });
+    bool fetches = false, over = true;
+    int n = sleep_prepared(prepared, [&] {
+      return packets.watches() ? sleep_on_both(packets, nap, &fetches, &over)
+                               : sleep_(events_, most_, nap);
+    });
     if (n < 0) return n;
-    slept_ = true;
-    if (n > 0 || nap != left) {
+    if (fetches) (void)packets.fetch();
+    slept_ = n > 0 || !fetches || view_.any();
+    if (n > 0 || nap != left || !over) {
       *told = n;
       return kGoOn;
     }
     Guard guard;
     return gather(set, events_, most_, 0, *before);
+  }
+
+  // Sleeps on the set and on packets. `*fetches`: some have come; `*over`: the time is.
+  int sleep_on_both(const PacketSleep& packets, std::int64_t ns, bool* fetches, bool* over) {
+    pollfd both[1 + PacketSleep::kMost] = {{epfd_, POLLIN, 0}};
+    const nfds_t count = 1 + packets.watch(both + 1);
+    const int n = sleep_releasing(ns, [&](std::int64_t left) {
+      const timespec ts = as_timespec(left < 0 ? 0 : left);
+      return real().ppoll(both, count, left < 0 ? nullptr : &ts, mask_);
+    });
+    if (n <= 0) return n;
+    *over = false;
+    *fetches = packets.ready(both + 1);
+    return both[0].revents != 0 ? sleep_(events_, most_, 0) : 0;
   }
 
   std::int64_t left_ns() const {
@@ -240,6 +268,7 @@ class Wait {
   const int most_;
   const bool waits_;
   const KernelEpoll& sleep_;
+  const sigset_t* const mask_;
   const std::uint64_t deadline_;
   InUse use_;
   SpinView view_;
@@ -250,7 +279,7 @@ class Wait {
 }  // namespace
 
 int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns,
-                    const KernelEpoll& sleep) {
+                    const KernelEpoll& sleep, const sigset_t* mask) {
   if (!known_epoll(epfd) || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
   const std::uint64_t start = timeout_ns > 0 ? monotonic_ns() : 0;
   if (int n; wait_for_plain(epfd, events, most, timeout_ns, sleep, &n)) {
@@ -261,7 +290,7 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
       if (timeout_ns == 0) return 0;
     }
   }
-  Wait wait(epfd, events, most, timeout_ns, sleep);
+  Wait wait(epfd, events, most, timeout_ns, sleep, mask);
   return wait.run();
 }
 

@@ -1,6 +1,7 @@
 // epoll_wait(), as a loop over steps that only look.
 #pragma once
 
+#include <signal.h>
 #include <sys/epoll.h>
 
 #include <cstdint>
@@ -9,8 +10,9 @@
 
 namespace clan::preload {
 
-/// `sleep(events, most, ns)` is the kernel's wait as the application called it.
+/// `sleep(events, most, ns)` is the kernel's wait as the application called it, with the mask of
+/// signals `mask` if there is one.
 int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns,
-                    const KernelEpoll& sleep);
+                    const KernelEpoll& sleep, const sigset_t* mask = nullptr);
 
 }  // namespace clan::preload

@@ -372,6 +372,23 @@ TEST(EventQueue, ArmedDescriptorIsRefusedWhileEventsAreThere) {
   EXPECT_TRUE(queue.arm_fd());
 }
 
+TEST(EventQueue, DisarmedDescriptorIsNotRungAndIsRefusedTheNextTime) {
+  Context context = must(Context::create());
+  auto queue = must(EventQueue::create(context));
+  const auto event = must(queue.add_user(7));
+  pollfd p{must(queue.fd()), POLLIN, 0};
+  ASSERT_TRUE(queue.arm_fd_for_sleep());
+  queue.disarm_fd();
+  queue.post_user(event);
+  EXPECT_EQ(::poll(&p, 1, 0), 0);
+  EXPECT_FALSE(queue.arm_fd_for_sleep());
+  Event taken[2];
+  EXPECT_EQ(queue.poll(taken), 1u);
+  ASSERT_TRUE(queue.arm_fd_for_sleep());
+  queue.post_user(event);
+  EXPECT_EQ(::poll(&p, 1, 0), 1);
+}
+
 TEST(EventQueue, DescriptorMadeBeforeThePeerWasLinkedIsRungToo) {
   auto server = must(Context::create());
   auto queue = must(EventQueue::create(server));

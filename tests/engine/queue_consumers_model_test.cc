@@ -5,6 +5,7 @@
 // notice.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <string>
@@ -46,6 +47,8 @@ struct Options {
   bool opens = false;  ///< the first consumer asks for it, and sleeps on it
   bool hands_on = true;
   bool each_its_own_way = false;  ///< the second sleeps on the futex all the same
+  int consumers = 2;
+  bool withdraws = false;  ///< a consumer that has slept on the descriptor, before it looks
 };
 
 struct ConsumersModel {
@@ -74,7 +77,7 @@ struct ConsumersModel {
     model_restart(posted + 1);
   }
 
-  enum Step : std::uint64_t { kBegin, kLook, kTake, kSleep, kOnFutex, kOnFd };
+  enum Step : std::uint64_t { kBegin, kLook, kTake, kSleep, kOnFutex, kOnFd, kWithdraw };
 
   void take() const {
     model_await(unlocked);
@@ -103,6 +106,10 @@ struct ConsumersModel {
       model_restart(kLook);
     }
     if (step == kTake) return take();
+    if (step == kWithdraw) {
+      withdraw_consumer(lane);
+      model_restart(kLook);
+    }
     if (step == kLook) {  // EventQueueCore::any_pending()
       const bool any = pending.load(kRelaxed) != 0 || queue.root.load(kRelaxed) != 0;
       model_restart(any ? kTake : kSleep);
@@ -122,7 +129,7 @@ struct ConsumersModel {
     event_fd.store(0, kSeqCst);  // drain_eventfd()
     if (prepare_consumer(lane, pending, shm::kSleepsOnFd))
       model_futex_wait<std::uint32_t>(event_fd, 0);
-    model_restart(kLook);
+    model_restart(options.withdraws ? kWithdraw : kLook);
   }
 
   Report run(Options o) {
@@ -134,9 +141,10 @@ struct ConsumersModel {
       m.thread("producer", [this, &posts](auto posted) { produce(posts, posted); });
     }
     m.thread("consumer1", [this](auto step) { consume(options.opens, step); });
-    m.thread("consumer2", [this](auto step) { consume(false, step); });
-    m.at_end([this, events](const Model::End& end) {
-      return end.value(taken) == events ? std::string() : std::string("a consumer sleeps for ever");
+    if (options.consumers > 1) m.thread("consumer2", [this](auto step) { consume(false, step); });
+    const auto wanted = std::min(events, static_cast<std::size_t>(options.consumers));
+    m.at_end([this, wanted](const Model::End& end) {
+      return end.value(taken) == wanted ? std::string() : std::string("a consumer sleeps for ever");
     });
     return m.run();
   }
@@ -159,6 +167,14 @@ TEST(QueueConsumers, LoseNoEventWhenOneOfThemMakesTheDescriptor) {
   expect_safe(consumers({.posts = {{5, 6}}, .opens = true}));
 }
 
+TEST(QueueConsumers, LoseNoEventWhereTheOnlyOneWithdraws) {
+  expect_safe(consumers({.fd = 7, .consumers = 1, .withdraws = true}));
+  expect_safe(consumers({.posts = {{5, 6}}, .fd = 7, .consumers = 1, .withdraws = true}));
+}
+
+TEST(QueueConsumersBroken, WouldLoseOneIfOneOfTwoWithdrew) {
+  EXPECT_TRUE(consumers({.posts = {{5, 6}}, .fd = 7, .withdraws = true}).failed);
+}
 TEST(QueueConsumersBroken, WouldLoseOneIfNobodyWasToldOfWhatIsLeft) {
   EXPECT_TRUE(consumers({.hands_on = false}).failed);
 }

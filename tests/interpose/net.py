@@ -2,9 +2,10 @@
 """Connections between two hosts under `clan run --net`: network namespaces joined by a veth pair,
 with nothing else shared.
 
-    net.py CLAN PEER HOSTS [CASE...]
+    net.py CLAN PEER SLEEPERS HOSTS [CASE...]
 
-PEER is net_peer.py, HOSTS the folder of hosts.py, which makes the namespaces. Each case is run with
+PEER is net_peer.py, SLEEPERS the program of net_sleepers.cc, HOSTS the folder of hosts.py, which
+makes the namespaces. Each case is run with
 both ends under `clan run --net`, and has to have moved; and, where that is asked for, with one end
 that may not, and has to be right by TCP. Exit code 77: not root, or no `ip`.
 """
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 
-CLAN, PEER, HOSTS = sys.argv[1:4]
+CLAN, PEER, SLEEPERS, HOSTS = sys.argv[1:5]
 sys.path.insert(0, HOSTS)
 import hosts as made  # noqa: E402
 
@@ -103,6 +104,23 @@ def streams(names):
         right(names, case, 1)
     for seed in range(4):
         right(names, "at_once", seed, moves=None)
+
+
+def sleepers(names):
+    """Threads that sleep for packets: alone, several, under signals, cancelled."""
+    for seed in range(2):
+        server = under(names[0], OFF, SLEEPERS, "serve", PORT)
+        client = None
+        try:
+            expect(server.stdout.readline() == "ready\n", "the server has not begun", server)
+            client = under(names[1], OFF, SLEEPERS, "ask", SERVER, PORT, str(seed))
+            for child in (client, server):
+                text = child.communicate(timeout=120)[0]
+                expect(child.returncode == 0 and "right" in text, f"it says {text!r}", client,
+                       server)
+                expect(said(child).count(MOVED) >= 4, "connections have not moved", client, server)
+        finally:
+            kill_all(server, client)
 
 
 def going_back(names):
@@ -345,8 +363,8 @@ def redis_server(names):
             for line in server.stdout:
                 if "Ready to accept" in line:
                     break
-            client = under(names[1], OFF, sys.executable, "-B", __file__, CLAN, PEER, HOSTS,
-                           "--redis", SERVER, "7379")
+            client = under(names[1], OFF, sys.executable, "-B", __file__, CLAN, PEER, SLEEPERS,
+                           HOSTS, "--redis", SERVER, "7379")
             text = client.communicate(timeout=100)[0]
             expect(client.returncode == 0 and "right" in text, f"redis: {text}", client, server)
             expect(MOVED in said(client) and MOVED in said(server), "redis has not moved", client,
@@ -395,16 +413,16 @@ def settings(_):
         raise Failed(f"CLAN_NET=perhaps: {done.returncode} {done.stderr}")
 
 
-CASES = (settings, streams, going_back, encrypted, one_end, lossy, killed, shown, af_clan,
+CASES = (settings, streams, sleepers, going_back, encrypted, one_end, lossy, killed, shown, af_clan,
          af_clan_keys, af_clan_cut, redis_server, iperf3, cut)
 
 
 def main():
-    if sys.argv[4:5] == ["--redis"]:
-        return redis_client(sys.argv[5], int(sys.argv[6]))
+    if sys.argv[5:6] == ["--redis"]:
+        return redis_client(sys.argv[6], int(sys.argv[7]))
     if not made.possible():
         return 77
-    wanted = sys.argv[4:]
+    wanted = sys.argv[5:]
     for case in CASES:
         if wanted and case.__name__ not in wanted:
             continue

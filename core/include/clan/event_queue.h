@@ -77,6 +77,10 @@ class CLAN_EXPORT EventQueue {
   bool arm_fd();
   /// The same for a thread that is going to call sleep().
   bool arm_fd_for_sleep();
+  /// For a thread that has armed the descriptor, has woken and is about to take events: those that
+  /// come until it arms again do not make the descriptor readable. Only where no other thread
+  /// sleeps on the queue.
+  void disarm_fd();
   /// For a thread that sleeps elsewhere, as in epoll_wait(), and fetches packets of other hosts
   /// itself, so that one wakes it and not the context's driver thread first: a descriptor that is
   /// readable while such packets have come. It sleeps on this one beside fd(), after arm_packets()

@@ -1,24 +1,11 @@
 #include "carrier/node.h"
 
-#include <arpa/inet.h>
-#include <clan/clock.h>
-#include <clan/socket_face.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <string>
-#include <string_view>
-#include <utility>
-
-#include "preload/carrier/two_hosts.h"
 
 namespace clan::preload {
 namespace {
-
-using namespace socket_face;
 
 TEST(CarrierNode, WithoutAKeyThereIsNone) {
   ContextOptions options;
@@ -27,138 +14,6 @@ TEST(CarrierNode, WithoutAKeyThereIsNone) {
   auto node = Node::start(options, calls);
   ASSERT_FALSE(node);
   EXPECT_NE(std::string(node.error().what).find("key"), std::string::npos) << node.error().what;
-}
-
-constexpr std::uint64_t kPatienceNs = 10'000'000'000;
-
-template <typename Is>
-bool becomes(Is&& is) {
-  const std::uint64_t until = monotonic_ns() + kPatienceNs;
-  const timespec nap{0, 100'000};
-  while (!is() && monotonic_ns() < until) ::nanosleep(&nap, nullptr);
-  return is();
-}
-
-const CarrierCalls kProgramsCalls{
-    .ring = [](void* rings) { ++*static_cast<std::atomic<int>*>(rings); },
-    .may_switch = [](void*) { return true; },
-    .park = [](void*) {},
-    .comes_back = [](void*) {},
-    .answer = [](void*) {},
-    .lost = [](void*) {},
-};
-
-// Two carriers of this process over loopback; the test is both programs. They live as long as the
-// process, as they do in a program.
-class CarrierNodes : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const ContextOptions options = options_of_two_hosts();
-    CarrierNames names;
-    ::inet_pton(AF_INET6, "::ffff:127.0.0.1", &names.local.address);
-    names.remote = names.local;
-    names.local.port = static_cast<std::uint16_t>(::getpid() & 0x7fff);
-    names.remote.port = 80;
-    for (End& end : ends_) {
-      auto node = Node::start(options, kProgramsCalls);
-      ASSERT_TRUE(node) << node.error().message();
-      end.node = *node;
-    }
-    ends_[1].carried = ends_[1].node->await({names.remote, names.local}, &ends_[1].rings);
-    ends_[0].carried = ends_[0].node->dial(names, &ends_[0].rings);
-    ASSERT_TRUE(ends_[0].carried != nullptr && ends_[1].carried != nullptr);
-    for (End& end : ends_) {
-      ASSERT_TRUE(becomes([&] { return end.node->stage(*end.carried) == CarrierStage::kMet; }));
-      auto pipe = Pipe::create(kMemfdName, 64 * 1024, 0);
-      ASSERT_TRUE(pipe);
-      auto other = pipe->at_other_end();
-      ASSERT_TRUE(other);
-      end.pipe = std::move(*pipe);
-      ASSERT_TRUE(end.carried->attach(std::move(*other)));
-      add(end, kAttached);
-      end.carried->pump();
-    }
-    for (End& end : ends_) {
-      ASSERT_TRUE(becomes([&] { return (other_state(end) & kAttached) != 0; }));
-      add(end, kSending);
-      end.carried->pump();
-    }
-    for (End& end : ends_) ASSERT_TRUE(becomes([&] { return (other_state(end) & kSending) != 0; }));
-  }
-  void TearDown() override {
-    for (End& end : ends_) {
-      if (end.carried == nullptr) continue;
-      add(end, kClosed);
-      end.carried->pump();
-      end.node->release(*end.carried);
-      end.node->finish(2000);
-    }
-  }
-  struct End {
-    Node* node = nullptr;
-    Carried* carried = nullptr;
-    Pipe pipe;
-    std::atomic<int> rings{0};
-  };
-  static void add(End& end, std::uint64_t bits) {
-    end.pipe.my_face().words[kState].fetch_or(bits, std::memory_order_acq_rel);
-  }
-  static std::uint64_t other_state(const End& end) {
-    return end.pipe.peer_face().words[kState].load(std::memory_order_acquire);
-  }
-  static void send(End& end, std::string_view text) {
-    const iovec io{const_cast<char*>(text.data()), text.size()};
-    ASSERT_EQ(end.pipe.send(&io, 1).bytes, text.size());
-    end.carried->pump();
-  }
-  static std::string receive(End& end) {
-    std::string text(100, 0);
-    const iovec io{text.data(), text.size()};
-    text.resize(end.pipe.receive(&io, 1, false).bytes);
-    return text;
-  }
-  End ends_[2];
-};
-
-// Of 200 round trips the carriers' threads may take some: on a busy machine a thread that looks is
-// off its processor now and then.
-TEST_F(CarrierNodes, AThreadThatLooksTakesWhatHasComeItself) {
-  int taken = 0;
-  const auto look_until = [&](End& end) {
-    const std::uint64_t until = monotonic_ns() + kPatienceNs;
-    while (end.pipe.seems_empty() && monotonic_ns() < until) taken += end.node->look();
-  };
-  for (int i = 0; i < 200; ++i) {
-    send(ends_[0], "question");
-    look_until(ends_[1]);
-    ASSERT_EQ(receive(ends_[1]), "question");
-    send(ends_[1], "answer");
-    look_until(ends_[0]);
-    ASSERT_EQ(receive(ends_[0]), "answer");
-  }
-  EXPECT_GT(taken, 0);
-}
-
-TEST_F(CarrierNodes, WhenAThreadThatHasLookedSleepsItIsRung) {
-  for (int i = 0; i < 20; ++i) {
-    for (int k = 0; k < 50; ++k) (void)ends_[1].node->look();
-    const int rings = ends_[1].rings;
-    ASSERT_TRUE(ends_[1].pipe.want_data());
-    ends_[1].node->leave();
-    send(ends_[0], "question");
-    ASSERT_TRUE(becomes([&] { return ends_[1].rings > rings; }));
-    ASSERT_EQ(receive(ends_[1]), "question");
-  }
-}
-
-TEST_F(CarrierNodes, AThreadThatHasLookedAndDoesSomethingElseMissesNothing) {
-  for (int i = 0; i < 20; ++i) {
-    ASSERT_TRUE(ends_[1].pipe.want_data());
-    for (int k = 0; k < 50; ++k) (void)ends_[1].node->look();
-    send(ends_[0], "question");
-    ASSERT_TRUE(becomes([&] { return !ends_[1].pipe.seems_empty(); }));
-    ASSERT_EQ(receive(ends_[1]), "question");
-  }
 }
 
 }  // namespace

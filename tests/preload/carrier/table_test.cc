@@ -16,7 +16,8 @@ TEST(CarrierTable, HasEveryCallAndItsVersion) {
   EXPECT_NE(table->dial, nullptr);
   EXPECT_NE(table->await, nullptr);
   EXPECT_NE(table->look, nullptr);
-  EXPECT_NE(table->leave, nullptr);
+  EXPECT_NE(table->begin_sleep, nullptr);
+  EXPECT_NE(table->end_sleep, nullptr);
   EXPECT_NE(table->after_fork, nullptr);
 }
 

@@ -35,7 +35,9 @@ TEST(FarWait, OfACarriedOneKnowsNothingOfTheOtherEnd) {
   EXPECT_EQ(peer.cpu, 0);
   EXPECT_FALSE(peer.slept);
   EXPECT_FALSE(fetch_for(s)) << "without a carrier nothing has come";
-  leave_packets_of(s);
+  PacketSleep sleep(is_carried(s), PacketSleep::May::kFetch);
+  EXPECT_FALSE(sleep.has_come());
+  EXPECT_FALSE(sleep.watches()) << "there is nothing to watch";
   s.far.store(nullptr);
 }
 

@@ -1,0 +1,45 @@
+// PacketDuty: which thread of this process fetches packets while threads of the program sleep.
+//
+//   nobody sleeps, or many do        the carrier's thread, and it rings for those whose bytes come
+//   one sleeps, and does so often    that one: it has the sockets in what it sleeps on, so that a
+//                                    packet wakes one thread; the carrier's thread keeps out
+//   it is awake for a moment         nobody: it is back within 2 ms, or the carrier's thread takes
+//                                    over
+//
+// A thread may leave its sleep without a word: a signal handler that jumps away, a thread that is
+// cancelled. So a duty that is not renewed lasts for 2 ms, however long the sleep. A thread that
+// sleeps longer has the sockets in its set all the same, and wakes together with the carrier's.
+//
+// Under the node's lock. Times are those of monotonic_ns().
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <unordered_set>
+
+namespace clan::preload {
+
+class PacketDuty {
+ public:
+  /// How far apart two sleeps are of a thread that does so often, and how long a duty lasts.
+  static constexpr std::uint64_t kLastsNs = 2'000'000;
+
+  /// A thread goes to sleep. True: it fetches packets.
+  bool begin(pid_t thread, bool may_fetch, std::uint64_t now);
+  /// It has slept. True: it had the duty.
+  bool end(pid_t thread);
+  /// The carrier's thread need not fetch any.
+  bool is_seen_to(std::uint64_t now) const;
+  /// Threads sleep, and none of them fetches.
+  bool is_wanted() const { return fetcher_ == 0 && !sleepers_.empty(); }
+  /// The carrier's thread fetches them from now on.
+  void take();
+
+ private:
+  pid_t fetcher_ = 0;
+  std::uint64_t begun_ns_ = 0;          ///< when a thread fell asleep that had the duty, or might
+  std::unordered_set<pid_t> sleepers_;  ///< the others
+};
+
+}  // namespace clan::preload

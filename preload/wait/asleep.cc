@@ -1,0 +1,46 @@
+#include "wait/asleep.h"
+
+#include <poll.h>
+
+#include <cstdint>
+
+#include "os/sock_diag.h"
+#include "state/fd_table.h"
+#include "stream/doorbell.h"
+#include "stream/held_up.h"
+#include "stream/poll_tcp.h"
+#include "stream/readiness.h"
+#include "stream/tcp_prefix.h"
+#include "wait/epoll_set.h"
+#include "wait/set_sleep.h"
+
+namespace clan::preload {
+
+short poll_answer(int fd, Socket& s, short events, bool look) {
+  short ready = readiness(fd, s, look);
+  if ((ready & POLLIN) != 0) ready |= POLLRDNORM;
+  if ((ready & POLLOUT) != 0) ready |= POLLWRNORM;
+  return static_cast<short>(ready & (events | kAlways));
+}
+
+Asleep::Asleep(int fd, short events) : held_(hold(fd)) {
+  if (!held_ && known_epoll(fd)) {
+    bool sleeps = true;
+    set_ = set_prepare_sleep(fd, &sleeps, &longest_);
+    ready_ = !sleeps;
+  } else if (held_ && held_->shared()) {
+    left_to_others_ = doorbells_waiting(*held_) && !look_at_kernel(fd, *held_);
+    sleeper_.emplace(*held_, (events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0,
+                     (events & (POLLOUT | POLLWRNORM)) != 0);
+    const bool sleeps = prepare_sleep(*held_, events);
+    if ((events & (POLLOUT | POLLWRNORM)) != 0 && waits_for_shared_reader(*held_))
+      longest_ = kSharedReaderNs;
+    if (const std::int64_t nap = nap_beside_ringer(*held_); nap >= 0) longest_ = nap;
+    ready_ = (!sleeps || !held_->pipe.seems_empty()) && poll_answer(fd, *held_, events, false) != 0;
+    // A doorbell for room does not come before the bytes of TCP have been read.
+    if (is_held_up(*held_) || (reads_tcp(*held_) && (events & (POLLOUT | POLLWRNORM)) != 0))
+      longest_ = kHeldUpNs;
+  }
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,76 @@
+// What a poll() that sleeps has said for each of its descriptors: that a thread waits there and
+// wants to be rung, until it has slept.
+#pragma once
+
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <optional>
+
+#include "os/scratch.h"
+#include "os/sock_diag.h"
+#include "state/fd_table.h"
+#include "stream/sleeper.h"
+#include "wait/look.h"
+#include "wait/set_sleep.h"
+
+namespace clan::preload {
+
+/// What poll() tells without being asked.
+constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
+
+/// What poll() says of a socket that has moved. `look`: at the kernel, too.
+short poll_answer(int fd, Socket& s, short events, bool look);
+
+/// One descriptor: a socket that has moved, or an epoll set with such sockets in it.
+class Asleep {
+ public:
+  Asleep(int fd, short events);
+  ~Asleep() { set_awake(set_); }
+  Asleep(const Asleep&) = delete;
+  Asleep& operator=(const Asleep&) = delete;
+  bool ready() const { return ready_; }
+  /// Doorbells lie in TCP that somebody else sleeps for.
+  bool left_to_others() const { return left_to_others_; }
+  /// For how many ns the kernel may be left to tell of it.
+  std::int64_t longest() const { return longest_; }
+  /// Null if it is no socket that has moved.
+  Socket* socket() const { return sleeper_ ? held_.get() : nullptr; }
+
+ private:
+  Held held_;
+  std::optional<Sleeper> sleeper_;
+  SetSleep* set_ = nullptr;
+  std::int64_t longest_ = kNoCap;
+  bool left_to_others_ = false, ready_ = false;
+};
+
+/// A list that grows to `most` and does not allocate while that is a few.
+template <typename T>
+class Many {
+ public:
+  explicit Many(nfds_t most) : at_(reinterpret_cast<T*>(few_)) {
+    if (most > kFew) at_ = more_.emplace(most * sizeof(T)).template as<T>();
+  }
+  ~Many() {
+    while (count_ > 0) at_[--count_].~T();
+  }
+  Many(const Many&) = delete;
+  Many& operator=(const Many&) = delete;
+  /// Null when there was no memory.
+  template <typename... Arguments>
+  T* add(Arguments... arguments) {
+    return at_ == nullptr ? nullptr : new (at_ + count_++) T(arguments...);
+  }
+
+ private:
+  static constexpr nfds_t kFew = 64;
+  alignas(T) std::byte few_[kFew * sizeof(T)];
+  std::optional<Scratch> more_;
+  T* at_;
+  nfds_t count_ = 0;
+};
+
+}  // namespace clan::preload
