@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
@@ -33,6 +32,7 @@
 #include "stream/poll_tcp.h"
 #include "stream/ring.h"
 #include "stream/sleeper.h"
+#include "stream/step.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -98,176 +98,231 @@ ssize_t receive_after_close(Socket& s, const iovec* buffers, int count, bool pee
   return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
 }
 
+// One call of recv(), as a loop over steps.
+class Receiving {
+ public:
+  Receiving(int fd, Socket& s, const iovec* buffers, int count, int flags)
+      : fd_(fd),
+        s_(s),
+        buffers_(buffers),
+        count_(count),
+        flags_(flags),
+        wanted_(total(buffers, count)),
+        peek_((flags & MSG_PEEK) != 0),
+        // relaxed: a setting
+        target_((flags & MSG_WAITALL) != 0
+                    ? wanted_
+                    : std::min(wanted_, static_cast<std::size_t>(
+                                            s.low_water.load(std::memory_order_relaxed)))) {}
+
+  ssize_t run() {
+    for (;;) {
+      Step step = from_front();
+      if (step.goes_on()) step = look_behind();
+      if (step.goes_on()) step = leaves_and_ends();
+      if (step.goes_on()) step = wait();
+      if (step.is_answer()) return step.answer();
+    }
+  }
+
+ private:
+  Step all() const { return Step::over(static_cast<ssize_t>(got_)); }
+  /// What there is, or -1 with errno.
+  Step failed_with() const { return got_ > 0 ? all() : Step::over(-1); }
+  std::uint64_t until() {
+    return deadline_ != 0 ? deadline_ : deadline_ = deadline_of(fd_, SO_RCVTIMEO);
+  }
+  bool may_not_wait() const { return (flags_ & MSG_DONTWAIT) != 0 || is_nonblocking(fd_, s_); }
+
+  // Another process keeps us from the bytes.
+  Step held_up() {
+    const bool waits = !may_not_wait() && (got_ == 0 || got_ < target_);
+    if (!waits) note_held_up(s_);
+    if (waits && nap_in_call(fd_, s_, got_, until(), since_)) return Step::again();
+    if (!waits) errno = EAGAIN;
+    return failed_with();
+  }
+
+  // Bytes: of the kernel where it has all of them, else TCP's and then the pipe's.
+  Step from_front() {
+    if (peek_) got_ = 0;  // all of it again
+    // One that has gone and never sent through the pipe.
+    if (reads_tcp(s_) && (state_of(s_.theirs()) & (kGone | kSending)) == kGone)
+      (void)came_back(fd_, s_);
+    tcp_is_peeked_ = false;
+    if (s_.reads_kernel()) return from_kernel();
+    if (!s_.has_drained()) {
+      const Step step = from_tcp();
+      if (!step.goes_on()) return step;
+    }
+    if (s_.has_drained() || tcp_is_peeked_ || s_.kernel_end || s_.kernel_error) return from_pipe();
+    return Step::next();
+  }
+
+  Step from_kernel() {
+    tell_sets(s_);
+    Part part(buffers_, count_, got_);
+    msghdr message = got_ > 0 ? message_of(part.buffers, part.count) : message_of(buffers_, count_);
+    // the kernel would start it anew
+    const bool timed = deadline_ != 0 && deadline_ != kNoDeadline;
+    const int more =
+        discarding(buffers_, count_) | (timed || (got_ >= target_ && got_ > 0) ? MSG_DONTWAIT : 0);
+    const Disturbed here;
+    const ssize_t n = real().recvmsg(fd_, &message, flags_ | more);
+    const ssize_t read = std::max<ssize_t>(n, 0);
+    if (!timed || peek_ || (n < 0 && errno != EAGAIN) || got_ + read >= target_)
+      return Step::over(got_ > 0 ? static_cast<ssize_t>(got_) + read : n);
+    if (n == 0) return all();
+    if (n > 0) {
+      got_ += static_cast<std::size_t>(n);
+    } else if (sleep_for_bytes(fd_, s_, true, deadline_, since_) < 0) {
+      return failed_with();
+    }
+    return Step::again();
+  }
+
+  Step from_tcp() {
+    Part part(buffers_, count_, got_);
+    const ssize_t n = receive_from_tcp(fd_, s_, part.buffers, part.count, flags_, &tcp_is_peeked_);
+    if (n > 0) {
+      got_ += static_cast<std::size_t>(n);
+      give_up_on_peer(fd_, s_);
+      if (got_ == wanted_ || (peek_ && !tcp_is_peeked_ && got_ >= target_)) return all();
+      // What lies behind it in the pipe belongs to the same answer.
+      if (!peek_) return Step::again();
+    }
+    if (s_.reads_kernel()) return Step::again();
+    if (n < 0 && errno == EBUSY) return held_up();
+    return n < 0 && errno != EAGAIN ? failed_with() : Step::next();
+  }
+
+  Step from_pipe() {
+    if (s_.kernel_end || s_.kernel_error) [[unlikely]]
+      s_.pipe.writer_has_gone();
+    Pipe::Done done;
+    bool rings = false;
+    if (got_ == 0) {
+      done = receive_by_pipe(s_, buffers_, count_, peek_, &rings);
+    } else {
+      Part part(buffers_, count_, got_);
+      done = receive_by_pipe(s_, part.buffers, part.count, peek_, &rings);
+    }
+    if (rings) ring_doorbell(fd_, s_);
+    if (s_.pipe.is_large()) [[unlikely]]
+      owe_memory(fd_, s_, s_.pipe.seems_empty());
+    got_ += done.bytes;
+    if (done.err == EBUSY) return held_up();
+    if (failed(done)) return failed_with();
+    if (got_ > 0 && got_ >= target_) {
+      // The rest may be TCP's again, and belongs to the same answer.
+      const bool rest = got_ != wanted_ && !peek_ && (state_of(s_.theirs()) & kGone) != 0;
+      return rest && came_back(fd_, s_) ? Step::again() : all();
+    }
+    if (wanted_ == 0 && s_.pipe.front() == PipeFront::kBytes) return all();
+    return Step::next();
+  }
+
+  // There are none, or not enough.
+  Step look_behind() {
+    if (s_.shut_read.load(std::memory_order_relaxed)) return all();
+    if (got_ > 0 && got_ >= target_) return all();
+    if (!peek_ || got_ == 0) return Step::next();
+    // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there
+    // already.
+    const bool over = s_.kernel_end || s_.kernel_error || s_.pipe.front() == PipeFront::kBroken;
+    const Disturbed here;
+    if (over || since_.handled() || may_not_wait() || time_left_ms(until(), -1) == 0 ||
+        real().poll(nullptr, 0, 1) < 0) {
+      return all();
+    }
+    look_at_kernel(fd_, s_);
+    return Step::again();
+  }
+
+  Step leaves_and_ends() {
+    leaves_ = false;
+    switch (s_.pipe.front()) {
+      case PipeFront::kBytes:
+        if (s_.has_drained() && wanted_ > 0) return Step::again();
+        break;  // TCP's come first, and are on their way
+      case PipeFront::kEnd:
+        if (s_.has_drained()) return all();
+        break;
+      case PipeFront::kLeave:
+        leaves_ = true;
+        look_at_kernel(fd_, s_);
+        if (came_back(fd_, s_)) return Step::again();
+        break;
+      case PipeFront::kBroken:
+        if (got_ == 0) errno = ECONNRESET;
+        return failed_with();
+      default: break;
+    }
+    if (s_.kernel_end || s_.kernel_error) {
+      if (s_.pipe.front() == PipeFront::kBytes) return Step::again();  // written before it went
+      return got_ > 0 ? all() : Step::over(ended(s_));
+    }
+    return may_not_wait() ? without_waiting() : Step::next();
+  }
+
+  Step without_waiting() {
+    if (got_ > 0) return all();
+    if (check_due(s_)) {
+      look_at_kernel(fd_, s_);
+      if (s_.kernel_end || s_.kernel_error) return Step::again();
+      if (!leaves_ && s_.pipe.front() != PipeFront::kNothing) return Step::again();
+    }
+    errno = EAGAIN;
+    return Step::over(-1);
+  }
+
+  // Spins as long as it pays, then sleeps in the kernel.
+  Step wait() {
+    int woken = 0;
+    auto sleep = [&] { return sleep_once(&woken); };
+    wait_for(
+        leaves_ || reads_tcp(s_) ? nullptr : &s_.receive_wait, s_, since_, awaited_of(s_),
+        [&] { return !s_.pipe.seems_empty(); }, sleep);
+    if (woken >= 0) return Step::again();
+    if (got_ > 0 || errno != EBADF || reads_tcp(s_)) return failed_with();
+    return Step::over(receive_after_close(s_, buffers_, count_, peek_));
+  }
+
+  bool sleep_once(int* woken) {
+    const Undisturbed again;
+    if (doorbells_waiting(s_)) take_doorbells(fd_, s_);  // that may_lie()
+    {
+      Sleeper sleeper(s_, true, false);
+      if (!s_.pipe.want_data() && !reads_tcp(s_) && !leaves_) return false;
+      *woken = sleep_for_bytes(fd_, s_, got_ > 0, until(), since_);
+      s_.pipe.fetch_ahead();
+    }
+    if (*woken == kFetched) return !s_.pipe.seems_empty();
+    if (*woken > 0 && may_lie(s_)) return true;
+    if (*woken >= 0) *woken > 0 ? take_doorbells(fd_, s_) : look_at_kernel(fd_, s_);
+    return true;
+  }
+
+  const Undisturbed undisturbed_;
+  SinceEntry since_;
+  const int fd_;
+  Socket& s_;
+  const iovec* const buffers_;
+  const int count_;
+  const int flags_;
+  const std::size_t wanted_;
+  const bool peek_;
+  const std::size_t target_;  ///< bytes that make a blocking call return
+  std::size_t got_ = 0;
+  std::uint64_t deadline_ = 0;  ///< of SO_RCVTIMEO, from the first sleep on, for all of the call
+  bool tcp_is_peeked_ = false;
+  bool leaves_ = false;  ///< the other end's last record says that it goes back to TCP
+};
+
 }  // namespace
 
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags) {
-  const Undisturbed undisturbed;
-  SinceEntry since;
-  const std::size_t wanted = total(buffers, count);
-  const bool peek = (flags & MSG_PEEK) != 0;
-  // How many make a blocking call return.
-  const std::size_t target =
-      (flags & MSG_WAITALL) != 0
-          ? wanted
-          : std::min(wanted, static_cast<std::size_t>(s.low_water.load(std::memory_order_relaxed)));
-  std::size_t got = 0;
-  std::uint64_t deadline = 0;  ///< of SO_RCVTIMEO, from the first sleep on, for the call as a whole
-  auto until = [&] { return deadline != 0 ? deadline : deadline = deadline_of(fd, SO_RCVTIMEO); };
-  // Another process keeps us from the bytes: the answer for now, if it is not to be waited for.
-  auto held_up = [&]() -> std::optional<ssize_t> {
-    const bool waits =
-        (flags & MSG_DONTWAIT) == 0 && !is_nonblocking(fd, s) && (got == 0 || got < target);
-    if (!waits) note_held_up(s);
-    if (waits && nap_in_call(fd, s, got, until(), since)) return std::nullopt;
-    if (!waits) errno = EAGAIN;
-    return got > 0 ? static_cast<ssize_t>(got) : -1;
-  };
-  for (;;) {
-    if (peek) got = 0;  // all of it again
-    // One that has gone and never sent through the pipe.
-    if (reads_tcp(s) && (state_of(s.theirs()) & (kGone | kSending)) == kGone)
-      (void)came_back(fd, s);
-    bool tcp_is_peeked = false;
-    if (s.reads_kernel()) {
-      tell_sets(s);
-      Part part(buffers, count, got);
-      msghdr message = got > 0 ? message_of(part.buffers, part.count) : message_of(buffers, count);
-      // the kernel would start it anew
-      const bool timed = deadline != 0 && deadline != kNoDeadline;
-      const int more =
-          discarding(buffers, count) | (timed || (got >= target && got > 0) ? MSG_DONTWAIT : 0);
-      const Disturbed here;
-      const ssize_t n = real().recvmsg(fd, &message, flags | more);
-      if (!timed || peek || (n < 0 && errno != EAGAIN) || got + std::max<ssize_t>(n, 0) >= target) {
-        return got > 0 ? static_cast<ssize_t>(got) + std::max<ssize_t>(n, 0) : n;
-      }
-      if (n == 0) return static_cast<ssize_t>(got);
-      if (n > 0) {
-        got += static_cast<std::size_t>(n);
-      } else if (sleep_for_bytes(fd, s, true, deadline, since) < 0) {
-        return got > 0 ? static_cast<ssize_t>(got) : -1;
-      }
-      continue;
-    }
-    if (!s.has_drained()) {
-      Part part(buffers, count, got);
-      const ssize_t n = receive_from_tcp(fd, s, part.buffers, part.count, flags, &tcp_is_peeked);
-      if (n > 0) {
-        got += static_cast<std::size_t>(n);
-        give_up_on_peer(fd, s);
-        if (got == wanted || (peek && !tcp_is_peeked && got >= target))
-          return static_cast<ssize_t>(got);
-        if (!peek) continue;  // what lies behind it in the pipe belongs to the same answer
-      }
-      if (s.reads_kernel()) continue;
-      if (n < 0 && errno == EBUSY) {
-        if (const auto answer = held_up()) return *answer;
-        continue;
-      }
-      if (n < 0 && errno != EAGAIN) return got > 0 ? static_cast<ssize_t>(got) : -1;
-    }
-    if (s.has_drained() || tcp_is_peeked || s.kernel_end || s.kernel_error) {
-      if (s.kernel_end || s.kernel_error) [[unlikely]]
-        s.pipe.writer_has_gone();
-      Pipe::Done done;
-      bool rings = false;
-      if (got == 0) {
-        done = receive_by_pipe(s, buffers, count, peek, &rings);
-      } else {
-        Part part(buffers, count, got);
-        done = receive_by_pipe(s, part.buffers, part.count, peek, &rings);
-      }
-      if (rings) ring_doorbell(fd, s);
-      if (s.pipe.is_large()) [[unlikely]]
-        owe_memory(fd, s, s.pipe.seems_empty());
-      got += done.bytes;
-      if (done.err == EBUSY) {
-        if (const auto answer = held_up()) return *answer;
-        continue;
-      }
-      if (failed(done)) return got > 0 ? static_cast<ssize_t>(got) : -1;
-      if (got > 0 && got >= target) {
-        // The rest may be TCP's again, and belongs to the same answer.
-        if (got == wanted || peek || (state_of(s.theirs()) & kGone) == 0 || !came_back(fd, s)) {
-          return static_cast<ssize_t>(got);
-        }
-        continue;
-      }
-      if (wanted == 0 && s.pipe.front() == PipeFront::kBytes) return 0;
-    }
-    if (s.shut_read.load(std::memory_order_relaxed)) return static_cast<ssize_t>(got);
-    if (got > 0 && got >= target) return static_cast<ssize_t>(got);
-    if (peek && got > 0) {
-      // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there
-      // already.
-      const bool over = s.kernel_end || s.kernel_error || s.pipe.front() == PipeFront::kBroken;
-      const Disturbed here;
-      if (over || since.handled() || (flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s) ||
-          time_left_ms(until(), -1) == 0 || real().poll(nullptr, 0, 1) < 0) {
-        return static_cast<ssize_t>(got);
-      }
-      look_at_kernel(fd, s);
-      continue;
-    }
-    bool leaves = false;
-    switch (s.pipe.front()) {
-      case PipeFront::kBytes:
-        if (s.has_drained() && wanted > 0) continue;
-        break;  // TCP's come first, and are on their way
-      case PipeFront::kEnd:
-        if (s.has_drained()) return static_cast<ssize_t>(got);
-        break;
-      case PipeFront::kLeave:
-        leaves = true;
-        look_at_kernel(fd, s);
-        if (came_back(fd, s)) continue;
-        break;
-      case PipeFront::kBroken:
-        if (got > 0) return static_cast<ssize_t>(got);
-        errno = ECONNRESET;
-        return -1;
-      default: break;
-    }
-    if (s.kernel_end || s.kernel_error) {
-      if (s.pipe.front() == PipeFront::kBytes) continue;  // written before it went
-      return got > 0 ? static_cast<ssize_t>(got) : ended(s);
-    }
-    if ((flags & MSG_DONTWAIT) != 0 || is_nonblocking(fd, s)) {
-      if (got > 0) return static_cast<ssize_t>(got);
-      if (check_due(s)) {
-        look_at_kernel(fd, s);
-        if (s.kernel_end || s.kernel_error) continue;
-        if (!leaves && s.pipe.front() != PipeFront::kNothing) continue;
-      }
-      errno = EAGAIN;
-      return -1;
-    }
-    // Wait: spin as long as it pays, then sleep in the kernel.
-    int woken = 0;
-    auto sleep = [&] {
-      const Undisturbed again;
-      if (doorbells_waiting(s)) take_doorbells(fd, s);  // that may_lie()
-      {
-        Sleeper sleeper(s, true, false);
-        if (!s.pipe.want_data() && !reads_tcp(s) && !leaves) return false;
-        woken = sleep_for_bytes(fd, s, got > 0, until(), since);
-        s.pipe.fetch_ahead();
-      }
-      if (woken == kFetched) return !s.pipe.seems_empty();
-      if (woken > 0 && may_lie(s)) return true;
-      if (woken >= 0) woken > 0 ? take_doorbells(fd, s) : look_at_kernel(fd, s);
-      return true;
-    };
-    wait_for(
-        leaves || reads_tcp(s) ? nullptr : &s.receive_wait, s, since, awaited_of(s),
-        [&] { return !s.pipe.seems_empty(); }, sleep);
-    if (woken < 0) {
-      if (got > 0 || errno != EBADF || reads_tcp(s)) {
-        return got > 0 ? static_cast<ssize_t>(got) : -1;
-      }
-      return receive_after_close(s, buffers, count, peek);
-    }
-  }
+  return Receiving(fd, s, buffers, count, flags).run();
 }
 
 }  // namespace clan::preload

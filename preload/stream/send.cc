@@ -33,6 +33,7 @@
 #include "stream/poll_tcp.h"
 #include "stream/ring.h"
 #include "stream/sleeper.h"
+#include "stream/step.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -67,209 +68,251 @@ Pipe::Done send_by_pipe(int fd, Socket& s, const iovec* buffers, int count, Pipe
                         : s.pipe.send(buffers, count, room);
 }
 
+// One call of send(), as a loop over steps.
+class Sending {
+ public:
+  Sending(int fd, Socket& s, const iovec* buffers, int count, int flags)
+      : fd_(fd),
+        s_(s),
+        buffers_(buffers),
+        count_(count),
+        flags_(flags),
+        wanted_(total(buffers, count)),
+        may_wait_((flags & MSG_DONTWAIT) == 0),
+        until_(fd, s) {}
+
+  ssize_t run() {
+    for (;;) {
+      Step step = by_tcp_alone();
+      if (step.goes_on()) step = before_pipe();
+      if (step.goes_on()) step = by_pipe();
+      if (step.goes_on()) step = wait();
+      if (step.is_answer()) return step.answer();
+    }
+  }
+
+ private:
+  Step all() const { return Step::over(static_cast<ssize_t>(sent_)); }
+  /// What has been sent, or -1 with errno.
+  Step failed_with() const { return sent_ > 0 ? all() : Step::over(-1); }
+  Step pipe_is_broken() const { return sent_ > 0 ? all() : Step::over(broken_pipe(flags_)); }
+  bool waits() const { return may_wait_ && !is_nonblocking(fd_, s_); }
+  std::uint64_t deadline() {
+    if (deadline_ == 0) deadline_ = deadline_of(fd_, SO_SNDTIMEO);
+    return deadline_;
+  }
+  const PipePage::Sender& sender() const { return s_.pipe.page().ends[s_.pipe.end()].sender; }
+
+  // Another process keeps us from the room. True: after a moment again. False, with errno: the call
+  // is over.
+  bool held_up() {
+    if (waits()) return nap_in_call(fd_, s_, sent_, deadline(), since_);
+    note_held_up(s_);
+    errno = EAGAIN;
+    return false;
+  }
+
+  // Where this end is still at TCP, or there again, and for what goes by TCP alone.
+  Step by_tcp_alone() {
+    const std::uint64_t own = state_of(s_.mine());
+    const bool gone = (own & kGone) != 0;
+    if ((own & socket_face::kEnding) != 0) return pipe_is_broken();
+    if (gone && sent_ > 0) return all();
+    if ((flags_ & kOfTcpAlone) != 0 && !gone) {
+      look_at_kernel(fd_, s_);
+      return (state_of(s_.mine()) & kGone) != 0 || held_up() ? Step::again() : Step::over(-1);
+    }
+    if (gone && resends(fd_, s_)) return held_up() ? Step::again() : Step::over(-1);
+    // Left unread, they would make our death a reset, which drops what we have sent by TCP.
+    if (gone && doorbells_waiting(s_)) look_at_kernel(fd_, s_);
+    if (!gone && switch_sending(fd_, s_)) return Step::next();
+    bool shut = false;
+    const Step step = by_tcp(gone, &shut);
+    if (!step.goes_on()) return step;
+    if (shut) return held_up() ? Step::again() : failed_with();
+    return wait_for_tcp();
+  }
+
+  // The counter keeps the switch from happening under us. `shut`: it may not be counted.
+  Step by_tcp(bool gone, bool* shut) {
+    Slot& slot = s_.open_file();
+    const bool may_sleep = waits();
+    const Slot::UnderWay counted(slot.sends);
+    if (!counted) {
+      if (until_.wait(slot.sends)) return Step::again();
+      *shut = true;
+      return Step::next();
+    }
+    UntilOpen::found_open(s_, s_.sends_wait);
+    if (gone) return by_kernel();
+    if ((state_of(s_.mine()) & kSending) != 0) return Step::again();
+    Part part(buffers_, count_, sent_);
+    const msghdr message = message_of(part.buffers, part.count);
+    const long n = sys::call(SYS_sendmsg, fd_, &message,
+                             flags_ | MSG_DONTWAIT | (sent_ > 0 ? MSG_NOSIGNAL : 0));
+    // Room in TCP, or in the pipe if we have moved by then, is an edge after this.
+    if (n < static_cast<long>(wanted_ - sent_)) s_.full.fetch_add(1, std::memory_order_relaxed);
+    if (n < 0 && (errno != EAGAIN || !may_sleep)) return failed_with();
+    if (n > 0) {
+      sent_ += static_cast<std::size_t>(n);
+      give_up_on_peer(fd_, s_);
+    }
+    return sent_ == wanted_ || !may_sleep ? all() : Step::next();
+  }
+
+  Step by_kernel() {
+    const msghdr message = message_of(buffers_, count_);
+    const Disturbed here;
+    return Step::over(real().sendmsg(fd_, &message, flags_));
+  }
+
+  // Not in the kernel's send: another thread that reads here may have to ring for room, and for
+  // that to switch; the peer may read nothing until then.
+  Step wait_for_tcp() {
+    const int timeout = time_left_ms(deadline(), kLongestNapMs);
+    if (timeout == 0) {
+      if (sent_ == 0) errno = EAGAIN;
+      return failed_with();
+    }
+    pollfd p{fd_, POLLOUT, 0};
+    if (sleep_in_send(&p, timeout, since_) < 0 && !goes_on(sent_, deadline_, since_))
+      return failed_with();
+    return Step::again();
+  }
+
+  // Whether the other end is still there.
+  Step before_pipe() {
+    // relaxed: a look
+    if (sender().ended.load(std::memory_order_relaxed) == 1) return pipe_is_broken();
+    if (((state_of(s_.mine()) | state_of(s_.theirs())) & kLeaving) != 0) {
+      look_at_kernel(fd_, s_);
+    } else if (!s_.rang.load(std::memory_order_relaxed) &&
+               check_due(s_)) {  // else the doorbell tells
+      // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see
+      // any more.
+      KeepErrno keep;
+      pollfd p{fd_, POLLRDHUP, 0};
+      if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) look_at_kernel(fd_, s_);
+    }
+    if (!s_.kernel_end && !s_.kernel_error) [[likely]]
+      return Step::next();
+    if (sent_ > 0) return all();
+    if (was_reset(s_)) {
+      if (!s_.reset_told.set_first()) return Step::over(broken_pipe(flags_));
+      errno = ECONNRESET;
+      return Step::over(-1);
+    }
+    // Nobody reads the pipe any more. The kernel knows what is to be said, and when.
+    s_.kernel_says.set();
+    return by_kernel();
+  }
+
+  Step by_pipe() {
+    Pipe::Done done;
+    if (sent_ == 0) {
+      done = send_by_pipe(fd_, s_, buffers_, count_, room_);
+    } else {
+      Part part(buffers_, count_, sent_);
+      done = send_by_pipe(fd_, s_, part.buffers, part.count, room_);
+    }
+    if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
+      const bool known =
+          (state_of(s_.mine()) & kGone) != 0 || sender().ended.load(std::memory_order_relaxed) == 1;
+      return known || !is_left_rightly(fd_, s_) || held_up() ? Step::again() : failed_with();
+    }
+    if (done.err == EBUSY) return held_up() ? Step::again() : failed_with();
+    const bool rings = must_ring(s_, done);
+    if (rings) {
+      ring_doorbell(fd_, s_);
+      if (s_.kernel_error && sent_ == 0) return Step::again();  // nobody is there to read it
+    }
+    if (s_.rang.load(std::memory_order_relaxed) != rings)
+      s_.rang.store(rings, std::memory_order_relaxed);
+    if (s_.pipe.is_large()) [[unlikely]]
+      owe_memory(fd_, s_, false);
+    sent_ += done.bytes;
+    if (failed(done)) return failed_with();
+    if (sent_ == wanted_) return all();
+    if (room_ == PipeRoom::kWindow && !waits()) {
+      room_ = PipeRoom::kWhole;
+      return Step::again();
+    }
+    return done.bytes > 0 ? Step::again() : Step::next();
+  }
+
+  // There is no room.
+  Step wait() {
+    s_.full.fetch_add(1, std::memory_order_relaxed);
+    if (!waits()) {
+      if (sent_ > 0) return all();
+      look_at_kernel(fd_, s_);
+      if (s_.kernel_end || s_.kernel_error) return Step::again();
+      errno = EAGAIN;
+      return Step::over(-1);
+    }
+    bool over = false;
+    auto sleep = [&] { return sleep_once(&over); };
+    wait_for(
+        &s_.send_wait, s_, since_, is_carried(s_) ? Awaited{} : Awaited{s_.pipe.peer_cpu()},
+        [&] { return s_.pipe.writable(room_); }, sleep);
+    return over ? failed_with() : Step::again();
+  }
+
+  bool sleep_once(bool* over) {
+    const Undisturbed again;
+    const bool naps = others_sleep(s_);  // who may take the doorbell for our room with them
+    // A thread that sleeps here for the peer's bytes needs the doorbells.
+    const bool left_to_others = doorbells_waiting(s_) && !look_at_kernel(fd_, s_);
+    std::optional<Sleeper> sleeper(std::in_place, s_, false, true);
+    if (!s_.pipe.want_room(room_)) return false;
+    s_.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
+    // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet
+    // would make this return at once, so then only a short nap is taken.
+    pollfd p{fd_, POLLIN | POLLRDHUP, 0};
+    int most = -1;
+    if (reads_tcp(s_) || s_.kernel_end || naps || left_to_others || is_held_up(s_)) {
+      p.events = 0;
+      most = nap_ms_ = std::min(nap_ms_ * 2, kLongestNapMs);
+    }
+    if (room_ == PipeRoom::kWindow) most = 1;
+    if (most < 0 && waits_for_shared_reader(s_)) most = kSharedReaderNs / 1'000'000;
+    const int timeout = time_left_ms(deadline(), most);
+    if (timeout == 0) {
+      errno = EAGAIN;
+      *over = true;
+      return false;
+    }
+    const PacketSleep packets(is_carried(s_), PacketSleep::May::kNotFetch);
+    const int woken = sleep_in_send(&p, timeout, since_);
+    if (woken == 0) room_ = PipeRoom::kWhole;  // it does not read
+    sleeper.reset();
+    *over = (woken < 0 && !goes_on(sent_, deadline_, since_)) || !still_names(fd_, s_);
+    if (!*over) look_at_kernel(fd_, s_);
+    return true;
+  }
+
+  const Undisturbed undisturbed_;
+  SinceEntry since_;
+  const int fd_;
+  Socket& s_;
+  const iovec* const buffers_;
+  const int count_;
+  const int flags_;
+  const std::size_t wanted_;
+  const bool may_wait_;
+  /// A send that may wait for a reader that reads need not fill all that TCP would take.
+  PipeRoom room_ = PipeRoom::kWindow;
+  std::size_t sent_ = 0;
+  int nap_ms_ = 1;
+  std::uint64_t deadline_ = 0;  ///< of SO_SNDTIMEO, from the first sleep on
+  UntilOpen until_;
+};
+
 }  // namespace
 
 ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
   if (s.rang.load(std::memory_order_relaxed)) s.pipe.fetch_ahead();  // it seldom sends
-  const Undisturbed undisturbed;
-  SinceEntry since;
-  const std::size_t wanted = total(buffers, count);
-  const bool may_wait = (flags & MSG_DONTWAIT) == 0;
-  // A send that may wait for a reader that reads need not fill all that TCP would take.
-  PipeRoom room = PipeRoom::kWindow;
-  std::size_t sent = 0;
-  int nap_ms = 1;
-  std::uint64_t deadline = 0;  ///< of SO_SNDTIMEO, from the first sleep on
-  UntilOpen until(fd, s);
-  // Another process keeps us from the room. True: after a moment again. False, with errno: the call
-  // is over.
-  auto held_up = [&] {
-    if (may_wait && !is_nonblocking(fd, s)) {
-      if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
-      return nap_in_call(fd, s, sent, deadline, since);
-    }
-    note_held_up(s);
-    errno = EAGAIN;
-    return false;
-  };
-  for (;;) {
-    const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
-    const std::uint64_t own = state_of(s.mine());
-    const bool gone = (own & kGone) != 0;
-    if ((own & socket_face::kEnding) != 0)
-      return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
-    if (gone && sent > 0) return static_cast<ssize_t>(sent);
-    if ((flags & kOfTcpAlone) != 0 && !gone) {
-      look_at_kernel(fd, s);
-      if ((state_of(s.mine()) & kGone) != 0 || held_up()) continue;
-      return -1;
-    }
-    if (gone && resends(fd, s)) {
-      if (held_up()) continue;
-      return -1;
-    }
-    // Left unread, they would make our death a reset, which drops what we have sent by TCP.
-    if (gone && doorbells_waiting(s)) look_at_kernel(fd, s);
-    if (gone || !switch_sending(fd, s)) {
-      // Still by TCP, or again. The counter keeps the switch from happening under us.
-      Slot& slot = s.open_file();
-      const bool waits = may_wait && !is_nonblocking(fd, s);
-      bool shut = false;
-      {
-        const Slot::UnderWay counted(slot.sends);
-        if (!counted) {
-          if (until.wait(slot.sends)) continue;
-          shut = true;
-        } else {
-          UntilOpen::found_open(s, s.sends_wait);
-          if (gone) {
-            const msghdr message = message_of(buffers, count);
-            const Disturbed here;
-            return real().sendmsg(fd, &message, flags);
-          }
-          if ((state_of(s.mine()) & kSending) != 0) continue;
-          Part part(buffers, count, sent);
-          const msghdr message = message_of(part.buffers, part.count);
-          const long n = sys::call(SYS_sendmsg, fd, &message,
-                                   flags | MSG_DONTWAIT | (sent > 0 ? MSG_NOSIGNAL : 0));
-          // Room in TCP, or in the pipe if we have moved by then, is an edge after this.
-          if (n < static_cast<long>(wanted - sent)) s.full.fetch_add(1, std::memory_order_relaxed);
-          if (n < 0 && (errno != EAGAIN || !waits))
-            return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-          if (n > 0) {
-            sent += static_cast<std::size_t>(n);
-            give_up_on_peer(fd, s);
-          }
-          if (sent == wanted || !waits) return static_cast<ssize_t>(sent);
-        }
-      }
-      if (shut) {
-        if (held_up()) continue;
-        return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-      }
-      // Not in the kernel's send: who reads here meanwhile may have to ring for room, and for that
-      // to switch; the peer may read nothing until then.
-      if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
-      const int timeout = time_left_ms(deadline, kLongestNapMs);
-      if (timeout == 0) {
-        if (sent > 0) return static_cast<ssize_t>(sent);
-        errno = EAGAIN;
-        return -1;
-      }
-      pollfd p{fd, POLLOUT, 0};
-      if (sleep_in_send(&p, timeout, since) < 0 && !goes_on(sent, deadline, since)) {
-        return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-      }
-      continue;
-    }
-    if (sender.ended.load(std::memory_order_relaxed) == 1) {
-      return sent > 0 ? static_cast<ssize_t>(sent) : broken_pipe(flags);
-    }
-    if (((own | state_of(s.theirs())) & kLeaving) != 0) {
-      look_at_kernel(fd, s);
-    } else if (!s.rang.load(std::memory_order_relaxed) &&
-               check_due(s)) {  // else the doorbell tells
-      // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see
-      // any more.
-      KeepErrno keep;
-      pollfd p{fd, POLLRDHUP, 0};
-      if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) look_at_kernel(fd, s);
-    }
-    if (s.kernel_end || s.kernel_error) {
-      if (sent > 0) return static_cast<ssize_t>(sent);
-      if (was_reset(s)) {
-        if (!s.reset_told.set_first()) return broken_pipe(flags);
-        errno = ECONNRESET;
-        return -1;
-      }
-      // Nobody reads the pipe any more. The kernel knows what is to be said, and when.
-      s.kernel_says.set();
-      const msghdr message = message_of(buffers, count);
-      const Disturbed here;
-      return real().sendmsg(fd, &message, flags);
-    }
-    Pipe::Done done;
-    if (sent == 0) {
-      done = send_by_pipe(fd, s, buffers, count, room);
-    } else {
-      Part part(buffers, count, sent);
-      done = send_by_pipe(fd, s, part.buffers, part.count, room);
-    }
-    if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
-      const bool known =
-          (state_of(s.mine()) & kGone) != 0 || sender.ended.load(std::memory_order_relaxed) == 1;
-      if (known || !is_left_rightly(fd, s) || held_up()) continue;
-      return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-    }
-    if (done.err == EBUSY) {
-      if (held_up()) continue;
-      return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-    }
-    const bool rings = must_ring(s, done);
-    if (rings) {
-      ring_doorbell(fd, s);
-      if (s.kernel_error && sent == 0) continue;  // nobody is there who could read it
-    }
-    if (s.rang.load(std::memory_order_relaxed) != rings)
-      s.rang.store(rings, std::memory_order_relaxed);
-    if (s.pipe.is_large()) [[unlikely]]
-      owe_memory(fd, s, false);
-    sent += done.bytes;
-    if (failed(done)) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-    if (sent == wanted) return static_cast<ssize_t>(sent);
-    const bool waits = may_wait && !is_nonblocking(fd, s);
-    if (room == PipeRoom::kWindow && !waits) {
-      room = PipeRoom::kWhole;
-      continue;
-    }
-    if (done.bytes > 0) continue;
-    s.full.fetch_add(1, std::memory_order_relaxed);
-    if (!waits) {
-      if (sent > 0) return static_cast<ssize_t>(sent);
-      look_at_kernel(fd, s);
-      if (s.kernel_end || s.kernel_error) continue;
-      errno = EAGAIN;
-      return -1;
-    }
-    bool over = false;
-    auto sleep = [&] {
-      const Undisturbed again;
-      const bool naps = others_sleep(s);  // who may take the doorbell for our room with them
-      // Whoever sleeps here for the peer's bytes needs the doorbells.
-      const bool left_to_others = doorbells_waiting(s) && !look_at_kernel(fd, s);
-      std::optional<Sleeper> sleeper(std::in_place, s, false, true);
-      if (!s.pipe.want_room(room)) return false;
-      s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
-      // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet
-      // would make this return at once, so then only a short nap is taken.
-      if (deadline == 0) deadline = deadline_of(fd, SO_SNDTIMEO);
-      pollfd p{fd, POLLIN | POLLRDHUP, 0};
-      int most = -1;
-      if (reads_tcp(s) || s.kernel_end || naps || left_to_others || is_held_up(s)) {
-        p.events = 0;
-        most = nap_ms = std::min(nap_ms * 2, kLongestNapMs);
-      }
-      if (room == PipeRoom::kWindow) most = 1;
-      if (most < 0 && waits_for_shared_reader(s)) most = kSharedReaderNs / 1'000'000;
-      const int timeout = time_left_ms(deadline, most);
-      if (timeout == 0) {
-        errno = EAGAIN;
-        over = true;
-        return false;
-      }
-      const PacketSleep packets(is_carried(s), PacketSleep::May::kNotFetch);
-      const int woken = sleep_in_send(&p, timeout, since);
-      if (woken == 0) room = PipeRoom::kWhole;  // it does not read
-      sleeper.reset();
-      over = (woken < 0 && !goes_on(sent, deadline, since)) || !still_names(fd, s);
-      if (!over) look_at_kernel(fd, s);
-      return true;
-    };
-    wait_for(
-        &s.send_wait, s, since, is_carried(s) ? Awaited{} : Awaited{s.pipe.peer_cpu()},
-        [&] { return s.pipe.writable(room); }, sleep);
-    if (over) return sent > 0 ? static_cast<ssize_t>(sent) : -1;
-  }
+  return Sending(fd, s, buffers, count, flags).run();
 }
 
 }  // namespace clan::preload

@@ -1,0 +1,25 @@
+// What a step of a call on a stream says: go on to the next step, begin again with the first, or
+// the call's answer.
+#pragma once
+
+#include <sys/types.h>
+
+namespace clan::preload {
+
+class Step {
+ public:
+  static Step next() { return Step(kNext); }
+  static Step again() { return Step(kAgain); }
+  /// Of the call: bytes, or -1 with errno.
+  static Step over(ssize_t answer) { return Step(answer); }
+  bool goes_on() const { return value_ == kNext; }
+  bool is_answer() const { return value_ >= -1; }
+  ssize_t answer() const { return value_; }
+
+ private:
+  static constexpr ssize_t kNext = -2, kAgain = -3;
+  explicit Step(ssize_t value) : value_(value) {}
+  ssize_t value_;
+};
+
+}  // namespace clan::preload
