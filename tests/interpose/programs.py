@@ -582,16 +582,24 @@ def sockperf(run):
     def losses(text):
         return re.findall(r"# (dropped|duplicated|out-of-order) messages = (\d+)", text)
 
+    def measured(*words):
+        """On a busy machine no message may fall between its warm-up and its end: then once more."""
+        found = []
+        for _ in range(3):
+            found = losses(run.text("sockperf", *words))
+            if found:
+                break
+        return found
+
     # Without a rate sockperf has room for 600 000 messages a second, and ends with an error when
     # more come.
     most = ["--mps", 4_000_000]
     to = ["--tcp", "-i", "127.0.0.1", "-p", port, "-t", 1]
     return {
-        "ping-pong": losses(run.text("sockperf", "pp", *to, "-m", 64, *most, "--data-integrity")),
+        "ping-pong": measured("pp", *to, "-m", 64, *most, "--data-integrity"),
         "throughput": "Message Rate" in run.text("sockperf", "tp", *to, "-m", 64, "--mps", "max"),
-        "under load": losses(run.text("sockperf", "ul", *to, "-m", 200, "--mps", 20_000)),
-        "epoll": losses(
-            run.text("sockperf", "pp", "-f", feed, "-F", "epoll", "-t", 1, "-m", 64, *most)),
+        "under load": measured("ul", *to, "-m", 200, "--mps", 20_000),
+        "epoll": measured("pp", "-f", feed, "-F", "epoll", "-t", 1, "-m", 64, *most),
     }
 
 
