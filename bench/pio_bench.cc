@@ -19,6 +19,7 @@
 #include "support/clock.h"
 #include "support/context.h"
 #include "support/fd.h"
+#include "support/pattern.h"
 #include "support/shared_memory.h"
 
 namespace clan::bench {

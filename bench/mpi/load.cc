@@ -204,7 +204,7 @@ class Rank {
     return took;
   }
   double get(int bytes, int times) {
-    const std::uint8_t wanted = clan::bench::number_mark(static_cast<std::uint64_t>(7 * run_));
+    const std::uint8_t wanted = clan::bench::number_mark(7 * static_cast<std::uint64_t>(run_));
     if (rank_ == 1) std::fill_n(exposed_.memory, bytes, wanted);
     std::vector<std::uint8_t> got(static_cast<std::size_t>(bytes));
     const double took = one_sided(times, [&](int) {

@@ -196,8 +196,8 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   run(a, b, there, back);
   std::printf("%llu packets, %llu lost, %llu dropped\n",
-              static_cast<unsigned long long>(there.taken + back.taken),
-              static_cast<unsigned long long>(there.lost + back.lost),
-              static_cast<unsigned long long>(there.dropped + back.dropped));
+              static_cast<unsigned long long>(there.taken) + back.taken,
+              static_cast<unsigned long long>(there.lost) + back.lost,
+              static_cast<unsigned long long>(there.dropped) + back.dropped);
   return 0;
 }

@@ -202,7 +202,9 @@ int main(int argc, char** argv) {
   run(role, argv[2], argv[3], std::max<std::size_t>(bytes, 1), argc > 5 ? std::atof(argv[5]) : 1);
   rusage use;
   (void)::getrusage(RUSAGE_SELF, &use);
-  const auto s = [](const timeval& t) { return static_cast<double>(t.tv_sec) + t.tv_usec / 1e6; };
+  const auto s = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
   std::printf("  %.2f s of processor, %.2f of it in the kernel\n",
               s(use.ru_utime) + s(use.ru_stime), s(use.ru_stime));
   return 0;

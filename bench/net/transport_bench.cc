@@ -54,7 +54,7 @@ void print_processor_time() {
   rusage use;
   (void)::getrusage(RUSAGE_SELF, &use);
   const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + t.tv_usec / 1e6;
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
   };
   std::printf("  %.2f s of processor, %.2f of it in the kernel\n",
               seconds(use.ru_utime) + seconds(use.ru_stime), seconds(use.ru_stime));

@@ -85,12 +85,13 @@ def table(row, lines):
 
 
 def dropped(row, lines):
-    """Which columns other work has disturbed, and how often."""
+    """In how many slices of which columns a thread lost its processor: to other work, or to another
+    thread of the same process, such as the one that drives CLAN."""
     counts = {c: sum(line.dropped.get(c, 0) for line in lines) for c in row.columns}
     if not any(counts.values()):
         return ""
-    return "slices disturbed by other work: " + ", ".join(f"{c} {n}"
-                                                          for c, n in counts.items()) + "\n"
+    shown = ", ".join(f"{c} {n}" for c, n in counts.items())
+    return f"slices in which a thread lost its processor: {shown}\n"
 
 
 def verdicts(results):

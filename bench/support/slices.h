@@ -11,7 +11,8 @@
 
 namespace clan::bench {
 
-/// How often the processor has been taken away from this process.
+/// How often a thread of this process has lost its processor, to other work or to another thread of
+/// the process, such as the one that drives CLAN: the kernel counts both alike.
 inline long times_preempted() {
   rusage usage{};
   (void)getrusage(RUSAGE_SELF, &usage);
@@ -23,7 +24,7 @@ struct Figure {
   double minimum = 0;
   double median = 0;
   int kept = 1;     ///< slices. None: all were disturbed, and the figure is of those
-  int dropped = 0;  ///< slices in which another process took a processor away
+  int dropped = 0;  ///< slices in which a thread of this process lost its processor
 };
 
 class Slices {

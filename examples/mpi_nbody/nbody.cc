@@ -83,16 +83,17 @@ int main(int argc, char** argv) {
   const int share = n / ranks, first = rank * share;
   std::vector<Body> bodies = make_bodies(n), moved(static_cast<std::size_t>(share));
   std::vector<Velocity> velocities(moved.size(), Velocity{0, 0, 0});
+  const int steps_of_slice = steps / kTenths;
   std::vector<double> slices;  // of a tenth of the steps each
   MPI_Barrier(MPI_COMM_WORLD);
   for (int slice = 0; slice < kTenths; ++slice) {
     const double began = MPI_Wtime();
-    for (int i = 0; i < steps / kTenths; ++i) {
+    for (int i = 0; i < steps_of_slice; ++i) {
       move(bodies, first, velocities, moved);
       MPI_Allgather(moved.data(), 4 * share, MPI_DOUBLE, bodies.data(), 4 * share, MPI_DOUBLE,
                     MPI_COMM_WORLD);
     }
-    slices.push_back((MPI_Wtime() - began) / (steps / kTenths) * 1e6);
+    slices.push_back((MPI_Wtime() - began) / steps_of_slice * 1e6);
   }
   if (rank == 0) {
     double sum = 0;

@@ -676,7 +676,7 @@ int in_a_child(const std::function<int()>& body) {
 
 TEST(FabricFailure, TooFewDescriptorsAreAnErrorAndLeakNone) {
   Other other(Manner::kEcho);
-  const auto name = other.name();
+  const auto& name = other.name();
   EXPECT_EQ(
       in_a_child([&] {
         (void)whole_life(name);  // what is opened once stays
@@ -718,7 +718,7 @@ TEST(FabricFailure, TooLittleMemoryIsAnError) {
   GTEST_SKIP() << "the sanitizer's shadow is address space too";
 #endif
   Other other(Manner::kEcho);
-  const auto name = other.name();
+  const auto& name = other.name();
   EXPECT_EQ(in_a_child([&] {
               (void)whole_life(name);
               std::ifstream statm("/proc/self/statm");

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "libfabric/memory.h"
@@ -183,7 +184,7 @@ class Worker {
  public:
   Worker(Node& node, unsigned seed,
          std::function<void(const fi_cq_tagged_entry&)> on_entry = nullptr)
-      : thread_([this, &node, seed, on_entry] {
+      : thread_([this, &node, seed, on_entry = std::move(on_entry)] {
           std::minstd_rand random(seed);
           while (!stop_.load()) {
             for (unsigned i = random() % 300; i > 0; --i) {

@@ -142,7 +142,7 @@ TEST(FabricSharedVectors, AreFollowedByEndpointsThatSend) {
 class Child {
  public:
   template <typename F>
-  explicit Child(F&& work) {
+  explicit Child(const F& work) {
     int pipe[2];
     MUST(::pipe(pipe));
     pid_ = MUST(::fork());

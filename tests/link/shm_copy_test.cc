@@ -11,7 +11,6 @@
 namespace clan::link {
 namespace {
 
-using nic::Transfer;
 using Kind = nic::TransferResult::Kind;
 using test::is_pattern;
 using test::must;

@@ -26,7 +26,7 @@ struct Import : test::ShmPair {
       std::this_thread::yield();
     }
     waits.join();
-    return std::move(*result);
+    return *result;
   }
 };
 

@@ -56,8 +56,8 @@ class Lexer {
   }
 
  private:
-  char here() const { return i_ < text_.size() ? text_[i_] : 0; }
-  char next() const { return i_ + 1 < text_.size() ? text_[i_ + 1] : 0; }
+  char here() const { return i_ < text_.size() ? text_[i_] : '\0'; }
+  char next() const { return i_ + 1 < text_.size() ? text_[i_ + 1] : '\0'; }
   void advance() {
     if (here() == 0) {
       if (i_ < text_.size()) throw Fault(at_, "a zero byte: this is no text");

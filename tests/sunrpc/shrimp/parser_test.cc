@@ -238,7 +238,7 @@ TEST_F(Files, IncludeOthersFromDirectories) {
 }
 
 TEST_F(Files, HaveTheirOwnPlacesInMistakes) {
-  const auto mistake = [&](const std::string& file, std::vector<std::string> options) {
+  const auto mistake = [&](const std::string& file, const std::vector<std::string>& options) {
     std::string text;
     EXPECT_TRUE(preprocess_alone(file, options, &text));
     try {

@@ -33,12 +33,12 @@ bool is_kernel_thread(pid_t pid) {
   return (flags & kKernelThread) != 0;
 }
 
-void note_file(pid_t pid, std::string link,
+void note_file(pid_t pid, const std::string& link,
                std::map<std::pair<dev_t, ino_t>, Scan::PipeFile>& files) {
   struct stat about {};
   if (stat(link.c_str(), &about) != 0 || !S_ISREG(about.st_mode)) return;
   auto& file = files[{about.st_dev, about.st_ino}];
-  file.link = std::move(link);
+  file.link = link;
   file.holders.insert(pid);
 }
 
@@ -55,7 +55,7 @@ void scan_descriptors(pid_t pid, Scan& scan) {
   errno = 0;
   while (const dirent* entry = readdir(directory.get())) {
     if (entry->d_name[0] == '.') continue;
-    std::string link = path + "/" + entry->d_name;
+    const std::string link = path + "/" + entry->d_name;
     const std::string target = read_link(link);
     ino_t inode = 0;
     if (std::sscanf(target.c_str(), "socket:[%lu]", &inode) == 1) {
@@ -65,9 +65,9 @@ void scan_descriptors(pid_t pid, Scan& scan) {
     } else if (target == "anon_inode:[io_uring]") {
       scan.rings.insert(pid);
     } else if (target == kPipeLink) {
-      note_file(pid, std::move(link), scan.pipes);
+      note_file(pid, link, scan.pipes);
     } else if (target == kReasonsLink) {
-      note_file(pid, std::move(link), scan.reasons);
+      note_file(pid, link, scan.reasons);
     } else if (target.rfind(kReasonsOfAny, 0) == 0) {
       scan.other_reasons.insert(pid);
     }

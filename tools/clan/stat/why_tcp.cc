@@ -98,7 +98,7 @@ std::string why_kept(const Connection& connection, Processes& processes, const R
   bool may_be_user = false;
   const auto owners = std::minmax(connection.ends[0].owner, connection.ends[1].owner);
   if (!owners.first || !owners.second) return "";
-  const std::string users =
+  std::string users =
       fmt::format("users {} and {}, see CLAN_UIDS", *owners.first, *owners.second);
   for (int end = 0; end < 2; ++end) {
     const uid_t own = *connection.ends[end].owner;
