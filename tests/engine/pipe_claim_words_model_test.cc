@@ -40,7 +40,6 @@ struct Options {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
-constexpr auto kSeqCst = std::memory_order_seq_cst;
 
 using Word = ModelAtomic<std::uint64_t>;
 
