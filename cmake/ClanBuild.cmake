@@ -4,6 +4,10 @@ add_library(clan_options INTERFACE)
 target_compile_options(clan_options INTERFACE -Wall -Wextra -Wshadow)
 if(CLAN_WERROR)
   target_compile_options(clan_options INTERFACE -Werror)
+  if(CLAN_UNITY AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # What one source of a batch has outside its functions hides nothing of the next one's.
+    target_compile_options(clan_options INTERFACE -Wno-error=shadow)
+  endif()
 endif()
 
 # Sanitizers and coverage change every object, also those of faces written later: directory scope.
