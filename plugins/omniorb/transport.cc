@@ -3,6 +3,7 @@
 #include <clan/log.h>
 
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <utility>
 
@@ -141,6 +142,16 @@ class EveryAddress final : public transportRules::Rule {
   CORBA::Boolean match(const char*) override { return 1; }
 };
 
+/// -ORBhelp, the one option without a value: omniORB follows a null pointer when it is to say what
+/// was given, and this was.
+bool was_asked_for_help() {
+  std::ifstream arguments("/proc/self/cmdline", std::ios::binary);
+  for (std::string argument; std::getline(arguments, argument, '\0');) {
+    if (argument == "-ORBhelp") return true;
+  }
+  return false;
+}
+
 bool was_specified(const char* option) {
   orbOptions::sequenceString_var given = orbOptions::singleton().dumpSpecified();
   const std::size_t size = std::strlen(option);
@@ -190,7 +201,7 @@ void add_endpoint() {
 class Module final : public omni::omniInitialiser {
  public:
   void attach() override {
-    if (disabled()) return;
+    if (disabled() || was_asked_for_help()) return;
     prepare_rules(transportRules::clientRules(), "clientTransportRule");
     prepare_rules(transportRules::serverRules(), "serverTransportRule");
     (void)allowed(transportRules::clientRules(), "clientTransportRule");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <vector>
 
 namespace clan::ofi {
@@ -22,8 +23,9 @@ struct OperationTableTest : testing::Test {
   Peer peer, other;
   int contexts[3] = {};
   // Never looked at: only compared.
-  Endpoint* const owner = reinterpret_cast<Endpoint*>(&contexts[0]);
-  Endpoint* const second_owner = reinterpret_cast<Endpoint*>(&contexts[1]);
+  alignas(64) std::byte owners[2][64] = {};
+  Endpoint* const owner = reinterpret_cast<Endpoint*>(&owners[0]);
+  Endpoint* const second_owner = reinterpret_cast<Endpoint*>(&owners[1]);
 
   OperationTableTest() {
     g_ended.clear();
