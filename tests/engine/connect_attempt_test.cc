@@ -12,6 +12,7 @@
 
 #include "clan/clock.h"
 #include "engine/context_core.h"
+#include "engine/record_text.h"
 
 namespace clan::engine {
 namespace {
@@ -121,14 +122,7 @@ class ConnectAttemptTest : public testing::Test {
     auto result = attempt.result();
     return result.ok() ? 0 : result.error().err;
   }
-  static std::string take(Connection& c) {
-    if (!c.wait_readable(deadline_after_ms(kAttemptMs))) return "nothing";
-    shm::RingRecord record;
-    if (c.peek(&record) <= 0) return "gone";
-    std::string text(reinterpret_cast<const char*>(record.payload), record.head.length());
-    c.consume(record);
-    return text;
-  }
+  static std::string take(Connection& c) { return take_text(c, kAttemptMs); }
 
   std::shared_ptr<ContextCore> a_, b_;
   std::shared_ptr<Doorkeeper> door_;

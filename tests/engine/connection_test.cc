@@ -10,6 +10,7 @@
 
 #include "clan/clock.h"
 #include "engine/context_core.h"
+#include "engine/record_text.h"
 
 namespace clan::engine {
 namespace {
@@ -76,14 +77,7 @@ class ConnectionTest : public testing::Test {
     c.commit(text.size(), RecordType::kMessage);
     return true;
   }
-  static std::string take(Connection& c) {
-    if (!c.wait_readable(deadline_after_ms(kWaitMs))) return "nothing";
-    shm::RingRecord record;
-    if (c.peek(&record) <= 0) return "gone";
-    std::string text(reinterpret_cast<const char*>(record.payload), record.head.length());
-    c.consume(record);
-    return text;
-  }
+  static std::string take(Connection& c) { return take_text(c, kWaitMs); }
 
   std::shared_ptr<ContextCore> a_, b_;
   std::shared_ptr<Acceptor> acceptor_;

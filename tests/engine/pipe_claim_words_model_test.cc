@@ -22,10 +22,7 @@ using testing::model_restart;
 using testing::ModelAtomic;
 using testing::ModelFence;
 using testing::Report;
-
-struct Unfenced {
-  static void even() {}
-};
+using testing::Unfenced;
 
 struct Options {
   std::uint32_t senders = 2;

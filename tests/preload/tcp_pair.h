@@ -45,6 +45,14 @@ class TcpPair {
     open_pipe();
     for (const int end : {1, 0}) enter(end);
   }
+  /// Likewise, and each has read a byte of the other's.
+  void migrate_and_greet() {
+    migrate();
+    EXPECT_EQ(send(0, "x"), 1);
+    EXPECT_EQ(receive(1), "x");
+    EXPECT_EQ(send(1, "y"), 1);
+    EXPECT_EQ(receive(0), "y");
+  }
   /// They have it, and are to enter it.
   void open_pipe() {
     auto made = Pipe::create(socket_face::kMemfdName, ring_bytes(), 1);

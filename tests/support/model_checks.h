@@ -10,6 +10,11 @@
 
 namespace clan::testing {
 
+/// In place of ModelFence: a symmetric fence that has been left out.
+struct Unfenced {
+  static void even() {}
+};
+
 /// Every interleaving was looked at, and all went well.
 inline void expect_safe(const Report& r) {
   EXPECT_FALSE(r.failed) << r.trace;
