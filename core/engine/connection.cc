@@ -102,8 +102,8 @@ Status Connection::finish(std::uint64_t deadline_ns) {
 
 // --- consumer ------------------------------------------------------------------------------------
 
-int Connection::nothing_there() {
-  if (!mapped()) link_->progress();
+int Connection::nothing_there(Fetch fetch) {
+  if (!mapped() && fetch == Fetch::kYes) link_->progress();
   if (shm::ring_should_publish_empty(consumer_)) publish_credit();
   return 0;
 }

@@ -85,13 +85,13 @@ class Connection final : public OobSink,
   // --- consumer ----------------------------------------------------------------------------------
   /// 1 = `record` is there, 0 = nothing, -1 = the peer wrote nonsense (the connection is now
   /// reset).
-  int peek(shm::RingRecord* record) {
+  int peek(shm::RingRecord* record, Fetch fetch = Fetch::kYes) {
     int rc = shm::ring_peek(in_geometry_, consumer_, in_ring_, record);
     if (rc > 0) {
       peer_cpu_.store(record->head.cpu(), std::memory_order_relaxed);
       return rc;
     }
-    return rc == 0 ? nothing_there() : broken();
+    return rc == 0 ? nothing_there(fetch) : broken();
   }
   void consume(const shm::RingRecord& record);
   Status wait_readable(std::uint64_t deadline_ns);
@@ -174,7 +174,7 @@ class Connection final : public OobSink,
   }
   void wake_local();
   void tell_asker();
-  int nothing_there();
+  int nothing_there(Fetch fetch);
   int broken();
   std::uint64_t load_credit();
   void put_ordered(std::uint64_t offset, std::uint64_t word,

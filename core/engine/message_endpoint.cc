@@ -119,9 +119,7 @@ Result<MessageInfo> MessageEndpoint::recv(std::span<std::byte> buffer, std::int6
   return core_->recv(buffer, deadline_after_ms(timeout_ms));
 }
 Result<IncomingMessage> MessageEndpoint::peek() { return core_->peek(); }
-Result<IncomingMessage> MessageEndpoint::peek_fetched() {
-  return core_->peek(MessageEndpointCore::Fetch::kNo);
-}
+Result<IncomingMessage> MessageEndpoint::peek_fetched() { return core_->peek(engine::Fetch::kNo); }
 Result<MessageInfo> MessageEndpoint::take(std::span<std::byte> buffer) {
   return core_->take(buffer);
 }

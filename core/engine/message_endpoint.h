@@ -27,8 +27,6 @@ class MessageEndpointCore final : public OobSink,
   MessageEndpointCore(std::shared_ptr<ContextCore> context, const MessageOptions& options)
       : context_(std::move(context)), options_(options), waiter_(context_->options().wait) {}
   ~MessageEndpointCore() override;
-  /// Whether a look fetches packets, or the caller has just done so: that is a system call.
-  enum class Fetch : std::uint8_t { kNo, kYes };
   Status start(const std::string& service);
 
   ContextCore& context() { return *context_; }

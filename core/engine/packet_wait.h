@@ -17,6 +17,9 @@ struct Sleep;
 
 namespace clan::engine {
 
+/// Whether a look fetches packets, or the caller has just done so: that is a system call.
+enum class Fetch : std::uint8_t { kNo, kYes };
+
 /// Where packets of other hosts come from: a Network.
 class PacketSource {
  public:

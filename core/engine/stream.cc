@@ -186,15 +186,24 @@ void Stream::commit(std::size_t bytes) {
 
 std::size_t Stream::max_reserve() const { return core_->max_reserve(); }
 
-Result<std::span<const std::byte>> Stream::peek() {
-  const int rc = core_->front();
+namespace {
+
+Result<std::span<const std::byte>> peek_at(StreamCore& core, engine::Fetch fetch) {
+  const int rc = core.front(fetch);
   if (rc == 0) return Error{EAGAIN, "nothing to receive"};
   if (rc < 0) {
-    auto end = core_->end();
+    auto end = core.end();
     if (!end) return end.error();
     return std::span<const std::byte>();
   }
-  return std::span<const std::byte>(core_->front_data(), core_->front_size());
+  return std::span<const std::byte>(core.front_data(), core.front_size());
+}
+
+}  // namespace
+
+Result<std::span<const std::byte>> Stream::peek() { return peek_at(*core_, engine::Fetch::kYes); }
+Result<std::span<const std::byte>> Stream::peek_fetched() {
+  return peek_at(*core_, engine::Fetch::kNo);
 }
 
 void Stream::consume(std::size_t bytes) { core_->consume(bytes); }

@@ -53,11 +53,12 @@ class StreamCore {
   Result<std::size_t> send(std::span<const std::byte> bytes, std::uint64_t deadline_ns);
 
   // The front of the ring. 1 = bytes, 0 = nothing yet, -1 = end of stream or error (end_error()).
-  int front() {
+  int front(Fetch fetch = Fetch::kYes) {
     if (closed_ || !c_->context().usable()) return -1;
     if (left_ > 0) return 1;
     for (bool last_look = false;;) {
-      int rc = c_->peek(&record_);  // in place: a copy right after would stall on store forwarding
+      // In place: a copy right after would stall on store forwarding.
+      int rc = c_->peek(&record_, fetch);
       if (rc < 0) return -1;
       if (rc == 0) {
         if (eof_) return -1;

@@ -25,7 +25,7 @@ bool Carried::take_in(bool of_carrier) {
   bool moved = false;
   full_ = false;
   while (!lost_ && !full_) {
-    auto bytes = stream_->peek();
+    auto bytes = stream_->peek_fetched();
     if (!bytes || bytes->empty()) {
       if (bytes || bytes.error().err != EAGAIN) stream_ended();
       break;

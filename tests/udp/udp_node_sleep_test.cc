@@ -215,6 +215,24 @@ TEST_F(SleepTest, TheEndOfAnRdmaRequestNeedsNoDriverThread) {
   EXPECT_EQ(region, bytes);
 }
 
+TEST_F(SleepTest, APeekAtWhatHasBeenFetchedFetchesNothing) {
+  auto [client, server] = connect();
+  const HeldDriver held(a_.core()->reactor());
+  std::byte byte{7};
+  (void)must(client.send({&byte, 1}));
+  auto front = server.peek_fetched();
+  for (int i = 0; i < 1000; ++i) front = server.peek_fetched();
+  EXPECT_EQ(front.error().err, EAGAIN);
+  const auto end = steady_clock::now() + std::chrono::seconds(20);
+  while (!(front = server.peek()) && steady_clock::now() < end) {
+  }
+  ASSERT_TRUE(front.ok());
+  front = server.peek_fetched();
+  ASSERT_TRUE(front.ok());
+  ASSERT_EQ(front->size(), 1u);
+  EXPECT_EQ(front->front(), byte);
+}
+
 TEST_F(SleepTest, ASleepBesideOtherDescriptorsEndsWithItsTime) {
   auto [client, server] = connect();
   auto queue = must(EventQueue::create(a_));

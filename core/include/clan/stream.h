@@ -74,6 +74,9 @@ class CLAN_EXPORT Stream {
   /// Zero-copy receive: the bytes at the front of the ring, as many as are contiguous. Empty = the
   /// peer has closed. EAGAIN when nothing is there. They stay until consume().
   Result<std::span<const std::byte>> peek();
+  /// The same, and fetches no packets of other hosts first: for a thread that has just done so for
+  /// all its streams (EventQueue::fetch()), as that is a system call.
+  Result<std::span<const std::byte>> peek_fetched();
   void consume(std::size_t bytes);
 
   /// peek() has something to say.
