@@ -663,6 +663,26 @@ TEST_F(SecondSocketPacketsTest, OneBoundToAnAddressHasBothThere) {
   }
 }
 
+// In a ping-pong a look that finds one would find no other, and that is a system call.
+TEST_F(SecondSocketPacketsTest, AShortPacketIsTakenAloneUnlessTheLastLookHasFoundOne) {
+  auto io = open(), other = open();
+  const SocketAddress to = on_loopback(io->local_address().port);
+  const std::byte bytes[8] = {};
+  const auto send_to_it = [&](int packets) {
+    for (int i = 0; i < packets; ++i)
+      ASSERT_EQ(other->send({to, sizeof bytes, sizeof bytes}, bytes), PacketIo::Sent::kSent);
+  };
+  std::array<Arrival, 8> arrivals;
+  EXPECT_EQ(io->receive(arrivals), 0u);
+  send_to_it(6);
+  EXPECT_EQ(io->receive(arrivals), 1u);
+  EXPECT_EQ(io->receive(arrivals), 5u);
+  EXPECT_EQ(io->receive(arrivals), 0u);
+  send_to_it(2);
+  EXPECT_EQ(io->receive(arrivals), 1u);
+  EXPECT_EQ(io->receive(arrivals), 1u);
+}
+
 TEST_F(SecondSocketPacketsTest, Ipv6HasItToo) {
   auto io = open();
   auto made = DatagramSocket::open(DatagramSocket::Family::kIpv6, 1 << 20);

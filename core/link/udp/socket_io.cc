@@ -63,7 +63,7 @@ Status SocketIo::watch(const DatagramSocket& socket, int how) const {
   epoll_event event{};
   event.events = want_room_ ? EPOLLIN | EPOLLOUT : EPOLLIN;
   return sys::epoll_ctl(ready_.get(), how, socket.fd(), &event) == 0 ? Status()
-                                                                  : errno_error("epoll_ctl");
+                                                                     : errno_error("epoll_ctl");
 }
 
 void SocketIo::want_room(bool on) {
@@ -93,6 +93,7 @@ void SocketIo::woken_by(std::span<const pollfd> ready) {
   }
   second_first_ = second;
   looks_ = 0;  // the other one has just been looked at
+  in_a_row_ = false;
 }
 
 void SocketIo::stop_gro() {
@@ -236,8 +237,9 @@ std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> ou
     if (!socket.receive(slot, &got)) break;
     if (got.bytes == 0) continue;  // nothing, or too much to be a packet
     out[count++] = {got.from, slot.first(got.bytes), got.segment};
-    // A short one is most often alone: it is looked at before the kernel is asked again.
-    if (offload_ && got.bytes < kLoneBytes) break;
+    // A short one is most often alone: it is looked at before the kernel is asked again. Not where
+    // the last look has found one, too.
+    if (offload_ && got.bytes < kLoneBytes && !in_a_row_) break;
   }
   return count;
 }
@@ -270,6 +272,12 @@ std::size_t SocketIo::receive_between(std::span<Arrival> out) {
 }
 
 std::size_t SocketIo::receive(std::span<Arrival> out) {
+  const std::size_t n = look(out);
+  in_a_row_ = n > 0;
+  return n;
+}
+
+std::size_t SocketIo::look(std::span<Arrival> out) {
   if (stage_ == Stage::kNone) return receive_from(main_, out);
   if (stage_ != Stage::kSettled) return receive_between(out);
   const bool second = second_first_;
