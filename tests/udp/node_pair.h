@@ -18,6 +18,7 @@
 #include "clan/clock.h"
 #include "link/udp/packet_choice.h"
 #include "link/udp/security.h"
+#include "link/udp/socket_io.h"
 #include "link/udp/udp_link.h"
 #include "link/udp/udp_node.h"
 #include "nic/memory_block.h"

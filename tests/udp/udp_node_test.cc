@@ -133,5 +133,42 @@ TEST_F(NodePair, AllIsAcknowledgedInTheEnd) {
   EXPECT_TRUE(client.node().all_acknowledged());
 }
 
+/// A thread of the client's that looks for packets all the time, so that the driver thread keeps
+/// out.
+struct NodeThatIsPolled : NodePair {
+  static constexpr int kMessages = 10;
+  /// How many packets those take.
+  std::uint64_t packets_of_a_burst() {
+    const std::uint64_t end = monotonic_ns() + 200'000;
+    while (monotonic_ns() < end) client.node().progress();
+    const std::uint64_t before = link->path().packets_sent;
+    for (int i = 0; i < kMessages; ++i) EXPECT_TRUE(link->send_oob({}).ok());
+    return link->path().packets_sent - before;
+  }
+  bool all_have_come(std::size_t messages) {
+    return server.is_told([=](const auto& told) { return told.messages.size() == messages; });
+  }
+  const std::shared_ptr<UdpLink> link = dial();
+};
+
+TEST_F(NodeThatIsPolled, SendsWhatItIsToldBetweenTwoLooksTogether) {
+  // One round is enough: in another the driver thread may watch yet, or this one be held up.
+  std::uint64_t packets = kMessages;
+  std::size_t sent = 0;
+  for (const std::uint64_t end = soon(); packets > 1 && monotonic_ns() < end; sent += kMessages)
+    packets = packets_of_a_burst();
+  EXPECT_EQ(packets, 1u) << "the first message";
+  client.node().progress();
+  EXPECT_TRUE(all_have_come(sent));
+}
+
+TEST_F(NodeThatIsPolled, LeavesNothingBehindWhenTheThreadGoes) {
+  std::size_t sent = 0;
+  for (int i = 0; i < 20; ++i) {
+    (void)packets_of_a_burst();
+    EXPECT_TRUE(all_have_come(sent += kMessages)) << "in round " << i;
+  }
+}
+
 }  // namespace
 }  // namespace clan::udp

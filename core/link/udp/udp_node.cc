@@ -23,6 +23,7 @@ namespace {
 constexpr unsigned kPolls = 4;
 constexpr std::uint64_t kJustNow = 30'000;
 constexpr std::uint64_t kTick = kMillisecond / 2;  ///< how long the driver thread keeps out then
+constexpr std::uint64_t kLately = 100'000;         ///< a thread has looked: it is back in a moment
 constexpr std::size_t kMostOobWaiting = 16'384;
 constexpr int kMostRuns = 64;  ///< of the pump, before other descriptors get their turn
 
@@ -92,14 +93,8 @@ Status UdpNode::start() {
 
 // --- progress ------------------------------------------------------------------------------------
 
-// Whether what is sent may wait for a moment: a thread looks in short turns. If it ends that, the
-// next tick sees to what waits.
-bool UdpNode::may_hold() const {
-  // relaxed: written under the mutex
-  return ticking_.load(std::memory_order_relaxed) && in_charge_ == nullptr && others_asleep_ == 0;
-}
-
 bool UdpNode::pump(std::uint64_t now) {
+  cork_.leave(now);
   send_revocations();
   if (owner_.board != nullptr) owner_.board->show_now_and_then(now);
   return pump_.run(now);
@@ -110,10 +105,18 @@ void UdpNode::show_paths() {
   if (owner_.board != nullptr) owner_.board->show();
 }
 
+void UdpNode::flush(std::uint64_t now) {
+  cork_.leave(now);
+  (void)pump_.flush(now);
+}
+
 // After a call that may have something to send.
 void UdpNode::after_call() {
   if (batch_ > 0 || shut_down_) return;
-  (void)pump_.flush(monotonic_ns());
+  const std::uint64_t now = monotonic_ns();
+  const bool back_soon = may_hold() && now - polled_at_ < kLately && !on_driver_thread();
+  if (back_soon && cork_.holds(now)) return;
+  flush(now);
   note_timer();
   if (told_) kick();
 }
@@ -210,6 +213,7 @@ void UdpNode::drive(bool timer) {
     if (timer && !ticks) timer_at_ = kNever;
     io_->woken();
     std::uint64_t now = monotonic_ns();
+    if (cork_.any()) flush(now);  // the thread has not come back
     const bool just_now = now - polled_at_ < kJustNow;
     const bool polled = std::exchange(polls_, 0) >= kPolls && (just_now || (timer && ticks));
     const bool slept = timer ? std::exchange(sleeps_, 0) > 0 && others_asleep_ == 0 : ticks;

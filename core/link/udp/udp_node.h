@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/reactor.h"
+#include "link/udp/autocork.h"
 #include "link/udp/endpoint.h"
 #include "link/udp/packet_io.h"
 #include "link/udp/udp_node_dial.h"
@@ -136,18 +137,16 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
 
   // Under the mutex.
   bool pump(std::uint64_t now), poll(), may_hold() const;
-  void send_revocations();
-  void set_timer(), note_timer();
-  void announce(), show_paths();
+  void flush(std::uint64_t now), send_revocations();
+  void set_timer(), note_timer(), announce(), show_paths();
   void watch_socket(bool on);
-  void kick(), wake_driver(), after_call(), keep_out();
+  void kick(), wake_driver(), after_call(), keep_out(), rouse_sleeper();
   using Lock = std::unique_lock<std::recursive_mutex>;
   void before_sleep(UdpLink* link);
   void after_sleep(UdpLink* link);
   int sleep_in_charge(Lock& lock);
   void tell_in_charge(Lock& lock);
   bool word_has_changed() const, left_to_others(bool tick, std::uint64_t now);
-  void rouse_sleeper();
 
   bool hand_out_transfers();
 
@@ -166,6 +165,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   std::atomic<std::uint32_t> answers_{0};  ///< how often; what threads that wait sleep on
   Endpoint endpoint_;
   PacketPump pump_;
+  Autocork cork_;
   unsigned batch_ = 0;  ///< begin_batch() less end_batch(), of the thread that holds the mutex
   bool shut_down_ = false;
   std::atomic<bool> abandoned_{false};  ///< a forked child's: not even the mutex is touched

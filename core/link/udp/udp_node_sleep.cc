@@ -52,13 +52,21 @@ void UdpNode::fetch() {
   if (!hand_out_transfers()) wake_driver();
 }
 
+// Whether what is sent may wait for a moment: a thread looks in short turns. If it ends that, the
+// next tick sees to what waits.
+bool UdpNode::may_hold() const {
+  // relaxed: written under the mutex
+  return ticking_.load(std::memory_order_relaxed) && in_charge_ == nullptr && others_asleep_ == 0;
+}
+
 // Under the mutex, for a thread that waits. True: there are up-calls.
 bool UdpNode::poll() {
   if (shut_down_) return false;
   const std::uint64_t now = monotonic_ns();
   polled_at_ = now;
   ++polls_;
-  if (may_hold()) {
+  cork_.look();
+  if (may_hold() && !cork_.any()) {
     send_revocations();
     (void)pump_.look(now);
   } else {
@@ -99,7 +107,7 @@ int UdpNode::sleep(const Sleep& what) {
     after_sleep(what.link);
     return rc;
   }
-  (void)pump_.flush(monotonic_ns());  // what it has left for its next look
+  flush(monotonic_ns());  // what it has left for its next look
   in_charge_ = &what;
   watch_socket(false);
   if (what.link != nullptr) what.link->watch(true);
@@ -191,7 +199,7 @@ void UdpNode::before_sleep(UdpLink* link) {
   ++others_asleep_;
   polled_at_ = 0;
   if (shut_down_) return;
-  (void)pump_.flush(monotonic_ns());
+  flush(monotonic_ns());
   if (in_charge_ != nullptr || watching_) {
     if (link != nullptr) note_timer();
     return;
@@ -216,6 +224,7 @@ bool UdpNode::arm_descriptor() {
   std::uint64_t now = monotonic_ns();
   const bool often = now - elsewhere_.armed_at < kAway;
   elsewhere_ = {now, elsewhere_.armed + 1};
+  cork_.look();
   if (often && in_charge_ == nullptr && others_asleep_ == 0 && !keep_watching_) keep_out();
   // Until nothing is left, as it may be slept on edge-triggered. What is owed leaves, too.
   io_->woken();
@@ -247,7 +256,7 @@ void UdpNode::keep_watching() {
   std::lock_guard lock(mutex_);
   if (std::exchange(keep_watching_, true)) return;
   if (in_charge_ != nullptr || shut_down_) return;
-  (void)pump_.flush(monotonic_ns());
+  flush(monotonic_ns());
   watch_socket(true);
   set_timer();
 }
