@@ -115,9 +115,10 @@ void UdpNode::after_call() {
   if (batch_ > 0 || shut_down_) return;
   const std::uint64_t now = monotonic_ns();
   const bool back_soon = may_hold() && now - polled_at_ < kLately && !on_driver_thread();
-  if (back_soon && cork_.holds(now)) return;
-  flush(now);
-  note_timer();
+  if (!back_soon || !cork_.holds(now)) {
+    flush(now);
+    note_timer();
+  }
   if (told_) kick();
 }
 
