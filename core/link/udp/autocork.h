@@ -21,11 +21,12 @@ namespace clan::udp {
 
 class Autocork {
  public:
-  static constexpr std::size_t kMostBytes = 1200;  ///< about a packet's
+  /// With one more message it is a packet yet: a train may have to take another way than that.
+  static constexpr std::size_t kMostBytes = 1000;
   static constexpr std::uint64_t kMostNs = 50'000;
   static constexpr std::uint64_t kLeastBarNs = 1'000'000, kMostBarNs = 256'000'000;
 
-  /// Bytes of a message that is queued.
+  /// Bytes of a frame that is queued.
   void add(std::size_t bytes) { bytes_ += bytes; }
   /// They could leave. True: they may wait.
   bool holds(std::uint64_t now) {

@@ -45,7 +45,7 @@ void UdpLink::send(std::uint8_t channel, const LinkHeader& header,
   std::array<std::byte, kMostHeader> bytes;
   const std::size_t n = write_link_header(bytes, header);
   if (channel == kUrgent) ++urgent_sent_;
-  node_->cork_.add(n + payload.size());
+  node_->cork_.add(kWholeFrame + n + payload.size());
   (void)node_->endpoint_.send(*connection_, channel,
                               {std::span(bytes).first(n), payload, copy, notify, token});
 }
