@@ -42,6 +42,8 @@ class Node {
   void release(Carried& carried);
   /// A thread of the program waits: takes what has come, for all. True: something has.
   bool look();
+  /// A thread of the program has sent or received: the same, if nobody has for a moment.
+  void look_now_and_then();
   /// It goes to sleep, and has slept: as in the table of calls.
   bool begin_sleep(pid_t thread, bool may_fetch, PacketFds* watched);
   bool end_sleep(pid_t thread, bool fetches);
@@ -92,6 +94,8 @@ class Node {
   /// how often.
   std::atomic<std::uint64_t> looked_ns_{0};
   std::atomic<std::uint32_t> looks_{0};
+  /// When one has looked that has sent or received, 0 when one has gone to sleep since.
+  std::atomic<std::uint64_t> worked_ns_{0};
   std::uint32_t looks_seen_ = 0;  ///< of the thread that serves, at the begin of its last nap
   bool has_napped_ = false;       ///< likewise
   // Under the mutex.

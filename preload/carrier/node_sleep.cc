@@ -13,6 +13,7 @@ namespace {
 // A thread of the program looks at the network when one has so short ago, or so often in a nap.
 constexpr std::uint64_t kJustNowNs = 100'000;
 constexpr std::uint32_t kLooks = 4;
+constexpr std::uint64_t kBetweenNs = 50'000;  ///< looks of one that sends or receives
 constexpr std::int64_t kNapMs = 1;
 
 }  // namespace
@@ -23,6 +24,18 @@ bool Node::look() {
   looks_.store(looks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   queue_.fetch();
   return take_events();
+}
+
+void Node::look_now_and_then() {
+  const std::uint64_t now = monotonic_ns();
+  // relaxed: as above
+  if (now - looked_ns_.load(std::memory_order_relaxed) < kBetweenNs ||
+      now - worked_ns_.load(std::memory_order_relaxed) < kBetweenNs) {
+    return;
+  }
+  worked_ns_.store(now, std::memory_order_relaxed);  // relaxed: as above
+  queue_.fetch();
+  (void)take_events();
 }
 
 // Of the queue, by a thread of the program.
@@ -44,7 +57,9 @@ bool Node::begin_sleep(pid_t thread, bool may_fetch, PacketFds* watched) {
   bool naps = false;
   {
     const std::lock_guard lock(mutex_);
-    looked_ns_.store(0, std::memory_order_relaxed);  // relaxed: under the mutex, or a hint
+    // relaxed: under the mutex, or hints
+    looked_ns_.store(0, std::memory_order_relaxed);
+    worked_ns_.store(0, std::memory_order_relaxed);
     const bool can = may_fetch && queue_.packets_fd() >= 0 && queue_.fd().ok();
     const bool fetches = duty_.begin(thread, can, monotonic_ns());
     wake_if_wanted();
@@ -101,7 +116,8 @@ bool Node::keeps_out() {
   const std::uint64_t looked = looked_ns_.load(std::memory_order_relaxed);
   looks_seen_ = looks;
   has_napped_ = looked != 0 && (often || now - looked < kJustNowNs);
-  if (has_napped_ || duty_.is_seen_to(now)) return true;
+  // relaxed: a hint
+  if (has_napped_ || duty_.is_seen_to(now, worked_ns_.load(std::memory_order_relaxed))) return true;
   duty_.take();
   return false;
 }
@@ -109,7 +125,11 @@ bool Node::keeps_out() {
 void Node::nap() {
   std::unique_lock lock(mutex_);
   // One has gone to sleep meanwhile. relaxed: under the mutex
-  if (looked_ns_.load(std::memory_order_relaxed) == 0 && !duty_.is_seen_to(monotonic_ns())) return;
+  const std::uint64_t worked = worked_ns_.load(std::memory_order_relaxed);
+  if (looked_ns_.load(std::memory_order_relaxed) == 0 &&
+      !duty_.is_seen_to(monotonic_ns(), worked)) {
+    return;
+  }
   is_left_ = false;
   naps_ = true;
   wakes_.wait_for(lock, std::chrono::milliseconds(kNapMs),

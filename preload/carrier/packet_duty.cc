@@ -27,8 +27,10 @@ bool PacketDuty::end(pid_t thread) {
   return true;
 }
 
-bool PacketDuty::is_seen_to(std::uint64_t now) const {
-  return !is_wanted() && begun_ns_ != 0 && now - begun_ns_ < kLastsNs;
+bool PacketDuty::is_seen_to(std::uint64_t now, std::uint64_t worked_ns) const {
+  if (is_wanted()) return false;
+  const bool works = worked_ns != 0 && now - worked_ns < kWorksNs;
+  return works || (begun_ns_ != 0 && now - begun_ns_ < kLastsNs);
 }
 
 void PacketDuty::take() {

@@ -5,6 +5,8 @@
 //                                    packet wakes one thread; the carrier's thread keeps out
 //   it is awake for a moment         nobody: it is back within 2 ms, or the carrier's thread takes
 //                                    over
+//   none sleeps, one sends or        that one, now and then, as it does so; the carrier's thread
+//   when receives                         it has not for 0.1 ms
 //
 // A thread may leave its sleep without a word: a signal handler that jumps away, a thread that is
 // cancelled. So a duty that is not renewed lasts for 2 ms, however long the sleep. A thread that
@@ -24,13 +26,15 @@ class PacketDuty {
  public:
   /// How far apart two sleeps are of a thread that does so often, and how long a duty lasts.
   static constexpr std::uint64_t kLastsNs = 2'000'000;
+  static constexpr std::uint64_t kWorksNs = 100'000;  ///< between fetches of one that sends
 
   /// A thread goes to sleep. True: it fetches packets.
   bool begin(pid_t thread, bool may_fetch, std::uint64_t now);
   /// It has slept. True: it had the duty.
   bool end(pid_t thread);
-  /// The carrier's thread need not fetch any.
-  bool is_seen_to(std::uint64_t now) const;
+  /// The carrier's thread need not fetch any. A thread has sent or received, and fetched some, at
+  /// `worked_ns`; 0: none has since one fell asleep.
+  bool is_seen_to(std::uint64_t now, std::uint64_t worked_ns) const;
   /// Threads sleep, and none of them fetches.
   bool is_wanted() const { return fetcher_ == 0 && !sleepers_.empty(); }
   /// The carrier's thread fetches them from now on.

@@ -74,6 +74,7 @@ bool attach(Carried* carried, Pipe* end) {
 void pump(Carried* carried) {
   const NotCancelled here;
   carried->pump();
+  holder->node->look_now_and_then();
 }
 
 bool look() {

@@ -24,12 +24,12 @@ struct Duty : testing::Test {
 TEST_F(Duty, IsOfAThreadThatSleepsOften) {
   EXPECT_FALSE(begin(kOne)) << "it may not come back";
   EXPECT_TRUE(duty.is_wanted());
-  EXPECT_FALSE(duty.is_seen_to(now));
+  EXPECT_FALSE(duty.is_seen_to(now, 0));
   EXPECT_FALSE(duty.end(kOne));
   now += kMs;
   EXPECT_TRUE(begin(kOne));
   EXPECT_FALSE(duty.is_wanted());
-  EXPECT_TRUE(duty.is_seen_to(now));
+  EXPECT_TRUE(duty.is_seen_to(now, 0));
   EXPECT_TRUE(duty.end(kOne));
 }
 
@@ -43,19 +43,29 @@ TEST_F(Duty, IsNotOfOneWhoseSleepsAreFarApart) {
 TEST_F(Duty, WaitsAMomentForAThreadThatIsAwake) {
   give();
   EXPECT_TRUE(duty.end(kOne));
-  EXPECT_TRUE(duty.is_seen_to(now + PacketDuty::kLastsNs - 1));
-  EXPECT_FALSE(duty.is_seen_to(now + PacketDuty::kLastsNs));
+  EXPECT_TRUE(duty.is_seen_to(now + PacketDuty::kLastsNs - 1, 0));
+  EXPECT_FALSE(duty.is_seen_to(now + PacketDuty::kLastsNs, 0));
 }
 
 TEST_F(Duty, EndsWhileItsThreadSleepsLong) {
   give();
   now += PacketDuty::kLastsNs;
-  EXPECT_FALSE(duty.is_seen_to(now));
+  EXPECT_FALSE(duty.is_seen_to(now, 0));
   duty.take();
   EXPECT_TRUE(duty.is_wanted()) << "it sleeps on";
   EXPECT_FALSE(duty.end(kOne));
   EXPECT_FALSE(duty.is_wanted());
   EXPECT_FALSE(begin(kOne));
+}
+
+TEST_F(Duty, IsLeftToAThreadThatSendsUnlessOthersSleep) {
+  EXPECT_TRUE(duty.is_seen_to(now, now));
+  EXPECT_TRUE(duty.is_seen_to(now, now - PacketDuty::kWorksNs + 1));
+  EXPECT_FALSE(duty.is_seen_to(now, now - PacketDuty::kWorksNs));
+  EXPECT_FALSE(begin(kOther));
+  EXPECT_FALSE(duty.is_seen_to(now, now)) << "the one that sends may do something else";
+  EXPECT_FALSE(duty.end(kOther));
+  EXPECT_TRUE(duty.is_seen_to(now, now));
 }
 
 TEST_F(Duty, IsNotOfOneOfSeveralThatSleep) {
@@ -70,10 +80,10 @@ TEST_F(Duty, IsNotOfOneOfSeveralThatSleep) {
 TEST_F(Duty, StaysWithItsThreadWhenAnotherFallsAsleep) {
   give();
   EXPECT_FALSE(begin(kOther));
-  EXPECT_TRUE(duty.is_seen_to(now));
+  EXPECT_TRUE(duty.is_seen_to(now, 0));
   EXPECT_TRUE(duty.end(kOne));
   EXPECT_TRUE(duty.is_wanted()) << "the other sleeps, and nobody fetches";
-  EXPECT_FALSE(duty.is_seen_to(now));
+  EXPECT_FALSE(duty.is_seen_to(now, 0));
   EXPECT_FALSE(begin(kOne)) << "it is one of two now";
 }
 
@@ -83,7 +93,7 @@ TEST_F(Duty, IsNotRenewedByOthersWhenItsThreadHasGone) {
     EXPECT_FALSE(begin(kOther));
     EXPECT_FALSE(duty.end(kOther));
   }
-  EXPECT_FALSE(duty.is_seen_to(now));
+  EXPECT_FALSE(duty.is_seen_to(now, 0));
 }
 
 TEST_F(Duty, OfAThreadThatHasJumpedAwayIsItsOwnAgain) {
