@@ -167,6 +167,8 @@ void catch_up(int fd, Socket& s) {
     const int other = find_pipe(cookie, &end);
     pipe = open_pipe_of(other, end, cookie);
   }
+  // PAIR preload.moved: whoever had the pipe has handed the end of the connection over to TCP
+  if (!pipe && slot.pipe_fd.load(std::memory_order_acquire) < 0) return;
   if (!pipe) {
     log_line(
         LogLevel::kError,

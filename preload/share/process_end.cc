@@ -17,6 +17,7 @@
 #include "state/pipe_count.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
+#include "stream/close.h"
 #include "stream/doorbell.h"
 
 namespace clan::preload {
@@ -29,6 +30,7 @@ void at_exit() {
   for_each_socket(
       [](int fd, Socket& s, void*) {
         if (s.offer_name.get() != 0) withdraw_offer(s);
+        if (s.shared()) hand_over_end(fd, s);
         (void)leave_slot(s);
         count_for_test(s);
         // Unread ones would make our end a reset.

@@ -21,6 +21,7 @@ constinit Hooks hooks{
     .unsaid = withdraw_why,
     .process_said = publish_of_process,
     .let_go = let_go_of_far,
+    .before_last_close = hand_over_end,
     .last_close = shared_close,
 };
 

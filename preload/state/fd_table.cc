@@ -79,6 +79,7 @@ void drop(Socket* s, int fd) {
   if (s->is_watched()) hooks.left_descriptor(*s, fd);
   // PAIR preload.refs: likewise, of descriptors
   if (s->fds.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    if (s->shared()) hooks.before_last_close(fd, *s);
     const bool others = leave_slot(*s);
     if (s->shared()) hooks.last_close(fd, *s, others);
   }

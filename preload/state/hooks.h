@@ -25,6 +25,7 @@ struct Hooks {
   void (*process_said)(reasons::Why why, std::uint32_t number);
   void (*let_go)(Socket& s);  ///< it is no matter of the carrier's any more (far/)
   // To the connection (stream/).
+  void (*before_last_close)(int fd, Socket& s);        ///< see hand_over_end()
   void (*last_close)(int fd, Socket& s, bool others);  ///< see shared_close()
 };
 extern constinit Hooks hooks;

@@ -21,6 +21,7 @@
 #include "state/socket.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
+#include "stream/glance.h"
 #include "stream/held_up.h"
 #include "stream/owed_end.h"
 #include "stream/poll_tcp.h"
@@ -56,7 +57,39 @@ bool end_by_pipe(int fd, Socket& s) {
   return true;
 }
 
+// The other end is gone, and TCP holds its FIN or reset and no byte.
+bool only_end_is_left(int fd, Socket& s) {
+  // One that shuts down or says in the pipe that it ends closes next, or stays and reads.
+  constexpr std::uint64_t kMomentNs = 2'000'000;
+  CallWait wait(s.pipe.call_waits(), kMomentNs);
+  do {
+    const std::uint64_t theirs = state_of(s.theirs());
+    if (((theirs | state_of(s.mine())) & (kLeaving | kGone)) != 0) return false;
+    // An end that is only shut down is told of in the pipe, not by TCP.
+    const bool is_closed = closed(fd);
+    if (is_closed && ((theirs & kReset) != 0 || swallow_doorbells(fd, s))) return true;
+    if (!is_closed && !has_ended(s) && (theirs & socket_face::kClosed) == 0) return false;
+    nap();
+  } while (wait.goes_on(monotonic_ns()));
+  return false;
+}
+
 }  // namespace
+
+void hand_over_end(int fd, Socket& s) {
+  // relaxed: the pipe and who has it do not become more when the other end has closed
+  const bool last = s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) <= 1;
+  Slot& slot = s.open_file();
+  // PAIR preload.to_follow: whoever follows now has the pipe, and needs no word of this
+  if (!last || slot.to_follow.load(std::memory_order_seq_cst) <= 0 || is_far(s)) return;
+  const KeepErrno keep;
+  const Undisturbed undisturbed;
+  if (!s.has_drained() || bytes_to_read(fd, s) > 0 || !only_end_is_left(fd, s)) return;
+  read_kernel(fd, s);
+  slot.pin();
+  // PAIR preload.moved: it is TCP's again; catch_up() looks when it has not found the pipe
+  slot.pipe_fd.store(-1, std::memory_order_release);
+}
 
 void shared_close(int fd, Socket& s, bool others) {
   KeepErrno keep;

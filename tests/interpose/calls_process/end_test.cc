@@ -293,5 +293,37 @@ TEST(End, ClosedWithLingerOfASecondItIsOrderly) {
   EXPECT_TRUE(ends(pair.far));
 }
 
+// A parent keeps the socket and leaves it to its child, which moves it, reads it to its end and is
+// done with it: nobody has the pipe any more (kamailio's main process, its readers, and sipp).
+TEST(End, IsSeenByAProcessThatDidNotFollowTheOneThatMovedIt) {
+  for (const bool exits : {false, true}) {
+    for (const bool peer_shuts_down : {false, true}) {
+      for (const bool shuts_down : {false, true}) {
+        Pair pair(false);
+        const pid_t mover = child([&] {
+          pair.close_near();
+          const int result = echo(pair.far);
+          if (exits) std::exit(result);
+          pair.close_far();
+          return result;
+        });
+        ping(pair.near, 100);
+        EXPECT_TRUE(by_pipe(pair.near));
+        if (peer_shuts_down) ::shutdown(pair.near, SHUT_RDWR);
+        pair.close_near();
+        EXPECT_EQ(result_of(mover), 0);
+        if (shuts_down) {
+          EXPECT_EQ(::shutdown(pair.far, SHUT_RDWR), 0) << std::strerror(errno);
+        } else {
+          EXPECT_EQ(poll_one(pair.far, POLLIN | POLLRDHUP, 0), POLLIN | POLLRDHUP);
+        }
+        char byte;
+        EXPECT_EQ(::recv(pair.far, &byte, 1, MSG_DONTWAIT), 0) << std::strerror(errno);
+        EXPECT_EQ(option(pair.far, SOL_SOCKET, SO_ERROR), 0);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace clan::test
