@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -54,6 +55,23 @@ void introduce(int fd, Socket& s, const Route& r) {
 
 // In memory that processes share over fork.
 std::atomic<std::uint32_t>* shared_moves = nullptr;
+
+// Nobody has the pipe any more. All that it carried had been read: the rest is TCP's.
+bool ends_by_tcp(int fd, Slot& slot) {
+  constexpr int kUntilClosedMs = 100;  // the other end has let go of the pipe, and closes next
+  // PAIR preload.moved: whoever had the pipe has handed the end of the connection over
+  if (slot.pipe_fd.load(std::memory_order_acquire) < 0) return true;
+  // relaxed: whoever had the pipe has closed it since
+  if ((slot.pipe_end.load(std::memory_order_relaxed) & Slot::kReadToEnd) == 0) return false;
+  pollfd p{fd, POLLRDHUP, 0};
+  if (sys::poll(&p, 1, kUntilClosedMs) <= 0) return false;
+  char doorbells[64];
+  while (sys::recv(fd, doorbells, sizeof doorbells, MSG_DONTWAIT) > 0) {
+  }
+  slot.pin();
+  slot.pipe_fd.store(-1, std::memory_order_release);  // PAIR preload.moved: likewise
+  return true;
+}
 
 /// sockets are being counted for a child: none moves meanwhile
 std::atomic<bool> fork_under_way{false};
@@ -159,7 +177,8 @@ void catch_up(int fd, Socket& s) {
   Once once(s);
   // PAIR preload.forking: behind Socket::moving
   if (!once || s.shared() || fork_under_way.load(std::memory_order_seq_cst)) return;
-  int end = slot.pipe_end.load(std::memory_order_relaxed);  // relaxed: behind pipe_fd
+  // relaxed: behind pipe_fd
+  int end = slot.pipe_end.load(std::memory_order_relaxed) & ~Slot::kReadToEnd;
   const std::uint64_t cookie = cookie_of(fd);
   const auto mover = static_cast<unsigned>(slot.pipe_pid.load(std::memory_order_relaxed));
   auto pipe = open_pipe_of(open_memfd_of(mover, memfd, kPipeLink, O_RDWR), end, cookie);
@@ -167,8 +186,7 @@ void catch_up(int fd, Socket& s) {
     const int other = find_pipe(cookie, &end);
     pipe = open_pipe_of(other, end, cookie);
   }
-  // PAIR preload.moved: whoever had the pipe has handed the end of the connection over to TCP
-  if (!pipe && slot.pipe_fd.load(std::memory_order_acquire) < 0) return;
+  if (!pipe && ends_by_tcp(fd, slot)) return;
   if (!pipe) {
     log_line(
         LogLevel::kError,

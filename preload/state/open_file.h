@@ -67,7 +67,10 @@ struct Slot {
   Counter receives{0};
   std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it
   std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
-  std::atomic<std::int32_t> pipe_end{0};
+  std::atomic<std::int32_t> pipe_end{0};  ///< its end there; and kReadToEnd
+  /// A process has read the other end's last record, and was done with the connection: behind the
+  /// pipe TCP holds doorbells and the end.
+  static constexpr std::int32_t kReadToEnd = 2;
   /// if `sends` is closed for Socket::resending: whose it is
   std::atomic<std::int32_t> resender{0};
   /// somebody has the open file whom we cannot reach: never move it

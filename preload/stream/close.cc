@@ -84,7 +84,12 @@ void hand_over_end(int fd, Socket& s) {
   if (!last || slot.to_follow.load(std::memory_order_seq_cst) <= 0 || is_far(s)) return;
   const KeepErrno keep;
   const Undisturbed undisturbed;
-  if (!s.has_drained() || bytes_to_read(fd, s) > 0 || !only_end_is_left(fd, s)) return;
+  if (!s.has_drained() || bytes_to_read(fd, s) > 0) return;
+  if (!only_end_is_left(fd, s)) {
+    // relaxed: a word by itself; it is read by whoever finds the pipe's descriptor closed
+    if (has_ended(s)) slot.pipe_end.fetch_or(Slot::kReadToEnd, std::memory_order_relaxed);
+    return;
+  }
   read_kernel(fd, s);
   slot.pin();
   // PAIR preload.moved: it is TCP's again; catch_up() looks when it has not found the pipe

@@ -309,9 +309,9 @@ TEST(End, IsSeenByAProcessThatDidNotFollowTheOneThatMovedIt) {
         });
         ping(pair.near, 100);
         EXPECT_TRUE(by_pipe(pair.near));
-        if (peer_shuts_down) ::shutdown(pair.near, SHUT_RDWR);
-        pair.close_near();
+        peer_shuts_down ? (void)::shutdown(pair.near, SHUT_RDWR) : pair.close_near();
         EXPECT_EQ(result_of(mover), 0);
+        pair.close_near();
         if (shuts_down) {
           EXPECT_EQ(::shutdown(pair.far, SHUT_RDWR), 0) << std::strerror(errno);
         } else {
