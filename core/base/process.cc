@@ -1,7 +1,11 @@
 #include "base/process.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -90,5 +94,28 @@ bool maps_nothing_of(pid_t thread, std::uint64_t inode) {
 }
 
 bool is_stopped(pid_t id) { return proc_is_ours() && Stat(id).is('T', 't'); }
+
+namespace {
+
+std::atomic<std::uint32_t> the_pid_namespace{0};
+
+}  // namespace
+
+std::uint32_t pid_namespace() {
+  // relaxed: a number by itself; a thread that finds none asks again
+  std::uint32_t known = the_pid_namespace.load(std::memory_order_relaxed);
+  if (known != 0) return known;
+  const int saved_errno = errno;
+  struct stat st {};
+  if (call(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0) == 0)
+    known = static_cast<std::uint32_t>(st.st_ino);
+  errno = saved_errno;
+  the_pid_namespace.store(known, std::memory_order_relaxed);  // relaxed: as above
+  return known;
+}
+
+void forget_pid_namespace() {
+  the_pid_namespace.store(0, std::memory_order_relaxed);  // relaxed: as above
+}
 
 }  // namespace clan::sys

@@ -1,7 +1,5 @@
 #include "engine/pipe_claims.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
@@ -13,28 +11,6 @@
 
 namespace clan {
 namespace pipes {
-namespace {
-
-std::atomic<std::uint32_t> the_pid_namespace{0};
-
-}  // namespace
-
-std::uint32_t pid_namespace() {
-  // relaxed: a number by itself; who finds none asks again
-  std::uint32_t known = the_pid_namespace.load(std::memory_order_relaxed);
-  if (known != 0) return known;
-  const int saved_errno = errno;
-  struct stat st {};
-  if (sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0) == 0)
-    known = static_cast<std::uint32_t>(st.st_ino);
-  errno = saved_errno;
-  the_pid_namespace.store(known, std::memory_order_relaxed);  // relaxed: as above
-  return known;
-}
-
-void forget_pid_namespace() {
-  the_pid_namespace.store(0, std::memory_order_relaxed);  // relaxed: as above
-}
 
 bool read_claim(const PipePage::Claim& claim, Planned* planned) {
   auto relaxed = std::memory_order_relaxed;  // between two looks at the owner
@@ -53,7 +29,7 @@ bool read_claim(const PipePage::Claim& claim, Planned* planned) {
 }
 
 bool owner_has_died(std::uint64_t owner) {
-  const std::uint32_t space = pid_namespace();
+  const std::uint32_t space = sys::pid_namespace();
   if (owner == 0 || space == 0 || owner >> 32 != space) return false;
   const int saved_errno = errno;
   const bool died = !sys::exists(static_cast<pid_t>(owner & kThread));
@@ -74,7 +50,7 @@ void raise_cursors(PipePage::Sender& sender, const Planned& planned) {
 }
 
 Claiming::Claiming(PipePage::End& end, For what)
-    : free_word_(std::uint64_t{pid_namespace()} << 32 | thread_id()) {
+    : free_word_(std::uint64_t{sys::pid_namespace()} << 32 | thread_id()) {
   end.sender.claimed.store(1, std::memory_order_relaxed);  // relaxed: under the lock, for good
   constexpr std::uint32_t kAll = PipePage::kClaims, kOfLast = kAll - 1;
   const std::uint32_t first = what == For::kLast ? kOfLast : thread_id() % kOfLast;

@@ -27,10 +27,6 @@ constexpr unsigned kEndsShift = 25;  ///< two bits, as PipePage::Sender::ended
 /// of `jump_gap`: a ring has at most 2^20 lines
 constexpr unsigned kGapBits = 21;
 
-/// The process's, 0: not known. Asked for once.
-std::uint32_t pid_namespace();
-void forget_pid_namespace();
-
 inline PipeProducer load(const PipePage::Sender& s) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
   return {s.tail.load(relaxed),

@@ -169,7 +169,7 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
 
 void Pipe::after_fork_in_child() {
   pipes::t_thread.id = 0;
-  pipes::forget_pid_namespace();
+  sys::forget_pid_namespace();
 }
 
 }  // namespace clan

@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
+
 #include "clan/system_call.h"
 
 namespace clan {
@@ -36,6 +38,13 @@ TEST(Process, IsShownStoppedUntilItGoesOn) {
   EXPECT_FALSE(sys::is_stopped(::getpid()));
   ::kill(pid, SIGKILL);
   ::waitpid(pid, &status, 0);
+}
+
+TEST(Process, KnowsThePidNamespaceInWhichItCounts) {
+  struct stat about {};
+  ASSERT_EQ(::stat("/proc/self/ns/pid", &about), 0);
+  for (int k = 0; k < 2; ++k, sys::forget_pid_namespace())
+    EXPECT_EQ(sys::pid_namespace(), static_cast<std::uint32_t>(about.st_ino));
 }
 
 TEST(Process, MapsNothingOfAFileOnlyIfAllItsMappingsSayIt) {

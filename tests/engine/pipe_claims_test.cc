@@ -59,7 +59,7 @@ TEST(PipeClaims, SayInWhichPidNamespaceTheirOwnerHasDied) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
-  const std::uint64_t space = std::uint64_t{pipes::pid_namespace()} << 32;
+  const std::uint64_t space = std::uint64_t{sys::pid_namespace()} << 32;
   ASSERT_NE(space, 0u);
   const auto dead = static_cast<std::uint64_t>(child);
   EXPECT_TRUE(pipes::owner_has_died(space | dead | pipes::kPlanned));

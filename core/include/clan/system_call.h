@@ -14,6 +14,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 
 namespace clan::sys {
 
@@ -48,6 +49,11 @@ bool exists(pid_t id);
 /// /proc shows that process or thread as stopped, by a signal or a debugger. When in doubt, no.
 /// Changes errno.
 bool is_stopped(pid_t id);
+
+/// The inode of the process's pid namespace, in which it counts others. 0: not known. Asked for
+/// once, and again after forget_pid_namespace(), in the child of a fork.
+std::uint32_t pid_namespace();
+void forget_pid_namespace();
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline int close(int fd) { return ::close(fd); }
