@@ -35,17 +35,21 @@ bool shares(int fd, const Socket& s, std::uint32_t thread) {
 
 Users users_of_end(int fd, const Socket& s) {
   KeepErrno keep;
-  constexpr std::uint32_t kThread = (1u << 23) - 1;  // of a lock's word
-  auto relaxed = std::memory_order_relaxed;          // looks; who acts on them takes what it needs
+  // Of a lock's word. What may be taken from a thread that is stopped keeps nobody from anything.
+  constexpr std::uint32_t kThread = (1u << 23) - 1, kTakeable = 1u << 29;
+  auto relaxed = std::memory_order_relaxed;  // looks; who acts on them takes what it needs
   const auto closer = [&](const Slot::Counter& counter) {
     const std::uint64_t now = counter.load(relaxed);
-    return (now & Slot::kClosed) != 0 ? static_cast<std::uint32_t>(now >> Slot::kCloser) : 0u;
+    const bool takeable = now >> Slot::kCloser >> Slot::kReader != 0;
+    return (now & Slot::kClosed) != 0 && !takeable ? static_cast<std::uint32_t>(Slot::id_of(now))
+                                                   : 0u;
   };
   const auto& end = s.pipe.page().ends[s.pipe.end()];
   const Slot& slot = s.open_file();
+  const std::uint32_t reader = end.receiver.lock.load(relaxed);
   Users found = Users::kNobody;
   std::uint32_t users[5 + PipePage::kClaims] = {
-      end.sender.lock.load(relaxed) & kThread, end.receiver.lock.load(relaxed) & kThread,
+      end.sender.lock.load(relaxed) & kThread, (reader & kTakeable) != 0 ? 0 : reader & kThread,
       static_cast<std::uint32_t>(s.mine().words[socket_face::kBells].load(relaxed) >>
                                  socket_face::kRinger),
       closer(slot.sends), closer(slot.receives)};

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,7 +16,7 @@
 #include "os/scratch.h"
 #include "os/sys.h"
 #include "state/socket.h"
-#include "stream/gate_wait.h"
+#include "stream/draining.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -66,12 +67,16 @@ bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
   if (bytes == nullptr) return false;
   while (!s.has_drained()) {
     if (monotonic_ns() > deadline_ns) return false;
-    const Draining draining(fd, s);
+    Draining draining(fd, s);
     if (!draining) return false;
     std::size_t certain = 0;
     if (left_in_tcp(fd, s, &certain) == 0) break;
     if (certain == 0) return false;
-    const ssize_t n = sys::recv(fd, bytes, std::min(certain, Scratch::kUsual), MSG_DONTWAIT);
+    const std::size_t wanted = std::min(certain, Scratch::kUsual);
+    const bool peeks = draining.is_shared();
+    ssize_t n = sys::recv(fd, bytes, wanted, MSG_DONTWAIT | (peeks ? MSG_PEEK : 0));
+    if (peeks && n > 0) n = std::min(n, draining.discard(static_cast<std::size_t>(n)));
+    if (n < 0 && errno == EBUSY) return false;
     note_end(s, n);
     if (n <= 0) return false;
     for (ssize_t at = 0; at < n;) {

@@ -1,8 +1,11 @@
 // What all descriptors of an open file have in common, in all processes that have it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+
+#include "state/reader.h"
 
 namespace clan::preload {
 
@@ -13,12 +16,18 @@ struct Socket;
 struct Slot {
   /// Calls (bits 0 to 29), whether somebody has closed it, and who (from kCloser on): the id of a
   /// thread, or of the process for what another of its threads may finish. So that others see when
-  /// he has been killed.
+  /// he has been killed. Above the id, of `receives`: 1 + which Reader the thread has, 0: none.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
   static constexpr unsigned kCloser = 32;  ///< a shift
+  static constexpr std::uint32_t kId = (1u << 23) - 1;
+  static constexpr unsigned kReader = 24;  ///< a shift, of a closer
   static std::uint64_t closed_by(std::int32_t closer) {
     return static_cast<std::uint64_t>(closer) << kCloser | kClosed;
+  }
+  /// Who has closed a counter with this word.
+  static std::int32_t id_of(std::uint64_t word) {
+    return static_cast<std::int32_t>(word >> kCloser & kId);
   }
   /// Closes a counter that is zero. Whoever counts up meanwhile sees kClosed and steps back.
   static bool try_close(Counter& counter, std::int32_t closer) {
@@ -86,6 +95,23 @@ struct Slot {
   static std::uint64_t on_its_way(std::uint64_t held) { return held >> 32 & 0xffff; }
   /// Of another socket, and one user's.
   static std::uint64_t renewed(std::uint64_t held) { return ((held >> 48) + 1) << 48 | 1; }
+  /// Of threads that read bytes of TCP, see stream/draining.h.
+  static constexpr std::uint32_t kReaders = 4;
+  Reader readers[kReaders];
+  /// Some thread reads, or has read and not counted it.
+  bool is_read() const {
+    return std::any_of(readers, readers + kReaders, [](const Reader& reader) {
+      // relaxed: a glance
+      return (reader.owner.load(std::memory_order_relaxed) & Reader::kReads) != 0;
+    });
+  }
+  /// Nobody has the open file: whoever gets it finds nothing of the last one's.
+  void free_readers() {
+    for (Reader& reader : readers) {
+      reader.owner.store(0, std::memory_order_relaxed);   // relaxed: published with the slot
+      reader.length.store(0, std::memory_order_relaxed);  // relaxed: likewise
+    }
+  }
 };
 
 /// The socket's counters are at `shared` from now on, where other processes see them, and the

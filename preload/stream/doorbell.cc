@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "clan/clock.h"
 #include "clan/pipe.h"
@@ -14,7 +15,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/socket.h"
-#include "stream/gate_wait.h"
+#include "stream/draining.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -106,25 +107,45 @@ bool silence(PipePage::Face& face) {
   return true;
 }
 
-bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
-  if (has_far_bells(s) && take_far_bells(fd, s, limit)) return true;
-  const Draining draining(fd, s);
-  if (!draining) return false;
-  char bytes[64];
+namespace {
+
+constexpr int kTurns = 100;  ///< in which others have taken the lock
+constexpr std::uint64_t kAtOnce = 4096;
+
+enum class Swallowed { kAll, kNotAll, kTaken };
+
+Swallowed swallow(Socket& s, std::uint64_t limit, Draining& draining) {
   auto& swallowed = s.mine().words[kSwallowed];
   for (;;) {
-    const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
+    std::uint64_t had = swallowed.load(std::memory_order_relaxed);
     // order: the count is read after the doorbell that told of it
     const std::uint64_t rung =
         std::min(limit, s.theirs().words[kDoorbells].load(std::memory_order_seq_cst));
-    if (had >= rung) return true;
-    const ssize_t n =
-        sys::recv(fd, bytes, std::min<std::uint64_t>(rung - had, sizeof bytes), MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (had >= rung) return Swallowed::kAll;
+    const ssize_t n = draining.discard(std::min(rung - had, kAtOnce));
+    if (n < 0 && errno == EBUSY) return Swallowed::kTaken;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Swallowed::kNotAll;
     note_end(s, n);
-    if (n <= 0) return true;
-    swallowed.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
+    if (n <= 0) return Swallowed::kAll;
+    // relaxed: a count. It fails if another one has counted in our place: all, by the kernel's word
+    swallowed.compare_exchange_strong(had, had + static_cast<std::uint64_t>(n),
+                                      std::memory_order_relaxed);
   }
+}
+
+}  // namespace
+
+bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
+  if (has_far_bells(s) && take_far_bells(fd, s, limit)) return true;
+  std::optional<Draining> draining;
+  for (int turns = 0; turns < kTurns; ++turns) {
+    draining.reset();
+    draining.emplace(fd, s);
+    if (!*draining) return false;
+    const Swallowed what = swallow(s, limit, *draining);
+    if (what != Swallowed::kTaken) return what == Swallowed::kAll;
+  }
+  return false;
 }
 
 std::int64_t nap_beside_ringer(Socket& s) {

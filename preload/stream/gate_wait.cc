@@ -12,24 +12,29 @@
 #include "os/tcp.h"
 #include "state/open_file.h"
 #include "state/socket.h"
-#include "stream/tcp_prefix.h"
 
 namespace clan::preload {
 
-bool UntilOpen::resends(const Slot::Counter& counter, std::uint64_t closer) const {
+bool UntilOpen::is_closed(const Slot::Counter& counter) const {
   const Slot& slot = s_.open_file();
-  return &counter == &slot.sends &&
-         slot.resender.load(std::memory_order_relaxed) == static_cast<pid_t>(closer);
+  // PAIR preload.gate: as in look()
+  return (counter.load(std::memory_order_acquire) & Slot::kClosed) != 0 ||
+         (&counter == &slot.receives && slot.is_read());
+}
+
+bool UntilOpen::resends(const Slot::Counter& counter, pid_t closer) const {
+  const Slot& slot = s_.open_file();
+  return &counter == &slot.sends && slot.resender.load(std::memory_order_relaxed) == closer;
 }
 
 // In the place of who has closed it.
 void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed) {
-  const std::uint64_t closer = now >> Slot::kCloser;
+  const pid_t closer = Slot::id_of(now);
   if (!killed || resends(counter, closer)) {
     log_line(LogLevel::kError,
              "fd %d: process or thread %d, which shares it, %s in the middle of using it; the "
              "connection is reset",
-             fd_, static_cast<pid_t>(closer), killed ? "was killed" : "is stopped");
+             fd_, closer, killed ? "was killed" : "is stopped");
     reset_connection(fd_);
     s_.kernel_error.set();
   }
@@ -41,8 +46,9 @@ void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed)
 // At whoever has it closed.
 void UntilOpen::look(Slot::Counter& counter, OwnerWait& wait) {
   // PAIR preload.gate: sees who has closed it
-  const std::uint64_t now = counter.load(std::memory_order_acquire), closer = now >> Slot::kCloser;
+  const std::uint64_t now = counter.load(std::memory_order_acquire);
   if ((now & Slot::kClosed) == 0) return;
+  const pid_t closer = Slot::id_of(now);
   const auto work = resends(counter, closer) ? OwnerWait::Work::kLong : OwnerWait::Work::kShort;
   const auto owner = wait.look(static_cast<std::uint32_t>(closer), s_.pipe.owner_waits(), work);
   if (owner == OwnerWait::Owner::kIsWaitedFor) return;
@@ -56,8 +62,7 @@ bool UntilOpen::wait(Slot::Counter& counter) {
   sched_yield();
   if (!again && ++turns_ % 64 != 0) return true;
   look(counter, wait);
-  // PAIR preload.gate: as above
-  if ((counter.load(std::memory_order_acquire) & Slot::kClosed) == 0) return true;
+  if (!is_closed(counter)) return true;
   if (again || !wait_.goes_on(monotonic_ns())) {
     wait.give_up();
     return false;
@@ -74,19 +79,7 @@ bool UntilOpen::is_shut(Slot::Counter& counter) {
   OwnerWait& wait = wait_of(counter);
   if (!wait.gave_up()) return false;
   look(counter, wait);
-  // PAIR preload.gate: as above
-  return (counter.load(std::memory_order_acquire) & Slot::kClosed) != 0;
-}
-
-void Draining::wait(int fd, Socket& s) {
-  UntilOpen until(fd, s);
-  // Once it has moved nobody who is counted is in the kernel: he steps back, or was killed.
-  while (has_it_ && !Slot::try_close_over(slot_->receives, me_)) {
-    has_it_ = until.wait(slot_->receives);
-    slot_ = &s.open_file();  // fork moves it
-  }
-  if (has_it_ && s.receives_wait.is_on()) s.receives_wait.over(s.pipe.owner_waits());
-  if (has_it_ && until.took_over()) recount_doorbells(fd, s);
+  return is_closed(counter);
 }
 
 }  // namespace clan::preload

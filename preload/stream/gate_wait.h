@@ -33,41 +33,17 @@ class UntilOpen {
   OwnerWait& wait_of(const Slot::Counter& counter) const {
     return &counter == &s_.open_file().sends ? s_.sends_wait : s_.receives_wait;
   }
+  /// `counter` is closed, or what it keeps others from may be under way without it.
+  bool is_closed(const Slot::Counter& counter) const;
   void look(Slot::Counter& counter, OwnerWait& wait);
   void open_for(Slot::Counter& counter, std::uint64_t now, bool killed);
-  bool resends(const Slot::Counter& counter, std::uint64_t closer) const;
+  bool resends(const Slot::Counter& counter, pid_t closer) const;
 
   int fd_;
   Socket& s_;
   std::uint32_t turns_ = 0;
   CallWait wait_;
   bool took_over_ = false;
-};
-
-/// A lock for the moments in which bytes from TCP are counted: threads that share the open file.
-/// False: another process keeps it, which may have been stopped.
-class Draining {
- public:
-  Draining(int fd, Socket& s) : slot_(&s.open_file()) {
-    if (!Slot::try_close(slot_->receives, me_)) [[unlikely]] {
-      wait(fd, s);
-    } else {
-      UntilOpen::found_open(s, s.receives_wait);
-    }
-  }
-  ~Draining() {
-    if (has_it_) Slot::open(slot_->receives, me_);
-  }
-  explicit operator bool() const { return has_it_; }
-  Draining(const Draining&) = delete;
-  Draining& operator=(const Draining&) = delete;
-
- private:
-  void wait(int fd, Socket& s);
-  Undisturbed undisturbed_;
-  std::int32_t me_ = thread_id();
-  Slot* slot_;
-  bool has_it_ = true;
 };
 
 }  // namespace clan::preload

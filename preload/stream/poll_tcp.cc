@@ -17,7 +17,7 @@
 #include "state/socket.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
-#include "stream/gate_wait.h"
+#include "stream/draining.h"
 #include "stream/glance.h"
 #include "stream/held_up.h"
 #include "stream/owed_end.h"

@@ -17,6 +17,7 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/socket.h"
+#include "stream/draining.h"
 #include "stream/ending.h"
 #include "stream/gate_wait.h"
 #include "stream/glance.h"

@@ -93,8 +93,11 @@ void recount_doorbells(int fd, Socket& s) {
   auto& swallowed = s.mine().words[kSwallowed];
   const std::uint64_t bells =
       std::min(read - before, s.theirs().words[kDoorbells].load(std::memory_order_relaxed));
-  if (bells > swallowed.load(std::memory_order_relaxed))
-    swallowed.store(bells, std::memory_order_relaxed);
+  // relaxed: a count, which the one in whose place this is done may raise as well
+  std::uint64_t counted = swallowed.load(std::memory_order_relaxed);
+  while (counted < bells &&
+         !swallowed.compare_exchange_weak(counted, bells, std::memory_order_relaxed)) {
+  }
 }
 
 bool switch_sending_now(int fd, Socket& s) {

@@ -125,6 +125,15 @@ inline PipePage::Face* face_of(int fd) {
   return nullptr;
 }
 
+/// Likewise, with its cursors.
+inline PipePage::End* end_of(int fd) {
+  // The face is a part of its end.
+  PipePage::Face* const face = face_of(fd);
+  return face == nullptr ? nullptr
+                         : reinterpret_cast<PipePage::End*>(reinterpret_cast<char*>(face) -
+                                                            offsetof(PipePage::End, face));
+}
+
 /// How the connection behind a socket of this process goes.
 struct Way {
   bool sends_by_pipe = false, receives_by_pipe = false;

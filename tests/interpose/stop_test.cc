@@ -3,7 +3,8 @@
 // one's calls waits for long, nothing is reset, and when the stopped one continues no byte is lost,
 // none comes twice and the connection is as good as before. The other one sends and receives
 // meanwhile, wherever the stopped one is, as without the library; and when it shuts the connection
-// down the other end is told. CLAN_TEST_STOPS says at how many places of each call (100000: at
+// down the other end is told. It can take the connection back to TCP while the stopped one reads.
+// CLAN_TEST_STOPS says at how many places of each call (100000: at
 // all).
 #include <sys/epoll.h>
 
@@ -24,6 +25,7 @@ enum class Call {
   kSends,
   kSendsForTheFirstTime,
   kReceives,
+  kReadsDoorbells,
   kSleepsInReceive,
   kPolls,
   kWaitsInASet
@@ -90,6 +92,7 @@ void make(Call call, int fd, Sharer& sharer) {
     case Call::kSends:
     case Call::kSendsForTheFirstTime: sharer.send(kOfSharer); break;
     case Call::kReceives:
+    case Call::kReadsDoorbells:
     case Call::kSleepsInReceive: sharer.receive(kOfSharer / 2); break;
     case Call::kPolls: {
       pollfd p{fd, POLLIN, 0};
@@ -121,14 +124,18 @@ class Scene {
   Scene(const Scene&) = delete;
   Scene& operator=(const Scene&) = delete;
 
-  Outcome run(int steps) {
+  /// `leaves`: the other process takes the connection back to TCP, by urgent data.
+  Outcome run(int steps, bool leaves = false) {
     Echo echo;
     Sharer mine(echo.fd, *counts_, 0);
     const pid_t other = begin(mine, echo.fd);
     Outcome outcome;
     outcome.steps = stop_after(other, steps);
     if (!outcome.steps.ended) {
-      outcome.went_on = go_on(mine, echo.fd, &outcome.longest_call);
+      outcome.went_on =
+          (!leaves || ::send(echo.fd, "!", 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) == 1) &&
+          go_on(mine, echo.fd, &outcome.longest_call);
+      EXPECT_TRUE(!preloaded() || !leaves || !way_of(echo.fd).sends_by_pipe);
       ::kill(other, SIGCONT);
       mine.send(kOfSharer);  // it may wait for what has been read here
     }
@@ -161,7 +168,9 @@ class Scene {
   pid_t begin(Sharer& mine, int fd) const {
     ping(fd, 30);
     EXPECT_TRUE(by_pipe(fd));
-    if (call_ == Call::kReceives) {
+    const bool rings = call_ == Call::kReadsDoorbells;
+    if (PipePage::End* const end = rings ? end_of(fd) : nullptr) end->receiver.waiting.store(1);
+    if (call_ == Call::kReceives || rings) {
       EXPECT_EQ(mine.send(kOfSharer), static_cast<ssize_t>(kOfSharer));
       pollfd p{fd, POLLIN, 0};
       EXPECT_EQ(::poll(&p, 1, 5000), 1);
@@ -169,7 +178,9 @@ class Scene {
     return child(
         [&] {
           Sharer sharer(fd, *counts_, 128);
-          if (call_ != Call::kSendsForTheFirstTime) {
+          if (call_ == Call::kReadsDoorbells) {
+            sharer.receive(kOfSharer);
+          } else if (call_ != Call::kSendsForTheFirstTime) {
             sharer.send(1);
             sharer.receive(1);
           }
@@ -283,14 +294,25 @@ TEST_P(Stopped, AtAnyInstructionKeepsTheOtherFromNoShutdown) {
   at_places(10, [](Scene& scene, int steps) { return scene.end(steps); });
 }
 
-const char* const kNames[] = {"InASend",          "InItsFirstSend", "InAReceive",
-                              "AsleepInAReceive", "InPoll",         "InASet"};
-INSTANTIATE_TEST_SUITE_P(A, Stopped,
-                         testing::Values(Call::kSends, Call::kSendsForTheFirstTime, Call::kReceives,
-                                         Call::kSleepsInReceive, Call::kPolls, Call::kWaitsInASet),
-                         [](const auto& call) {
-                           return std::string(kNames[static_cast<int>(call.param)]);
-                         });
+using StoppedReader = Stopped;
+
+TEST_P(StoppedReader, AtAnyInstructionKeepsTheOtherFromNoWayBackToTcp) {
+  if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
+  at_places(20, [](Scene& scene, int steps) { return scene.run(steps, true); });
+}
+
+std::string name_of(const testing::TestParamInfo<Call>& call) {
+  const char* const names[] = {
+      "InASend",          "InItsFirstSend", "InAReceive", "ReadingDoorbells",
+      "AsleepInAReceive", "InPoll",         "InASet"};
+  return names[static_cast<int>(call.param)];
+}
+constexpr Call kReading[] = {Call::kReceives, Call::kReadsDoorbells, Call::kSleepsInReceive,
+                             Call::kPolls, Call::kWaitsInASet};
+constexpr Call kSending[] = {Call::kSends, Call::kSendsForTheFirstTime};
+INSTANTIATE_TEST_SUITE_P(Reader, Stopped, testing::ValuesIn(kReading), name_of);
+INSTANTIATE_TEST_SUITE_P(Sender, Stopped, testing::ValuesIn(kSending), name_of);
+INSTANTIATE_TEST_SUITE_P(A, StoppedReader, testing::ValuesIn(kReading), name_of);
 
 /// In the middle of the copy of its send: it has planned where its record goes (kPlanned of
 /// engine/pipe_claims.h).

@@ -52,6 +52,11 @@ OPEN_FILE = {
 
 SLOTS = "slots are atomics: one that is overwritten too early shows on weaker machines alone"
 DEKKER = "a store that is late behind the load after it; the rings have no model of store buffers"
+READER = {
+    "end_reading owner.store release": "on x86 stores are seen in their order",
+    "begin_looking even fence": RMW,
+    "stop_reading owner.load acquire": LOAD,
+}
 RDMA_RING_DRIVER = {
     "take request_head.store release": SLOTS,
     "look completion_head.load acquire": SLOTS,
@@ -91,4 +96,5 @@ UNNOTICED = {
     "plugins/mpi/grant.h": GRANT,
     "libfabric-provider/wait_words.h": WAIT_WORDS,
     "preload/state/open_file.h": OPEN_FILE,
+    "preload/state/reader.h": READER,
 }

@@ -45,14 +45,6 @@ class Stopped {
   pid_t pid_ = -1;
 };
 
-inline PipePage::End* end_of(int fd) {
-  // The face is a part of its end.
-  PipePage::Face* const face = face_of(fd);
-  return face == nullptr ? nullptr
-                         : reinterpret_cast<PipePage::End*>(reinterpret_cast<char*>(face) -
-                                                            offsetof(PipePage::End, face));
-}
-
 /// A sharer of `fd` that is stopped while it has the lock of its sends, or of its receives: in the
 /// middle of a copy.
 inline Stopped stopped_in_a_copy(int fd, bool sends) {
