@@ -1,4 +1,5 @@
-// A process that is stopped at a given instruction of a call.
+// A process that is stopped at a given instruction of a call. Not for the build with
+// ThreadSanitizer: it sees one thread in each process, and makes a hundred instructions of each.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,9 +23,9 @@ inline bool can_step() {
 }
 
 /// How far apart the places are at which a call of so many instructions is stopped: `fewest`, or
-/// more where a sanitizer has made a hundred of each.
+/// more where AddressSanitizer has made a hundred of each.
 inline int apart(int all, int fewest) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__)
   constexpr int kPlaces = 40;
   return all / kPlaces > fewest ? all / kPlaces | 1 : fewest;  // even and odd ones
 #else
