@@ -11,6 +11,8 @@
 #include <memory>
 #include <string>
 
+#include "support/hand_over.h"
+
 namespace clan::ofi {
 namespace {
 
@@ -96,6 +98,24 @@ TEST(SharedTable, ShowsItsNumbersInTheirOrder) {
   for (int i = 0; i < 5; ++i) ASSERT_EQ(table->insert(address_at(1), &number), 0);
   const auto* numbers = static_cast<const fi_addr_t*>(table->numbers());
   for (fi_addr_t i = 0; i < 5; ++i) EXPECT_EQ(numbers[i], i);
+}
+
+TEST(SharedTable, ShowsAThreadWhatAnotherOneHasRemoved) {
+  auto table = open_table(fresh_name());
+  fi_addr_t number;
+  ASSERT_EQ(table->insert(address_at(7), &number), 0);
+  std::uint32_t seen = 0;
+  EXPECT_EQ(changes(*table, &seen), (std::map<fi_addr_t, int>{{0, 7}}));
+  test::hand_over([&] { EXPECT_EQ(table->remove(0), 0); },
+                  [&] { EXPECT_EQ(changes(*table, &seen), (std::map<fi_addr_t, int>{{0, 0}})); });
+}
+
+TEST(SharedTable, ShowsAThreadWhatAnotherOneHasInserted) {
+  auto table = open_table(fresh_name());
+  std::uint32_t seen = 0;
+  fi_addr_t number = 9;
+  test::hand_over([&] { EXPECT_EQ(table->insert(address_at(7), &number), 0); },
+                  [&] { EXPECT_EQ(changes(*table, &seen), (std::map<fi_addr_t, int>{{0, 7}})); });
 }
 
 // Its lock is the kernel's to give back, and each step of an insertion leaves a whole table.

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Weakens the memory orders of a header one at a time, and says which test turns red.
+"""Weakens the memory orders of a source one at a time, and says which test turns red.
 
     order_mutants.py [--cxx CXX] [--of HEADER,...] [--only REGEX] [--without-threads]
 
 Every order that is not relaxed becomes relaxed, and every call of a fence nothing, in a copy of the
-header that chooses at run time. Programs are made of it, those of TARGETS: the model of
+source that chooses at run time. Programs are made of it, those of TARGETS: the model of
 wakeup_model_test.cc, which knows machines with store buffers (x86), and tests in which threads
 hand plain data to each other under ThreadSanitizer, which knows what one thread may rely on of
 another. A line for each mutant: what has noticed it. Those that nothing notices are in unnoticed.py
@@ -42,15 +42,13 @@ CHOICE = """#pragma once
 #include <atomic>
 #include <cstdlib>
 namespace clan_mutant {
-inline int number() {
-  static const int chosen = [] {
-    const char* text = std::getenv("CLAN_ORDER_MUTANT");
-    return text == nullptr ? -1 : std::atoi(text);
-  }();
-  return chosen;
-}
+// Before main(): a static of a function would order the threads that come to it first.
+inline const int chosen = [] {
+  const char* text = std::getenv("CLAN_ORDER_MUTANT");
+  return text == nullptr ? -1 : std::atoi(text);
+}();
 inline std::memory_order order_unless(int number, std::memory_order order) {
-  return clan_mutant::number() == number ? std::memory_order_relaxed : order;
+  return chosen == number ? std::memory_order_relaxed : order;
 }
 }  // namespace clan_mutant
 """
@@ -61,6 +59,7 @@ class Program:
     source: str           # below tests/
     tests: str            # filter of GoogleTest: those that take no more than a second or two
     threads: bool = True  # under ThreadSanitizer
+    beside: tuple = ()    # other sources that it is made of; a target that is no header is one
 
 
 @dataclass
@@ -73,7 +72,52 @@ MODELS = ("TripwireWakeup.Is*:EventQueueWakeup.IsNeverLostWithOne*:"
           "EventQueueWakeup.IsNeverLostWithTwo*:EventQueueWakeup.IsNeverLostWithEvents*")
 RDMA_RING = [Program("nic/rdma_ring_test.cc", "RdmaRing.PublishesWhatIsInTheBuffersOfItsRequests")]
 MPI_CHANNEL = [Program("mpi/channel_test.cc", "Channel.CarriesAStreamBetweenTwoThreads")]
+CONFIG = ("preload/os/test_settings.cc", "core/base/log.cc")
+SOCKET = [Program("preload/state/socket_race_test.cc", "*")]
 TARGETS = {
+    "preload/wait/epoll_set.h": Target("preload", [
+        Program("preload/wait/epoll_set_race_test.cc", "*",
+                beside=("preload/wait/epoll_set.cc",)),
+    ]),
+    "preload/os/rings.h": Target("preload", [Program("preload/os/rings_race_test.cc", "*")]),
+    "preload/state/face.h": Target("preload", [Program("preload/state/face_race_test.cc", "*")]),
+    "preload/state/socket_identity.h": Target("preload", SOCKET),
+    "preload/state/socket.h": Target("preload", SOCKET),
+    "preload/share/slot_table.cc": Target("preload", [
+        Program("preload/share/slot_table_race_test.cc", "*",
+                beside=(*CONFIG, "preload/os/config.cc", "preload/os/proc.cc",
+                        "preload/state/internal_fds.cc")),
+    ]),
+    "core/engine/pipe_claim_words.h": Target("core", [
+        Program("engine/pipe_claim_words_model_test.cc", "PipeClaimWords.LetEach*", threads=False),
+        Program("engine/pipe_claim_words_test.cc", "*"),
+    ]),
+    "preload/state/flag.h": Target("preload", [
+        Program("preload/state/flag_test.cc", "Flag.Shows*"),
+    ]),
+    "preload/state/socket_demotion.h": Target("preload", [
+        Program("preload/state/socket_demotion_test.cc", "*"),
+    ]),
+    "preload/state/socket_transfer.h": Target("preload", [
+        Program("preload/state/socket_transfer_test.cc", "*"),
+    ]),
+    "preload/os/config.cc": Target("preload", [
+        Program("preload/os/config_race_test.cc", "*", beside=CONFIG),
+    ]),
+    "preload/os/real.cc": Target("preload", [
+        Program("preload/os/real_race_test.cc", "*"),
+    ]),
+    "preload/af_clan/af_clan_table.cc": Target("preload", [
+        Program("preload/af_clan/af_clan_table_race_test.cc", "*",
+                beside=("preload/os/signal_handlers.cc",)),
+    ]),
+    "libfabric-provider/provider.h": Target("libfabric-provider", [
+        Program("libfabric/provider_race_test.cc", "*"),
+    ]),
+    "libfabric-provider/shared_table.cc": Target("libfabric-provider", [
+        Program("libfabric/shared_table_test.cc", "SharedTable.ShowsAThread*",
+                beside=("libfabric-provider/address.cc",)),
+    ]),
     "core/nic/wakeup.h": Target("core", [
         Program("nic/wakeup_model_test.cc", MODELS, threads=False),
         Program("nic/wakeup_test.cc", "*"),
@@ -102,7 +146,7 @@ TARGETS = {
         Program("preload/os/scratch_test.cc", "Scratch.IsGivenBack*"),
     ]),
     "preload/state/open_file.h": Target("preload", [
-        Program("preload/state/gate_test.cc", "Gate.KeepsCalls*:Gate.Shows*"),
+        Program("preload/state/gate_test.cc", "Gate.Shows*:Gate.KeepsCalls*"),
     ]),
     "preload/state/reader.h": Target("preload", [
         Program("preload/state/reader_test.cc", "ReaderWords.Let*", threads=False),
@@ -143,7 +187,9 @@ class Mutants:
             code = ORDER.sub(lambda m: self.order(f"{function} {operation}", m), code)
             code = FENCE.sub(lambda m: self.fence(function, m), code)
             out.append(code + slashes + comment)
-        self.text = "\n".join(out).replace("#pragma once\n", CHOICE, 1)
+        header = "#pragma once" in out
+        self.text = "\n".join(out if header else [CHOICE.partition("\n")[2], *out, ""])
+        self.text = self.text.replace("#pragma once\n", CHOICE, 1)
 
     def name(self, name):
         same = sum(1 for known in self.names if known.split(" #")[0] == name)
@@ -157,17 +203,22 @@ class Mutants:
 
     def fence(self, function, match):
         number = self.name(f"{function} {match.group(1)} fence")
-        return f"if (clan_mutant::number() != {number}) {match.group(0)}"
+        return f"if (clan_mutant::chosen != {number}) {match.group(0)}"
 
 
-def compile_program(options, directory, program, include, beside):
+def compile_program(options, directory, program, include, beside, copy):
     made = directory / Path(program.source).stem
     flags = ["-fsanitize=thread", "-Wno-tsan"] if program.threads else []
+    # Without functions that no test calls, and so without what these need.
+    flags += ["-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"]
     includes = [directory, ROOT / include, ROOT / "core", ROOT / "core/include", ROOT / "tests",
                 ROOT, beside]
+    sources = [ROOT / source for source in program.beside]
+    if copy.suffix == ".cc":
+        sources.append(copy)
     subprocess.run([options.cxx, "-std=c++20", "-O1", "-g1", *flags, *(f"-I{i}" for i in includes),
                     ROOT / "tests" / program.source, ROOT / "tests/support/interleaving.cc",
-                    "-o", made, "-lgtest", "-lgtest_main", "-lpthread"], check=True)
+                    *sources, "-o", made, "-lgtest", "-lgtest_main", "-lpthread"], check=True)
     return made
 
 
@@ -202,7 +253,8 @@ def try_header(options, header):
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(mutants.text)
         beside = (ROOT / header).parent
-        programs = [(compile_program(options, directory, program, target.include, beside),
+        programs = [(compile_program(options, directory, program, target.include, beside,
+                                     copy),
                      program.tests)
                     for program in target.programs
                     if not (program.threads and options.without_threads)]

@@ -50,6 +50,50 @@ OPEN_FILE = {
         "a store that is late behind the load after it; there is no model of who holds a file",
 }
 
+NO_FENCE = "on x86 loads come in their order, and ThreadSanitizer knows no fences"
+PIPE_CLAIM_WORDS = {"read_marked owner.load acquire #2": NO_FENCE}
+CONFIG = {
+    "config state.compare_exchange_strong acquire": "nothing was read before",
+    "config state.load acquire #2": "no test holds a thread while it reads the settings",
+}
+ZEROED = "the entries are atomics, and come from the kernel as zeros"
+AF_CLAN_TABLE = {
+    "entry table.load acquire": ZEROED,
+    "af_clan_appear table.store release": ZEROED,
+}
+LATE = "a store that is late behind the load after it; there is no model of sets and gates"
+SOCKET_IDENTITY = {
+    "become state.store seq_cst": LATE,
+    "share inherited.store seq_cst": LATE,
+}
+FACE = {"add_holders face.words.fetch_add seq_cst": RMW}
+ONE_TABLE = "as has_table(): a program makes one table, and one test sees it made"
+LIVES = "users of a slot are processes; there is no model of its lives"
+OTHER = "of another process: ThreadSanitizer sees one"
+SLOT_TABLE = {
+    "own_table .entries.load acquire": ONE_TABLE,
+    "find_here table.entries.load acquire": ONE_TABLE,
+    "is_passable table.entries.load acquire": ONE_TABLE,
+    "take e.slot.held.load seq_cst": LIVES,
+    "take e.slot.sends.load seq_cst": LIVES,
+    "take e.slot.receives.load seq_cst": LIVES,
+    "take e.slot.held.compare_exchange_strong seq_cst": LIVES,
+    "take_table .entries.load acquire": OTHER,
+    "take_table .entries.store release": OTHER,
+    "new_entry .cookie.store seq_cst": "nothing is read that comes with it",
+}
+BEHIND = "a generation or a count behind it shows it, too; it is for processes that are killed"
+SHARED_TABLE = {
+    "Locked .count.load acquire": BEHIND,
+    "Locked fresh.used.store release": BEHIND,
+    "Locked .count.store release": BEHIND,
+    "Locked .freed.fetch_sub release": BEHIND,
+    "Locked .generation.store release": "the count before it shows the line, too",
+    "Locked .used.store release": BEHIND,
+    "Locked .freed.fetch_add release": BEHIND,
+    "Locked l.used.load acquire": "the generation has shown it",
+}
+
 SLOTS = "slots are atomics: one that is overwritten too early shows on weaker machines alone"
 DEKKER = "a store that is late behind the load after it; the rings have no model of store buffers"
 READER = {
@@ -87,6 +131,13 @@ GRANT = {
 }
 
 UNNOTICED = {
+    "core/engine/pipe_claim_words.h": PIPE_CLAIM_WORDS,
+    "preload/os/config.cc": CONFIG,
+    "preload/af_clan/af_clan_table.cc": AF_CLAN_TABLE,
+    "preload/state/socket_identity.h": SOCKET_IDENTITY,
+    "preload/state/face.h": FACE,
+    "preload/share/slot_table.cc": SLOT_TABLE,
+    "libfabric-provider/shared_table.cc": SHARED_TABLE,
     "core/nic/wakeup.h": WAKEUP,
     "core/engine/pipe_waiting.h": PIPE_WAITING,
     "core/engine/queue_consumers.h": QUEUE_CONSUMERS,

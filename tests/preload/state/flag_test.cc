@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/hand_over.h"
+
 namespace clan::preload {
 namespace {
 
@@ -56,6 +58,43 @@ TEST(Flag, OfTwoThreadsThatSetTheirOwnAtLeastOneSeesTheOthers) {
   other.join();
   for (std::size_t k = 0; k < kRounds; ++k) missed_here += missed[k] != 0 && missed_there[k] != 0;
   EXPECT_EQ(missed_here, 0);
+}
+
+TEST(Flag, ShowsWhatWasDoneBeforeItWasSet) {
+  Flag flag;
+  int before = 0;
+  test::hand_over([&] { before = 1, flag.set(); },
+                  [&] {
+                    EXPECT_TRUE(flag);
+                    EXPECT_EQ(before, 1);
+                  });
+}
+
+TEST(Flag, ShowsWhatWasDoneBeforeItWasFirstSet) {
+  Flag flag;
+  int before = 0;
+  test::hand_over([&] {
+                    before = 1;
+                    EXPECT_TRUE(flag.set_first());
+                  },
+                  [&] {
+                    EXPECT_TRUE(flag.clear());
+                    EXPECT_EQ(before, 1);
+                  });
+}
+
+TEST(Flag, ShowsWhatWasDoneBeforeItWasCleared) {
+  Flag flag;
+  int before = 0;
+  flag.set();
+  test::hand_over([&] {
+                    before = 1;
+                    EXPECT_TRUE(flag.clear());
+                  },
+                  [&] {
+                    EXPECT_TRUE(flag.set_first());
+                    EXPECT_EQ(before, 1);
+                  });
 }
 
 }  // namespace

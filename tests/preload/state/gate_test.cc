@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "state/open_file.h"
+#include "support/hand_over.h"
 
 namespace clan::preload {
 namespace {
@@ -112,6 +113,22 @@ TEST(Gate, ShowsWhatCallsHaveDoneToTheOneThatClosesIt) {
   }
   stop.store(true);
   caller.join();
+}
+
+TEST(Gate, ShowsTheNextCallWhatWasDoneBehindIt) {
+  Slot::Counter counter{0};
+  int behind = 0;
+  test::hand_over(
+      [&] {
+        EXPECT_TRUE(Slot::try_close(counter, 1));
+        behind = 1;
+        Slot::open(counter, 1);
+      },
+      [&] {
+        const Slot::UnderWay call(counter);
+        EXPECT_TRUE(call);
+        EXPECT_EQ(behind, 1);
+      });
 }
 
 }  // namespace
