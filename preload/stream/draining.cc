@@ -159,7 +159,7 @@ Draining::Turn Draining::try_enter(Socket& s, bool looks_at_owner) {
     // relaxed: the exchange decides
     const std::uint64_t now = slot_->receives.load(std::memory_order_relaxed);
     const bool closed = (now & Slot::kClosed) != 0;
-    // Once it has moved nobody who is counted is in the kernel: he steps back, or was killed.
+    // Once it has moved no thread that is counted is in the kernel: it steps back, or was killed.
     if (closed ? looks_at_owner && take_over(now) : Slot::try_close_over(slot_->receives, me_)) {
       if (others_read_nothing()) return Turn::kHasIt;
       Slot::open(slot_->receives, me_);
