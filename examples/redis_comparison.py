@@ -75,7 +75,7 @@ def start_server(directory, under):
 
 
 def benchmark(directory, port, clients, requests, under, look):
-    """{test: requests per second}; calls `look` while it runs."""
+    """{test: requests per second}; calls `look` while it runs, soon again if that saw nothing."""
     output = Path(directory, "benchmark.out")
     with open(output, "wb") as to:
         load = start([
@@ -87,8 +87,8 @@ def benchmark(directory, port, clients, requests, under, look):
         next_look = time.monotonic() + LOOKS / 2
         while load.poll() is None:
             if time.monotonic() > next_look:
-                look()
-                next_look += LOOKS
+                # Between two tests there are no connections.
+                next_look = time.monotonic() + (LOOKS if look() else LOOKS / 10)
             time.sleep(0.05)
             if time.monotonic() > deadline:
                 raise SystemExit(f"redis-benchmark -c {clients} had not ended after {SECONDS} s")
@@ -106,7 +106,7 @@ def benchmark(directory, port, clients, requests, under, look):
 
 def measured(directory, port, clients, requests, under, look):
     """benchmark() with `requests`, or as many as take about ENOUGH seconds."""
-    first = benchmark(directory, port, clients, max(requests // 100, 200), under, lambda: None)
+    first = benchmark(directory, port, clients, max(requests // 100, 200), under, lambda: True)
     return benchmark(directory, port, clients, min(requests,
                                                    int(min(first.values()) * ENOUGH) + 200), under,
                      look)
@@ -123,6 +123,7 @@ class Look:
                               text=True, timeout=20, check=False).stdout.splitlines()
         if len(told) > 1 and len(told) >= len(self.lines):
             self.lines = told
+        return len(told) > 1
 
 
 def measure(clan, requests, under):
@@ -135,7 +136,7 @@ def measure(clan, requests, under):
             for clients in CLIENTS:
                 look = Look(clan, server.pid)
                 found = measured(directory, port, clients, requests * (2 if clients > 1 else 1),
-                                 clan if under else None, look if under else lambda: None)
+                                 clan if under else None, look if under else lambda: True)
                 rates.update({(clients, test): rate for test, rate in found.items()})
                 seen[clients] = look.lines
         finally:
