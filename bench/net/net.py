@@ -271,8 +271,8 @@ def measure(over, options):
         if net[3] and not options.no_share and not options.only_loss:
             jain, total = runner.share()
             print(
-                f"  ten streams at 400 Mbit/s: Jain's index {jain:.3f} (wanted 0.90), "
-                f"{total * 8e3:.0f} Mbit/s together"
+                f"  ten streams at 400 Mbit/s: Jain's index {jain:.3f} (wanted 0.90) "
+                f"{'met' if jain >= 0.9 else 'MISSED'}, {total * 8e3:.0f} Mbit/s together"
             )
     sys.stdout.flush()
 
