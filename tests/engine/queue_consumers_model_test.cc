@@ -151,7 +151,7 @@ struct ConsumersModel {
 };
 
 Report consumers(Options options) {
-  const Report r = ConsumersModel{}.run(std::move(options));
+  Report r = ConsumersModel{}.run(std::move(options));
   std::printf("             %s\n", r.summary().c_str());
   return r;
 }

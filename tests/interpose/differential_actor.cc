@@ -206,7 +206,7 @@ std::string Actor::refused(const Command& command) {
   sockaddr_storage address;
   socklen_t length = address_of(command.how, true, 0, &address);
   const int bound = ::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  ::bind(bound, reinterpret_cast<sockaddr*>(&address), length);
+  (void)::bind(bound, reinterpret_cast<sockaddr*>(&address), length);
   length = sizeof address;
   ::getsockname(bound, reinterpret_cast<sockaddr*>(&address), &length);
   int port = 0;

@@ -11,7 +11,6 @@
 namespace clan::mpi {
 namespace {
 
-using testing::Ghost;
 using testing::Model;
 using testing::ModelAtomic;
 using testing::Report;

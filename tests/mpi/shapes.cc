@@ -140,8 +140,8 @@ class Shapes {
                         MPI_COMM_WORLD, MPI_STATUS_IGNORE));
       const int two_left = (rank_ + 2 * size_ - 2) % size_;
       for (int i = 0; i < n; ++i) {
-        same = same && back[static_cast<std::size_t>(2 * i)] == two_left * 1000 + 2 * i &&
-               back[static_cast<std::size_t>(2 * i + 1)] == -1;
+        same = same && back[2 * static_cast<std::size_t>(i)] == two_left * 1000 + 2 * i &&
+               back[2 * static_cast<std::size_t>(i) + 1] == -1;
       }
       EXPECT(same);
       MUST(MPI_Type_free(&column));

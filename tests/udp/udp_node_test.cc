@@ -64,7 +64,7 @@ TEST_F(NodePair, ADialThatIsSentInACircleEnds) {
   std::promise<int> ended;
   auto dialling = client.node().begin_dial(
       directory.address(), "service",
-      [&](Result<Dialled> found) { ended.set_value(found.ok() ? 0 : found.error().err); });
+      [&](const Result<Dialled>& found) { ended.set_value(found.ok() ? 0 : found.error().err); });
   ASSERT_TRUE(dialling.ok());
   EXPECT_EQ(ended.get_future().get(), ELOOP);
 }
@@ -87,9 +87,9 @@ TEST_F(NodePair, ADialThatNobodyWaitsForEndsOnce) {
 TEST_F(NodePair, ADialThatIsGivenUpIsNotHeardOfAgain) {
   const auto silent = std::move(*open_packets(*parse_address("127.0.0.1:0"), Packets::kSockets));
   auto alive = std::make_shared<int>(1);
-  auto dialling =
-      client.node().begin_dial(at_port(silent->local_address().port), "service",
-                               [alive](Result<Dialled>) { ADD_FAILURE() << "it was given up"; });
+  auto dialling = client.node().begin_dial(
+      at_port(silent->local_address().port), "service",
+      [alive](const Result<Dialled>&) { ADD_FAILURE() << "it was given up"; });
   ASSERT_TRUE(dialling.ok());
   EXPECT_EQ(alive.use_count(), 2);
   client.node().give_up(**dialling);

@@ -58,7 +58,7 @@ class CarrierNodes : public ::testing::Test {
     ASSERT_TRUE(ends_[0].carried != nullptr && ends_[1].carried != nullptr);
     for (End& end : ends_) {
       ASSERT_TRUE(becomes([&] { return end.node->stage(*end.carried) == CarrierStage::kMet; }));
-      auto pipe = Pipe::create(kMemfdName, 64 * 1024, 0);
+      auto pipe = Pipe::create(socket_face::kMemfdName, 64 * 1024, 0);
       ASSERT_TRUE(pipe);
       auto other = pipe->at_other_end();
       ASSERT_TRUE(other);
