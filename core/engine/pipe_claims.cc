@@ -29,8 +29,7 @@ bool read_claim(const PipePage::Claim& claim, Planned* planned) {
 }
 
 bool owner_has_died(std::uint64_t owner) {
-  const std::uint32_t space = sys::pid_namespace();
-  if (owner == 0 || space == 0 || owner >> 32 != space) return false;
+  if (owner == 0 || !sys::counts_here(owner)) return false;
   const int saved_errno = errno;
   const bool died = !sys::exists(static_cast<pid_t>(owner & kThread));
   errno = saved_errno;
@@ -49,8 +48,7 @@ void raise_cursors(PipePage::Sender& sender, const Planned& planned) {
   raise(sender.tail, planned.after.tail);
 }
 
-Claiming::Claiming(PipePage::End& end, For what)
-    : free_word_(std::uint64_t{sys::pid_namespace()} << 32 | thread_id()) {
+Claiming::Claiming(PipePage::End& end, For what) : free_word_(sys::thread_word(thread_id())) {
   end.sender.claimed.store(1, std::memory_order_relaxed);  // relaxed: under the lock, for good
   constexpr std::uint32_t kAll = PipePage::kClaims, kOfLast = kAll - 1;
   const std::uint32_t first = what == For::kLast ? kOfLast : thread_id() % kOfLast;

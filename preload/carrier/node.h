@@ -66,7 +66,7 @@ class Node {
   void serve_all();
   bool arm(bool naps, PacketFds* watched);
   void wake_if_wanted();
-  bool take_events();
+  bool fetch(), take_events();
   bool keeps_out();
   void nap();
   void serve_called();

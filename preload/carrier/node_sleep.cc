@@ -22,8 +22,7 @@ bool Node::look() {
   // relaxed: hints, of which the thread that serves makes the best
   looked_ns_.store(monotonic_ns(), std::memory_order_relaxed);
   looks_.store(looks_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  queue_.fetch();
-  return take_events();
+  return fetch();
 }
 
 void Node::look_now_and_then() {
@@ -34,8 +33,12 @@ void Node::look_now_and_then() {
     return;
   }
   worked_ns_.store(now, std::memory_order_relaxed);  // relaxed: as above
+  (void)fetch();
+}
+
+bool Node::fetch() {
   queue_.fetch();
-  (void)take_events();
+  return take_events();
 }
 
 // Of the queue, by a thread of the program.
@@ -94,9 +97,7 @@ bool Node::end_sleep(pid_t thread, bool fetches) {
     if (duty_.end(thread) && naps_ && fetches) queue_.disarm_fd();
     wake_if_wanted();
   }
-  if (!fetches) return false;
-  queue_.fetch();
-  return take_events();
+  return fetches && fetch();
 }
 
 // Under the mutex.

@@ -5,8 +5,8 @@
 //                                    packet wakes one thread; the carrier's thread keeps out
 //   it is awake for a moment         nobody: it is back within 2 ms, or the carrier's thread takes
 //                                    over
-//   none sleeps, one sends or        that one, now and then, as it does so; the carrier's thread
-//   when receives                         it has not for 0.1 ms
+//   none sleeps, one sends           that one, now and then, as it does so; the carrier's thread
+//                                    takes over when it has not for 0.1 ms
 //
 // A thread may leave its sleep without a word: a signal handler that jumps away, a thread that is
 // cancelled. So a duty that is not renewed lasts for 2 ms, however long the sleep. A thread that

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 
 #include "clan/clock.h"
 #include "clan/pipe.h"
@@ -137,12 +136,10 @@ Swallowed swallow(Socket& s, std::uint64_t limit, Draining& draining) {
 
 bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
   if (has_far_bells(s) && take_far_bells(fd, s, limit)) return true;
-  std::optional<Draining> draining;
   for (int turns = 0; turns < kTurns; ++turns) {
-    draining.reset();
-    draining.emplace(fd, s);
-    if (!*draining) return false;
-    const Swallowed what = swallow(s, limit, *draining);
+    Draining draining(fd, s);
+    if (!draining) return false;
+    const Swallowed what = swallow(s, limit, draining);
     if (what != Swallowed::kTaken) return what == Swallowed::kAll;
   }
   return false;

@@ -31,20 +31,14 @@ struct FullFence {
 constexpr int kTurnsBetweenLooks = 16;
 
 std::uint64_t as_owner(std::int32_t thread) {
-  return std::uint64_t{sys::pid_namespace()} << 32 | static_cast<std::uint32_t>(thread);
-}
-
-// It is a thread that we can ask for.
-bool counts_here(std::uint64_t owner) {
-  const std::uint32_t space = sys::pid_namespace();
-  return space != 0 && owner >> 32 == space;
+  return sys::thread_word(static_cast<std::uint32_t>(thread));
 }
 
 enum class Condition { kRuns, kIsStopped, kHasDied };
 
 Condition condition_of(std::uint64_t owner) {
   KeepErrno keep;
-  if (!counts_here(owner)) return Condition::kRuns;
+  if (!sys::counts_here(owner)) return Condition::kRuns;
   const auto thread = static_cast<pid_t>(owner & Slot::kId);
   if (!sys::exists(thread)) return Condition::kHasDied;
   return sys::is_stopped(thread) ? Condition::kIsStopped : Condition::kRuns;
