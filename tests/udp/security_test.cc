@@ -1,5 +1,5 @@
 // The rules for the key's file, and the library of cryptography that is loaded: which of these is
-// taken. What it does is tested in openssl/openssl_security_test.cc.
+// taken. What it does is tested in crypto/crypto_security_test.cc.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// The transport's cryptography by OpenSSL 3: X25519, HKDF-SHA-256, HMAC-SHA-256, AES-256-GCM.
-// docs/wire.md, Security, says which key is made of what. The only place that knows OpenSSL; a
-// library of its own.
+// The transport's cryptography: X25519, HKDF-SHA-256 and HMAC-SHA-256 by OpenSSL 3, AES-256-GCM by
+// what aead.h finds. docs/wire.md, Security, says which key is made of what. This folder is the
+// only place that knows a cryptographic library, and a library of its own.
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -10,10 +10,15 @@
 #include <array>
 #include <cstring>
 #include <string_view>
+#include <type_traits>
 
+#include "link/udp/crypto/aead.h"
 #include "link/udp/security_library.h"
 
 namespace clan::udp {
+
+static_assert(std::is_same_v<Tag, Aead::AeadTag>);
+
 namespace {
 
 using Bytes = std::span<const std::byte>;
@@ -51,11 +56,9 @@ bool expand(const Secret& from, std::string_view label, Bytes context, Secret* o
 struct PkeyDeleter {
   void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
   void operator()(EVP_PKEY_CTX* context) const { EVP_PKEY_CTX_free(context); }
-  void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
 };
 using Pkey = std::unique_ptr<EVP_PKEY, PkeyDeleter>;
 using PkeyContext = std::unique_ptr<EVP_PKEY_CTX, PkeyDeleter>;
-using CipherContext = std::unique_ptr<EVP_CIPHER_CTX, PkeyDeleter>;
 
 class Share final : public KeyShare {
  public:
@@ -87,60 +90,51 @@ class Share final : public KeyShare {
   std::array<std::byte, kShareBytes> public_{};
 };
 
-/// AES-256-GCM under one key of one direction.
-class Aead {
+/// The cipher under one key of one direction.
+class DirectionKey {
  public:
-  Aead(const Secret& direction, std::uint64_t index, bool seals) : index_(index), seals_(seals) {
+  DirectionKey(const Secret& direction, std::uint64_t index) : index_(index) {
     std::array<std::byte, 8> context;
     for (std::size_t i = 0; i < 8; ++i)
       context[i] = static_cast<std::byte>(index >> (56 - 8 * i) & 0xff);
     Secret key, iv;
-    context_.reset(EVP_CIPHER_CTX_new());
-    if (!context_ || !expand(direction, "clan key", context, &key) ||
+    if (!expand(direction, "clan key", context, &key) ||
         !expand(direction, "clan iv", context, &iv)) {
       return;
     }
     std::copy_n(iv.bytes.begin(), iv_.size(), iv_.begin());
-    ok_ = EVP_CipherInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr, raw(key.bytes.data()),
-                            nullptr, seals ? 1 : 0) == 1;
+    aead_ = make_aead(key.bytes);
   }
   std::uint64_t index() const { return index_; }
 
-  // The tag is read when opening and written when sealing.
-  bool run(std::uint64_t number, Bytes header, Bytes plain, std::span<std::byte> body,
-           std::byte* tag) {
-    std::array<unsigned char, 12> nonce;
-    for (std::size_t i = 0; i < nonce.size(); ++i) {
-      const auto shift = static_cast<unsigned>(8 * (11 - i));
-      nonce[i] = static_cast<unsigned char>(iv_[i]) ^
-                 static_cast<unsigned char>(i < 4 ? 0 : number >> shift & 0xff);
-    }
-    EVP_CIPHER_CTX* c = context_.get();
-    int n = 0;
-    unsigned char last[16];
-    if (!ok_ || EVP_CipherInit_ex(c, nullptr, nullptr, nullptr, nonce.data(), seals_ ? 1 : 0) != 1)
-      return false;
-    if (!seals_ && EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_SET_TAG, kTagBytes, tag) != 1) return false;
-    if (EVP_CipherUpdate(c, nullptr, &n, raw(header.data()), static_cast<int>(header.size())) != 1)
-      return false;
-    if (!plain.empty() &&
-        EVP_CipherUpdate(c, nullptr, &n, raw(plain.data()), static_cast<int>(plain.size())) != 1) {
-      return false;
-    }
-    if (!body.empty() && EVP_CipherUpdate(c, raw(body.data()), &n, raw(body.data()),
-                                          static_cast<int>(body.size())) != 1) {
-      return false;
-    }
-    if (EVP_CipherFinal_ex(c, last, &n) != 1) return false;
-    return !seals_ || EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_GET_TAG, kTagBytes, tag) == 1;
+  bool seal(bool encrypts, std::uint64_t number, Bytes header, std::span<std::byte> body,
+            Tag* tag) {
+    if (!aead_) return false;
+    const Nonce nonce = nonce_of(number);
+    return encrypts ? aead_->encrypt(nonce, header, body, tag)
+                    : aead_->authenticate(nonce, header, body, tag);
+  }
+
+  bool open(bool encrypts, std::uint64_t number, Bytes header, std::span<std::byte> body,
+            const Tag& tag) {
+    if (!aead_) return false;
+    const Nonce nonce = nonce_of(number);
+    Tag right;
+    return encrypts ? aead_->decrypt(nonce, header, body, tag)
+                    : aead_->authenticate(nonce, header, body, &right) && same_tag(right, tag);
   }
 
  private:
-  CipherContext context_;
-  std::array<std::byte, 12> iv_{};
+  Nonce nonce_of(std::uint64_t number) const {
+    Nonce nonce = iv_;
+    for (std::size_t i = 4; i < nonce.size(); ++i)
+      nonce[i] ^= static_cast<std::byte>(number >> 8 * (11 - i) & 0xff);
+    return nonce;
+  }
+
+  std::unique_ptr<Aead> aead_;
+  Nonce iv_{};
   std::uint64_t index_;
-  bool seals_;
-  bool ok_ = false;
 };
 
 class Keys final : public Session {
@@ -156,24 +150,22 @@ class Keys final : public Session {
   void seal(std::uint64_t number, Bytes header, std::span<std::byte> body,
             std::span<std::byte> tag) override {
     const std::uint64_t index = number >> kNumberBits;
-    if (!seal_ || seal_->index() != index) seal_ = std::make_unique<Aead>(sending_, index, true);
-    if (!seal_->run(number, header, encrypts_ ? Bytes() : Bytes(body),
-                    encrypts_ ? body : std::span<std::byte>(), tag.data())) {
-      // OpenSSL has no memory: a packet that nobody accepts, and nothing in clear.
+    if (!seal_ || seal_->index() != index) seal_ = std::make_unique<DirectionKey>(sending_, index);
+    Tag made{};
+    if (!seal_->seal(encrypts_, number, header, body, &made)) {
+      // There is no memory: a packet that nobody accepts, and nothing in clear.
       std::fill(body.begin(), body.end(), std::byte{0});
-      std::fill(tag.begin(), tag.end(), std::byte{0});
+      made = {};
     }
+    std::copy(made.begin(), made.end(), tag.begin());
   }
 
   bool open(std::uint64_t number, Bytes header, std::span<std::byte> body, Bytes tag) override {
-    Aead* key = opening_key(number >> kNumberBits);
+    DirectionKey* key = opening_key(number >> kNumberBits);
     if (key == nullptr) return false;
     Tag copy;
     std::copy(tag.begin(), tag.end(), copy.begin());
-    if (!key->run(number, header, encrypts_ ? Bytes() : Bytes(body),
-                  encrypts_ ? body : std::span<std::byte>(), copy.data())) {
-      return false;
-    }
+    if (!key->open(encrypts_, number, header, body, copy)) return false;
     newest_ = std::max(newest_, key->index());
     return true;
   }
@@ -183,24 +175,25 @@ class Keys final : public Session {
  private:
   // The key that is in use, the one before it for packets that are late, and the next: what a
   // stranger writes into a packet's number makes us derive no others.
-  Aead* opening_key(std::uint64_t index) {
+  DirectionKey* opening_key(std::uint64_t index) {
     if (index > newest_ + 1 || index + 1 < newest_) return nullptr;
-    std::unique_ptr<Aead>& place = open_[index % open_.size()];
-    if (!place || place->index() != index) place = std::make_unique<Aead>(receiving_, index, false);
+    std::unique_ptr<DirectionKey>& place = open_[index % open_.size()];
+    if (!place || place->index() != index)
+      place = std::make_unique<DirectionKey>(receiving_, index);
     return place.get();
   }
 
   bool encrypts_;
   Secret sending_, receiving_;
   Tag accept_;
-  std::unique_ptr<Aead> seal_;
-  std::array<std::unique_ptr<Aead>, 3> open_;
+  std::unique_ptr<DirectionKey> seal_;
+  std::array<std::unique_ptr<DirectionKey>, 3> open_;
   std::uint64_t newest_ = 0;  ///< index of the newest key under which the peer has sealed
 };
 
-class OpensslSecurity final : public Security {
+class CryptoSecurity final : public Security {
  public:
-  explicit OpensslSecurity(Mode mode) : mode_(mode) {}
+  explicit CryptoSecurity(Mode mode) : mode_(mode) {}
 
   bool set_key(Bytes key) {
     static constexpr std::string_view kSalt = "clan pre-shared key 1";
@@ -250,7 +243,7 @@ class OpensslSecurity final : public Security {
 };
 
 Security* make(Mode mode, const std::byte* key, std::size_t key_bytes) {
-  auto security = std::make_unique<OpensslSecurity>(mode);
+  auto security = std::make_unique<CryptoSecurity>(mode);
   return security->set_key({key, key_bytes}) ? security.release() : nullptr;
 }
 
