@@ -263,6 +263,21 @@ TEST_F(ConnectionTest, PacketsOfATrainAreMadeEquallyLong) {
   EXPECT_EQ(two.at_b.established->counters().duplicates, 0u);
 }
 
+// A quarter of the window is asked about at once, also where the data fill each packet: what is
+// under way may be all that the window allows, and the peer would wait with its answer.
+TEST_F(ConnectionTest, FullPacketsAskForAnAnswerToo) {
+  Two two(1472);
+  two.connect();
+  ASSERT_EQ(two.a.send(*two.at_a.established, 3, {{}, std::vector<std::byte>(200'000)}), 0);
+  const udp::Train train = two.a.transmit(two.out, two.now);
+  constexpr std::size_t kSome = 20;  // more than a quarter of the first window, less than all of it
+  ASSERT_GT(train.bytes, kSome * train.segment);
+  for (std::size_t i = 0; i < kSome; ++i) {
+    two.b.receive(two.to_a, std::span(two.out).subspan(i * train.segment, train.segment), two.now);
+  }
+  EXPECT_GT(two.b.transmit(two.out, two.now).bytes, 0u) << "no time has passed";
+}
+
 TEST_F(ConnectionTest, APeerThatLeavesTwoProbesUnansweredIsNamedOnce) {
   Two two;
   two.connect();

@@ -12,8 +12,8 @@ void Congestion::restart(std::uint32_t packet_bytes) {
   round_least_ = ~std::uint64_t{0};
   acked_ = lost_ = 0;
   above_since_ = 0;
-  draining_ = 0;
-  base_seen_at_ = drained_at_ = 0;
+  draining_until_ = 0;
+  drained_at_ = 0;
   last_least_ = ~std::uint64_t{0};
   limited_ = competitive_ = false;
   slow_start_ = true;
@@ -33,8 +33,11 @@ std::uint64_t Congestion::target_delay(const RttEstimator& rtt) const {
   return target + static_cast<std::uint64_t>(kScale * scale * static_cast<double>(target));
 }
 
+// One of a few lengths, so that connections with about the same round trip have the same.
 std::uint64_t Congestion::drain_interval(const RttEstimator& rtt) {
-  return std::max(kDrainEvery, 50 * rtt.smoothed());
+  std::uint64_t interval = kDrainEvery;
+  while (interval < 50 * rtt.smoothed()) interval *= 2;
+  return interval;
 }
 
 void Congestion::clamp() { window_ = std::clamp(window_, kLeastPackets * packet_, kMostWindow); }
@@ -57,28 +60,30 @@ bool Congestion::has_rival(std::uint64_t delay, std::uint64_t patience, std::uin
   return delay >= above_delay_ / 10 * 9 && window_ < above_window_ / 4 * 3;
 }
 
-// Now and then the least window for two rounds, unless the path shows its shortest round trip by
-// itself: a connection that began when the queue was full has never seen it, and would take more
-// than its share.
+// Now and then two packets at most, until what was in the queue has left it: a connection that
+// began when the queue was full has never seen the shortest round trip, and would take more than
+// its share. By the clock, so that all connections of this host do it together: while one of them
+// fills the queue, none sees its bottom.
 bool Congestion::drain(const RttEstimator& rtt, std::uint64_t now) {
-  if (draining_ > 0) {
-    if (--draining_ == 0) window_ = saved_window_;
+  if (draining_until_ != 0) {
+    if (now < draining_until_) return true;
+    draining_until_ = 0;
+    window_ = saved_window_;
     clamp();  // packets may have grown meanwhile
     return true;
   }
+  if (drained_at_ == 0) drained_at_ = now;
   const std::uint64_t interval = drain_interval(rtt);
   const std::uint64_t before = std::exchange(last_least_, round_least_);
-  if (base_seen_at_ == 0 || round_least_ <= rtt.least() + rtt.least() / 16 + 20'000)
-    base_seen_at_ = now;
   // The queue falls: others drain. Together we see the bottom.
   const bool others = before != ~std::uint64_t{0} && round_least_ < before / 4 * 3 &&
                       now - drained_at_ > interval / 2;
-  if (!limited_ || (!others && now - base_seen_at_ < interval)) return false;
+  const bool due = now / interval != drained_at_ / interval;
+  if (!limited_ || !(others || due)) return false;
   drained_at_ = now;
-  base_seen_at_ = now;
   saved_window_ = window_;
-  window_ = kLeastPackets * packet_;
-  draining_ = 2;
+  window_ = kDrainPackets * packet_;
+  draining_until_ = now + rtt.smoothed() / 2 * 5;
   return true;
 }
 
@@ -123,7 +128,7 @@ void Congestion::on_silence(unsigned times) {
   if (times < 2) return;
   window_ = kLeastPackets * packet_;
   slow_start_ = true;
-  draining_ = 0;
+  draining_until_ = 0;
 }
 
 std::uint64_t Congestion::wait_until(std::uint64_t bytes, const RttEstimator& rtt,

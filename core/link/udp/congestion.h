@@ -17,6 +17,7 @@ namespace clan::udp {
 class Congestion {
  public:
   static constexpr std::uint64_t kLeastPackets = 4;
+  static constexpr std::uint64_t kDrainPackets = 2;
   static constexpr std::uint64_t kFirstPackets = 32;
   static constexpr std::uint64_t kMostWindow = 64u << 20;
   static constexpr std::uint64_t kLeastTarget = 1'000'000;
@@ -26,7 +27,7 @@ class Congestion {
   static constexpr std::uint64_t kLeastBurst = 64 * 1024;
   /// drain intervals above the target before we think of a rival
   static constexpr unsigned kPatience = 4;
-  /// or 50 round trips, if they take longer
+  /// twice as long each time until it holds 50 round trips
   static constexpr std::uint64_t kDrainEvery = 500'000'000;
 
   explicit Congestion(std::uint32_t packet_bytes) { restart(packet_bytes); }
@@ -76,11 +77,10 @@ class Congestion {
   std::uint64_t above_since_ = 0;  ///< the delay has been above the target since; 0: it is not
   std::uint64_t above_delay_ = 0;  ///< what it was then
   std::uint64_t above_window_ = 0;
-  unsigned draining_ = 0;  ///< rounds left with the least window
+  std::uint64_t draining_until_ = 0;  ///< 0: does not drain
   std::uint64_t saved_window_ = 0;
   std::uint64_t drained_at_ = 0;
   std::uint64_t last_least_ = 0;    ///< the last round's shortest round trip
-  std::uint64_t base_seen_at_ = 0;  ///< when a round trip was last about the shortest
   bool limited_ = false;
   bool slow_start_ = true;
   bool competitive_ = false;

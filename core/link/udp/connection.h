@@ -128,6 +128,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   bool write_control(Writer& out);
   bool write_data(Writer& out, Gate gate);
   bool write_ping(Writer& out, bool asks, bool acked);
+  void put_ping(Writer& out);
   std::uint8_t next_in_turn();
   bool write_channel(Writer& out, std::uint8_t channel, bool* any);
   std::size_t build_mtu_probe(std::span<std::byte> out, std::uint64_t now);
@@ -184,6 +185,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   unsigned bare_acks_ = 0;
   std::uint64_t largest_came_at_ = 0;
   bool ping_ = false;
+  bool ping_had_no_room_ = false;
   std::uint64_t unpinged_bytes_ = 0;
   unsigned turn_ = 0;  ///< the channel besides 0 that began a packet last
   /// packets since then that channel 0 began while others waited

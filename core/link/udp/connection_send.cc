@@ -166,12 +166,20 @@ bool Connection::write_ping(Writer& out, bool asks, bool acked) {
   unpinged_bytes_ += out.size();
   const bool quarter = asks && unpinged_bytes_ > congestion_.window() / 4;
   const bool bare = !asks && acked && ++bare_acks_ >= kBareAcksPerPing;
-  if ((!ping_ && !quarter && !bare) || out.left() == 0) return false;
+  if (!ping_ && !quarter && !bare) return false;
+  if (out.left() == 0) {
+    ping_had_no_room_ = true;
+    return false;
+  }
+  put_ping(out);
+  return true;
+}
+
+void Connection::put_ping(Writer& out) {
   out.number(static_cast<std::uint8_t>(FrameType::kPing));
-  ping_ = false;
+  ping_ = ping_had_no_room_ = false;
   unpinged_bytes_ = 0;
   bare_acks_ = 0;
-  return true;
 }
 
 std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::uint64_t now) {
@@ -195,6 +203,10 @@ std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::
   bool asks = false;
   if (!draining) {
     asks = write_control(w);
+    if (g != Gate::kShut && ping_had_no_room_) {  // the data would leave none again
+      put_ping(w);
+      asks = true;
+    }
     if (g != Gate::kShut) asks |= write_data(w, g);
     asks |= write_ping(w, asks, acked);
   }
