@@ -2,17 +2,18 @@
 """The UDP link beside kernel TCP and a bare UDP socket, between two network namespaces.
 
     clan bench net [--over veth|veth9000|loopback] [--rounds N] [--seconds S] [--only WORDS]
-                   [--no-loss] [--only-loss] [--no-share] [--no-programs]
+                   [--no-loss] [--only-loss] [--no-share] [--no-programs] [--no-mpi]
 
 Makes the namespaces and the veth pair between them, and removes them (root). The two programs sit
 on two processors and take turns: each row is measured once a round, and medians are printed, with
 the processor time of both ends for a gigabyte or a round trip. Then the bars: ratios of rows of the
 same run. Loss: the namespaces are joined by clan-net-relay instead, which delays each packet by
 1 ms and loses 1 % or 10 % of either direction; TCP is the machine's own, with its congestion
-control; at 10 % the server checks each byte. Share: ten streams through one token bucket of 400
-Mbit/s, as many processes; Jain's index. Rows with xdp go by AF_XDP, those with ofi by libfabric.
-Programs: redis and iperf3 as they are, over kernel TCP and under `clan run --net` in turns. Run it
-on a quiet machine.
+control; at 10 % the server checks each byte. Beside: with an endless computation on each processor.
+Share: ten streams through one token bucket of 400 Mbit/s, as many processes; Jain's index, of TCP's
+too, and one of each. Rows with xdp go by AF_XDP, those with ofi by libfabric. Programs: redis and
+iperf3 as they are, over kernel TCP and under `clan run --net` in turns. mpi: Open MPI with a rank
+in each namespace. Run it on a quiet machine.
 """
 import argparse
 import contextlib
@@ -25,7 +26,9 @@ import sys
 import tempfile
 import time
 
+import jobs
 import programs
+import sharing
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MTU = {"veth": 1500, "veth9000": 9000}
@@ -36,7 +39,8 @@ CLAN = ("clan", "clan-integrity", "clan-encrypt", "clan-xdp", *STREAMS)
 ROWS = [*(("ping", path, 64) for path in ("udp", "xdp", "tcp", "tcp-block", *CLAN, *OFI)),
         *(("bulk", path, 1 << 20) for path in ("tcp", "tcp-block", *CLAN)),
         *(("rdma", path, 1 << 20)
-          for path in ("stream", "stream-sleep", "stream-encrypt", "stream-xdp"))]
+          for path in ("stream", "stream-sleep", "stream-encrypt", "stream-xdp")),
+        *(("beside", path, 64) for path in ("tcp-block", "stream-sleep"))]
 # Beside the relay there is no processor for ends that poll.
 LOSSY = {100: [("bulk", path) for path in ("tcp-block", "stream-adaptive", "stream-sleep")],
          1000: [("bulk", "tcp-block"), ("checked", "stream-sleep")]}
@@ -56,6 +60,8 @@ BARS = [("64 B: bare UDP / stream, polled", "ping udp", "ping stream", 1 / 1.2),
         ("bulk: stream by AF_XDP / TCP", "bulk stream-xdp", "bulk tcp", 1),
         ("bulk: stream / TCP", "bulk stream", "bulk tcp", 1),
         ("RDMA write: / TCP", "rdma stream", "bulk tcp", 1),
+        ("64 B beside computations: TCP / stream, asleep", "beside tcp-block",
+         "beside stream-sleep", 1),
         ("bulk: encrypted / off", "bulk stream-encrypt", "bulk stream", 0.5),
         ("1 % lost at 1 ms: stream / TCP", "1% bulk stream-sleep", "1% bulk tcp-block", 1)]
 
@@ -143,7 +149,19 @@ def relayed(loss, seed):
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
 
 
+@contextlib.contextmanager
+def busy(processors):
+    """An endless computation on each."""
+    with contextlib.ExitStack() as stack:
+        for processor in processors:
+            stack.enter_context(running(["taskset", "-c", str(processor), "sh", "-c",
+                                         "while :; do :; done"]))
+        yield
+
+
 class Runner:
+    running, program_of = staticmethod(running), staticmethod(program_of)
+
     def __init__(self, net, seconds):
         (self.serving, self.asking, self.address,
          self.names), self.seconds, self.port = net, seconds, 4000
@@ -156,12 +174,13 @@ class Runner:
         """The figure of one row, and the processor seconds of both ends."""
         to = self.next_address()
         environment = environment_of(path)
-        with running([*self.serving, "taskset", "-c", "0", program_of(path), "serve", path, to],
-                     environment) as server:
+        role = "ping" if kind == "beside" else kind
+        serve = [*self.serving, "taskset", "-c", "0", program_of(path), "serve", path, to]
+        with running(serve, environment) as server, busy((0, 1) if kind == "beside" else ()):
             before = processor_seconds(server.pid)
             command = [
                 *self.asking, "taskset", "-c", "1",
-                program_of(path), kind, path, to,
+                program_of(path), role, path, to,
                 str(size),
                 str(self.seconds)
             ]
@@ -178,37 +197,21 @@ class Runner:
         work = int(count[1]) / 1e6 if count else self.seconds * (figure if kind == "rdma" else 1)
         return figure, (client_time + server_time) / work
 
-    def share(self, connections=10, seconds=4):
-        """Jain's index of streams that share a token bucket, and what they carried together,
-        GB/s."""
-        subprocess.run([
-            "tc", "-n", self.names[1], "qdisc", "add", "dev", "vb", "root", "tbf", "rate",
-            "400mbit", "burst", "64k", "latency", "20ms"
-        ], check=True)
-        with contextlib.ExitStack() as stack:
-            program = program_of("stream")
-            targets = [self.next_address() for _ in range(connections)]
-            for to in targets:
-                stack.enter_context(running([*self.serving, program, "serve", "stream-sleep", to]))
-            clients = [
-                subprocess.Popen(
-                    [*self.asking, program, "flood", "stream-sleep", to, "65536",
-                     str(seconds)], stdout=subprocess.PIPE, text=True) for to in targets
-            ]
-            rates = [
-                float(re.search(r"^([\d.]+) GB/s",
-                                c.communicate(timeout=60)[0], re.M)[1]) for c in clients
-            ]
-        subprocess.run(["tc", "-n", self.names[1], "qdisc", "del", "dev", "vb", "root"], check=True)
-        return sum(rates) ** 2 / (len(rates) * sum(r * r for r in rates)), sum(rates)
-
 
 def print_row(over, name, values):
-    ping = name.startswith("ping")
+    ping = name.startswith(("ping", "beside"))
     figures = [v for v, _ in values]
     print(f"{over:9} {name:22} {statistics.median(figures):8.3f} {'us  ' if ping else 'GB/s'}"
           f"  {statistics.median(c for _, c in values):7.2f} {'us' if ping else 's '} of processor"
           f"  ({' '.join(f'{v:.2f}' for v in figures)})")
+
+
+def print_encryption(medians):
+    """What it adds to a round trip."""
+    if "ping stream-encrypt" in medians and "ping stream" in medians:
+        added = medians["ping stream-encrypt"] - medians["ping stream"]
+        print(f"  {'64 B: what encryption adds, us':46} {added:5.2f}  (at most 1.00) "
+              f"{'met' if added <= 1 else 'MISSED'}")
 
 
 def print_bars(medians):
@@ -217,9 +220,10 @@ def print_bars(medians):
             continue
         ratio = medians[larger] / medians[smaller]
         print(
-            f"  {name:44} {ratio:5.2f}  (wanted {least:.2f}) "
+            f"  {name:46} {ratio:5.2f}  (wanted {least:.2f}) "
             f"{'met' if ratio >= least else 'MISSED'}"
         )
+    print_encryption(medians)
 
 
 def measure_loss(options, found):
@@ -268,12 +272,10 @@ def measure(over, options):
              for name, values in found.items()})
         if net[3] and not options.no_programs and not options.only_loss and options.clan:
             print_programs(over, programs.measure(options.clan, net, options))
+        if net[3] and not options.no_mpi and not options.only_loss and jobs.possible(HERE):
+            jobs.show(over, jobs.measure(HERE, net, options))
         if net[3] and not options.no_share and not options.only_loss:
-            jain, total = runner.share()
-            print(
-                f"  ten streams at 400 Mbit/s: Jain's index {jain:.3f} (wanted 0.90) "
-                f"{'met' if jain >= 0.9 else 'MISSED'}, {total * 8e3:.0f} Mbit/s together"
-            )
+            sharing.measure(runner)
     sys.stdout.flush()
 
 
@@ -290,6 +292,7 @@ def main():
     parser.add_argument("--only-loss", action="store_true")
     parser.add_argument("--no-share", action="store_true")
     parser.add_argument("--no-programs", action="store_true")
+    parser.add_argument("--no-mpi", action="store_true")
     options = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("clan bench net makes network namespaces, which takes root")

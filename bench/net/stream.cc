@@ -119,7 +119,7 @@ void serve(const std::string& path, const std::string& address) {
 }
 
 void print_rate(std::uint64_t bytes, std::uint64_t begin) {
-  std::printf("%.3f GB/s\n",
+  std::printf("%.5f GB/s\n",
               static_cast<double>(bytes) / static_cast<double>(clan::monotonic_ns() - begin));
 }
 

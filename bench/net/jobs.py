@@ -1,0 +1,84 @@
+"""Open MPI with one rank in each of the two namespaces, over btl tcp and btl clan in turns: for
+net.py. Both ranks poll, each on its processor; one way, by clan-mpi-load of `clan bench mpi`."""
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+
+AGENT = """#!/bin/sh
+# Open MPI's way to the other host: HOST COMMAND...
+shift
+exec ip netns exec {name} unshare --uts sh -c 'hostname other-host; exec sh -c "$0"' "$*"
+"""
+OTHER = "10.77.0.2"
+CLAN = ["--mca", "btl", "clan,self", "--mca", "btl_clan_network_mode"]
+# Name, options, environment.
+PATHS = (("tcp", ["--mca", "btl", "tcp,self"], {}), ("clan", [*CLAN, "off"], {}),
+         ("clan-xdp", [*CLAN, "off"], {"CLAN_NETWORK_PACKETS": "xdp"}),
+         ("clan-encrypt", [*CLAN, "encrypt", "--mca", "btl_clan_key", "{key}"], {}))
+# Bytes, and how much faster than btl tcp is wanted.
+SIZES = {8: 1.3, 64 << 10: 1, 1 << 20: 1}
+
+
+def files(here):
+    """The load program and the folder of the component, both as built and as installed."""
+    return os.path.join(here, "..", "mpi", "clan-mpi-load"), os.path.join(here, "..", "..",
+                                                                          "openmpi")
+
+
+def possible(here):
+    return shutil.which("mpirun") is not None and all(map(os.path.exists, files(here)))
+
+
+def once(here, net, folder, options, environment, milliseconds):
+    """{bytes: microseconds one way}, medians."""
+    serving, _, address, names = net
+    load, component = files(here)
+    agent = os.path.join(folder, "agent")
+    with open(agent, "w", encoding="ascii") as file:
+        file.write(AGENT.format(name=names[1]))
+    os.chmod(agent, 0o755)
+    words = [word.format(key=os.environ["CLAN_KEY_FILE"]) for word in options]
+    exported = [word for name in environment for word in ("-x", name)]
+    done = subprocess.run(
+        [*serving, "mpirun", "--host", f"{address}:1,{OTHER}:1", "-np", "2", "--map-by", "node",
+         "--bind-to", "none", "--mca", "plm_rsh_agent", agent, "--mca", "pml", "ob1",
+         "--mca", "mpi_yield_when_idle", "0", *words, *exported, load, str(milliseconds), "0,1",
+         "latency:" + ",".join(map(str, SIZES))],
+        env={**os.environ, "TMPDIR": folder, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+             "OMPI_MCA_mca_base_component_path": f"{component}:SYSTEM_DEFAULT", **environment},
+        capture_output=True, text=True, timeout=200)
+    if done.returncode != 0:
+        raise SystemExit(f"mpirun failed: {done.stdout}{done.stderr}")
+    found = re.findall(r"^latency (\d+) [\d.]+ ([\d.]+) \d+ \d+$", done.stdout, re.M)
+    return {int(size): float(median) for size, median in found}
+
+
+def measure(here, net, options):
+    """{(path, bytes): [microseconds]}"""
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="clan-net-") as folder:
+        for _ in range(options.rounds):
+            for path, words, environment in PATHS:
+                if not all(word in f"mpi {path}" for word in options.only):
+                    continue
+                for size, value in once(here, net, folder, words, environment,
+                                        max(2, round(20 * options.seconds))).items():
+                    found.setdefault((path, size), []).append(value)
+    return found
+
+
+def show(over, found):
+    for (path, size), values in found.items():
+        print(f"{over:9} mpi {path:13} {size:8} B {statistics.median(values):9.2f} us one way"
+              f"  ({' '.join(f'{v:.2f}' for v in values)})")
+    for size, wanted in SIZES.items():
+        for path in ("clan", "clan-xdp"):
+            if ("tcp", size) not in found or (path, size) not in found:
+                continue
+            ratio = statistics.median(found["tcp", size]) / statistics.median(found[path, size])
+            print(f"  Open MPI, {size} B: btl tcp / {path:33} {ratio:5.2f}  (wanted {wanted:.2f}) "
+                  f"{'met' if ratio >= wanted else 'MISSED'}")
