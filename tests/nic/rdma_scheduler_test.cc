@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "nic/rdma_ring_app.h"
+#include "support/backoff.h"
 
 namespace clan::nic {
 namespace {
@@ -989,11 +990,13 @@ TEST_F(RdmaSchedulerTest, ServesApplicationsInOtherThreads) {
   for (auto& app : apps)
     threads.emplace_back([&, a = app.get()] {
       RdmaCompletion c;
-      for (std::uint64_t posted = 0, heard = 0; heard < kRequests && !late;) {
+      test::Backoff backoff;
+      for (std::uint64_t posted = 0, heard = 0; heard < kRequests && !late; backoff.wait()) {
         if (posted < kRequests) {
           const auto r = a->ring[0].post(a->next(posted % 3000, posted % 8));
           if (r.ok()) {
             ++posted;
+            backoff.reset();
             if (r.value()) {
               std::lock_guard hold(lock);
               EXPECT_TRUE(s.activate(a->id).ok());
@@ -1006,18 +1009,18 @@ TEST_F(RdmaSchedulerTest, ServesApplicationsInOtherThreads) {
           EXPECT_EQ(c.cookie, heard);
           EXPECT_EQ(c.bytes, heard % 3000);
           ++heard;
+          backoff.reset();
         }
-        std::this_thread::yield();
       }
       --running;
     });
-  while (running != 0) {
+  for (test::Backoff backoff; running != 0;) {
     bool idle = false;
     {
       std::lock_guard hold(lock);
       idle = s.run(8000).idle;
     }
-    if (idle) std::this_thread::yield();
+    idle ? backoff.wait() : backoff.reset();
     if (std::chrono::steady_clock::now() > deadline) late = true;
   }
   for (auto& t : threads) t.join();
