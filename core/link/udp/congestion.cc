@@ -14,7 +14,7 @@ void Congestion::restart(std::uint32_t packet_bytes) {
   above_since_ = 0;
   draining_until_ = 0;
   drained_at_ = 0;
-  last_least_ = ~std::uint64_t{0};
+  low_ = ~std::uint64_t{0};
   limited_ = competitive_ = false;
   slow_start_ = true;
   tokens_ = static_cast<std::int64_t>(kLeastBurst);
@@ -74,13 +74,15 @@ bool Congestion::drain(const RttEstimator& rtt, std::uint64_t now) {
   }
   if (drained_at_ == 0) drained_at_ = now;
   const std::uint64_t interval = drain_interval(rtt);
-  const std::uint64_t before = std::exchange(last_least_, round_least_);
-  // The queue falls: others drain. Together we see the bottom.
-  const bool others = before != ~std::uint64_t{0} && round_least_ < before / 4 * 3 &&
-                      now - drained_at_ > interval / 2;
+  // The queue falls below what it was since it had filled again: others drain. Together we see the
+  // bottom.
+  const bool others = now - drained_at_ > interval / 2 && low_ != ~std::uint64_t{0} &&
+                      round_least_ + 20'000 < low_ - low_ / 16;
+  if (now - drained_at_ > interval / 4) low_ = std::min(low_, round_least_);
   const bool due = now / interval != drained_at_ / interval;
   if (!limited_ || !(others || due)) return false;
   drained_at_ = now;
+  low_ = ~std::uint64_t{0};
   saved_window_ = window_;
   window_ = kDrainPackets * packet_;
   draining_until_ = now + rtt.smoothed() / 2 * 5;

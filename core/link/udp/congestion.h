@@ -23,7 +23,7 @@ class Congestion {
   static constexpr std::uint64_t kLeastTarget = 1'000'000;
   /// a window up to which the target is larger,
   static constexpr std::uint64_t kScaledPackets = 256;
-  static constexpr double kScale = 6;  ///< by up to so many targets
+  static constexpr double kScale = 16;  ///< by up to so many targets
   static constexpr std::uint64_t kLeastBurst = 64 * 1024;
   /// drain intervals above the target before we think of a rival
   static constexpr unsigned kPatience = 4;
@@ -80,7 +80,7 @@ class Congestion {
   std::uint64_t draining_until_ = 0;  ///< 0: does not drain
   std::uint64_t saved_window_ = 0;
   std::uint64_t drained_at_ = 0;
-  std::uint64_t last_least_ = 0;    ///< the last round's shortest round trip
+  std::uint64_t low_ = 0;  ///< the shortest round trip since the queue has filled again
   bool limited_ = false;
   bool slow_start_ = true;
   bool competitive_ = false;
