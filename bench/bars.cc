@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <set>
 #include <string>
@@ -186,6 +187,13 @@ std::string verdict(const Line& line, const Results& results) {
                      value <= line.limit ? "ok" : "MISSED");
 }
 
+/// CPU time of a throughput, CLAN's and that of what it is compared with.
+std::string cpu_times(const Line& line, const Results& results) {
+  const Row *mine = find(results, line.mine), *other = find(results, line.other);
+  if (mine == nullptr || other == nullptr || !cpu_time(*mine)) return "";
+  return fmt::format("{} / {}", format_cpu_time(*mine), format_cpu_time(*other));
+}
+
 /// The same comparison with both sides polling, for the column beside the bar.
 std::string beside(const Line& line, const Results& results) {
   if (line.polling.variant.empty()) return "";
@@ -204,14 +212,22 @@ bool bars_need(const std::string& question) {
 }
 
 std::string bars_table(const Results& results) {
-  std::string out = fmt::format("  {:<50} {:<30}   {}\n", "", "", "both polling");
+  std::vector<std::array<std::string, 4>> cells{{"", "", "both polling", "CPU time"}};
   for (const Line& line : lines()) {
     const bool names_size =
         line.mine.benchmark == "message_latency" && line.other.benchmark == "ucx_latency";
-    const std::string text =
-        names_size ? fmt::format("{}, {}", line.text, format_x(line.mine.x, "bytes")) : line.text;
-    std::string shown =
-        fmt::format("  {:<50} {:<30}   {}", text, verdict(line, results), beside(line, results));
+    cells.push_back(
+        {names_size ? fmt::format("{}, {}", line.text, format_x(line.mine.x, "bytes")) : line.text,
+         verdict(line, results), beside(line, results), cpu_times(line, results)});
+  }
+  std::array<std::size_t, 4> width{};
+  for (const auto& row : cells) {
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string out;
+  for (const auto& row : cells) {
+    std::string shown = fmt::format("  {:<{}} {:<{}}   {:<{}}   {}", row[0], width[0], row[1],
+                                    width[1], row[2], width[2], row[3]);
     shown.erase(shown.find_last_not_of(' ') + 1);
     out += shown + "\n";
   }
@@ -219,7 +235,9 @@ std::string bars_table(const Results& results) {
          "  Against TCP: CLAN polls, TCP sockets block, as programs use them; \"both polling\" is "
          "the same CLAN\n"
          "  against TCP sockets that poll. Against UNIX sockets: both wait as they do by "
-         "default.\n";
+         "default.\n"
+         "  CPU time of all processes for a message or trip, or for a gigabyte: with CLAN / with "
+         "the other.\n";
 }
 
 }  // namespace clan::bench

@@ -51,6 +51,7 @@ bool crowded_member(Member& m, E& end, std::size_t bytes) {
     if (!trips_of(trips, true)) return m.fail("wrong or no answer");
     const double seconds = Clock::to_ns(Clock::now() - begin) / 1e9;
     m.record(client ? static_cast<double>(trips) / seconds : 0, 1);
+    if (client) m.did(trips);
   }
   return true;
 }
@@ -86,6 +87,7 @@ Context::Variant crowded_variant(Make make, std::size_t bytes) {
     const auto x = static_cast<double>(bytes);
     Row latency = make_row("oversubscribed_latency", name, x, "ns", outcome);
     latency.op_ns = latency.stats.p50;
+    latency.cpu_ns = 0;
     context.results().add(latency);
     Row rate = make_row("oversubscribed", name, x, "k trips/s", outcome);
     rate.higher_is_better = true;

@@ -221,6 +221,7 @@ bool copy_member(Member& m, End& end) {
     const std::uint64_t begin = Clock::now();
     if (!transfers(count)) return m.fail("data lost or damaged");
     m.record(Clock::to_ns(Clock::now() - begin) / static_cast<double>(count));
+    if (m.index() == 0) m.did(count);
   }
   return true;
 }

@@ -1,8 +1,9 @@
 // What does UCX, the best-known user-level messaging library, do on this machine? Runs the
 // distribution's own ucx_perftest, two processes pinned like ours, and reads its final line.
 //
-// Latencies are doubled: ucx_perftest prints half a round trip. When it isn't installed (Debian:
-// ucx-utils) every row is skipped with that reason.
+// Latencies are doubled: ucx_perftest prints half a round trip. CPU time is that of both processes,
+// less that of two which send next to nothing. When it isn't installed (Debian: ucx-utils) every
+// row is skipped with that reason.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
@@ -10,6 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "benchmarks.h"
 #include "support/clock.h"
@@ -40,7 +43,7 @@ struct Test {
   enum { kLatency, kRate, kBandwidth } figure;
 };
 
-/// A child that is dead, and reaped, when this goes out of scope.
+/// A child that is dead, and reaped, when this goes out of scope or has been asked to end.
 class Child {
  public:
   Child(const std::vector<std::string>& arguments, int core, const std::string& transports,
@@ -55,12 +58,20 @@ class Child {
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
-  ~Child() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
+  ~Child() { (void)end(); }
   bool started() const { return pid_ > 0; }
+
+  /// The CPU time in ns that it has had.
+  double end() {
+    if (pid_ <= 0) return 0;
+    kill(pid_, SIGKILL);
+    rusage usage{};
+    if (wait4(std::exchange(pid_, -1), nullptr, 0, &usage) < 0) return 0;
+    const auto ns = [](const timeval& t) {
+      return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_usec) * 1e3;
+    };
+    return ns(usage.ru_utime) + ns(usage.ru_stime);
+  }
 
  private:
   [[noreturn]] static void exec(const std::vector<std::string>& arguments, int core,
@@ -156,20 +167,35 @@ std::vector<double> final_numbers(const std::string& text) {
   return numbers;
 }
 
-std::vector<double> run_once(Context& context, const Test& test) {
+struct Run {
+  std::vector<double> numbers;  ///< none: there was no result
+  double cpu_ns = 0;            ///< of both processes, from their start to their end
+};
+
+std::uint64_t warm_up(std::uint64_t iterations) { return iterations / 10 + 1; }
+
+Run run_once(Context& context, const Test& test, std::uint64_t iterations) {
   static int port = 20000 + getpid() % 20000;
   for (++port; listening(port); ++port) {
   }
   const std::string at = std::to_string(port);
-  const Child server({kProgram, "-p", at}, context.options().core_b, test.transports, nullptr);
+  Child server({kProgram, "-p", at}, context.options().core_b, test.transports, nullptr);
   if (!server.started() || !wait_until_listening(port)) return {};
   Fd output;
-  const Child client(
+  Child client(
       {kProgram, "127.0.0.1", "-p", at, "-t", test.test, "-s", std::to_string(test.bytes), "-n",
-       std::to_string(test.iterations), "-w", std::to_string(test.iterations / 10 + 1), "-f", "-v"},
+       std::to_string(iterations), "-w", std::to_string(warm_up(iterations)), "-f", "-v"},
       context.options().core_a, test.transports, &output);
   if (!client.started()) return {};
-  return final_numbers(read_all(output.get(), kRunDeadlineS));
+  Run run{final_numbers(read_all(output.get(), kRunDeadlineS))};
+  run.cpu_ns = client.end() + server.end();
+  return run;
+}
+
+/// Of a message: what a run has beyond one that sends hardly any.
+double cpu_ns_of_message(const Run& run, const Run& empty, std::uint64_t iterations) {
+  const auto messages = static_cast<double>(iterations + warm_up(iterations));
+  return std::max(run.cpu_ns - empty.cpu_ns, 0.0) / messages;
 }
 
 double figure_of(const Test& test, const std::vector<double>& n) {
@@ -184,12 +210,14 @@ double figure_of(const Test& test, const std::vector<double>& n) {
 std::optional<Row> measure(Context& context, const Test& test) {
   const GroupOptions group = context.across_cores();
   const int wanted = context.options().smoke ? 1 : std::min(context.options().samples, 5);
-  std::vector<double> runs, probes;
+  std::vector<double> runs, probes, cpu;
   int dropped = 0;
+  const bool throughput = test.figure != Test::kLatency;
+  const Run empty = throughput ? run_once(context, test, 1) : Run{};
   double before = probe_cores(group);
   while (static_cast<int>(runs.size()) < wanted) {
-    const auto numbers = run_once(context, test);
-    if (numbers.empty()) {
+    const Run run = run_once(context, test, test.iterations);
+    if (run.numbers.empty()) {
       context.skip(test.benchmark, test.variant,
                    fmt::format("{} -t {} gave no result", kProgram, test.test));
       return std::nullopt;
@@ -197,7 +225,8 @@ std::optional<Row> measure(Context& context, const Test& test) {
     const double after = probe_cores(group);
     const bool agree = std::max(before, after) <= kProbeTolerance * std::min(before, after);
     if (agree || dropped >= wanted) {
-      runs.push_back(figure_of(test, numbers));
+      runs.push_back(figure_of(test, run.numbers));
+      cpu.push_back(cpu_ns_of_message(run, empty, test.iterations));
       probes.push_back((before + after) / 2);
     } else {
       ++dropped;
@@ -208,7 +237,8 @@ std::optional<Row> measure(Context& context, const Test& test) {
   row.benchmark = test.benchmark;
   row.variant = test.variant;
   row.x = static_cast<double>(test.bytes);
-  row.higher_is_better = test.figure != Test::kLatency;
+  row.higher_is_better = throughput;
+  row.cpu_ns = throughput ? median(cpu) : 0;
   row.unit = test.figure == Test::kLatency ? "ns" : test.figure == Test::kRate ? "M msg/s" : "GB/s";
   row.stats = summarise_runs(runs);
   row.probe_ns = median(probes);

@@ -81,6 +81,7 @@ Row make_row(const std::string& benchmark, const std::string& variant, double x,
   row.unit = unit;
   row.stats = outcome.members.front().stats[0];
   row.probe_ns = outcome.probe_ns;
+  row.cpu_ns = outcome.cpu_ns;
   row.dropped = outcome.dropped;
   if (outcome.unstable > 0) row.note = fmt::format("{} runs unstable", outcome.unstable);
   return row;

@@ -121,6 +121,7 @@ bool offered_load_member(Member& m, H& hub, std::size_t connections) {
     const std::uint64_t begin = Clock::now();
     if (!run(requests)) return false;
     m.record(Clock::to_ns(Clock::now() - begin) / static_cast<double>(requests));
+    if (client) m.did(requests);
   }
   return true;
 }

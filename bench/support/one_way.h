@@ -59,6 +59,7 @@ bool one_way_member(Member& m, E& end, std::size_t bytes) {
     const std::uint64_t begin = Clock::now();
     if (!burst(count, number)) return m.fail("data lost or damaged");
     m.record(Clock::to_ns(Clock::now() - begin) / static_cast<double>(count));
+    if (client) m.did(count);
   }
   return true;
 }

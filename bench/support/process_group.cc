@@ -17,6 +17,7 @@
 #include <new>
 
 #include "support/clock.h"
+#include "support/cpu_time.h"
 #include "support/shared_memory.h"
 
 namespace clan::bench {
@@ -41,6 +42,7 @@ struct SharedBlock {
     std::array<Stats, kChannels> stats{};
     std::array<std::array<double, kMaxSamples>, kChannels> runs{};
     std::array<std::uint32_t, kChannels> run_count{};
+    std::array<double, kMaxSamples> cpu_ns{}, operations{};  // of each kept sample
     std::array<double, kFigures> figures{};
     std::array<char, 240> failure{};
   };
@@ -149,6 +151,7 @@ double Member::probe() {
 }
 
 bool Member::next_sample() {
+  cpu_ended_ = cpu_ns();
   barrier();
   const double now = probe();
   if (index_ == 0) {
@@ -172,6 +175,7 @@ bool Member::next_sample() {
   open_ = true;
   const bool go = block_.go;
   barrier();
+  cpu_began_ = cpu_ns();
   return go;
 }
 
@@ -183,6 +187,12 @@ void Member::commit(bool kept) {
     }
     current_[c].clear();
   }
+  if (kept) {
+    auto& area = block_.areas[index_];
+    area.cpu_ns[block_.kept - 1] = cpu_ended_ - cpu_began_;
+    area.operations[block_.kept - 1] = static_cast<double>(operations_);
+  }
+  operations_ = 0;
 }
 
 std::uint64_t Member::agree(std::uint64_t mine) {
@@ -283,11 +293,24 @@ std::string wait_for_members(std::vector<pid_t>& pids, SharedBlock& block, doubl
   return failure;
 }
 
+/// Of a kept sample, for one of its operations; 0: they were not counted.
+double cpu_ns_in(const SharedBlock& block, std::size_t members, std::size_t sample) {
+  double used = 0, operations = 0;
+  for (std::size_t i = 0; i < members; ++i) {
+    used += block.areas[i].cpu_ns[sample];
+    operations += block.areas[i].operations[sample];
+  }
+  return operations > 0 ? used / operations : 0;
+}
+
 Outcome read_outcome(const SharedBlock& block, std::size_t members) {
   Outcome out;
   out.dropped = static_cast<int>(block.dropped);
   out.unstable = static_cast<int>(block.unstable);
   out.probe_ns = median({block.probes.begin(), block.probes.begin() + block.kept});
+  std::vector<double> cpu;
+  for (std::size_t s = 0; s < block.kept; ++s) cpu.push_back(cpu_ns_in(block, members, s));
+  out.cpu_ns = median(std::move(cpu));
   for (std::size_t i = 0; i < members; ++i) {
     MemberResult r;
     const auto& area = block.areas[i];

@@ -67,6 +67,10 @@ class Member {
   void record(double value, std::size_t channel = 0) { current_[channel].push_back(value); }
   void reserve(std::size_t values, std::size_t channel = 0) { current_[channel].reserve(values); }
 
+  /// That the open sample had so many operations by this member. The CPU time of all members in a
+  /// sample, without probes and meetings, is divided by the operations of all.
+  void did(std::uint64_t operations) { operations_ += operations; }
+
   /// A single figure beside the samples.
   void set_figure(std::size_t which, double value);
 
@@ -92,6 +96,9 @@ class Member {
   std::array<std::vector<double>, kChannels> current_;
   std::array<std::vector<double>, kChannels> pool_;
   std::array<std::vector<double>, kChannels> medians_;
+  // Of the open sample: CPU time of this process when it began and when it ended.
+  double cpu_began_ = 0, cpu_ended_ = 0;
+  std::uint64_t operations_ = 0;
 };
 
 struct MemberResult {
@@ -103,6 +110,7 @@ struct MemberResult {
 struct Outcome {
   std::string failure;  ///< empty when every member finished
   double probe_ns = 0;  ///< median bare round trip around the kept samples; 0 when not probed
+  double cpu_ns = 0;    ///< CPU time of all members for an operation, samples' median; 0: unknown
   int dropped = 0;
   int unstable = 0;  ///< samples kept although their probes disagreed: the bound was reached
   std::vector<MemberResult> members;

@@ -27,6 +27,7 @@ Json json_of(const Machine& m) {
 }
 
 Json json_of(const Row& r) {
+  const auto cpu = cpu_time(r);
   return {{"benchmark", r.benchmark},
           {"variant", r.variant},
           {"x", number(r.x)},
@@ -43,6 +44,8 @@ Json json_of(const Row& r) {
           {"op_ns", number(r.op_ns)},
           {"probe_ns", number(r.probe_ns)},
           {"to_probe", number(r.to_probe())},
+          {"cpu", cpu ? number(cpu->value) : Json()},
+          {"cpu_unit", cpu ? Json(cpu->unit) : Json()},
           {"dropped", r.dropped},
           {"note", r.note}};
 }
@@ -107,6 +110,18 @@ std::string format_value(double value) {
   return fmt::format("{:.3f}", value);
 }
 
+std::optional<CpuTime> cpu_time(const Row& row) {
+  if (row.cpu_ns <= 0) return std::nullopt;
+  // Nanoseconds of a byte are seconds of a gigabyte.
+  if (row.unit == "GB/s") return CpuTime{row.cpu_ns / row.x, "s/GB"};
+  return CpuTime{row.cpu_ns, "ns"};
+}
+
+std::string format_cpu_time(const Row& row) {
+  const auto cpu = cpu_time(row);
+  return cpu ? fmt::format("{} {}", format_value(cpu->value), cpu->unit) : "-";
+}
+
 void Results::skip(Skip skip) {
   for (const Skip& s : skips_) {
     if (s.benchmark == skip.benchmark && s.variant == skip.variant && s.reason == skip.reason) {
@@ -138,15 +153,15 @@ std::string Results::table(const std::string& benchmark) const {
   for (const Row& r : rows_) {
     if (r.benchmark != benchmark) continue;
     if (cells.empty()) {
-      cells.push_back({r.x_name, "variant", "min", "p50", "p99", "max", "MAD", "unit", "runs",
-                       "dropped", "probe ns", "x probe", ""});
+      cells.push_back({r.x_name, "variant", "min", "p50", "p99", "max", "MAD", "unit", "CPU time",
+                       "runs", "dropped", "probe ns", "x probe", ""});
     }
-    cells.push_back({format_x(r.x, r.x_name), r.variant, format_value(r.stats.min),
-                     format_value(r.stats.p50), format_value(r.stats.p99),
-                     format_value(r.stats.max), format_value(r.stats.mad), r.unit,
-                     fmt::format("{}", r.stats.runs), fmt::format("{}", r.dropped),
-                     r.probe_ns > 0 ? fmt::format("{:.0f}", r.probe_ns) : "-",
-                     r.to_probe() > 0 ? fmt::format("{:.2f}", r.to_probe()) : "-", r.note});
+    cells.push_back(
+        {format_x(r.x, r.x_name), r.variant, format_value(r.stats.min), format_value(r.stats.p50),
+         format_value(r.stats.p99), format_value(r.stats.max), format_value(r.stats.mad), r.unit,
+         format_cpu_time(r), fmt::format("{}", r.stats.runs), fmt::format("{}", r.dropped),
+         r.probe_ns > 0 ? fmt::format("{:.0f}", r.probe_ns) : "-",
+         r.to_probe() > 0 ? fmt::format("{:.2f}", r.to_probe()) : "-", r.note});
   }
   std::string out = aligned(cells, 2);
   for (const Skip& s : skips_) {

@@ -20,11 +20,23 @@ struct Row {
   Stats stats;
   double op_ns = 0;     ///< time of one operation at the median, for the ratio to the probe
   double probe_ns = 0;  ///< bare cache-line round trip around the samples; 0: not probed
+  double cpu_ns = 0;    ///< CPU time of all processes for an operation; 0: unknown
   int dropped = 0;      ///< samples repeated because the machine changed its regime
   std::string note;
 
   double to_probe() const { return probe_ns > 0 ? op_ns / probe_ns : 0; }
 };
+
+/// As it stands beside a throughput.
+struct CpuTime {
+  double value;
+  const char* unit;
+};
+/// Seconds of a gigabyte where the row counts bytes, else nanoseconds of an operation; nothing
+/// where it is not known.
+std::optional<CpuTime> cpu_time(const Row& row);
+/// As text; "-" where it is not known.
+std::string format_cpu_time(const Row& row);
 
 struct Skip {
   std::string benchmark;

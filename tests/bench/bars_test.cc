@@ -1,0 +1,38 @@
+#include "bars.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace clan::bench {
+namespace {
+
+Row rate(const std::string& variant, double median, double cpu_ns) {
+  Row row;
+  row.benchmark = "message_rate";
+  row.variant = variant;
+  row.x = 8;
+  row.unit = "M msg/s";
+  row.higher_is_better = true;
+  row.stats.p50 = median;
+  row.probe_ns = 100;
+  row.cpu_ns = cpu_ns;
+  return row;
+}
+
+TEST(Bars, HaveTheCpuTimeOfClanAndOfTheBestOfTheOthersBesideThem) {
+  Results results;
+  results.add(rate("clan", 15, 134));
+  results.add(rate("bare", 10, 198));
+  results.add(rate("bare, prefetch", 20, 101));
+  const std::string table = bars_table(results);
+  const std::size_t at = table.find("8 B messages/s against the bare bound");
+  ASSERT_NE(at, std::string::npos);
+  const std::string line = table.substr(at, table.find('\n', at) - at);
+  EXPECT_NE(line.find("0.75 x, wanted  0.60   ok"), std::string::npos) << line;
+  EXPECT_NE(line.find("134.0 ns / 101.0 ns"), std::string::npos) << line;
+  EXPECT_NE(table.substr(0, table.find('\n')).find("CPU time"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace clan::bench
