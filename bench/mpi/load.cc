@@ -1,5 +1,5 @@
 // What `clan bench mpi` and `clan bench ofi` have Open MPI run, for whichever transport mpirun was
-// told to take. Rank 0 prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED" (us) for each figure.
+// told to take. Rank 0 prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED SHARED" (us) for each figure.
 //
 //   mpirun -np RANKS ... clan-mpi-load MS CORE,CORE,... KIND:BYTES,BYTES,... ...
 //
@@ -29,8 +29,6 @@ constexpr int kWindow = 64;
 constexpr int kSlices = 27, kMostTimes = 5;
 constexpr int kMostBytes = 4 << 20;
 
-using clan::bench::times_preempted;
-
 [[noreturn]] void give_up(const char* why) {
   std::fprintf(stderr, "clan-mpi-load: %s\n", why);
   MPI_Abort(MPI_COMM_WORLD, 1);
@@ -56,20 +54,18 @@ class Rank {
     clan::bench::Slices slices;
     const double until = MPI_Wtime() + kMostTimes * ms * 1e-3;
     for (int more = 1; more != 0;) {
-      const long before = times_preempted();
+      const auto before = clan::bench::Turns::now();
       const double us = run(kind, bytes, times) / times * 1e6;
-      int preempted = times_preempted() != before ? 1 : 0;
-      MPI_Allreduce(MPI_IN_PLACE, &preempted, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-      slices.add(us, preempted != 0);
+      auto lost = static_cast<int>(clan::bench::lost_between(before, clan::bench::Turns::now()));
+      MPI_Allreduce(MPI_IN_PLACE, &lost, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+      slices.add(us, static_cast<clan::bench::Lost>(lost));
       more = slices.calm() < kSlices && MPI_Wtime() < until ? 1 : 0;
       MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
     verify(bytes);
     if (rank_ != 0) return;
-    const clan::bench::Figure figure = slices.figure();
-    std::printf("%s %d %.5f %.5f %d %d\n", kind.c_str(), bytes, figure.minimum, figure.median,
-                figure.kept, figure.dropped);
-    std::fflush(stdout);
+    std::printf("%s %d ", kind.c_str(), bytes);
+    print(slices.figure());
   }
 
  private:

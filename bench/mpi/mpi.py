@@ -6,12 +6,12 @@ falls on all of them. README.md says how to read the table; --list says what is 
 """
 
 import argparse
-import re
 import shutil
 import sys
 from pathlib import Path
 
 import arguments
+import loads
 import processes
 import runner
 from rows import KB, MB, Point, Row, size
@@ -47,10 +47,7 @@ def mpi_round(ranks, columns, extra=()):
             except processes.Failed as reason:
                 failed[f"{row.name}, {column}"] = str(reason)
                 continue
-            for line in re.findall(r"^\S+ \d+ [\d.]+ [\d.]+ \d+ \d+$", text, re.M):
-                kind, bytes_, low, median, *slices = line.split()
-                at = figures.setdefault((kind, int(bytes_)), [{}])[0]
-                at[column] = float(low), float(median), *map(int, slices)
+            loads.add_of_mpi(figures, column, text)
         return figures
     return measure
 

@@ -85,13 +85,17 @@ def table(row, lines):
 
 
 def dropped(row, lines):
-    """In how many slices of which columns a thread lost its processor: to other work, or to another
-    thread of the same process, such as the one that drives CLAN."""
-    counts = {c: sum(line.dropped.get(c, 0) for line in lines) for c in row.columns}
-    if not any(counts.values()):
-        return ""
-    shown = ", ".join(f"{c} {n}" for c, n in counts.items())
-    return f"slices in which a thread lost its processor: {shown}\n"
+    """How many slices of which columns were dropped because another process took the processor of
+    the thread that measures, and kept though another thread of its own process did, such as the one
+    that drives CLAN."""
+    text = ""
+    for what, of in (("dropped: another process had the processor",
+                      "dropped"), ("kept: another thread of the process had it", "shared")):
+        counts = {c: sum(getattr(line, of).get(c, 0) for line in lines) for c in row.columns}
+        if any(counts.values()):
+            shown = ", ".join(f"{c} {n}" for c, n in counts.items())
+            text += f"slices {what}: {shown}\n"
+    return text
 
 
 def verdicts(results):

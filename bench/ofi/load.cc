@@ -5,7 +5,7 @@
 //   clan-ofi-load PROVIDER FAMILY CORE_A CORE_B
 //
 //   ofi.py ── "tagged 64 12" ──> client, CORE_B ── socketpair: Order ──> server, CORE_A (its child)
-//          <── "0.41 0.43 9 0" (us) ──         <── the provider ──>
+//          <── "0.41 0.43 9 0 1" (us) ──       <── the provider ──>
 //
 // The loops are those of fabtests: the same sequence of calls, queues for sends and receives apart,
 // which are read one entry at a time without pause; messages below the provider's inject size are
@@ -61,8 +61,7 @@ int be_client(Side& side, const Channel& channel, std::string_view family, pid_t
       give_up("order", line);
     }
     const Figure figure = side.measure(entry->kind, bytes, ms);
-    std::printf("%.5f %.5f %d %d\n", figure.minimum, figure.median, figure.kept, figure.dropped);
-    std::fflush(stdout);
+    print(figure);
   }
   const Order end;
   channel.send(&end, sizeof end);

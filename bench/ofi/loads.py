@@ -16,6 +16,12 @@ from processes import Failed, Skip, find
 TURNS = 4
 
 
+def figure_of(words):
+    """(minimum, median, slices kept, dropped, kept though shared), as slices.h prints it."""
+    low, median, *slices = words
+    return float(low), float(median), *map(int, slices)
+
+
 def in_turns(names, number):
     return list(names) if number % 2 == 0 else list(reversed(names))
 
@@ -70,8 +76,7 @@ class Pair:
             self.process.stdin.flush()
         except OSError:
             pass  # line() says why
-        low, median, kept, dropped = self.line(60).split()
-        return float(low), float(median), int(kept), int(dropped)
+        return figure_of(self.line(60).split())
 
     def end(self):
         """In good order, where it can."""
@@ -152,6 +157,13 @@ MPI = {
 }
 
 
+def add_of_mpi(figures, column, text):
+    """What clan-mpi-load has printed: KIND BYTES and the figure, a line each."""
+    for line in re.findall(r"^\S+ \d+ [\d.]+ [\d.]+ \d+ \d+ \d+$", text, re.M):
+        kind, size, *figure = line.split()
+        figures.setdefault((kind, int(size)), [{}])[0][column] = figure_of(figure)
+
+
 def mpi(row, session, options, number, failed):
     if not options.mpi_load.exists():
         raise Skip("built without MPI (Debian: libopenmpi-dev)")
@@ -174,10 +186,7 @@ def mpi(row, session, options, number, failed):
         except Failed as reason:
             failed[f"mpi, {column}"] = str(reason)
             continue
-        for line in re.findall(r"^(?:latency|window) \d+ [\d.]+ [\d.]+ \d+ \d+$", text, re.M):
-            kind, size, low, median, *slices = line.split()
-            at = figures.setdefault((kind, int(size)), [{}])[0]
-            at[column] = float(low), float(median), *map(int, slices)
+        add_of_mpi(figures, column, text)
     return figures
 
 
@@ -226,7 +235,7 @@ def fabtests(row, session, options, number, failed):
             for attempt in (1, 2, 3):  # a client that comes before its server fails
                 try:
                     us = fabtest(session, options, provider, point.kind, point.bytes)
-                    at[provider] = (us, us, 1, 0)
+                    at[provider] = (us, us, 1, 0, 0)
                     break
                 except Failed as reason:
                     if attempt == 3:

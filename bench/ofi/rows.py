@@ -53,6 +53,7 @@ class Line:
     verdict: str = ""
     samples: dict = field(default_factory=dict)
     dropped: dict = field(default_factory=dict)   # slices that other work disturbed
+    shared: dict = field(default_factory=dict)    # slices kept, though threads took turns
 
 
 def ping_pong(kind, text):
@@ -115,10 +116,10 @@ FABTESTS = Row(
 
 
 def judge(row, point, rounds):
-    """The line of a point. `rounds`: of each turn, column: (minimum, median, slices kept,
-    dropped)."""
+    """The line of a point. `rounds`: of each turn, column: what loads.figure_of() answers."""
     samples = {c: [r[c] for r in rounds if c in r] for c in row.columns}
-    all_dropped = {c: sum(f[3] for f in s) for c, s in samples.items()}
+    counts = {"dropped": {c: sum(f[3] for f in s) for c, s in samples.items()},
+              "shared": {c: sum(f[4] for f in s) for c, s in samples.items()}}
     # A turn in which all slices of a column were disturbed counts only if there is no other.
     rounds = [{c: f
                for c, f in r.items() if f[2] > 0 or not any(g[2] for g in samples[c])}
@@ -137,7 +138,7 @@ def judge(row, point, rounds):
         pairs = pairs or [figures[column][1] / figures["clan"][1]]  # never calm in the same round
         minima = figures[column][0] / figures["clan"][0]
         ratios[column] = (statistics.median(pairs), min(pairs), max(pairs), minima)
-    line = Line(row.name, point.text, figures, ratios, samples=samples, dropped=all_dropped)
+    line = Line(row.name, point.text, figures, ratios, samples=samples, **counts)
     if point.most is not None:
         line.wanted = f"at most {point.most:g}"
         if "clan" in figures:

@@ -35,21 +35,21 @@ double Side::run_loop(const Order& order) {
 double Side::run(Order order) {
   if (client_) channel_.send(&order, sizeof order);
   double took = 0;
-  const long before = times_preempted();
+  const Turns before = Turns::now();
   if (order.times == 0) {
     verify(order);
   } else {
     took = run_loop(order);
   }
   // Neither side stops making progress while the other may still need it.
-  bool preempted = times_preempted() != before;
+  Lost lost = lost_between(before, Turns::now());
   if (client_) {
-    preempted_ = preempted;
+    lost_ = lost;
     while (!channel_.ready()) progress();
-    channel_.receive(&preempted, sizeof preempted);
-    preempted_ |= preempted;
+    channel_.receive(&lost, sizeof lost);
+    lost_ = std::max(lost_, lost);
   } else {
-    channel_.send(&preempted, sizeof preempted);
+    channel_.send(&lost, sizeof lost);
   }
   return took;
 }
@@ -82,7 +82,7 @@ Figure Side::measure(Kind kind, std::size_t bytes, double ms) {
   Slices slices;
   for (const double until = now() + kMostTimes * ms * 1e-3; slices.calm() < kSlices;) {
     const double us = run({kind, bytes, times}) / static_cast<double>(times) * 1e6;
-    slices.add(us, preempted_);
+    slices.add(us, lost_);
     if (now() > until) break;
   }
   (void)run({kind, bytes, 0});

@@ -4,7 +4,7 @@
 //
 //   clan-rpc-load tcp|udp|local SERVER_CORE CLIENT_CORE
 //       says "ready SERVER_PID"; then answers each line "KIND BYTES MS" with "MIN MEDIAN KEPT
-//       DROPPED", microseconds per call. Kinds: echo (in and out), sink (in only), xdr (what
+//       DROPPED SHARED", microseconds per call. Kinds: echo (in and out), sink (in only), xdr (what
 //       libtirpc's XDR alone takes for one echo, in this process: arguments and results, each
 //       encoded and decoded)
 //   clan-rpc-load tcp|udp|local crowd CLIENTS MS    says calls per second of all clients together
@@ -213,7 +213,7 @@ void measure(Client& client, const char* kind, u_int size, int ms) {
   clan::bench::Slices slices;
   const double limit = now_us() + 5 * ms * 1000.0;
   while (slices.calm() < kSlices && (now_us() < limit || slices.all() < 3)) {
-    const long before = clan::bench::times_preempted();
+    const auto before = clan::bench::Turns::now();
     const double begin = now_us();
     double at = begin;
     int calls = 0;
@@ -222,11 +222,9 @@ void measure(Client& client, const char* kind, u_int size, int ms) {
       calls += 4;
       at = now_us();
     }
-    slices.add((at - begin) / calls, clan::bench::times_preempted() != before);
+    slices.add((at - begin) / calls, clan::bench::lost_between(before, clan::bench::Turns::now()));
   }
-  const clan::bench::Figure figure = slices.figure();
-  std::printf("%.4f %.4f %d %d\n", figure.minimum, figure.median, figure.kept, figure.dropped);
-  std::fflush(stdout);
+  print(slices.figure());
 }
 
 int pair_of_processes(Place place, int server_core, int client_core) {

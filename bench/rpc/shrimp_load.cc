@@ -5,21 +5,19 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "flat.h"
+#include "support/slices.h"
 
 extern "C" {
 
@@ -52,12 +50,6 @@ double now_us() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
-}
-
-long preempted() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_nivcsw;
 }
 
 void pin(int core) {
@@ -119,10 +111,10 @@ void measure(const std::string& kind, unsigned size, int ms, clan_shrimp_client*
   ball->play.store(kind == "cacheline" ? 1 : 0);
   const double slice_us = ms * 1000.0 / kSlices;
   for (const double end = now_us() + slice_us; now_us() < end;) once(kind, size, client);
-  std::vector<double> kept, dropped;
+  clan::bench::Slices slices;
   const double limit = now_us() + 5 * ms * 1000.0;
-  while (kept.size() < kSlices && (now_us() < limit || kept.size() + dropped.size() < 3)) {
-    const long before = preempted();
+  while (slices.calm() < kSlices && (now_us() < limit || slices.all() < 3)) {
+    const auto before = clan::bench::Turns::now();
     const double begin = now_us();
     double at = begin;
     int calls = 0;
@@ -131,14 +123,10 @@ void measure(const std::string& kind, unsigned size, int ms, clan_shrimp_client*
       calls += 16;
       at = now_us();
     }
-    (preempted() == before ? kept : dropped).push_back((at - begin) / calls);
+    slices.add((at - begin) / calls, clan::bench::lost_between(before, clan::bench::Turns::now()));
   }
   ball->play.store(0);
-  std::vector<double>& figures = kept.empty() ? dropped : kept;
-  std::sort(figures.begin(), figures.end());
-  std::printf("%.4f %.4f %zu %zu\n", figures.front(), figures[figures.size() / 2], kept.size(),
-              dropped.size());
-  std::fflush(stdout);
+  print(slices.figure());
 }
 
 }  // namespace

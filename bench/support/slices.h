@@ -7,16 +7,41 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <vector>
 
 namespace clan::bench {
 
-/// How often a thread of this process has lost its processor, to other work or to another thread of
-/// the process, such as the one that drives CLAN: the kernel counts both alike.
-inline long times_preempted() {
-  rusage usage{};
-  (void)getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_nivcsw;
+/// How often threads of this process have lost their processor so far. Read by the thread that
+/// measures: one that sleeps in a slice may hide a loss of another one.
+struct Turns {
+  long lost = 0;    ///< times the measuring thread was taken off its processor
+  long others = 0;  ///< turns that other threads have ended, such as the one that drives CLAN
+
+  static Turns now() {
+    rusage all{}, mine{};
+    (void)getrusage(RUSAGE_SELF, &all);
+    (void)getrusage(RUSAGE_THREAD, &mine);
+    return {mine.ru_nivcsw, all.ru_nvcsw + all.ru_nivcsw - mine.ru_nvcsw - mine.ru_nivcsw};
+  }
+};
+
+/// To whom the thread that measures has lost its processor in a slice.
+enum class Lost {
+  kNever,
+  kToOwn,     ///< to other threads of its process only: what the measured software costs
+  kToOthers,  ///< to another process too
+};
+
+/// The kernel counts losses, not to whom. A turn of another thread of the process takes the
+/// processor from the measuring thread once at most: more losses than turns are not explained by
+/// them. Where such a thread runs elsewhere a disturbed slice may be kept, which makes no figure
+/// better.
+inline Lost lost_between(const Turns& before, const Turns& after) {
+  const long lost = after.lost - before.lost;
+  return lost == 0                              ? Lost::kNever
+         : lost <= after.others - before.others ? Lost::kToOwn
+                                                : Lost::kToOthers;
 }
 
 /// Of the slices that other work did not disturb, as far as there are such.
@@ -24,12 +49,23 @@ struct Figure {
   double minimum = 0;
   double median = 0;
   int kept = 1;     ///< slices. None: all were disturbed, and the figure is of those
-  int dropped = 0;  ///< slices in which a thread of this process lost its processor
+  int dropped = 0;  ///< slices in which another process had the processor
+  int shared = 0;   ///< of those kept: in which another thread of the process had it
 };
+
+/// As the scripts read it: MINIMUM MEDIAN KEPT DROPPED SHARED.
+inline void print(const Figure& figure) {
+  std::printf("%.5f %.5f %d %d %d\n", figure.minimum, figure.median, figure.kept, figure.dropped,
+              figure.shared);
+  std::fflush(stdout);
+}
 
 class Slices {
  public:
-  void add(double value, bool disturbed) { (disturbed ? disturbed_ : calm_).push_back(value); }
+  void add(double value, Lost lost) {
+    (lost == Lost::kToOthers ? disturbed_ : calm_).push_back(value);
+    if (lost == Lost::kToOwn) ++shared_;
+  }
   std::size_t calm() const { return calm_.size(); }
   std::size_t all() const { return calm_.size() + disturbed_.size(); }
   /// At least one slice has been added.
@@ -37,11 +73,12 @@ class Slices {
     std::vector<double>& kept = calm_.empty() ? disturbed_ : calm_;
     std::sort(kept.begin(), kept.end());
     return {kept.front(), kept[kept.size() / 2], static_cast<int>(calm_.size()),
-            static_cast<int>(disturbed_.size())};
+            static_cast<int>(disturbed_.size()), shared_};
   }
 
  private:
   std::vector<double> calm_, disturbed_;
+  int shared_ = 0;
 };
 
 // Messages carry their number at front, middle and back; blocks are compared byte by byte. An empty
