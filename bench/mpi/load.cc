@@ -1,5 +1,5 @@
 // What `clan bench mpi` and `clan bench ofi` have Open MPI run, for whichever transport mpirun was
-// told to take. Rank 0 prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED SHARED" (us) for each figure.
+// told to take. Rank 0 prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED SHARED CPU" (us) for each.
 //
 //   mpirun -np RANKS ... clan-mpi-load MS CORE,CORE,... KIND:BYTES,BYTES,... ...
 //
@@ -54,11 +54,9 @@ class Rank {
     clan::bench::Slices slices;
     const double until = MPI_Wtime() + kMostTimes * ms * 1e-3;
     for (int more = 1; more != 0;) {
-      const auto before = clan::bench::Turns::now();
+      const clan::bench::Slice slice;
       const double us = run(kind, bytes, times) / times * 1e6;
-      auto lost = static_cast<int>(clan::bench::lost_between(before, clan::bench::Turns::now()));
-      MPI_Allreduce(MPI_IN_PLACE, &lost, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-      slices.add(us, static_cast<clan::bench::Lost>(lost));
+      slices.add(us, of_all(slice.spent()), kind == "both" ? 2.0 * times : times);
       more = slices.calm() < kSlices && MPI_Wtime() < until ? 1 : 0;
       MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
@@ -70,6 +68,14 @@ class Rank {
 
  private:
   using Way = double (Rank::*)(int bytes, int times);
+
+  static clan::bench::Spent of_all(const clan::bench::Spent& mine) {
+    auto lost = static_cast<int>(mine.lost);
+    double cpu_us = mine.cpu_us;
+    MPI_Allreduce(MPI_IN_PLACE, &lost, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Allreduce(MPI_IN_PLACE, &cpu_us, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    return {static_cast<clan::bench::Lost>(lost), cpu_us};
+  }
 
   double run(const std::string& kind, int bytes, int times) {
     static const std::map<std::string, Way> ways{{"latency", &Rank::ping_pong},

@@ -32,7 +32,9 @@ def mpi_version():
 
 LEGEND = """\
 Microseconds per operation, minimum / median; beside them how many times as long the others take,
-turn by turn: median (smallest..largest; that of the minima). Wanted: at least that many times."""
+turn by turn: median (smallest..largest; that of the minima). Wanted: at least that many times. CPU
+time: user and system, of all processes, for an operation; of ends that poll twice what passes.
+"""
 
 
 def machine_text(machine):
@@ -70,9 +72,26 @@ def cells(row, line):
     return [*out, line.wanted, line.verdict]
 
 
+def cpu_cells(row, line):
+    """Below a throughput: CPU time, and how many times as much the others take."""
+    others = row.columns[1:]
+    out = ["  CPU time of both ends"]
+    out += [number(line.cpu[c]) if c in line.cpu else "-" for c in row.columns]
+    clan = line.cpu.get("clan", 0)
+    out += [f"{line.cpu[c] / clan:.2f}" if clan > 0 and c in line.cpu else "-" for c in others]
+    return [*out, "", ""]
+
+
+def body_of(row, lines):
+    for line in lines:
+        yield cells(row, line)
+        if line.cpu:
+            yield cpu_cells(row, line)
+
+
 def table(row, lines):
     """As text, columns aligned."""
-    body = [heading(row), *(cells(row, line) for line in lines)]
+    body = [heading(row), *body_of(row, lines)]
     widths = [max(len(r[i]) for r in body) for i in range(len(body[0]))]
     figures = range(1, 2 * len(row.columns))
     text = ""
@@ -130,7 +149,7 @@ def markdown(results):
         out += [
             "", f"### {row.name}: {row.text}", "",
             row_of(heading(row)), "|" + "---|" * len(heading(row)),
-            *(row_of(cells(row, line)) for line in lines)
+            *map(row_of, body_of(row, lines))
         ]
         if said := dropped(row, lines):
             out += ["", said.rstrip("\n")]

@@ -5,7 +5,7 @@
 //   clan-ofi-load PROVIDER FAMILY CORE_A CORE_B
 //
 //   ofi.py ── "tagged 64 12" ──> client, CORE_B ── socketpair: Order ──> server, CORE_A (its child)
-//          <── "0.41 0.43 9 0 1" (us) ──       <── the provider ──>
+//          <── "0.41 0.43 9 0 1 0.9" (us) ──   <── the provider ──>
 //
 // The loops are those of fabtests: the same sequence of calls, queues for sends and receives apart,
 // which are read one entry at a time without pause; messages below the provider's inject size are

@@ -17,9 +17,10 @@ TURNS = 4
 
 
 def figure_of(words):
-    """(minimum, median, slices kept, dropped, kept though shared), as slices.h prints it."""
-    low, median, *slices = words
-    return float(low), float(median), *map(int, slices)
+    """(minimum, median, slices kept, dropped, kept though shared, CPU time), as slices.h prints
+    it."""
+    low, median, *slices, cpu = words
+    return float(low), float(median), *map(int, slices), float(cpu)
 
 
 def in_turns(names, number):
@@ -159,7 +160,7 @@ MPI = {
 
 def add_of_mpi(figures, column, text):
     """What clan-mpi-load has printed: KIND BYTES and the figure, a line each."""
-    for line in re.findall(r"^\S+ \d+ [\d.]+ [\d.]+ \d+ \d+ \d+$", text, re.M):
+    for line in re.findall(r"^\S+ \d+ [\d.]+ [\d.]+ \d+ \d+ \d+ [\d.]+$", text, re.M):
         kind, size, *figure = line.split()
         figures.setdefault((kind, int(size)), [{}])[0][column] = figure_of(figure)
 
@@ -235,7 +236,7 @@ def fabtests(row, session, options, number, failed):
             for attempt in (1, 2, 3):  # a client that comes before its server fails
                 try:
                     us = fabtest(session, options, provider, point.kind, point.bytes)
-                    at[provider] = (us, us, 1, 0, 0)
+                    at[provider] = (us, us, 1, 0, 0, None)
                     break
                 except Failed as reason:
                     if attempt == 3:

@@ -8,15 +8,6 @@
 #include "side.h"
 
 namespace clan::bench::ofi {
-namespace {
-
-double cpu_seconds() {
-  timespec t;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
-}  // namespace
 
 void Side::sleep_until_received() {
   while (!take(received_, "a message")) {
@@ -33,7 +24,7 @@ void Side::sleep_until_received() {
 /// Microseconds of CPU time in two seconds, on the side that used more.
 double Side::idle() {
   meet();
-  const double used = cpu_seconds(), until = now() + 2;
+  const double used = cpu_ns(), until = now() + 2;
   for (double left = 2; left > 0; left = until - now()) {
     fid* waited = &received_->fid;
     if (fi_trywait(fabric_, &waited, 1) == 0) {
@@ -42,7 +33,7 @@ double Side::idle() {
     }
     if (take(received_, "nothing")) give_up("idle", "a message that nobody sent");
   }
-  double mine = cpu_seconds() - used, other = 0;
+  double mine = (cpu_ns() - used) * 1e-9, other = 0;
   channel_.send(&mine, sizeof mine);
   channel_.receive(&other, sizeof other);
   return std::max(mine, other);

@@ -53,7 +53,20 @@ class Line:
     verdict: str = ""
     samples: dict = field(default_factory=dict)
     dropped: dict = field(default_factory=dict)   # slices that other work disturbed
+    cpu: dict = field(default_factory=dict)       # of a throughput: us of all processes, median
     shared: dict = field(default_factory=dict)    # slices kept, though threads took turns
+
+
+# Kinds whose figure is a throughput: CPU time stands beside it.
+THROUGHPUTS = {"tagged-window", "write-window", "read-window", "write-inject", "window", "both"}
+
+
+def cpu_times(point, calm):
+    """{column: median} of a throughput; programs of fabtests tell none."""
+    if point.kind not in THROUGHPUTS:
+        return {}
+    told = {c: [f[5] for f in s if f[5] is not None] for c, s in calm.items()}
+    return {c: statistics.median(s) for c, s in told.items() if s}
 
 
 def ping_pong(kind, text):
@@ -138,7 +151,8 @@ def judge(row, point, rounds):
         pairs = pairs or [figures[column][1] / figures["clan"][1]]  # never calm in the same round
         minima = figures[column][0] / figures["clan"][0]
         ratios[column] = (statistics.median(pairs), min(pairs), max(pairs), minima)
-    line = Line(row.name, point.text, figures, ratios, samples=samples, **counts)
+    line = Line(row.name, point.text, figures, ratios, samples=samples, cpu=cpu_times(point, calm),
+                **counts)
     if point.most is not None:
         line.wanted = f"at most {point.most:g}"
         if "clan" in figures:

@@ -35,21 +35,21 @@ double Side::run_loop(const Order& order) {
 double Side::run(Order order) {
   if (client_) channel_.send(&order, sizeof order);
   double took = 0;
-  const Turns before = Turns::now();
+  const Slice slice;
   if (order.times == 0) {
     verify(order);
   } else {
     took = run_loop(order);
   }
   // Neither side stops making progress while the other may still need it.
-  Lost lost = lost_between(before, Turns::now());
+  Spent spent = slice.spent();
   if (client_) {
-    lost_ = lost;
+    spent_ = spent;
     while (!channel_.ready()) progress();
-    channel_.receive(&lost, sizeof lost);
-    lost_ = std::max(lost_, lost);
+    channel_.receive(&spent, sizeof spent);
+    spent_ += spent;
   } else {
-    channel_.send(&lost, sizeof lost);
+    channel_.send(&spent, sizeof spent);
   }
   return took;
 }
@@ -70,8 +70,9 @@ Figure Side::measure(Kind kind, std::size_t bytes, double ms) {
     const double us = run({kind, bytes, 1}) * 1e6;
     return {us, us};
   }
-  const bool windows = kind == Kind::kTaggedWindow || kind == Kind::kWriteWindow ||
-                       kind == Kind::kReadWindow || kind == Kind::kWriteInject;
+  const bool from_both =
+      kind == Kind::kWriteWindow || kind == Kind::kReadWindow || kind == Kind::kWriteInject;
+  const bool windows = kind == Kind::kTaggedWindow || from_both;
   const std::uint64_t unit = windows ? kWindow : 8;
   const std::uint64_t few = bytes <= 65536 ? 2 * kWindow : unit;
   (void)run({kind, bytes, 0});
@@ -82,7 +83,7 @@ Figure Side::measure(Kind kind, std::size_t bytes, double ms) {
   Slices slices;
   for (const double until = now() + kMostTimes * ms * 1e-3; slices.calm() < kSlices;) {
     const double us = run({kind, bytes, times}) / static_cast<double>(times) * 1e6;
-    slices.add(us, lost_);
+    slices.add(us, spent_, static_cast<double>(times) * (from_both ? 2 : 1));
     if (now() > until) break;
   }
   (void)run({kind, bytes, 0});

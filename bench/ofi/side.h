@@ -46,7 +46,7 @@ class Side : public Endpoint {
   bool client_;
   std::array<int, 2> eventfds_;  ///< the server waits for [0], the client for [1]
   unsigned seed_ = 0;            ///< of the next check
-  Lost lost_ = Lost::kNever;     ///< the worse of both sides, in the last run(); the client knows
+  Spent spent_;                  ///< by both sides in the last run(); the client knows
 };
 
 }  // namespace clan::bench::ofi

@@ -2,7 +2,9 @@
 // Stock programs of omniORB: by which transport they talk is said by options and LD_PRELOAD.
 //
 //     clan-orb-load server [ORB OPTIONS]                prints its reference
-//     clan-orb-load client REF OPERATION BYTES MS       a line of JSON; OPERATION: null, put, get
+//     clan-orb-load client REF OPERATION BYTES MS SERVER   a line of JSON; OPERATION: null, put,
+//                                                       get; SERVER: the process whose CPU time is
+//                                                       told besides its own
 //     clan-orb-load idle REF CONNECTIONS                opens them, prints "ready", keeps them
 //                                                       until its input ends
 //     clan-orb-load machine CORE CORE                   microseconds: a cache line there and back,
@@ -29,6 +31,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "support/cpu_time.h"
 
 namespace {
 
@@ -88,6 +92,7 @@ int client(int argc, char** argv) {
   const std::string operation = argv[3];
   const auto size = static_cast<CORBA::ULong>(std::strtoul(argv[4], nullptr, 10));
   const double ms = std::atof(argv[5]);
+  const pid_t server = std::atoi(argv[6]);
   Load::Bytes data;
   data.length(size);
   const auto call = [&] {
@@ -102,6 +107,7 @@ int client(int argc, char** argv) {
   for (int i = 0; i < 200; ++i) call();
   std::vector<float> took;
   took.reserve(2'000'000);
+  const double own = clan::bench::cpu_ns(), its = clan::bench::cpu_ns_of(server);
   const auto start = Clock::now();
   auto before = start;
   while (us_between(start, before) < ms * 1000) {
@@ -111,12 +117,17 @@ int client(int argc, char** argv) {
     before = now;
   }
   const double seconds = us_between(start, before) / 1e6;
+  const double own_cpu = (clan::bench::cpu_ns() - own) / 1e9 / seconds;
+  const double server_cpu = (clan::bench::cpu_ns_of(server) - its) / 1e9 / seconds;
   std::sort(took.begin(), took.end());
   const auto at = [&](double q) {
     return took[static_cast<std::size_t>(q * static_cast<double>(took.size() - 1))];
   };
-  std::printf("{\"path\": \"%s\", \"calls_per_s\": %.1f, \"p50\": %.3f, \"p99\": %.3f}\n",
-              path.c_str(), static_cast<double>(took.size()) / seconds, at(0.5), at(0.99));
+  std::printf(
+      "{\"path\": \"%s\", \"calls_per_s\": %.1f, \"p50\": %.3f, \"p99\": %.3f, "
+      "\"processors\": %.4f, \"server_processors\": %.4f}\n",
+      path.c_str(), static_cast<double>(took.size()) / seconds, at(0.5), at(0.99), own_cpu,
+      server_cpu);
   return 0;
 }
 
@@ -203,7 +214,7 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   try {
     if (what == "server") return serve(argc, argv);
-    if (what == "client" && argc >= 6) return client(argc, argv);
+    if (what == "client" && argc >= 7) return client(argc, argv);
     if (what == "idle" && argc >= 4) return idle(argc, argv);
     if (what == "machine" && argc == 4) return machine(std::atoi(argv[2]), std::atoi(argv[3]));
   } catch (const CORBA::Exception& problem) {

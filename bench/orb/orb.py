@@ -74,7 +74,7 @@ class Turn:
 
     def clients(self, count, operation="null", size=0, ms=200, core=None):
         started = [
-            self.start("client", self.reference, operation, size, ms, core=core)
+            self.start("client", self.reference, operation, size, ms, self.server.pid, core=core)
             for _ in range(count)
         ]
         results = [json.loads(self.line(client)) for client in started]
@@ -96,6 +96,14 @@ class Turn:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def cpu_us(results):
+    """CPU time of a call, of the server and all clients: each says how many processors it had, and
+    how many the server had meanwhile."""
+    had = sum(r["processors"] for r in results) + statistics.mean(
+        r["server_processors"] for r in results)
+    return had / sum(r["calls_per_s"] for r in results) * 1e6
+
+
 # --- what is measured: (column, options) -> {figure: number} --------------------------------------
 
 def null(column, o):
@@ -111,8 +119,9 @@ def one_core(column, o):
             ["taskset", "-c",
              str(o.cores[0]), sys.executable, "-c", "while True: pass"])
         try:
-            out["one core beside a computation, calls/s"] = turn.clients(
-                1, ms=max(o.ms, 500), core=o.cores[0])[0]["calls_per_s"]
+            results = turn.clients(1, ms=max(o.ms, 500), core=o.cores[0])
+            out["one core beside a computation, calls/s"] = results[0]["calls_per_s"]
+            out["one core beside a computation, CPU us a call"] = cpu_us(results)
         finally:
             spin.kill()
             spin.wait()
@@ -124,8 +133,9 @@ def many(column, o):
     for count in (1, 3, 6):
         with Turn(column, o, (None, None)) as turn:
             results = turn.clients(count, ms=o.ms)
-            out[f"{count} client{'s' * (count > 1)}, calls/s"] = sum(r["calls_per_s"]
-                                                                     for r in results)
+            text = f"{count} client{'s' * (count > 1)}"
+            out[f"{text}, calls/s"] = sum(r["calls_per_s"] for r in results)
+            out[f"{text}, CPU us a call"] = cpu_us(results)
             if count == 3:
                 out["3 clients p99, us"] = statistics.median(r["p99"] for r in results)
     return out
@@ -136,8 +146,9 @@ def bulk(column, o):
     with Turn(column, o, o.cores) as turn:
         for size, text in ((65536, "64 KB"), (1_000_000, "1 MB")):
             for operation in ("put", "get"):
-                out[f"{operation} {text}, us"] = turn.clients(1, operation, size, o.ms,
-                                                              o.cores[1])[0]["p50"]
+                results = turn.clients(1, operation, size, o.ms, o.cores[1])
+                out[f"{operation} {text}, us"] = results[0]["p50"]
+                out[f"{operation} {text}, CPU us a call"] = cpu_us(results)
     return out
 
 

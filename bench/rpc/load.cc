@@ -4,10 +4,12 @@
 //
 //   clan-rpc-load tcp|udp|local SERVER_CORE CLIENT_CORE
 //       says "ready SERVER_PID"; then answers each line "KIND BYTES MS" with "MIN MEDIAN KEPT
-//       DROPPED SHARED", microseconds per call. Kinds: echo (in and out), sink (in only), xdr (what
+//       DROPPED SHARED CPU", microseconds per call; CPU is that of both processes
+//       Kinds: echo (in and out), sink (in only), xdr (what
 //       libtirpc's XDR alone takes for one echo, in this process: arguments and results, each
 //       encoded and decoded)
-//   clan-rpc-load tcp|udp|local crowd CLIENTS MS    says calls per second of all clients together
+//   clan-rpc-load tcp|udp|local crowd CLIENTS MS    says calls per second of all clients together,
+//       and the microseconds of CPU time of a call, of server and clients
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <rpc/rpc.h>
@@ -206,14 +208,15 @@ struct Client {
   }
 };
 
-void measure(Client& client, const char* kind, u_int size, int ms) {
+void measure(Client& client, const char* kind, u_int size, int ms, pid_t server) {
   client.prepare(size);
   const double slice_us = ms * 1000.0 / kSlices;
   for (const double end = now_us() + slice_us; now_us() < end;) client.call(kind, size);
   clan::bench::Slices slices;
   const double limit = now_us() + 5 * ms * 1000.0;
   while (slices.calm() < kSlices && (now_us() < limit || slices.all() < 3)) {
-    const auto before = clan::bench::Turns::now();
+    const clan::bench::Slice slice;
+    const double its = clan::bench::cpu_ns_of(server);
     const double begin = now_us();
     double at = begin;
     int calls = 0;
@@ -222,7 +225,9 @@ void measure(Client& client, const char* kind, u_int size, int ms) {
       calls += 4;
       at = now_us();
     }
-    slices.add((at - begin) / calls, clan::bench::lost_between(before, clan::bench::Turns::now()));
+    clan::bench::Spent spent = slice.spent();
+    spent.cpu_us += (clan::bench::cpu_ns_of(server) - its) / 1000;
+    slices.add((at - begin) / calls, spent, calls);
   }
   print(slices.figure());
 }
@@ -245,7 +250,7 @@ int pair_of_processes(Place place, int server_core, int client_core) {
   char kind[16];
   unsigned size;
   int ms;
-  while (std::scanf("%15s %u %d", kind, &size, &ms) == 3) measure(client, kind, size, ms);
+  while (std::scanf("%15s %u %d", kind, &size, &ms) == 3) measure(client, kind, size, ms, server);
   clnt_destroy(client.handle);
   kill(server, SIGKILL);
   waitpid(server, nullptr, 0);
@@ -283,12 +288,21 @@ int crowd(Place place, int clients, int ms) {
   }
   while (go.load() < clients) usleep(1000);
   usleep(20'000);
-  long before = 0, after = 0;
-  for (int i = 0; i < clients; ++i) before += counts[i].load();
+  const auto calls = [&] {
+    long all = 0;
+    for (int i = 0; i < clients; ++i) all += counts[i].load();
+    return static_cast<double>(all);
+  };
+  const auto cpu_us = [&] {
+    double all = clan::bench::cpu_ns_of(server);
+    for (const pid_t child : started) all += clan::bench::cpu_ns_of(child);
+    return all / 1000;
+  };
+  const double before = calls(), used = cpu_us();
   const double begin = now_us();
   usleep(static_cast<useconds_t>(ms) * 1000);
-  for (int i = 0; i < clients; ++i) after += counts[i].load();
-  std::printf("%.1f\n", static_cast<double>(after - before) / ((now_us() - begin) * 1e-6));
+  const double done = calls() - before, seconds = (now_us() - begin) * 1e-6;
+  std::printf("%.1f %.4f\n", done / seconds, (cpu_us() - used) / std::max(done, 1.0));
   for (const pid_t child : started) kill(child, SIGKILL);
   kill(server, SIGKILL);
   while (wait(nullptr) > 0) continue;

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import arguments
 import report
+from rpc_table import bars, crowd_line, ratio, table
 
 HERE = Path(__file__).resolve().parent
 LIBRARIES = HERE.parent.parent
@@ -60,8 +61,8 @@ class Pair:
     def ask(self, kind, size, ms):
         self.process.stdin.write(f"{kind} {size} {ms}\n")
         self.process.stdin.flush()
-        low, median, *_ = map(float, self.line(60).split())
-        return low, median
+        low, median, *_, cpu = map(float, self.line(60).split())
+        return low, median, cpu
 
     def end(self):
         with contextlib.suppress(OSError):
@@ -96,8 +97,8 @@ def can(column, kind, size):
 
 
 def measure(makers, points, options, failed):
-    """{(kind, size): {column: [(low, median), ...]}}: in turns, by pairs that are all there at
-    once."""
+    """{(kind, size): {column: [(low, median, CPU time), ...]}}: in turns, by pairs that are all
+    there at once."""
     figures = {point: {} for point in points}
     for number in range(options.rounds):
         pairs = {}
@@ -124,72 +125,8 @@ def measure(makers, points, options, failed):
     return figures
 
 
-def shown(samples):
-    if not samples:
-        return "-"
-    least, median = min(s[0] for s in samples), statistics.median(s[1] for s in samples)
-    return f"{least:.2f} / {median:.2f}"
-
-
-def ratio(figures, point, slow, fast):
-    """How many times as long `slow` takes, the median of the turns; None: not measured."""
-    pairs = list(zip(figures[point].get(slow, []), figures[point].get(fast, [])))
-    return statistics.median(a[1] / b[1] for a, b in pairs) if pairs else None
-
-
-def table(title, figures, names):
-    lines = [f"| {title} | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
-    for (kind, size), samples in figures.items():
-        if any(n in samples for n in names) and kind != "cacheline":
-            what = "null" if size == 0 else f"{size} B" if size < 65536 else f"{size >> 10} KB"
-            lines.append(f"| {kind} {what} | " +
-                         " | ".join(shown(samples.get(n, [])) for n in names) + " |")
-    return "\n".join(lines)
-
-
-def bars(apart, together, crowd):
-    """(text, figure, wanted, met) of each bar of two cores, of one, and of the crowd."""
-    found = []
-
-    def at_least(text, value, wanted):
-        if value is not None:
-            found.append((text, f"{value:.2f}", f"at least {wanted:g}", value >= wanted))
-
-    line = apart.get(("cacheline", 0), {}).get("ShrimpRPC", [])
-    if line:
-        trip = statistics.median(s[1] for s in line)
-        vrpc = apart["echo", 0].get("vRPC")
-        if vrpc:
-            most, own = 0.3 + 3 * trip, statistics.median(s[1] for s in vrpc)
-            found.append((f"vRPC null, us (cache-line round trip {trip:.3f})", f"{own:.3f}",
-                          f"at most {most:.3f}", own <= most))
-        shrimp = apart["echo", 0].get("ShrimpRPC")
-        if shrimp:
-            own = statistics.median(s[1] for s in shrimp) / trip
-            found.append(
-                ("ShrimpRPC null in cache-line round trips", f"{own:.2f}", "at most 3", own <= 3))
-    if apart:
-        dear = statistics.median(s[1] for s in apart["echo", 0].get("tcp", [(0, 0)])) > 20
-        at_least("vRPC null against tcp", ratio(apart, ("echo", 0), "tcp", "vRPC"),
-                 40 if dear else 12)
-        at_least("vRPC 3 KB in and out against tcp", ratio(apart, ("echo", 3072), "tcp", "vRPC"),
-                 25 if dear else 8)
-        at_least("vRPC 1 MB in and out against tcp", ratio(apart, ("echo", 1 << 20), "tcp", "vRPC"),
-                 3)
-        at_least("vRPC null against the interposer", ratio(apart, ("echo", 0), "interposer",
-                                                           "vRPC"), 1.5)
-        for size in (0, 8, 64, 256):
-            at_least(f"ShrimpRPC against vRPC, {size} B",
-                     ratio(apart, ("echo", size), "vRPC", "ShrimpRPC"), 2)
-    if together:
-        at_least("one core, null, against local", ratio(together, ("echo", 0), "local", "vRPC"), 1)
-    if crowd and "vRPC" in crowd and "tcp" in crowd:
-        at_least("8 clients, calls/s against tcp",
-                 statistics.median(crowd["vRPC"]) / statistics.median(crowd["tcp"]), 3)
-    return found
-
-
 def one_crowd(preload, ms):
+    """Calls per second, and microseconds of CPU time a call, of all processes."""
     environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
     if preload:
         environment["LD_PRELOAD"] = str(LIBRARIES / preload)
@@ -197,7 +134,7 @@ def one_crowd(preload, ms):
                            str(ms)], env=environment, text=True, capture_output=True, timeout=60)
     if done.returncode != 0:
         raise Failed(done.stderr[-200:].strip())
-    return float(done.stdout)
+    return tuple(map(float, done.stdout.split()))
 
 
 def run_crowd(options, failed):
@@ -317,7 +254,7 @@ def main():
         f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, load {machine['load']}, "
         f"commit {machine['commit']}, {machine['date']}; {options.rounds} rounds of {options.ms} "
         "ms",
-        "Microseconds per call, minimum / median."
+        "Microseconds per call, minimum / median; CPU time is that of both ends, user and system."
     ]
     print("\n".join(text), flush=True)
     failed, found, results = {}, [], {}
@@ -353,10 +290,10 @@ def main():
             beside = measure({n: makers[n]
                               for n in ("vRPC", "local", "tcp")}, [("echo", 0)], often, failed)
         say(table("one core, beside a computation", beside, ["vRPC", "local", "tcp"]))
-        crowd = run_crowd(options, failed)
+        told = run_crowd(options, failed)
+        crowd, cpu = ({n: [t[i] for t in turns] for n, turns in told.items()} for i in (0, 1))
         if crowd:
-            say("8 clients, calls/s: " + ", ".join(f"{n} {statistics.median(v):.0f}"
-                                                   for n, v in crowd.items()))
+            say(crowd_line(crowd, cpu))
         found = bars(apart, together, crowd)
         value = ratio(beside, ("echo", 0), "local", "vRPC")
         if value is not None:
@@ -368,7 +305,7 @@ def main():
         ]))
         results.update({
             "two cores": apart, "one core": together, "beside a computation": beside,
-            "8 clients": {("calls/s", 8): crowd}
+            "8 clients": {("calls/s", 8): crowd, ("CPU us a call", 8): cpu}
         })
     for name, why in failed.items():
         print(f"failed: {name}: {why}")

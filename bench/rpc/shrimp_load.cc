@@ -107,14 +107,16 @@ void once(const std::string& kind, unsigned size, clan_shrimp_client* client) {
   }
 }
 
-void measure(const std::string& kind, unsigned size, int ms, clan_shrimp_client* client) {
+void measure(const std::string& kind, unsigned size, int ms, clan_shrimp_client* client,
+             pid_t server) {
   ball->play.store(kind == "cacheline" ? 1 : 0);
   const double slice_us = ms * 1000.0 / kSlices;
   for (const double end = now_us() + slice_us; now_us() < end;) once(kind, size, client);
   clan::bench::Slices slices;
   const double limit = now_us() + 5 * ms * 1000.0;
   while (slices.calm() < kSlices && (now_us() < limit || slices.all() < 3)) {
-    const auto before = clan::bench::Turns::now();
+    const clan::bench::Slice slice;
+    const double its = clan::bench::cpu_ns_of(server);
     const double begin = now_us();
     double at = begin;
     int calls = 0;
@@ -123,7 +125,9 @@ void measure(const std::string& kind, unsigned size, int ms, clan_shrimp_client*
       calls += 16;
       at = now_us();
     }
-    slices.add((at - begin) / calls, clan::bench::lost_between(before, clan::bench::Turns::now()));
+    clan::bench::Spent spent = slice.spent();
+    spent.cpu_us += (clan::bench::cpu_ns_of(server) - its) / 1000;
+    slices.add((at - begin) / calls, spent, calls);
   }
   ball->play.store(0);
   print(slices.figure());
@@ -165,7 +169,7 @@ int main(int argc, char** argv) {
   char kind[16];
   unsigned size;
   int ms;
-  while (std::scanf("%15s %u %d", kind, &size, &ms) == 3) measure(kind, size, ms, client);
+  while (std::scanf("%15s %u %d", kind, &size, &ms) == 3) measure(kind, size, ms, client, server);
   clan_shrimp_close(client);
   for (const pid_t child : {server, player}) {
     kill(child, SIGKILL);

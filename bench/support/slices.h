@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "support/cpu_time.h"
+
 namespace clan::bench {
 
 /// How often threads of this process have lost their processor so far. Read by the thread that
@@ -44,6 +46,28 @@ inline Lost lost_between(const Turns& before, const Turns& after) {
                                                 : Lost::kToOthers;
 }
 
+/// What a slice has cost one process, or several.
+struct Spent {
+  Lost lost = Lost::kNever;
+  double cpu_us = 0;  ///< user and system, of all threads
+
+  Spent& operator+=(const Spent& other) {
+    lost = std::max(lost, other.lost);
+    cpu_us += other.cpu_us;
+    return *this;
+  }
+};
+
+/// A slice from here on, in the thread that measures.
+class Slice {
+ public:
+  Spent spent() const { return {lost_between(turns_, Turns::now()), (cpu_ns() - cpu_) / 1000}; }
+
+ private:
+  Turns turns_ = Turns::now();
+  double cpu_ = cpu_ns();
+};
+
 /// Of the slices that other work did not disturb, as far as there are such.
 struct Figure {
   double minimum = 0;
@@ -51,33 +75,45 @@ struct Figure {
   int kept = 1;     ///< slices. None: all were disturbed, and the figure is of those
   int dropped = 0;  ///< slices in which another process had the processor
   int shared = 0;   ///< of those kept: in which another thread of the process had it
+  double cpu = 0;   ///< us of CPU time for an operation, the median
 };
 
-/// As the scripts read it: MINIMUM MEDIAN KEPT DROPPED SHARED.
+/// As the scripts read it: MINIMUM MEDIAN KEPT DROPPED SHARED CPU.
 inline void print(const Figure& figure) {
-  std::printf("%.5f %.5f %d %d %d\n", figure.minimum, figure.median, figure.kept, figure.dropped,
-              figure.shared);
+  std::printf("%.5f %.5f %d %d %d %.5f\n", figure.minimum, figure.median, figure.kept,
+              figure.dropped, figure.shared, figure.cpu);
   std::fflush(stdout);
 }
 
 class Slices {
  public:
-  void add(double value, Lost lost) {
-    (lost == Lost::kToOthers ? disturbed_ : calm_).push_back(value);
-    if (lost == Lost::kToOwn) ++shared_;
+  /// `operations`: of all processes that the CPU time is of.
+  void add(double value, const Spent& spent, double operations) {
+    Kept& to = spent.lost == Lost::kToOthers ? disturbed_ : calm_;
+    to.values.push_back(value);
+    to.cpu.push_back(spent.cpu_us / operations);
+    if (spent.lost == Lost::kToOwn) ++shared_;
   }
-  std::size_t calm() const { return calm_.size(); }
-  std::size_t all() const { return calm_.size() + disturbed_.size(); }
+  std::size_t calm() const { return calm_.values.size(); }
+  std::size_t all() const { return calm() + disturbed_.values.size(); }
   /// At least one slice has been added.
   Figure figure() {
-    std::vector<double>& kept = calm_.empty() ? disturbed_ : calm_;
+    auto& [kept, cpu] = calm() == 0 ? disturbed_ : calm_;
     std::sort(kept.begin(), kept.end());
-    return {kept.front(), kept[kept.size() / 2], static_cast<int>(calm_.size()),
-            static_cast<int>(disturbed_.size()), shared_};
+    std::sort(cpu.begin(), cpu.end());
+    return {kept.front(),
+            kept[kept.size() / 2],
+            static_cast<int>(calm()),
+            static_cast<int>(all() - calm()),
+            shared_,
+            cpu[cpu.size() / 2]};
   }
 
  private:
-  std::vector<double> calm_, disturbed_;
+  struct Kept {
+    std::vector<double> values, cpu;
+  };
+  Kept calm_, disturbed_;
   int shared_ = 0;
 };
 

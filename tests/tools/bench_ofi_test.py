@@ -69,8 +69,18 @@ def what_is_measured_is_written(clan):
         for column in ("clan", "shm", "tcp;ofi_rxm"):
             assert lines["fetch-and-add 8 B"]["figures"][column][0] > 0, said
         assert lines["wake-up by FI_WAIT_FD, one way"]["figures"]["eventfd"][0] > 0, said
+        assert all(line["cpu"] == {} for line in lines.values()), lines  # no throughput
         for word in ("cpu", "kernel", "date", "commit", "load"):
             assert results["machine"][word], results["machine"]
+
+
+def cpu_time_stands_below_a_throughput(clan):
+    with tempfile.TemporaryDirectory() as top:
+        said = run(clan, "--only", "tagged 4 KB, 64 under way", "--rounds", 1, "--ms", 5, "-o",
+                   top).stdout
+        line, = json.loads(Path(top, "ofi.json").read_text())["results"]
+        assert all(line["cpu"][column] > 0 for column in ("clan", "shm", "tcp;ofi_rxm")), line
+        assert said.count("CPU time of both ends") == 1, said
 
 
 def a_provider_that_is_not_there_is_named(clan):
@@ -123,6 +133,7 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         whatever_ends_it_ends_what_it_has_started(clan, number)
     what_is_measured_is_written(clan)
+    cpu_time_stands_below_a_throughput(clan)
     return 0
 
 

@@ -26,10 +26,10 @@ TEST(Lost, ToOthersIsWhatTheTurnsOfOwnThreadsDoNotExplain) {
 
 TEST(Slices, DropThoseLostToOtherProcessesAndKeepThoseLostToOwnThreads) {
   Slices slices;
-  slices.add(3, Lost::kNever);
-  slices.add(4, Lost::kToOwn);
-  slices.add(1, Lost::kToOthers);
-  slices.add(5, Lost::kToOwn);
+  slices.add(3, {Lost::kNever, 60}, 10);
+  slices.add(4, {Lost::kToOwn, 70}, 10);
+  slices.add(1, {Lost::kToOthers, 20}, 10);
+  slices.add(5, {Lost::kToOwn, 90}, 10);
   EXPECT_EQ(slices.calm(), 3u);
   const Figure figure = slices.figure();
   EXPECT_EQ(figure.minimum, 3);
@@ -37,15 +37,33 @@ TEST(Slices, DropThoseLostToOtherProcessesAndKeepThoseLostToOwnThreads) {
   EXPECT_EQ(figure.kept, 3);
   EXPECT_EQ(figure.dropped, 1);
   EXPECT_EQ(figure.shared, 2);
+  EXPECT_EQ(figure.cpu, 7);
 }
 
 TEST(Slices, AreOfThoseDisturbedWhereNoneIsCalm) {
   Slices slices;
-  slices.add(7, Lost::kToOthers);
+  slices.add(7, {Lost::kToOthers, 8}, 2);
   const Figure figure = slices.figure();
   EXPECT_EQ(figure.minimum, 7);
   EXPECT_EQ(figure.kept, 0);
+  EXPECT_EQ(figure.cpu, 4);
   EXPECT_EQ(figure.dropped, 1);
+}
+
+TEST(Spent, OfSeveralProcessesIsTheWorstLossAndAllTheirCpuTime) {
+  Spent spent{Lost::kToOwn, 3};
+  spent += {Lost::kNever, 4};
+  EXPECT_EQ(spent.lost, Lost::kToOwn);
+  EXPECT_EQ(spent.cpu_us, 7);
+  spent += {Lost::kToOthers, 1};
+  EXPECT_EQ(spent.lost, Lost::kToOthers);
+}
+
+TEST(Slice, HasTheCpuTimeOfTheProcess) {
+  constexpr double kNs = 3e6;
+  const Slice slice;
+  for (const double end = cpu_ns() + kNs; cpu_ns() < end;) continue;
+  EXPECT_GE(slice.spent().cpu_us, kNs / 1000);
 }
 
 /// This thread, and those it starts, on its first processor alone.
