@@ -224,7 +224,8 @@ bool Pipe::Shared::publish(Pipe& pipe, Send& call, Cursor& cursor, std::uint64_t
   }
   // PAIR ring.head: as PipeRing::publish()
   shm::head_at(pipe.out_, at + lines).store(0, std::memory_order_release);
-  const std::uint8_t type = call.ends == 0 ? kBytesRecord : kEndRecord;
+  constexpr std::uint8_t kTypes[] = {kBytesRecord, kEndRecord, kLeaveRecord};
+  const std::uint8_t type = kTypes[call.ends];
   auto head = shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), type, cpu);
   if (position != tail) {
     shm::head_at(pipe.out_, at)
@@ -311,13 +312,14 @@ Pipe::Done Pipe::send_shared(const iovec* buffers, int count, PipeRoom room) {
   return done;
 }
 
-bool Pipe::Shared::try_end(Pipe& pipe, Done* done) {
+bool Pipe::Shared::try_end(Pipe& pipe, std::uint8_t type, Done* done) {
   auto& end = pipe.page_->ends[pipe.end_];
   TakeableLock lock(pipe, pipe.sending_, end.sender.lock);
   if (!may_send(pipe, lock, done)) return true;
   Claiming claim(end, Claiming::For::kLast);
   if (claim && !lock.names(claim.number())) return false;
-  Send call{claim, lock, PipeRoom::kWhole, PipeRing{pipe.lines_}, 1};
+  const std::uint32_t ends = type == kEndRecord ? 1 : 2;
+  Send call{claim, lock, PipeRoom::kWhole, PipeRing{pipe.lines_}, ends};
   Cursor none(nullptr, 0);
   Plan plan = claim ? Plan::kAgain : Plan::kNoRoom;
   while (plan == Plan::kAgain && done->err == 0) {
@@ -331,14 +333,19 @@ bool Pipe::Shared::try_end(Pipe& pipe, Done* done) {
   return true;
 }
 
-Pipe::Done Pipe::end_sending_shared() {
+Pipe::Done Pipe::Shared::put_last(Pipe& pipe, std::uint8_t type) {
   Done done;
-  for (int turns = 0; !Shared::try_end(*this, &done); ++turns) {
-    if (turns == Shared::kMostTurns) return {0, false, EBUSY};
+  for (int turns = 0; !try_end(pipe, type, &done); ++turns) {
+    if (turns == kMostTurns) return {0, false, EBUSY};
   }
-  if (done.bytes != 0)
-    done.must_ring = take_waiting<shm::AsymmetricFence>(page_->ends[1 - end_].receiver.waiting);
+  if (done.bytes != 0) {
+    auto& reader = pipe.page_->ends[1 - pipe.end_].receiver;
+    done.must_ring = take_waiting<shm::AsymmetricFence>(reader.waiting);
+  }
   return done;
 }
+
+Pipe::Done Pipe::end_sending_shared() { return Shared::put_last(*this, kEndRecord); }
+Pipe::Done Pipe::leave_shared() { return Shared::put_last(*this, kLeaveRecord); }
 
 }  // namespace clan

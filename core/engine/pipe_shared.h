@@ -22,7 +22,8 @@ struct Pipe::Shared {
   static Plan send_record(Pipe& pipe, Send& call, Cursor& cursor, std::uint64_t* n, int* err);
   /// False: another one has taken the lock, and nothing has been sent.
   static bool try_send(Pipe& pipe, const iovec* buffers, int count, PipeRoom room, Done* done);
-  static bool try_end(Pipe& pipe, Done* done);
+  static bool try_end(Pipe& pipe, std::uint8_t type, Done* done);
+  static Done put_last(Pipe& pipe, std::uint8_t type);
   /// Likewise, received.
   static bool try_receive(Pipe& pipe, const iovec* buffers, int count, bool peek, Done* done);
 

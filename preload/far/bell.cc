@@ -82,7 +82,7 @@ bool take_far_bells(int fd, Socket& s, std::uint64_t limit) {
   if (!has_far_bells(s)) return false;
   auto& swallowed = s.mine().words[kSwallowed];
   // order: under the lock of all that change it
-  const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
+  const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
   const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
   const std::uint64_t now = std::max(had, std::min(limit, rung));
   swallowed.store(now, std::memory_order_relaxed);

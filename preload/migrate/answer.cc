@@ -44,7 +44,7 @@ bool stays_unswitched(int fd, Socket& s) {
   // PAIR face.state: whoever switches says so in the same word
   for (std::uint64_t now = state.load(std::memory_order_acquire); (now & kSending) == 0;) {
     if (!state.compare_exchange_weak(now, now | kGone, std::memory_order_seq_cst)) continue;
-    (void)silence(s.mine());
+    (void)silence(s);
     if ((now & socket_face::kEnding) != 0) end_by_tcp(fd, s);
     wake_carrier(s);
     return true;
@@ -64,7 +64,7 @@ bool has_said_all(int fd, const Socket& s) {
          closed(fd);
 }
 
-bool may_go(int fd, const Socket& s) { return !another_rings(s.mine()) && has_said_all(fd, s); }
+bool may_go(int fd, const Socket& s) { return !another_rings(s) && has_said_all(fd, s); }
 
 // go() would not wait, or is to be done all the same.
 bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {

@@ -127,7 +127,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
   // The other host may have heard that we are in the pipe, and have switched: it is asked.
   if (!is_far(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
-    (void)silence(s.mine());  // likewise
+    (void)silence(s);  // likewise
     set_gone(s.mine());
     read_kernel(fd, s);
     settle(s);
@@ -244,13 +244,13 @@ void before_disconnect(Socket& s) {
       s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 &&
       s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
   if (!both_ended) add_state(s.mine(), socket_face::kReset);
-  (void)silence(s.mine());  // a doorbell now would be a byte of the next connection
+  (void)silence(s);  // a doorbell now would be a byte of the next connection
 }
 
 void disconnected(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
-  (void)silence(s.mine());
+  (void)silence(s);
   s.moving.lock();
   add_state(s.mine(), socket_face::kClosed);
   wake_carrier(s);

@@ -16,6 +16,7 @@
 #include "far/carrier.h"
 #include "os/sys.h"
 #include "os/tcp.h"
+#include "state/doorbell_count.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
@@ -42,16 +43,13 @@ bool closed(int fd) {
   return sys::poll(&p, 1, 0) > 0;
 }
 
-bool count_doorbells(int fd, PipePage::Face& face) {
-  if (!silence(face)) return false;
+void close_count(int fd, PipePage::Face& face) {
+  if ((state_of(face) & (kSending | kGone)) != kSending) return;
   std::uint64_t sent = 0;
-  if ((state_of(face) & (kSending | kGone)) != kSending || closed(fd) || !sent_by_tcp(fd, &sent))
-    return true;
+  const bool known = !closed(fd) && sent_by_tcp(fd, &sent);
+  // relaxed: the end is in the pipe
   sent -= face.words[socket_face::kSwitchAt].load(std::memory_order_relaxed);
-  // order: as it is counted; nobody rings any more
-  if (sent < face.words[kDoorbells].load(std::memory_order_seq_cst))
-    face.words[kDoorbells].store(sent, std::memory_order_seq_cst);  // order: as above
-  return true;
+  close_doorbells(face.words[kDoorbells], known ? sent : ~socket_face::kDoorbellsClosed);
 }
 
 void set_gone(PipePage::Face& face) {
@@ -60,13 +58,19 @@ void set_gone(PipePage::Face& face) {
 
 // EPIPE: half-closed before, and that record is the last.
 Pipe::Done put_last_record(Socket& s) {
-  return (state_of(s.mine()) & socket_face::kEnding) != 0 ? s.pipe.end_sending() : s.pipe.leave();
+  const bool ends = (state_of(s.mine()) & socket_face::kEnding) != 0;
+  if (!s.inherited.load(std::memory_order_relaxed)) {  // relaxed: of this process
+    const Pipe::Done done = ends ? s.pipe.end_sending() : s.pipe.leave();
+    if (done.err != EBUSY) return done;
+  }
+  // Past a process that is stopped in the middle of a send.
+  return ends ? s.pipe.end_sending_shared() : s.pipe.leave_shared();
 }
 
 void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
   auto& face = s.mine();
   if (!last.must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
-  if (!count_doorbells(fd, face)) {
+  if (!silence(s)) {
     log_line(LogLevel::kError,
              "fd %d: a thread that was stopped while it used this connection keeps it from going "
              "back to TCP; "
@@ -76,6 +80,7 @@ void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
     set_gone(face);
     return reset_connection(fd);
   }
+  close_count(fd, face);
   if (is_far(s)) {  // which tells the other host
     set_gone(face);
     return wake_carrier(s);

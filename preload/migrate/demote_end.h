@@ -16,10 +16,10 @@ void nap();
 /// By the other end, or reset.
 bool closed(int fd);
 
-/// Nobody of the end may ring any more, and as many doorbells as its word says have been sent: one
-/// that was killed on its way was counted, and is not to be taken for a byte of the application's.
-/// `fd`: the end's. False: as of silence().
-bool count_doorbells(int fd, PipePage::Face& face);
+/// Nobody of the end rings any more: as many doorbells as its word says from now on have been sent.
+/// One that was killed or stopped on its way was counted, and is not to be taken for a byte of the
+/// application's. `fd`: the end's.
+void close_count(int fd, PipePage::Face& face);
 
 /// This end sends by TCP from now on; the number of its doorbells stays.
 void set_gone(PipePage::Face& face);

@@ -128,7 +128,7 @@ bool hush(Socket& s) {
   while ((now & (socket_face::kBellsClosed - 1)) != 0) {
     if (!wait.goes_on(monotonic_ns())) return false;
     nap();
-    now = bells.load(std::memory_order_acquire);  // PAIR face.bells: as in silence()
+    now = bells.load(std::memory_order_acquire);  // PAIR face.bells: as in silence_other_end()
   }
   return true;
 }
@@ -171,7 +171,9 @@ bool do_their_part(int fd, Socket& s, int taken, LastWait& wait) {
   while (well && other->leave().err == EBUSY) well = wait.nap(true);
   if (well) {
     const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
-    well = count_doorbells(socket, s.theirs()) && swallow_doorbells(fd, s);
+    well = silence_other_end(s);
+    if (well) close_count(socket, s.theirs());
+    well = well && swallow_doorbells(fd, s);
     if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later, memory);
     well = well && send_file(socket, taken, sizeof(TakenHead), memory);
     const iovec io{memory.as<void>(), Scratch::kUsual};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "clan/clock.h"
 #include "clan/pipe.h"
@@ -35,8 +36,7 @@ bool shares(int fd, const Socket& s, std::uint32_t thread) {
 
 Users users_of_end(int fd, const Socket& s) {
   KeepErrno keep;
-  // Of a lock's word. What may be taken from a thread that is stopped keeps nobody from anything.
-  constexpr std::uint32_t kThread = (1u << 23) - 1, kTakeable = 1u << 29;
+  constexpr std::uint32_t kThread = (1u << 23) - 1, kTakeable = 1u << 29;  // of a lock's word
   auto relaxed = std::memory_order_relaxed;  // looks; who acts on them takes what it needs
   const auto closer = [&](const Slot::Counter& counter) {
     const std::uint64_t now = counter.load(relaxed);
@@ -44,16 +44,26 @@ Users users_of_end(int fd, const Socket& s) {
     return (now & Slot::kClosed) != 0 && !takeable ? static_cast<std::uint32_t>(Slot::id_of(now))
                                                    : 0u;
   };
+  const auto sender = [&](std::uint32_t lock) {  // the other end can write any thread there
+    const bool taken =
+        (lock & kTakeable) != 0 && sys::is_stopped(static_cast<pid_t>(lock & kThread));
+    return taken ? 0 : lock & kThread;
+  };
   const auto& end = s.pipe.page().ends[s.pipe.end()];
   const Slot& slot = s.open_file();
   const std::uint32_t reader = end.receiver.lock.load(relaxed);
+  const std::uint64_t bells = s.mine().words[socket_face::kBells].load(relaxed);
+  const bool irrevocable = (bells & socket_face::kRingerIrrevocable) != 0;
   Users found = Users::kNobody;
   std::uint32_t users[5 + PipePage::kClaims] = {
-      end.sender.lock.load(relaxed) & kThread, (reader & kTakeable) != 0 ? 0 : reader & kThread,
-      static_cast<std::uint32_t>(s.mine().words[socket_face::kBells].load(relaxed) >>
-                                 socket_face::kRinger),
+      sender(end.sender.lock.load(relaxed)), (reader & kTakeable) != 0 ? 0 : reader & kThread,
+      irrevocable ? static_cast<std::uint32_t>(bells >> socket_face::kRinger) : 0u,
       closer(slot.sends), closer(slot.receives)};
-  for (std::size_t i = 0; i < PipePage::kClaims; ++i)
+  // The last record takes a claim.
+  const bool all_claimed =
+      std::all_of(std::begin(end.claims), std::end(end.claims),
+                  [&](const auto& claim) { return claim.owner.load(relaxed) != 0; });
+  for (std::size_t i = 0; i < PipePage::kClaims && all_claimed; ++i)
     users[5 + i] = static_cast<std::uint32_t>(end.claims[i].owner.load(relaxed)) & kThread;
   for (const std::uint32_t user : users) {
     if (user == 0) continue;

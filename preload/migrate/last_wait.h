@@ -8,7 +8,8 @@
 
 namespace clan::preload {
 
-/// Who has a lock of an end, its doorbells or its counters of calls.
+/// Who has a lock of an end, its doorbells or its counters of calls, and keeps the end from going
+/// back: not what may be taken from a thread that is stopped.
 enum class Users {
   kNobody,
   kSharers,        ///< threads of this process, or of others that have the socket

@@ -26,7 +26,7 @@ using Entry = SlotEntry;
 
 using reasons::kBytes;
 
-constexpr char kLink[] = "/memfd:clan-slots-3 (deleted)";
+constexpr char kLink[] = "/memfd:clan-slots-4 (deleted)";
 constexpr std::size_t kEntries = 512;
 static_assert(kEntries * sizeof(Entry) == reasons::kSlotBytes);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -190,7 +190,7 @@ SlotEntry* new_entry() {
       table[i].slot.pipe_pid.store(0, std::memory_order_relaxed);
       table[i].slot.pipe_fd.store(-1, std::memory_order_relaxed);
       table[i].slot.pinned.store(0, std::memory_order_relaxed);
-      table[i].slot.free_readers();
+      table[i].slot.free_places();
       return table + i;
     }
   }

@@ -1,6 +1,7 @@
 // The words that both ends of a pipe see of each other (clan/socket_face.h), by what they mean.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "clan/pipe.h"
@@ -15,6 +16,11 @@ inline std::uint64_t state_of(const PipePage::Face& face) {
 /// What was written before is seen by an end that sees the bits.
 inline void add_state(PipePage::Face& face, std::uint64_t bits) {
   face.words[socket_face::kState].fetch_or(bits, std::memory_order_acq_rel);  // PAIR face.state
+}
+
+/// That have been rung by that end, for good or so far.
+inline std::uint64_t doorbells_of(const PipePage::Face& face, std::memory_order order) {
+  return face.words[socket_face::kDoorbells].load(order) & ~socket_face::kDoorbellsClosed;
 }
 
 /// `by` processes more of this end, or fewer, that have not closed it. Answers how many there were.

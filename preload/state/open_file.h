@@ -105,12 +105,17 @@ struct Slot {
       return (reader.owner.load(std::memory_order_relaxed) & Reader::kReads) != 0;
     });
   }
+  /// Of threads that send a doorbell, see stream/bell_call.h.
+  static constexpr std::uint32_t kRingers = 3;
+  Ringer ringers[kRingers];
   /// Nobody has the open file: whoever gets it finds nothing of the last one's.
-  void free_readers() {
-    for (Reader& reader : readers) {
-      reader.owner.store(0, std::memory_order_relaxed);   // relaxed: published with the slot
-      reader.length.store(0, std::memory_order_relaxed);  // relaxed: likewise
-    }
+  void free_places() {
+    const auto free = [](auto& place) {
+      place.owner.store(0, std::memory_order_relaxed);   // relaxed: published with the slot
+      place.length.store(0, std::memory_order_relaxed);  // relaxed: likewise
+    };
+    std::for_each(readers, readers + kReaders, free);
+    std::for_each(ringers, ringers + kRingers, free);
   }
 };
 

@@ -1,5 +1,6 @@
 // The words by which threads that read bytes of TCP agree on who reads, though each of them may be
-// stopped at any instruction (stream/draining.h says how).
+// stopped at any instruction (stream/draining.h says how). Those that send a doorbell do so in the
+// same way: what they look at is no lock, but the gate of their end (stream/bell_call.h).
 //
 // Templates over the word and the fence, so that tests/preload/state/reader_test.cc runs
 // these very lines under every interleaving of a machine with store buffers.
@@ -17,6 +18,15 @@ struct Reader {
   std::atomic<std::uint64_t> owner{0};
   std::atomic<std::uint64_t> base{0};  ///< what is read goes nowhere
   std::atomic<std::uint64_t> length{0};
+};
+
+/// Of a thread that rings. The last two words are control data of its message, which mean nothing:
+/// with a length of 0 the kernel refuses the call. An iovec would let a process of the same end,
+/// perhaps another user's, choose what memory of this one is sent.
+struct Ringer {
+  std::atomic<std::uint64_t> owner{0};  ///< as Reader::owner
+  std::atomic<std::uint64_t> length{0};
+  std::atomic<std::uint64_t> kind{0};
 };
 
 /// Before its call; whoever calls this looks at its lock next.

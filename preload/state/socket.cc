@@ -28,7 +28,7 @@ void Identity::reset() {
   set(own_slot.receives, 0);
   for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned, &own_slot.resender})
     set(*word, 0);
-  own_slot.free_readers();
+  own_slot.free_places();
   set(own_slot.pipe_fd, -1);
   set(own_slot.held, 1);
   set(own_slot.to_follow, 1);

@@ -13,7 +13,9 @@
 #include "far/bell.h"
 #include "os/signals.h"
 #include "os/sys.h"
+#include "state/face.h"
 #include "state/socket.h"
+#include "stream/bell_call.h"
 #include "stream/draining.h"
 #include "stream/tcp_prefix.h"
 
@@ -21,11 +23,13 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kBells;
-using socket_face::kDoorbells;
+using socket_face::kIrrevocable;
+using socket_face::kRingerIrrevocable;
 using socket_face::kSwallowed;
 
 constexpr std::uint64_t kRingersName = ~std::uint64_t{0} << socket_face::kRinger;
 constexpr std::uint64_t kRingers = socket_face::kBellsClosed - 1;
+constexpr std::uint64_t kIrrevocables = kRingers & ~(kIrrevocable - 1);
 /// how long one who rings waits for another
 constexpr std::uint64_t kForAnotherNs = 2'000'000;
 /// and a leaver for those that ring, named or not
@@ -38,6 +42,15 @@ bool lives(std::uint64_t bells) {
   KeepErrno keep;
   const auto thread = static_cast<pid_t>(bells >> socket_face::kRinger);
   return thread > 0 && sys::exists(thread);
+}
+
+// The one that is named has been killed.
+std::uint64_t without_named(std::uint64_t bells) {
+  const std::uint64_t counted =
+      (bells & kRingerIrrevocable) != 0 ? 1 + kIrrevocable : std::uint64_t{1};
+  const std::uint64_t ringers = bells & kRingers;  // the other end can write the word
+  return (bells & ~(kRingersName | kRingerIrrevocable | kRingers)) |
+         (ringers - std::min(ringers, counted));
 }
 
 }  // namespace
@@ -60,7 +73,7 @@ Ringing::Ringing(PipePage::Face& face, WaitBudget& call_waits) : bells_(face.wor
         now = bells_.load(std::memory_order_relaxed);
         continue;
       }
-      if (!lives(now)) next = (now & ~kRingersName) | me;  // it was killed: its place is taken
+      if (!lives(now)) next = (without_named(now) + 1) | me;  // it was killed
     }
     // PAIR face.bells
     if (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel,
@@ -82,15 +95,17 @@ Ringing::~Ringing() {
                                          std::memory_order_relaxed));
 }
 
-bool silence(PipePage::Face& face) {
-  auto& bells = face.words[kBells];
+namespace {
+
+// The gate is closed. `of`: which count of ringers is waited for, all or those of kIrrevocables.
+bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
   const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
   const std::uint64_t start = monotonic_ns();
-  std::uint64_t now =
-      bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
   std::uint64_t look_at = start + kBetweenLooksNs;
+  // PAIR face.bells: sees that a doorbell has been sent
+  std::uint64_t now = bells.load(std::memory_order_acquire);
   // PAIR face.bells: as above
-  for (int turns = 1; (now & kRingers) != 0; ++turns, now = bells.load(std::memory_order_acquire)) {
+  for (int turns = 1; (now & of) != 0; ++turns, now = bells.load(std::memory_order_acquire)) {
     const std::uint64_t other = now & kRingersName, time = monotonic_ns();
     if (other == me) return false;
     if (time - start > kForRingersNs) return other == 0;    // not named: killed, nearly for sure
@@ -98,12 +113,26 @@ bool silence(PipePage::Face& face) {
     if (looks) look_at = time + kBetweenLooksNs;
     if (other != 0 && looks && !lives(now)) {
       // PAIR face.bells: in the place of a ringer that was killed
-      bells.compare_exchange_strong(now, (now & ~kRingersName) - 1, std::memory_order_acq_rel);
+      bells.compare_exchange_strong(now, without_named(now), std::memory_order_acq_rel);
       continue;
     }
     sched_yield();
   }
   return true;
+}
+
+}  // namespace
+
+bool silence(Socket& s) {
+  auto& bells = s.mine().words[kBells];
+  bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
+  return take_bells_back(s.open_file()) && wait_for_ringers(bells, kIrrevocables);
+}
+
+bool silence_other_end(Socket& s) {
+  auto& bells = s.theirs().words[kBells];
+  bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
+  return wait_for_ringers(bells, kRingers);
 }
 
 namespace {
@@ -118,8 +147,7 @@ Swallowed swallow(Socket& s, std::uint64_t limit, Draining& draining) {
   for (;;) {
     std::uint64_t had = swallowed.load(std::memory_order_relaxed);
     // order: the count is read after the doorbell that told of it
-    const std::uint64_t rung =
-        std::min(limit, s.theirs().words[kDoorbells].load(std::memory_order_seq_cst));
+    const std::uint64_t rung = std::min(limit, doorbells_of(s.theirs(), std::memory_order_seq_cst));
     if (had >= rung) return Swallowed::kAll;
     const ssize_t n = draining.discard(std::min(rung - had, kAtOnce));
     if (n < 0 && errno == EBUSY) return Swallowed::kTaken;
@@ -167,12 +195,13 @@ std::int64_t nap_beside_ringer(Socket& s) {
   return static_cast<std::int64_t>(nap);
 }
 
-bool another_rings(const PipePage::Face& face) {
+bool another_rings(const Socket& s) {
   // relaxed: a glance
-  const std::uint64_t bells = face.words[kBells].load(std::memory_order_relaxed);
+  const std::uint64_t bells = s.mine().words[kBells].load(std::memory_order_relaxed);
   const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
-  const std::uint64_t other = bells & kRingersName;
-  return (bells & kRingers) != 0 && other != 0 && other != me && lives(bells);
+  const std::uint64_t other = (bells & kRingerIrrevocable) != 0 ? bells & kRingersName : 0;
+  return ((bells & kIrrevocables) != 0 && other != 0 && other != me && lives(bells)) ||
+         another_is_in_its_call(s.open_file());
 }
 
 bool ringer_was_killed(const Socket& s) {

@@ -13,6 +13,7 @@
 #include "clan/wait_budget.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
+#include "state/face.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -34,13 +35,17 @@ class Ringing {
   bool allowed_ = true;
 };
 
-/// Nobody of an end may ring any more, and nobody is at it: what it sends by TCP from now on is the
-/// application's. Waits a tenth of a second for a thread that is at it, if it lives; who can come
-/// again later looks first whether another_rings(). False: its doorbell may yet come.
-bool silence(PipePage::Face& face);
+/// Nobody of this end may ring any more, and nobody is going to: what it sends by TCP from now on
+/// is the application's. A thread that is stopped in its call rings no more (stream/bell_call.h).
+/// Waits a tenth of a second for one that is at it, if it lives; who can come again later looks
+/// first whether another_rings(). False: its doorbell may yet come.
+bool silence(Socket& s);
 
-/// It would wait now: another thread that lives is named as ringing.
-bool another_rings(const PipePage::Face& face);
+/// Likewise of the other end, whose stopped threads may yet ring.
+bool silence_other_end(Socket& s);
+
+/// silence() would wait now.
+bool another_rings(const Socket& s);
 
 /// The other end rings, or is about to: see Announced. To be asked when this thread has said that
 /// it wants a doorbell, and before it looks for the last time. For how long it may sleep then, in
@@ -64,7 +69,7 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit = ~std::uint64_t{0
 /// There are some, or will be in a moment. Does not ask the kernel.
 inline bool doorbells_waiting(const Socket& s) {
   return s.mine().words[socket_face::kSwallowed].load(std::memory_order_relaxed) <
-         s.theirs().words[socket_face::kDoorbells].load(std::memory_order_relaxed);
+         doorbells_of(s.theirs(), std::memory_order_relaxed);
 }
 
 /// A thread of this end was killed while it rang: what it had been told to ring for it may not

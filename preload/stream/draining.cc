@@ -22,19 +22,12 @@ namespace {
 static_assert(sizeof(iovec) == 16 && offsetof(Reader, length) == offsetof(Reader, base) + 8 &&
               offsetof(iovec, iov_base) == 0 && offsetof(iovec, iov_len) == 8);
 
-struct FullFence {
-  // order: a full one, as callers of the words say
-  static void even() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-};
-
 /// turns of a wait without a look at /proc: the lock is kept for a microsecond or two
 constexpr int kTurnsBetweenLooks = 16;
 
-std::uint64_t as_owner(std::int32_t thread) {
-  return sys::thread_word(static_cast<std::uint32_t>(thread));
-}
+}  // namespace
 
-enum class Condition { kRuns, kIsStopped, kHasDied };
+std::uint64_t owner_word() { return sys::thread_word(static_cast<std::uint32_t>(thread_id())); }
 
 Condition condition_of(std::uint64_t owner) {
   KeepErrno keep;
@@ -43,8 +36,6 @@ Condition condition_of(std::uint64_t owner) {
   if (!sys::exists(thread)) return Condition::kHasDied;
   return sys::is_stopped(thread) ? Condition::kIsStopped : Condition::kRuns;
 }
-
-}  // namespace
 
 Draining::Draining(int fd, Socket& s) : fd_(fd), slot_(&s.open_file()) {
   if (s.inherited.load(std::memory_order_relaxed) ||  // relaxed: of this process
@@ -61,7 +52,7 @@ Draining::~Draining() {
     return;
   }
   // Stopped behind any of these, it is known by what is left.
-  end_reading(reader_->owner, reader_->length, as_owner(thread_id()));
+  end_reading(reader_->owner, reader_->length, owner_word());
   if (has_it_) Slot::open(slot_->receives, me_);
   reader_->owner.store(0, std::memory_order_release);  // PAIR preload.reader: as above
 }
@@ -75,7 +66,7 @@ bool Draining::is_ours() const {
 
 ssize_t Draining::discard(std::size_t n) {
   if (reader_ == nullptr) return sys::recv(fd_, nullptr, n, MSG_TRUNC | MSG_DONTWAIT);
-  begin_reading<FullFence>(reader_->owner, reader_->length, as_owner(thread_id()), n);
+  begin_reading<FullFence>(reader_->owner, reader_->length, owner_word(), n);
   ssize_t got = 0;
   if (is_ours()) {
     msghdr message{};
@@ -90,7 +81,7 @@ ssize_t Draining::discard(std::size_t n) {
 }
 
 Reader* Draining::free_reader() {
-  const std::uint64_t mine = as_owner(thread_id());
+  const std::uint64_t mine = owner_word();
   for (std::uint32_t i = 0; i < 2 * Slot::kReaders; ++i) {
     const std::uint32_t number = (static_cast<std::uint32_t>(thread_id()) + i) % Slot::kReaders;
     Reader& reader = slot_->readers[number];

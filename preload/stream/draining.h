@@ -32,6 +32,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -42,6 +43,18 @@
 #include "state/socket.h"
 
 namespace clan::preload {
+
+struct FullFence {
+  // order: a full one, as callers of the words say
+  static void even() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+};
+
+/// The calling thread, as the owner of a Reader.
+std::uint64_t owner_word();
+
+enum class Condition { kRuns, kIsStopped, kHasDied };
+/// Of the owner of a Reader, by /proc. When in doubt, it runs.
+Condition condition_of(std::uint64_t owner);
 
 class Draining {
  public:

@@ -23,7 +23,6 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kDoorbells;
 using socket_face::kGone;
 using socket_face::kReset;
 using socket_face::kSending;
@@ -61,7 +60,7 @@ bool was_reset(const Socket& s) {
   const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) &&
                       s.kernel_error &&
                       s.theirs().words[kSwallowed].load(std::memory_order_relaxed) ==
-                          s.mine().words[kDoorbells].load(std::memory_order_relaxed);
+                          doorbells_of(s.mine(), std::memory_order_relaxed);
   return died || by_tcp || (theirs & kReset) != 0;
 }
 

@@ -27,7 +27,6 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kDoorbells;
 using socket_face::kGone;
 using socket_face::kLeaving;
 
@@ -78,7 +77,7 @@ bool worth_waking(const Socket& s) {
 // Whatever those of 1 told of was in the pipe at 3. What came later rings again, because of 2.
 bool drop_doorbells(int fd, Socket& s) {
   // order: 1 comes before 2 and 3
-  const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
+  const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
   if (!doorbells_waiting(s)) return true;
   // Not those rung since: somebody may have gone to sleep meanwhile, and they are for him.
   if (!others_sleep(s)) return swallow_doorbells(fd, s, rung), !tcp_is_held_up(s);

@@ -28,7 +28,6 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kDoorbells;
 using socket_face::kGone;
 using socket_face::kSending;
 using socket_face::kSwallowed;
@@ -127,7 +126,7 @@ int bytes_to_read(int fd, Socket& s) {
   const bool more_by_tcp = (theirs & kGone) != 0 && s.has_drained();
   int queued = 0;
   if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0) {
-    const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_relaxed);
+    const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_relaxed);
     const std::uint64_t bells = rung - s.mine().words[kSwallowed].load(std::memory_order_relaxed);
     if (static_cast<std::uint64_t>(queued) > bells) n += queued - static_cast<int>(bells);
   }

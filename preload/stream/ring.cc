@@ -12,17 +12,18 @@
 #include "migrate/answer.h"
 #include "os/signals.h"
 #include "os/sys.h"
+#include "state/doorbell_count.h"
 #include "state/face.h"
 #include "state/fd_table.h"
 #include "state/open_file.h"
 #include "state/socket.h"
+#include "stream/bell_call.h"
 #include "stream/doorbell.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {
 
-using socket_face::kDoorbells;
 using socket_face::kGone;
 
 }  // namespace
@@ -38,23 +39,21 @@ namespace {
 // By a thread that is Ringing.
 void send_bell(int fd, Socket& s) {
   auto& face = s.mine();
-  // order: counted before the byte is sent, so that its receiver finds it counted
-  face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
+  auto& doorbells = face.words[socket_face::kDoorbells];
+  BellCall call(s);
+  if (!call || !count_doorbell(doorbells)) return;
   face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
-  const char byte = 0;
-  while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+  ssize_t sent;
+  while ((sent = call.send(fd)) < 0) {
     if (errno == EINTR) continue;
     const int other = closed_under_us() ? descriptor_of(s) : -1;
-    if (other >= 0 && other != fd) {
-      fd = other;
-      continue;
-    }
-    // order: as it was counted
-    face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
-    // EAGAIN: its queue is full of doorbells already. Else it is gone.
-    if (errno != EAGAIN && !closed_under_us()) s.kernel_error.set();
-    return;
+    if (other < 0 || other == fd) break;
+    fd = other;
   }
+  if (sent > 0) return;
+  uncount_doorbell(doorbells);
+  // Taken back; or EAGAIN: its queue is full of doorbells already. Else it is gone.
+  if (sent < 0 && errno != EAGAIN && !closed_under_us()) s.kernel_error.set();
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ bool reset_for_strays(int fd, Socket& s) {
   int queued = 0;
   if (!s.has_drained() || sys::ioctl(fd, FIONREAD, &queued) != 0 || queued <= 0) return false;
   // order: the queue, then this count
-  const std::uint64_t rung = s.theirs().words[kDoorbells].load(std::memory_order_seq_cst);
+  const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
   if (rung >= had && static_cast<std::uint64_t>(queued) <= rung - had) return false;
   // This end goes back: others may be at its queue. The other end has: these bytes are its
   // application's.

@@ -20,7 +20,6 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kDoorbells;
 using socket_face::kGone;
 using socket_face::kSending;
 using socket_face::kSwitchAt;
@@ -37,7 +36,7 @@ std::uint64_t applications(std::uint64_t counted, const PipePage::Face& face,
   if ((state & kSending) == 0) return counted;
   auto relaxed = std::memory_order_relaxed;  // the peer's word, and bounded by the kernel's
   if ((state & kGone) == 0) return std::min(counted, face.words[kSwitchAt].load(relaxed) + besides);
-  return counted - std::min(counted, face.words[kDoorbells].load(relaxed));
+  return counted - std::min(counted, doorbells_of(face, relaxed));
 }
 
 // Raises a counter that never falls, and says since when it stands, in ms. A change is noticed when

@@ -26,7 +26,6 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kCorked;
-using socket_face::kDoorbells;
 using socket_face::kGone;
 using socket_face::kLeaving;
 using socket_face::kNodelay;
@@ -46,7 +45,7 @@ bool fin_counted(Socket& s, const tcp_info& info) {
       // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
       auto& theirs = s.theirs().words;
       const std::uint64_t bells =
-          has_far_bells(s) ? 1 : theirs[kDoorbells].load(std::memory_order_relaxed);
+          has_far_bells(s) ? 1 : doorbells_of(s.theirs(), std::memory_order_relaxed);
       const std::uint64_t most = theirs[kSwitchAt].load(std::memory_order_relaxed) + bells;
       if ((state_of(s.theirs()) & (kSending | kGone)) == kSending &&
           info.tcpi_bytes_received == most + 1) {
@@ -92,7 +91,7 @@ void recount_doorbells(int fd, Socket& s) {
   if (read <= before) return;
   auto& swallowed = s.mine().words[kSwallowed];
   const std::uint64_t bells =
-      std::min(read - before, s.theirs().words[kDoorbells].load(std::memory_order_relaxed));
+      std::min(read - before, doorbells_of(s.theirs(), std::memory_order_relaxed));
   // relaxed: a count, which the one in whose place this is done may raise as well
   std::uint64_t counted = swallowed.load(std::memory_order_relaxed);
   while (counted < bells &&

@@ -46,8 +46,7 @@ void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
   // Others would not, nor would what the kernel has to say besides.
   constexpr std::uint64_t kMostLeft = 8;
   // order: as read by the kernel's word that there is a doorbell
-  const std::uint64_t rung =
-      s.theirs().words[socket_face::kDoorbells].load(std::memory_order_seq_cst);
+  const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
   const std::uint64_t had = s.mine().words[socket_face::kSwallowed].load(std::memory_order_relaxed);
   const bool only_bell = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 && !reads_tcp(s) &&
                          !s.reads_kernel() && !s.inherited.load(std::memory_order_relaxed) &&

@@ -164,11 +164,18 @@ TEST(PipeSendShared, SeveralThatAreStoppedAndGoOnInAnyOrderSendEachByteOnce) {
   }
 }
 
-TEST(PipeSendShared, AnEndThatIsStoppedOrKilledAnywhereIsTheLastRecordOnce) {
-  if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
-  auto end = [](Pipe& p) {
+struct Last {
+  Pipe::Done (Pipe::*put)();
+  PipeFront front;
+};
+constexpr Last kEnds{&Pipe::end_sending_shared, PipeFront::kEnd};
+constexpr Last kLeaves{&Pipe::leave_shared, PipeFront::kLeave};
+
+/// `theirs`, of a process that is stopped or killed at each place, and `mine` meanwhile.
+void expect_one_last_record(const Last& theirs, const Last& mine_is) {
+  auto end = [&](Pipe& p) {
     Pipe::after_fork_in_child();
-    const Pipe::Done done = p.end_sending_shared();
+    const Pipe::Done done = (p.*theirs.put)();
     return done.bytes == 1 ? 0 : done.err;
   };
   const int all = [&] {
@@ -177,7 +184,8 @@ TEST(PipeSendShared, AnEndThatIsStoppedOrKilledAnywhereIsTheLastRecordOnce) {
   }();
   ASSERT_GT(all, 100);
   int by_it = 0, before_it = 0;
-  for (int steps = 0, place = 0; steps < all && !HasFailure(); steps += apart(all, 3), ++place) {
+  for (int steps = 0, place = 0; steps < all && !testing::Test::HasFailure();
+       steps += apart(all, 3), ++place) {
     SCOPED_TRACE(steps);
     PipePair p;
     Writer mine{0};
@@ -185,10 +193,12 @@ TEST(PipeSendShared, AnEndThatIsStoppedOrKilledAnywhereIsTheLastRecordOnce) {
     Stepped other(steps, [&] { return end(p.a); });
     const Pipe::Done sent = mine.send(p.a, kMine);
     EXPECT_TRUE(sent.bytes == kMine || sent.err == EPIPE) << sent.err;
+    bool is_mine = false;
     if (place % 3 != 2) {
-      const Pipe::Done ended = p.a.end_sending_shared();
+      const Pipe::Done ended = (p.a.*mine_is.put)();
       EXPECT_TRUE(ended.bytes == 1 || ended.err == EPIPE) << ended.err;
-      ++(ended.bytes == 1 ? before_it : by_it);
+      is_mine = ended.bytes == 1;
+      ++(is_mine ? before_it : by_it);
     }
     if (place % 3 == 1) {
       other.kill();
@@ -198,13 +208,26 @@ TEST(PipeSendShared, AnEndThatIsStoppedOrKilledAnywhereIsTheLastRecordOnce) {
     }
     reader.read(p.b);
     EXPECT_EQ(reader.of[0], mine.at);
-    EXPECT_EQ(p.b.front(), PipeFront::kEnd);
+    EXPECT_EQ(p.b.front(), is_mine ? mine_is.front : theirs.front);
+    EXPECT_EQ(p.a.page().ends[0].sender.ended.load(), p.b.front() == PipeFront::kEnd ? 1u : 2u);
     EXPECT_EQ(mine.send(p.a, kMine).err, EPIPE);
     EXPECT_EQ(put(p.a, std::vector<char>(kMine)).err, EPIPE);
     EXPECT_EQ(p.a.end_sending().err, EPIPE);
+    EXPECT_EQ(p.a.leave().err, EPIPE);
   }
   EXPECT_GT(by_it, 0);
   EXPECT_GT(before_it, 0);
+}
+
+TEST(PipeSendShared, AnEndThatIsStoppedOrKilledAnywhereIsTheLastRecordOnce) {
+  if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
+  expect_one_last_record(kEnds, kEnds);
+}
+
+TEST(PipeSendShared, OneThatLeavesOrEndsAndIsStoppedOrKilledAnywhereDoesSoOnce) {
+  if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
+  expect_one_last_record(kLeaves, kLeaves);
+  expect_one_last_record(kEnds, kLeaves);
 }
 
 #endif
@@ -342,6 +365,18 @@ TEST(PipeSendShared, TheEndComesPastOneThatIsStoppedInACopy) {
   EXPECT_EQ(p.b.front(), PipeFront::kEnd);
   EXPECT_EQ(reader.of[0], kMine);
   EXPECT_EQ(reader.of[1], 0u);
+}
+
+TEST(PipeSendShared, LeavesPastAllThatMayBeStoppedInACopy) {
+  PipePair p;
+  std::vector<std::unique_ptr<StoppedInACopy>> others;
+  for (std::size_t i = 0; i + 1 < PipePage::kClaims; ++i)
+    others.push_back(std::make_unique<StoppedInACopy>(p.a));
+  EXPECT_EQ(p.a.leave().err, EBUSY);
+  EXPECT_EQ(p.a.leave_shared().bytes, 1u);
+  EXPECT_EQ(p.b.front(), PipeFront::kLeave);
+  for (auto& other : others) EXPECT_EQ(other->go_on(), EPIPE);
+  EXPECT_EQ(p.b.front(), PipeFront::kLeave);
 }
 
 TEST(PipeSendShared, MemoryIsNotReleasedUnderOneThatIsStopped) {

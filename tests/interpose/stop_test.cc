@@ -3,9 +3,8 @@
 // one's calls waits for long, nothing is reset, and when the stopped one continues no byte is lost,
 // none comes twice and the connection is as good as before. The other one sends and receives
 // meanwhile, wherever the stopped one is, as without the library; and when it shuts the connection
-// down the other end is told. It can take the connection back to TCP while the stopped one reads.
-// CLAN_TEST_STOPS says at how many places of each call (100000: at
-// all).
+// down the other end is told. It can take the connection back to TCP, and make it a standard
+// stream. CLAN_TEST_STOPS says at how many places of each call (100000: at all).
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -30,6 +29,9 @@ enum class Call {
   kPolls,
   kWaitsInASet
 };
+
+/// What the other process wants of TCP meanwhile.
+enum class Leaves { kNot, kForUrgentData, kToAStandardStream };
 
 constexpr double kSoon = 5;                  ///< 0.2 s, on a very busy machine
 constexpr std::size_t kOfSharer = 300;       ///< bytes of one call
@@ -124,18 +126,16 @@ class Scene {
   Scene(const Scene&) = delete;
   Scene& operator=(const Scene&) = delete;
 
-  /// `leaves`: the other process takes the connection back to TCP, by urgent data.
-  Outcome run(int steps, bool leaves = false) {
+  Outcome run(int steps, Leaves leaves = Leaves::kNot) {
     Echo echo;
     Sharer mine(echo.fd, *counts_, 0);
     const pid_t other = begin(mine, echo.fd);
     Outcome outcome;
     outcome.steps = stop_after(other, steps);
     if (!outcome.steps.ended) {
-      outcome.went_on =
-          (!leaves || ::send(echo.fd, "!", 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) == 1) &&
-          go_on(mine, echo.fd, &outcome.longest_call);
-      EXPECT_TRUE(!preloaded() || !leaves || !way_of(echo.fd).sends_by_pipe);
+      outcome.went_on = leave(leaves, echo.fd, &outcome.longest_call) &&
+                        go_on(mine, echo.fd, &outcome.longest_call);
+      EXPECT_TRUE(!preloaded() || leaves == Leaves::kNot || !way_of(echo.fd).sends_by_pipe);
       ::kill(other, SIGCONT);
       mine.send(kOfSharer);  // it may wait for what has been read here
     }
@@ -191,6 +191,20 @@ class Scene {
           return 0;
         },
         60);
+  }
+  static bool leave(Leaves leaves, int fd, double* time) {
+    const auto before = std::chrono::steady_clock::now();
+    bool done = true;
+    if (leaves == Leaves::kForUrgentData) {
+      done = ::send(fd, "!", 1, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+    } else if (leaves == Leaves::kToAStandardStream) {
+      const int standard = ::dup(STDIN_FILENO);
+      done = ::dup2(fd, STDIN_FILENO) == STDIN_FILENO;
+      *time = std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+      ::dup2(standard, STDIN_FILENO);
+      ::close(standard);
+    }
+    return done;
   }
   static bool sees_end(int fd) {
     const auto begin = std::chrono::steady_clock::now();
@@ -294,11 +308,15 @@ TEST_P(Stopped, AtAnyInstructionKeepsTheOtherFromNoShutdown) {
   at_places(10, [](Scene& scene, int steps) { return scene.end(steps); });
 }
 
-using StoppedReader = Stopped;
-
-TEST_P(StoppedReader, AtAnyInstructionKeepsTheOtherFromNoWayBackToTcp) {
+TEST_P(Stopped, AtAnyInstructionKeepsTheOtherFromNoWayBackToTcp) {
   if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
-  at_places(20, [](Scene& scene, int steps) { return scene.run(steps, true); });
+  at_places(20, [](Scene& scene, int steps) { return scene.run(steps, Leaves::kForUrgentData); });
+}
+
+TEST_P(Stopped, AtAnyInstructionKeepsTheOtherFromNoStandardStream) {
+  if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
+  at_places(10,
+            [](Scene& scene, int steps) { return scene.run(steps, Leaves::kToAStandardStream); });
 }
 
 std::string name_of(const testing::TestParamInfo<Call>& call) {
@@ -312,7 +330,6 @@ constexpr Call kReading[] = {Call::kReceives, Call::kReadsDoorbells, Call::kSlee
 constexpr Call kSending[] = {Call::kSends, Call::kSendsForTheFirstTime};
 INSTANTIATE_TEST_SUITE_P(Reader, Stopped, testing::ValuesIn(kReading), name_of);
 INSTANTIATE_TEST_SUITE_P(Sender, Stopped, testing::ValuesIn(kSending), name_of);
-INSTANTIATE_TEST_SUITE_P(A, StoppedReader, testing::ValuesIn(kReading), name_of);
 
 /// In the middle of the copy of its send: it has planned where its record goes (kPlanned of
 /// engine/pipe_claims.h).

@@ -5,8 +5,7 @@
 // Every cursor and counter lies in the memfd, so any process that maps it continues where another
 // stopped.
 //
-// Pipes neither sleep nor wake other processes: the owner of the sockets does, with `must_ring`
-// below.
+// Pipes neither sleep nor wake other processes: the owner of the sockets does (`must_ring` below).
 //
 // Wake-up: a sleeper sets its waiting flag, looks again (want_data() and want_room() do both) and
 // sleeps. The thread that publishes bytes or room afterwards is told to ring, once.
@@ -92,6 +91,7 @@ class CLAN_EXPORT Pipe {
   Done end_sending_shared();  ///< likewise, of a shared end
   /// As end_sending(), and instead of it: the reader finds kLeave behind all bytes.
   Done leave();
+  Done leave_shared();  ///< likewise, of a shared end
   /// True when there is room worth waking up for: as for TCP, a third of what there may be.
   bool writable(PipeRoom room = PipeRoom::kWhole) const;
   /// A call that sends has given up on its lock, which is still taken: the next one would too.

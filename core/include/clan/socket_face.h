@@ -10,9 +10,10 @@
 namespace clan::socket_face {
 
 enum Word : std::uint32_t {
-  kState = 0,     ///< bits of State
-  kSwitchAt,      ///< bytes this end has sent by TCP before the first in the pipe
-  kDoorbells,     ///< bytes this end has sent by TCP since, to wake the other end
+  kState = 0,  ///< bits of State
+  kSwitchAt,   ///< bytes this end has sent by TCP before the first in the pipe
+  /// bytes this end has sent by TCP since, to wake the other end; kDoorbellsClosed: for good
+  kDoorbells,
   kSwallowed,     ///< such bytes this end has read
   kProcess,       ///< pid << 32 | uid, of the process that moved it here
   kCookie,        ///< SO_COOKIE of this end's socket
@@ -22,8 +23,10 @@ enum Word : std::uint32_t {
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< doorbells this end has rung
   kHolders,  ///< processes of this end that have not closed it; one that was killed counts
-  kBells,  ///< how many threads of this end are ringing; kBellsClosed: none may any more; the id of
-           ///< one of them << kRinger, so that whoever waits for it sees whether it lives
+  /// How many threads of this end are ringing, of how many of them nobody can take the doorbell
+  /// back (each kIrrevocable more); kBellsClosed: none may any more; the id of one of them <<
+  /// kRinger, so that whoever waits for it sees whether it lives, and kRingerIrrevocable.
+  kBells,
   /// when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
   /// reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its
   /// memfd of them
@@ -49,8 +52,11 @@ enum State : std::uint64_t {
                   ///< of this end has the lock
 };
 
+constexpr std::uint64_t kDoorbellsClosed = std::uint64_t{1} << 63;
+constexpr std::uint64_t kIrrevocable = 1u << 15;
 constexpr std::uint64_t kBellsClosed = 1u << 30;
-constexpr unsigned kRinger = 32;  ///< a shift
+constexpr std::uint64_t kRingerIrrevocable = std::uint64_t{1} << 31;  ///< the one that is named
+constexpr unsigned kRinger = 32;                                      ///< a shift
 
 /// The name of the memfd, as /proc/<pid>/fd shows it: "/memfd:clan-pipe (deleted)".
 constexpr char kMemfdName[] = "clan-pipe";

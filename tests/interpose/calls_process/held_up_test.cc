@@ -96,7 +96,8 @@ TEST(HeldUp, AWayBackToTcpEndsInAResetSoonWhereThePeerLies) {
       [](int fd, pid_t other) { end_of(fd)->sender.lock = static_cast<std::uint32_t>(other); },
       [](int fd, pid_t other) { end_of(fd)->receiver.lock = static_cast<std::uint32_t>(other); },
       [](int fd, pid_t other) {
-        face_of(fd)->words[kBells] = static_cast<std::uint64_t>(other) << kRinger | 1;
+        face_of(fd)->words[kBells] =
+            static_cast<std::uint64_t>(other) << kRinger | kRingerIrrevocable | kIrrevocable | 1;
       },
   };
   for (const auto& lie : lies) {

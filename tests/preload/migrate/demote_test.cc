@@ -66,7 +66,8 @@ TEST_F(Demote, OfAPeerThatSaysNoMoreThanThatItLeavesHoldsUpNoCall) {
 // The other end can write the word of who rings.
 TEST_F(Demote, OfAPeerThatNamesALivingThreadAsRingingHoldsUpNoCall) {
   using namespace clan::socket_face;
-  const auto other = static_cast<std::uint64_t>(::getppid()) << kRinger | 1;
+  const auto other =
+      static_cast<std::uint64_t>(::getppid()) << kRinger | kRingerIrrevocable | kIrrevocable | 1;
   for (const bool lets_go : {true, false}) {
     TcpPair one;
     one.migrate();

@@ -14,6 +14,8 @@ using socket_face::kBells;
 using socket_face::kDoorbells;
 using socket_face::kSwallowed;
 
+constexpr std::uint64_t kIrrevocably = socket_face::kIrrevocable | socket_face::kRingerIrrevocable;
+
 struct Doorbell : testing::Test {
   Doorbell() { pair.migrate(); }
   TcpPair pair;
@@ -42,7 +44,7 @@ TEST_F(Doorbell, IsNotRungAnyMoreWhenItsGateIsClosed) {
     const Ringing ringing(face, budget);
     EXPECT_TRUE(ringing);
   }
-  EXPECT_TRUE(silence(face));
+  EXPECT_TRUE(silence(pair.socket(0)));
   const Ringing ringing(face, budget);
   EXPECT_FALSE(ringing);
   ring_doorbell(pair.fd(0), pair.socket(0));
@@ -54,11 +56,15 @@ TEST_F(Doorbell, OfAThreadThatWasKilledIsNotWaitedForLong) {
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
   auto& bells = pair.socket(0).mine().words[kBells];
-  bells.store(static_cast<std::uint64_t>(child) << socket_face::kRinger | 1);
+  const std::uint64_t ringer = static_cast<std::uint64_t>(child) << socket_face::kRinger | 1;
+  bells.store(ringer);
   pair.socket(0).inherited = true;
   EXPECT_TRUE(ringer_was_killed(pair.socket(0)));
   EXPECT_TRUE(must_ring(pair.socket(0), Pipe::Done{}));
-  EXPECT_TRUE(silence(pair.socket(0).mine()));
+  EXPECT_TRUE(silence_other_end(pair.socket(1)));
+  EXPECT_EQ(bells.load(), socket_face::kBellsClosed);
+  bells.store(ringer | kIrrevocably);
+  EXPECT_TRUE(silence(pair.socket(0)));
   EXPECT_EQ(bells.load(), socket_face::kBellsClosed);
   pair.socket(0).inherited = false;
 }

@@ -1,17 +1,14 @@
 #include "stream/draining.h"
 
 #include <sys/mman.h>
-#include <sys/ptrace.h>
 #include <sys/uio.h>
-#include <sys/user.h>
-#include <sys/wait.h>
 
 #include <csignal>
-#include <functional>
 #include <memory>
 #include <new>
 #include <vector>
 
+#include "preload/sharer.h"
 #include "preload/tcp_pair.h"
 #include "state/open_file.h"
 #include "stream/doorbell.h"
@@ -23,66 +20,6 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kSwallowed;
-
-/// A child that shares end 1, and stops where the test wants it to.
-class Sharer {
- public:
-  explicit Sharer(const std::function<bool()>& body) : pid_(::fork()) {
-    if (pid_ != 0) return;
-    t_signals.thread = 0;
-    Pipe::after_fork_in_child();
-    ::alarm(60);
-    ::_exit(body() ? 0 : 1);
-  }
-  ~Sharer() { EXPECT_TRUE(ended_) << "not waited for"; }
-  Sharer(const Sharer&) = delete;
-  Sharer& operator=(const Sharer&) = delete;
-
-  /// By a signal of its own.
-  void has_stopped() const {
-    int status = 0;
-    ASSERT_EQ(::waitpid(pid_, &status, WUNTRACED), pid_);
-    ASSERT_TRUE(WIFSTOPPED(status));
-  }
-  /// Traced, it goes to its `nth` recvmsg(), and stands before it or behind it.
-  void goes_to_recvmsg(int nth, bool behind) const {
-    has_stopped();
-    ASSERT_EQ(::ptrace(PTRACE_SETOPTIONS, pid_, nullptr, PTRACE_O_TRACESYSGOOD), 0);
-    for (int stops = 0; stops < 2 * nth - (behind ? 0 : 1);) {
-      int status = 0;
-      ASSERT_EQ(::ptrace(PTRACE_SYSCALL, pid_, nullptr, nullptr), 0);
-      ASSERT_EQ(::waitpid(pid_, &status, 0), pid_);
-      ASSERT_TRUE(WIFSTOPPED(status)) << "it has ended before";
-      user_regs_struct registers{};
-      ASSERT_EQ(::ptrace(PTRACE_GETREGS, pid_, nullptr, &registers), 0);
-      if (registers.orig_rax == SYS_recvmsg) ++stops;
-    }
-  }
-  void goes_on() const { ::kill(pid_, SIGCONT); }
-  void is_let_go() const { ::ptrace(PTRACE_DETACH, pid_, nullptr, nullptr); }
-  void is_killed() {
-    int status = 0;
-    ::kill(pid_, SIGKILL);
-    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-    ended_ = true;
-  }
-  void ends_well() {
-    int status = 0;
-    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-    ended_ = true;
-  }
-
- private:
-  pid_t pid_;
-  bool ended_ = false;
-};
-
-bool trace_me() {
-  if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) return false;
-  ::raise(SIGSTOP);
-  return true;
-}
 
 struct DrainingOfSharers : testing::Test {
   DrainingOfSharers() { begin(pair); }
@@ -141,7 +78,7 @@ TEST_F(DrainingOfSharers, IsTakenOverFromAProcessThatIsStopped) {
 TEST_F(DrainingOfSharers, LeavesToAStoppedProcessNoneOfTheBytesThatItWasAboutToRead) {
   switch_over();
   Sharer sharer([&] { return trace_me() && swallow(); });
-  sharer.goes_to_recvmsg(1, false);
+  sharer.goes_to(SYS_recvmsg, 1, false);
   EXPECT_TRUE(swallow());
   EXPECT_EQ(swallowed(), rung);
   EXPECT_EQ(::send(pair.fd(0), "app", 3, 0), 3);
@@ -155,7 +92,7 @@ TEST_F(DrainingOfSharers, LeavesToAStoppedProcessNoneOfTheBytesThatItWasAboutToR
 TEST_F(DrainingOfSharers, CountsWhatAStoppedProcessHasReadOnce) {
   switch_over();
   Sharer sharer([&] { return trace_me() && swallow(); });
-  sharer.goes_to_recvmsg(1, true);
+  sharer.goes_to(SYS_recvmsg, 1, true);
   EXPECT_LT(swallowed(), rung) << "it has counted before";
   EXPECT_TRUE(swallow());
   EXPECT_EQ(swallowed(), rung);
@@ -168,7 +105,7 @@ TEST_F(DrainingOfSharers, CountsWhatAStoppedProcessHasReadOnce) {
 TEST_F(DrainingOfSharers, CountsWhatAKilledProcessHasReadAndFreesItsPlace) {
   switch_over();
   Sharer sharer([&] { return trace_me() && swallow(); });
-  sharer.goes_to_recvmsg(1, true);
+  sharer.goes_to(SYS_recvmsg, 1, true);
   sharer.is_killed();
   EXPECT_TRUE(swallow());
   EXPECT_EQ(swallowed(), rung);
@@ -181,7 +118,7 @@ TEST_F(DrainingOfSharers, GivesTheBytesToOneProcessWhereverAnotherIsStopped) {
     TcpPair two;
     begin(two);
     Sharer sharer([&] { return trace_me() && two.receive(1) == (behind ? "tcp" : ""); });
-    sharer.goes_to_recvmsg(2, behind);  // the first one copies
+    sharer.goes_to(SYS_recvmsg, 2, behind);  // the first one copies
     EXPECT_EQ(two.receive(1), behind ? "" : "tcp");
     sharer.is_let_go();
     sharer.ends_well();

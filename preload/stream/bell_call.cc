@@ -1,0 +1,146 @@
+#include "stream/bell_call.h"
+
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/clock.h"
+#include "clan/socket_face.h"
+#include "os/sys.h"
+#include "state/open_file.h"
+#include "state/reader.h"
+#include "state/socket.h"
+#include "stream/draining.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kBellsClosed;
+using socket_face::kIrrevocable;
+using socket_face::kRingerIrrevocable;
+
+constexpr std::uint64_t kRingersName = ~std::uint64_t{0} << socket_face::kRinger;
+/// how long a thread that runs is waited for
+constexpr std::uint64_t kForRingersNs = 100'000'000;
+
+constexpr char kByte = 0;
+
+static_assert(sizeof(cmsghdr) == 16 && offsetof(Ringer, kind) == offsetof(Ringer, length) + 8 &&
+              offsetof(cmsghdr, cmsg_len) == 0);
+constexpr std::uint64_t kMeansNothing = IPPROTO_TCP;  ///< any level but SOL_SOCKET
+
+std::uint64_t name_in_bells() {
+  return static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
+}
+
+}  // namespace
+
+BellCall::BellCall(Socket& s) : bells_(s.mine().words[socket_face::kBells]) {
+  Slot& slot = s.open_file();
+  // Of counters that processes share: others see no places of a socket's own.
+  if (&slot != &s.own_slot) place_ = free_place(slot);
+  if (place_ == nullptr) {
+    allowed_ = count_in_bells();
+    return;
+  }
+  place_->kind.store(kMeansNothing, std::memory_order_relaxed);  // relaxed: of this thread
+  begin_reading<FullFence>(place_->owner, place_->length, owner_word(), sizeof(cmsghdr));
+  // relaxed: behind the fence
+  allowed_ = (bells_.load(std::memory_order_relaxed) & kBellsClosed) == 0;
+}
+
+BellCall::~BellCall() {
+  if (place_ != nullptr) {
+    end_reading(place_->owner, place_->length, 0);
+  } else if (allowed_) {
+    count_out_of_bells();
+  }
+}
+
+ssize_t BellCall::send(int fd) {
+  if (place_ == nullptr) return sys::send(fd, &kByte, sizeof kByte, MSG_DONTWAIT | MSG_NOSIGNAL);
+  iovec byte{const_cast<char*>(&kByte), sizeof kByte};
+  msghdr message{};
+  message.msg_iov = &byte;
+  message.msg_iovlen = 1;
+  message.msg_control = &place_->length;
+  message.msg_controllen = sizeof(cmsghdr);
+  const ssize_t sent = sys::call(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  return sent < 0 && errno == EINVAL ? 0 : sent;
+}
+
+Ringer* BellCall::free_place(Slot& slot) const {
+  const std::uint64_t me = owner_word();
+  for (std::uint32_t i = 0; i < 2 * Slot::kRingers; ++i) {
+    Ringer& ringer = slot.ringers[(static_cast<std::uint32_t>(thread_id()) + i) % Slot::kRingers];
+    std::uint64_t before = 0;
+    if (i >= Slot::kRingers) {  // none: perhaps one of a thread that was killed
+      before = ringer.owner.load(std::memory_order_relaxed);  // relaxed: the exchange decides
+      if (condition_of(before) != Condition::kHasDied) continue;
+    }
+    // PAIR preload.reader: sees that nobody rings by it
+    if (ringer.owner.compare_exchange_strong(before, me, std::memory_order_acq_rel)) return &ringer;
+  }
+  return nullptr;
+}
+
+bool BellCall::count_in_bells() {
+  const std::uint64_t me = name_in_bells();
+  std::uint64_t now = bells_.load(std::memory_order_relaxed),
+                next;  // relaxed: the exchange decides
+  do {
+    if ((now & kBellsClosed) != 0) return false;
+    named_before_ = (now & kRingersName) == me;
+    // Of those that are waited for the first is named.
+    names_ = (now & kRingerIrrevocable) == 0 || named_before_;
+    next = now + kIrrevocable;
+    if (names_) next = (next & ~kRingersName) | kRingerIrrevocable | me;
+    // PAIR face.bells: whoever closes the gate sees it
+  } while (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed));
+  return true;
+}
+
+void BellCall::count_out_of_bells() {
+  std::uint64_t now = bells_.load(std::memory_order_relaxed), next;  // relaxed: as above
+  do {
+    next = now - kIrrevocable;
+    if (names_ && (now & kRingersName) == name_in_bells())
+      next &= ~(kRingerIrrevocable | (named_before_ ? 0 : kRingersName));
+    // PAIR face.bells: the doorbell has been sent
+  } while (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed));
+}
+
+bool take_bells_back(Slot& slot) {
+  const std::uint64_t start = monotonic_ns();
+  begin_looking<FullFence>();
+  for (Ringer& ringer : slot.ringers) {
+    for (;;) {
+      const std::uint64_t owner = stop_reading(ringer.owner, ringer.length);
+      if (owner == 0 || condition_of(owner) != Condition::kRuns) break;
+      if (monotonic_ns() - start > kForRingersNs) return false;
+      sched_yield();
+    }
+  }
+  return true;
+}
+
+bool another_is_in_its_call(const Slot& slot) {
+  for (const Ringer& ringer : slot.ringers) {
+    const std::uint64_t owner = ringer.owner.load(std::memory_order_relaxed);  // relaxed: a glance
+    if ((owner & Reader::kReads) != 0 && (owner & ~Reader::kReads) != owner_word() &&
+        condition_of(owner) == Condition::kRuns)
+      return true;
+  }
+  return false;
+}
+
+}  // namespace clan::preload
