@@ -19,6 +19,9 @@
 namespace clan::pipes {
 
 constexpr std::uint64_t kPlanned = 1u << 24;  ///< of a claim's owner
+/// Likewise, of every other plan of a call. An owner that has lost the lock may write one plan more
+/// before it looks: whoever has the lock sees by this that what it reads is of two.
+constexpr std::uint64_t kTurn = 1u << 27;
 
 /// Behind the words of the claim; whoever calls this looks at its lock next.
 template <typename Fence, typename Word>

@@ -78,8 +78,9 @@ void Claiming::plan(const Planned& planned) {
   claim_->jump_at.store(planned.after.jump_at, relaxed);
   claim_->jump_gap.store(planned.after.jump_gap, relaxed);
   claim_->bytes.store(planned.bytes, relaxed);
+  turn_ ^= kTurn;
   mark_claim<shm::AsymmetricFence>(
-      claim_->owner, free_word_ | kPlanned | std::uint64_t{planned.ends} << kEndsShift);
+      claim_->owner, free_word_ | kPlanned | turn_ | std::uint64_t{planned.ends} << kEndsShift);
 }
 
 void Claiming::unplan() { unmark_claim(claim_->owner, free_word_); }
@@ -88,10 +89,10 @@ void Claiming::unplan() { unmark_claim(claim_->owner, free_word_); }
 
 using namespace pipes;
 
-bool Pipe::Shared::claims_in_force(Pipe& pipe) {
+bool Pipe::Shared::claims_in_force(Pipe& pipe, const TakeableLock* lock) {
   auto& end = pipe.page_->ends[pipe.end_];
   if (end.sender.claimed.load(std::memory_order_relaxed) == 0) return false;  // relaxed: as above
-  if (!finish_published(pipe)) return true;
+  if (!finish_published(pipe, lock)) return true;
   bool any = false;
   for (auto& claim : end.claims) {
     // PAIR pipe.claim: sees that it writes there no more, if it is free
@@ -115,7 +116,8 @@ bool Pipe::Shared::claims_hold_up(const Pipe& pipe) {
   });
 }
 
-bool Pipe::Shared::finish_published(Pipe& pipe) {
+bool Pipe::Shared::finish_published(Pipe& pipe, const TakeableLock* lock) {
+  const auto is_ours = [lock] { return lock == nullptr || lock->is_ours(); };
   auto& end = pipe.page_->ends[pipe.end_];
   const PipeRing ring{pipe.lines_};
   for (;;) {
@@ -129,10 +131,12 @@ bool Pipe::Shared::finish_published(Pipe& pipe) {
     for (const auto& claim : end.claims) {
       Planned planned;
       if (!read_claim(claim, &planned) || planned.from != tail) continue;
-      if (hops ? planned.position != tail && ring.index(planned.position) == to
-               : planned.position == tail)
-        raise_cursors(end.sender, planned);
+      const bool is_it = hops ? planned.position != tail && ring.index(planned.position) == to
+                              : planned.position == tail;
+      // What one has read that has lost the lock may be of several plans.
+      if (is_it && is_ours()) raise_cursors(end.sender, planned);
     }
+    if (!is_ours()) return true;  // another one does it
     // Its owner gives up the plan when it has moved them itself.
     if (end.sender.tail.load(std::memory_order_relaxed) == tail) {
       pipe.broke("a record that nobody has sent");

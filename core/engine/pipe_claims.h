@@ -5,7 +5,7 @@
 // done, or finds that the lock has been taken. Its words are:
 //
 //   owner     0: free | thread | kPlanned: the others hold | what its record ends << kEndsShift |
-//             pid namespace << 32
+//             kTurn | pid namespace << 32
 //   from      the tail at which its record is to be published
 //   position  where its record goes, up to `tail`, whose line gets the terminator
 //   ...       the cursors when the record has been published
@@ -90,6 +90,7 @@ class Claiming {
 
  private:
   std::uint64_t free_word_;
+  std::uint64_t turn_ = 0;
   PipePage::Claim* claim_ = nullptr;
   std::uint32_t number_ = 0;
 };

@@ -243,7 +243,7 @@ bool Pipe::Shared::may_send(Pipe& pipe, const TakeableLock& lock, Done* done) {
   auto& sender = pipe.page_->ends[pipe.end_].sender;
   if ((done->err = lock.err()) != 0) return false;
   sender.bound.store(0, std::memory_order_relaxed);  // relaxed: under the lock, harmless late
-  (void)claims_in_force(pipe);
+  (void)claims_in_force(pipe, &lock);
   const bool ended = sender.ended.load(std::memory_order_relaxed) != 0;
   done->err = pipe.broken() ? EPROTO : ended ? EPIPE : 0;
   return done->err == 0;
@@ -264,7 +264,7 @@ Pipe::Shared::Plan Pipe::Shared::send_record(Pipe& pipe, Send& call, Cursor& cur
   }
   call.claim.unplan();
   if (plan == Plan::kTaken && pipe.broken()) *err = EPROTO;
-  if (plan == Plan::kAgain && !finish_published(pipe)) *err = EPROTO;
+  if (plan == Plan::kAgain && !finish_published(pipe, &call.lock)) *err = EPROTO;
   return plan;
 }
 

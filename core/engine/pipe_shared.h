@@ -29,12 +29,13 @@ struct Pipe::Shared {
 
   /// Threads that were stopped hold lines of the ring, or one of them has ended it. Behind it, what
   /// one of them has published is accounted for, and claims of dead ones are free.
-  static bool claims_in_force(Pipe& pipe);
+  /// `lock`: the caller's, if it may be taken from it.
+  static bool claims_in_force(Pipe& pipe, const TakeableLock* lock = nullptr);
   /// A call has been told that there is no room for that. Without the lock.
   static bool claims_hold_up(const Pipe& pipe);
   /// In the place of a thread that was stopped or killed between publishing a record and moving the
   /// cursors. False: the pipe is broken.
-  static bool finish_published(Pipe& pipe);
+  static bool finish_published(Pipe& pipe, const TakeableLock* lock);
 };
 
 }  // namespace clan

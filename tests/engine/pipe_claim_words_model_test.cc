@@ -32,6 +32,9 @@ struct Options {
   bool finishes = true;      ///< in the place of one that has published and not raised the tail
   bool looks_early = false;  ///< at the line at the tail, before it looks at claims
   bool marks_first = false;  ///< and writes the rest of its claim then
+  bool sends_two = false;    ///< the first of them, without letting go of the lock
+  bool turns = true;         ///< the mark of every other plan
+  bool looks_again = true;   ///< at its lock, before it finishes what another one has published
 };
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -42,9 +45,9 @@ using Word = ModelAtomic<std::uint64_t>;
 
 template <typename Fence>
 struct Ring {
-  static constexpr std::uint64_t kLines = 10, kRecord = 2, kHop = 1u << 8;
+  static constexpr std::uint64_t kLines = 13, kRecord = 2, kHop = 1u << 8, kSecond = 4;
   struct Claim {
-    Word owner, place;  ///< from | position << 8
+    Word owner, place, end;  ///< from | position << 8; the tail behind it
   };
   Model m;
   Word lock = m.word<std::uint64_t>("lock");
@@ -56,9 +59,13 @@ struct Ring {
   bool is_ours(std::uint64_t me) const { return lock.load(kRelaxed) == me; }
 
   // The place of a claim that is to be believed; 0: there is none.
-  std::uint64_t place_of(const Claim& claim) const {
+  std::uint64_t place_of(const Claim& claim, std::uint64_t* end) const {
     std::uint64_t place = 0;
-    return read_marked(claim.owner, [&] { place = claim.place.load(kRelaxed); }) != 0 ? place : 0;
+    const std::uint64_t owner = read_marked(claim.owner, [&] {
+      place = claim.place.load(kRelaxed);
+      *end = claim.end.load(kRelaxed);
+    });
+    return owner != 0 ? place : 0;
   }
   static std::uint64_t place(std::uint64_t from, std::uint64_t position) {
     return 1u << 16 | from | position << 8;
@@ -67,40 +74,43 @@ struct Ring {
   static std::uint64_t position(std::uint64_t place) { return place >> 8 & 0xff; }
 
   // Somebody has published at `at`, and the tail is there.
-  void finish_published(std::uint64_t at, std::uint64_t head) const {
+  void finish_published(std::uint64_t at, std::uint64_t head, std::uint64_t me) const {
     for (std::uint32_t i = 0; i < options.senders; ++i) {
-      const std::uint64_t theirs = place_of(claims[i]);
+      std::uint64_t end = 0;
+      const std::uint64_t theirs = place_of(claims[i], &end);
       const std::uint64_t to = (head & kHop) != 0 ? head & 0xff : at;
-      if (theirs != 0 && from(theirs) == at && position(theirs) == to) raise(tail, to + kRecord);
+      if (theirs == 0 || from(theirs) != at || position(theirs) != to) continue;
+      if (!options.looks_again || is_ours(me)) raise(tail, end);
     }
   }
 
   std::uint64_t plan(std::uint32_t number, std::uint64_t at) const {
     std::uint64_t to = at;
     for (std::uint32_t i = 0; i < options.senders && options.passes_claims; ++i) {
-      const std::uint64_t theirs = i == number ? 0 : place_of(claims[i]);
-      if (theirs == 0) continue;
-      const std::uint64_t end = position(theirs) + kRecord;
-      if (from(theirs) == at && end >= to) to = end + 1;
+      std::uint64_t end = 0;
+      const std::uint64_t theirs = i == number ? 0 : place_of(claims[i], &end);
+      if (theirs == 0 || end < to) continue;
+      // Of an earlier tail: its lines, where the record comes to them.
+      if (from(theirs) == at || position(theirs) <= to + kRecord) to = end + 1;
     }
     return to;
   }
 
   // Nobody has published at the tail.
-  void expect_none(std::uint64_t at, std::uint64_t me) const {
+  void expect_none(std::uint64_t at, std::uint64_t me, std::uint64_t key) const {
     if (const std::uint64_t head = line[at].load(kAcquire); head != 0) {
-      if (options.finishes && is_ours(me)) finish_published(at, head);
-      model_restart(0);
+      if (options.finishes && is_ours(me)) finish_published(at, head, me);
+      model_restart(key);
     }
-    if (tail.load(kRelaxed) != at) model_restart(0);
+    if (tail.load(kRelaxed) != at) model_restart(key);
   }
 
-  bool publish(std::uint64_t at, std::uint64_t to, std::uint64_t me) const {
-    line[to + 1].store(me, kRelaxed);
+  bool publish(std::uint64_t at, std::uint64_t to, std::uint64_t what) const {
+    line[to + 1].store(what, kRelaxed);
     line[to + kRecord].store(0, kRelease);
-    std::uint64_t head = me;
+    std::uint64_t head = what;
     if (to != at) {
-      line[to].store(me, kRelease);
+      line[to].store(what, kRelease);
       head = kHop | to;
     }
     if (options.swaps) return publish_first(line[at], head);
@@ -109,26 +119,38 @@ struct Ring {
     return none;
   }
 
-  void send(std::uint32_t number) const {
+  // False: another one has published there, or has the lock.
+  bool send_record(const Claim& mine, std::uint32_t number, std::uint64_t what,
+                   std::uint64_t turn) const {
+    const std::uint64_t me = 0x10 + number, key = (what & kSecond) != 0 ? what : 0;
+    const std::uint64_t at = tail.load(kRelaxed);
+    Fence::even();
+    if (options.looks_early) expect_none(at, me, key);
+    const std::uint64_t to = plan(number, at);
+    if (!options.looks_early) expect_none(at, me, key);
+    if (to + kRecord >= kLines) model_restart(key);  // no room beside those that are stopped
+    const std::uint64_t marked = kPlanned | me | (options.turns ? turn : 0);
+    if (options.marks_first) mark_claim<Fence>(mine.owner, marked);
+    mine.place.store(place(at, to), kRelaxed);
+    mine.end.store(to + kRecord, kRelaxed);
+    if (!options.marks_first) mark_claim<Fence>(mine.owner, marked);
+    const bool goes_on = !options.looks_at_its_lock || is_ours(me);
+    const bool sent = goes_on && publish(at, to, what);
+    if (sent) raise(tail, to + kRecord);
+    unmark_claim(mine.owner, me);
+    return sent;
+  }
+
+  // `key`: which record comes first; 0: the first.
+  void send(std::uint32_t number, std::uint64_t key) const {
     const std::uint64_t me = 0x10 + number;
     const Claim& mine = claims[number];
     std::uint64_t owner = lock.load(kRelaxed);
-    if (!lock.compare_exchange_strong(owner, me, kAcquire, kRelaxed)) model_restart(0);
-    const std::uint64_t at = tail.load(kRelaxed);
-    Fence::even();
-    if (options.looks_early) expect_none(at, me);
-    const std::uint64_t to = plan(number, at);
-    if (!options.looks_early) expect_none(at, me);
-    if (to + kRecord >= kLines) model_restart(0);  // no room beside those that are stopped
-    if (options.marks_first) mark_claim<Fence>(mine.owner, kPlanned | me);
-    mine.place.store(place(at, to), kRelaxed);
-    if (!options.marks_first) mark_claim<Fence>(mine.owner, kPlanned | me);
-    const bool goes_on = !options.looks_at_its_lock || is_ours(me);
-    if (!goes_on || !publish(at, to, me)) {
-      unmark_claim(mine.owner, me);
-      model_restart(0);
-    }
-    raise(tail, to + kRecord);
+    if (!lock.compare_exchange_strong(owner, me, kAcquire, kRelaxed)) model_restart(key);
+    if (key == 0 && !send_record(mine, number, me, 0)) model_restart(0);
+    const std::uint64_t turn = key == 0 ? kTurn : 0;  // a call begins with the same
+    if (number == 0 && options.sends_two && !send_record(mine, number, me | kSecond, turn))
+      model_restart(me | kSecond);
     unmark_claim(mine.owner, 0);
     std::uint64_t still = me;
     lock.compare_exchange_strong(still, 0, kRelease, kRelaxed);
@@ -145,7 +167,9 @@ struct Ring {
       if ((found & bit) != 0) return "a record comes twice";
       found |= bit;
     }
-    if (found != (std::uint64_t{1} << options.senders) - 1) return "a record is missing";
+    std::uint64_t all = (std::uint64_t{1} << options.senders) - 1;
+    if (options.sends_two) all |= std::uint64_t{1} << kSecond;
+    if (found != all) return "a record is missing";
     return end.value(tail) == at ? "" : "the tail is not behind the last record";
   }
 
@@ -156,9 +180,10 @@ struct Ring {
     for (std::uint32_t i = 0; i < o.senders; ++i) {
       claims[i].owner = m.word<std::uint64_t>("owner " + std::to_string(i));
       claims[i].place = m.word<std::uint64_t>("place " + std::to_string(i));
+      claims[i].end = m.word<std::uint64_t>("end " + std::to_string(i));
     }
     for (std::uint32_t i = 0; i < o.senders; ++i)
-      m.thread("sender " + std::to_string(i), [this, i](std::uint64_t) { send(i); });
+      m.thread("sender " + std::to_string(i), [this, i](std::uint64_t key) { send(i, key); });
     m.at_end([this](const Model::End& end) { return read(end); });
     return m.run();
   }
@@ -173,6 +198,16 @@ TEST(PipeClaimWords, LetEachOfTwoThatTakeTheLockFromEachOtherSendItsRecordOnce) 
   expect_safe(ring());
 }
 
+TEST(PipeClaimWords, LetAThreadPlanTwiceWhereAnotherOneFinishesInItsPlace) {
+  expect_safe(ring({.sends_two = true}));
+}
+
+TEST(PipeClaimWords, WouldBelieveTwoPlansAsOneWithoutAMarkOfEveryOther) {
+  expect_caught(ring({.sends_two = true, .turns = false}));
+}
+TEST(PipeClaimWords, WouldBelieveTwoCallsAsOneWithoutALookAtItsLockBehindThat) {
+  expect_caught(ring({.sends_two = true, .looks_again = false}));
+}
 TEST(PipeClaimWords, WouldLoseARecordWithoutFences) { expect_caught(ring<Unfenced>()); }
 TEST(PipeClaimWords, WouldLoseARecordWithoutALookAtTheLock) {
   expect_caught(ring({.looks_at_its_lock = false}));
