@@ -1,6 +1,8 @@
 // What nic/wakeup.h publishes: threads that race through it with plain data. ThreadSanitizer says
 // which order is missing; what the model of wakeup_model_test.cc sees is only whether a wake-up is
 // lost on a machine with store buffers. order_mutants.py weakens each order for both.
+#include "nic/wakeup.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -8,10 +10,11 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "nic/wakeup.h"
 #include "shm/nic_memory.h"
+#include "support/hand_over.h"
 
 namespace clan::nic {
 namespace {
@@ -150,6 +153,68 @@ TEST(WakeupRace, WhatComesBeforeArmingAgainIsSeenByItsClaim) {
           return false;
         EXPECT_EQ(data, round);
         return true;
+      });
+}
+
+/// A word of an event queue that orders nothing: a race, unless the levels above it do.
+struct PlainWord {
+  std::uint64_t fetch_or(std::uint64_t bits, std::memory_order) {
+    return std::exchange(value, value | bits);
+  }
+  std::uint64_t fetch_and(std::uint64_t bits, std::memory_order) {
+    return std::exchange(value, value & bits);
+  }
+  std::uint64_t exchange(std::uint64_t bits, std::memory_order) {
+    return std::exchange(value, bits);
+  }
+  std::uint64_t load(std::memory_order) const { return value; }
+  std::uint64_t value = 0;
+};
+
+/// One word of each level.
+template <typename Mid>
+struct SmallQueue {
+  template <typename Word>
+  struct Level {
+    Word& operator[](std::uint32_t) { return word; }
+    Word word{};
+  };
+  std::atomic<std::uint64_t> root{0};
+  std::atomic<std::uint32_t> sleeping{shm::kAwake};
+  Level<Mid> mid;
+  Level<PlainWord> leaf;
+};
+
+template <typename Mid>
+void hand_an_event_over(SmallQueue<Mid>& queue) {
+  std::uint32_t how = shm::kAwake, cursor = 0, base = 0;
+  test::hand_over([&] { EXPECT_FALSE(post_event_bit(queue, 3, &how)); },
+                  [&] { EXPECT_EQ(take_events(queue, &cursor, &base), 1u << 3); });
+}
+
+TEST(WakeupRace, ALeafComesWithItsMidWord) {
+  SmallQueue<std::atomic<std::uint64_t>> queue;
+  queue.root = 1;  // and so nothing is stored there
+  hand_an_event_over(queue);
+}
+
+TEST(WakeupRace, AMidWordComesWithTheRoot) {
+  SmallQueue<PlainWord> queue;
+  hand_an_event_over(queue);
+}
+
+TEST(WakeupRace, WhatIsPostedIsSeenByOneThatIsAboutToSleep) {
+  auto queue = std::make_unique<shm::EventQueueMemory>();
+  std::uint64_t data = 0;
+  test::hand_over(
+      [&] {
+        std::uint32_t how;
+        data = 7;
+        EXPECT_FALSE(post_event_bit(*queue, 3, &how));
+      },
+      [&] {
+        EXPECT_FALSE(prepare_sleep(*queue, shm::kSleepsOnFutex));
+        EXPECT_EQ(data, 7u);
       });
 }
 

@@ -37,7 +37,8 @@ CALL_WITH_ORDER = re.compile(r"look\(std::memory_order")
 REACH = 5  # lines above an operation in which its comment may stand, as in tree/rules.py
 NO_FUNCTION = {"if", "for", "while", "switch"}
 
-# What is added behind `#pragma once`. -1: the header as it is.
+# What each mutated source includes. -1: the sources as they are.
+CHOICE_HEADER = "clan_mutant.h"
 CHOICE = """#pragma once
 #include <atomic>
 #include <cstdlib>
@@ -64,16 +65,21 @@ class Program:
 
 @dataclass
 class Target:
+    """Sources that stand for the same one are tried together: its programs are made once."""
     include: str  # the directory by which it is included
-    programs: list
+    programs: list  # what is quick, and notices most, first
 
 
 MODELS = ("TripwireWakeup.Is*:EventQueueWakeup.IsNeverLostWithOne*:"
           "EventQueueWakeup.IsNeverLostWithTwo*:EventQueueWakeup.IsNeverLostWithEvents*")
-RDMA_RING = [Program("nic/rdma_ring_test.cc", "RdmaRing.PublishesWhatIsInTheBuffersOfItsRequests")]
-MPI_CHANNEL = [Program("mpi/channel_test.cc", "Channel.CarriesAStreamBetweenTwoThreads")]
+RDMA_RING = Target("core", [
+    Program("nic/rdma_ring_test.cc", "RdmaRing.PublishesWhatIsInTheBuffersOfItsRequests"),
+    Program("nic/rdma_ring_order_test.cc", "*"),
+])
+MPI_CHANNEL = Target(".", [Program("mpi/channel_test.cc",
+                                   "Channel.CarriesAStreamBetweenTwoThreads")])
 CONFIG = ("preload/os/test_settings.cc", "core/base/log.cc")
-SOCKET = [Program("preload/state/socket_race_test.cc", "*")]
+SOCKET = Target("preload", [Program("preload/state/socket_race_test.cc", "*")])
 TARGETS = {
     "preload/wait/epoll_set.h": Target("preload", [
         Program("preload/wait/epoll_set_race_test.cc", "*",
@@ -81,8 +87,8 @@ TARGETS = {
     ]),
     "preload/os/rings.h": Target("preload", [Program("preload/os/rings_race_test.cc", "*")]),
     "preload/state/face.h": Target("preload", [Program("preload/state/face_race_test.cc", "*")]),
-    "preload/state/socket_identity.h": Target("preload", SOCKET),
-    "preload/state/socket.h": Target("preload", SOCKET),
+    "preload/state/socket_identity.h": SOCKET,
+    "preload/state/socket.h": SOCKET,
     "preload/share/slot_table.cc": Target("preload", [
         Program("preload/share/slot_table_race_test.cc", "*",
                 beside=(*CONFIG, "preload/os/config.cc", "preload/os/proc.cc",
@@ -119,22 +125,26 @@ TARGETS = {
                 beside=("libfabric-provider/address.cc",)),
     ]),
     "core/nic/wakeup.h": Target("core", [
-        Program("nic/wakeup_model_test.cc", MODELS, threads=False),
         Program("nic/wakeup_test.cc", "*"),
+        Program("nic/wakeup_model_test.cc", MODELS, threads=False),
     ]),
     "core/engine/pipe_waiting.h": Target("core", [
         Program("engine/pipe_waiting_model_test.cc", "PipeWakeup.Is*", threads=False),
         Program("engine/pipe_waiting_test.cc", "PipeWaiting.TheCursors*"),
     ]),
     "core/engine/queue_consumers.h": Target("core", [
+        Program("engine/queue_consumers_test.cc", "*"),
         Program("engine/queue_consumers_model_test.cc", "QueueConsumers.*", threads=False),
     ]),
-    "core/nic/rdma_ring_driver.h": Target("core", RDMA_RING),
-    "core/nic/rdma_ring_app.h": Target("core", RDMA_RING),
+    "core/nic/rdma_ring_driver.h": RDMA_RING,
+    "core/nic/rdma_ring_app.h": RDMA_RING,
     "core/shm/ring.h": Target("core", [Program("shm/ring_test.cc", "RingRace.*SmallRing")]),
-    "plugins/mpi/channel_sender.h": Target(".", MPI_CHANNEL),
-    "plugins/mpi/channel_receiver.h": Target(".", MPI_CHANNEL),
-    "plugins/mpi/grant.h": Target(".", [Program("mpi/grant_test.cc", "*", threads=False)]),
+    "plugins/mpi/channel_sender.h": MPI_CHANNEL,
+    "plugins/mpi/channel_receiver.h": MPI_CHANNEL,
+    "plugins/mpi/grant.h": Target(".", [
+        Program("mpi/grant_order_test.cc", "*"),
+        Program("mpi/grant_test.cc", "*", threads=False),
+    ]),
     "libfabric-provider/wait_words.h": Target("libfabric-provider", [
         Program("libfabric/wait_words_model_test.cc", "WaitWords.*", threads=False),
         Program("libfabric/wait_words_test.cc", "WaitWords.*"),
@@ -170,8 +180,10 @@ def pairs_at(lines, number):
 
 
 class Mutants:
-    def __init__(self, text):
-        self.names, self.tags = [], []
+    """The mutants of a source have the numbers from `first` on."""
+
+    def __init__(self, text, first=0):
+        self.names, self.tags, self.first = [], [], first
         out, function, operation = [], "", ""
         lines = text.splitlines()
         for number, line in enumerate(lines):
@@ -187,15 +199,14 @@ class Mutants:
             code = ORDER.sub(lambda m: self.order(f"{function} {operation}", m), code)
             code = FENCE.sub(lambda m: self.fence(function, m), code)
             out.append(code + slashes + comment)
-        header = "#pragma once" in out
-        self.text = "\n".join(out if header else [CHOICE.partition("\n")[2], *out, ""])
-        self.text = self.text.replace("#pragma once\n", CHOICE, 1)
+        at = out.index("#pragma once") + 1 if "#pragma once" in out else 0
+        self.text = "\n".join([*out[:at], f'#include "{CHOICE_HEADER}"', *out[at:], ""])
 
     def name(self, name):
         same = sum(1 for known in self.names if known.split(" #")[0] == name)
         self.names.append(f"{name} #{same + 1}" if same else name)
         self.tags.append(self.near)
-        return len(self.names) - 1
+        return self.first + len(self.names) - 1
 
     def order(self, place, match):
         number = self.name(f"{place} {match.group(1)}")
@@ -206,16 +217,15 @@ class Mutants:
         return f"if (clan_mutant::chosen != {number}) {match.group(0)}"
 
 
-def compile_program(options, directory, program, include, beside, copy):
+def compile_program(options, directory, program, include, copies):
     made = directory / Path(program.source).stem
     flags = ["-fsanitize=thread", "-Wno-tsan"] if program.threads else []
     # Without functions that no test calls, and so without what these need.
     flags += ["-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"]
     includes = [directory, ROOT / include, ROOT / "core", ROOT / "core/include", ROOT / "tests",
-                ROOT, beside]
+                ROOT, *{source.parent for source in copies}]
     sources = [ROOT / source for source in program.beside]
-    if copy.suffix == ".cc":
-        sources.append(copy)
+    sources += [copy for copy in copies.values() if copy.suffix == ".cc"]
     subprocess.run([options.cxx, "-std=c++20", "-O1", "-g1", *flags, *(f"-I{i}" for i in includes),
                     ROOT / "tests" / program.source, ROOT / "tests/support/interleaving.cc",
                     *sources, "-o", made, "-lgtest", "-lgtest_main", "-lpthread"], check=True)
@@ -241,40 +251,59 @@ def first_red(program, number, test_filter):
     return "a test that does not begin"
 
 
-def try_header(options, header):
-    """(mutants tried, those noticed, what is wrong)"""
-    target, unnoticed = TARGETS[header], UNNOTICED.get(header, {})
-    mutants = Mutants((ROOT / header).read_text())
-    tried = noticed = 0
-    wrong = []
-    with tempfile.TemporaryDirectory(prefix="clan-mutants-") as name:
-        directory = Path(name)
-        copy = directory / (Path(header).relative_to(target.include))
+def programs_of(options, target, mutants, directory):
+    """[(program, filter)], made with copies of the sources that know their mutants"""
+    (directory / CHOICE_HEADER).write_text(CHOICE)
+    copies = {}
+    for source, of_source in mutants.items():
+        copy = copies[ROOT / source] = directory / Path(source).relative_to(target.include)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(mutants.text)
-        beside = (ROOT / header).parent
-        programs = [(compile_program(options, directory, program, target.include, beside,
-                                     copy),
-                     program.tests)
-                    for program in target.programs
-                    if not (program.threads and options.without_threads)]
-        for program, test_filter in programs:
-            if red := first_red(program, -1, test_filter):
-                return 0, 0, [f"{header}: without a mutant, {red} fails"]
-        for number, mutant in enumerate(mutants.names):
-            if not re.search(options.only, mutant):
-                continue
-            tried += 1
-            red = next(filter(None, (first_red(*program[:1], number, program[1])
-                                     for program in programs)), "")
-            noticed += bool(red)
-            why = f"no test notices ({unnoticed.get(mutant, 'why is not known')})"
-            print(f"{mutant}: {red or why}", flush=True)
-            if not red and mutant not in unnoticed and not options.without_threads:
-                wrong.append(f"{mutant}: no test notices, and unnoticed.py does not say why")
-            if red and mutant in unnoticed:
-                wrong.append(f"{mutant}: {red} notices it: take it out of unnoticed.py")
+        copy.write_text(of_source.text)
+    return [(compile_program(options, directory, program, target.include, copies), program.tests)
+            for program in target.programs if not (program.threads and options.without_threads)]
+
+
+def try_source(options, source, mutants, programs):
+    """(mutants tried, those noticed, what is wrong)"""
+    unnoticed = UNNOTICED.get(source, {})
+    tried = noticed = 0
+    wrong = [f"{source}: unnoticed.py has {name}, which is no mutant"
+             for name in unnoticed if name not in mutants.names]
+    for number, mutant in enumerate(mutants.names, mutants.first):
+        if not re.search(options.only, mutant):
+            continue
+        tried += 1
+        red = next(filter(None, (first_red(program, number, tests)
+                                 for program, tests in programs)), "")
+        noticed += bool(red)
+        why = f"no test notices ({unnoticed.get(mutant, 'why is not known')})"
+        print(f"{mutant}: {red or why}", flush=True)
+        if not red and mutant not in unnoticed and not options.without_threads:
+            wrong.append(f"{mutant}: no test notices, and unnoticed.py does not say why")
+        if red and mutant in unnoticed:
+            wrong.append(f"{mutant}: {red} notices it: take it out of unnoticed.py")
     return tried, noticed, wrong
+
+
+def try_together(options, target, sources):
+    """Whether something is wrong with these, which have the same programs."""
+    mutants, first, failed = {}, 0, False
+    for source in sources:
+        mutants[source] = Mutants((ROOT / source).read_text(), first)
+        first += len(mutants[source].names)
+    with tempfile.TemporaryDirectory(prefix="clan-mutants-") as name:
+        programs = programs_of(options, target, mutants, Path(name))
+        for program, tests in programs:
+            if red := first_red(program, -1, tests):
+                print(f"{', '.join(sources)}: without a mutant, {red} fails")
+                return True
+        for source in sources:
+            print(f"{source}:")
+            tried, noticed, wrong = try_source(options, source, mutants[source], programs)
+            print(f"{noticed} of {tried} orders and fences are noticed when they are missing")
+            print("\n".join(wrong), end="\n" if wrong else "")
+            failed |= bool(wrong)
+    return failed
 
 
 def main():
@@ -284,14 +313,12 @@ def main():
     parser.add_argument("--only", default="", metavar="REGEX", help="mutants with such names")
     parser.add_argument("--without-threads", action="store_true", help="the model alone")
     options = parser.parse_args()
-    failed = False
-    for header in options.of.split(","):
-        print(f"{header}:")
-        tried, noticed, wrong = try_header(options, header)
-        print(f"{noticed} of {tried} orders and fences are noticed when they are missing")
-        print("\n".join(wrong), end="\n" if wrong else "")
-        failed |= bool(wrong)
-    return 1 if failed else 0
+    together = {}
+    for source in options.of.split(","):
+        together.setdefault(id(TARGETS[source]), []).append(source)
+    # A list, not any(): each is tried.
+    failed = [try_together(options, TARGETS[sources[0]], sources) for sources in together.values()]
+    return 1 if any(failed) else 0
 
 
 if __name__ == "__main__":

@@ -5,19 +5,15 @@ RMW = "on x86 a read-modify-write is a full fence, and the model has no other ma
 LOAD = "on x86 all loads are alike, and the data come by another pair"
 WAKEUP = {
     "post_event_bit q.mid.load seq_cst": LOAD,
-    "post_event_bit q.mid.fetch_or seq_cst": RMW,
     "post_event_bit q.root.load seq_cst": LOAD,
-    "post_event_bit q.root.fetch_or seq_cst": RMW,
     "post_event_bit q.sleeping.load seq_cst": LOAD,
     "post_event_bit q.sleeping.exchange seq_cst": RMW,
-    "take_events q.root.load seq_cst": LOAD,
     "take_events q.root.fetch_and seq_cst": RMW,
     "take_events q.mid.load seq_cst": LOAD,
     "take_events q.root.fetch_and seq_cst #2": RMW,
     "take_events q.mid.load seq_cst #2": LOAD,
     "take_events q.root.fetch_or seq_cst": RMW,
-    "take_events q.mid.fetch_and seq_cst": RMW,
-    "prepare_sleep q.root.load seq_cst": LOAD,
+    "take_events q.mid.fetch_and seq_cst": "the load before it sees the leaf as well; and as above",
 }
 
 BY_FENCE = "the compare-and-swap before it is a full fence on x86, the model's only machine"
@@ -36,18 +32,15 @@ WAIT_WORDS = {
 }
 
 QUEUE_CONSUMERS = {
-    "prepare_consumer pending.load seq_cst": LOAD,
-    "prepare_on_futex fd.load seq_cst": LOAD,
     "each_lane queue.sleeping.load seq_cst": LOAD,
     "each_lane queue.sleeping.exchange seq_cst": RMW,
-    "hand_on_events pending.fetch_or seq_cst": RMW,
 }
 
 OPEN_FILE = {
-    "try_close_over counter.compare_exchange_strong acq_rel":
-        "calls that are counted then step back: they have done nothing that would be seen",
     "UnderWay pinned.store seq_cst":
         "a store that is late behind the load after it; there is no model of who holds a file",
+    "try_close_over counter.compare_exchange_strong acq_rel":
+        "calls that are counted then step back: they have done nothing that would be seen",
 }
 
 NO_FENCE = "on x86 loads come in their order, and ThreadSanitizer knows no fences"
@@ -75,9 +68,9 @@ SLOT_TABLE = {
     "find_here table.entries.load acquire": ONE_TABLE,
     "is_passable table.entries.load acquire": ONE_TABLE,
     "take e.slot.held.load seq_cst": LIVES,
+    "take e.slot.held.compare_exchange_strong seq_cst": LIVES,
     "take e.slot.sends.load seq_cst": LIVES,
     "take e.slot.receives.load seq_cst": LIVES,
-    "take e.slot.held.compare_exchange_strong seq_cst": LIVES,
     "take_table .entries.load acquire": OTHER,
     "take_table .entries.store release": OTHER,
     "new_entry .cookie.store seq_cst": "nothing is read that comes with it",
@@ -94,42 +87,15 @@ SHARED_TABLE = {
     "Locked l.used.load acquire": "the generation has shown it",
 }
 
-SLOTS = "slots are atomics: one that is overwritten too early shows on weaker machines alone"
-DEKKER = "a store that is late behind the load after it; the rings have no model of store buffers"
 READER = {
     "end_reading owner.store release": "on x86 stores are seen in their order",
     "begin_looking even fence": RMW,
     "stop_reading owner.load acquire": LOAD,
 }
-RDMA_RING_DRIVER = {
-    "take request_head.store release": SLOTS,
-    "look completion_head.load acquire": SLOTS,
-    "go_idle idle_epoch.store seq_cst": DEKKER,
-    "go_idle request_tail.load seq_cst": DEKKER,
-    "leave_idle idle_epoch.store release": "late news cost a doorbell",
-    "publish_state state.store release": "nothing is read that comes with it",
-}
-RDMA_RING_APP = {
-    "room_for request_head.load acquire": SLOTS,
-    "reap completion_head.store release": SLOTS,
-    "room_for completion_head.load acquire": SLOTS,
-    "publish idle_epoch.load seq_cst": DEKKER,
-    "state state.load acquire": "nothing is read that comes with it",
-}
 CHANNEL = {
     "attach view.control->consumed.load acquire": "the owner before has been another process",
     "announce .head.store release": "a hint for caches: no line is believed by it",
 }
-GRANT = {
-    "change_owner owner.compare_exchange_strong seq_cst": RMW,
-    "has_taken table.owner.load seq_cst": LOAD,
-    "find_granted_at owner.load seq_cst": LOAD,
-    "find_granted_at owner.load seq_cst #2": LOAD,
-    "ask_for_channel table.closed.load seq_cst": LOAD,
-    "ask_for_channel table.closed.load seq_cst #2": LOAD,
-    "refuse_rank table.closed.store seq_cst": "the exchanges behind it drain the store buffer",
-}
-
 UNNOTICED = {
     "core/engine/pipe_claim_words.h": PIPE_CLAIM_WORDS,
     "preload/os/config.cc": CONFIG,
@@ -141,10 +107,7 @@ UNNOTICED = {
     "core/nic/wakeup.h": WAKEUP,
     "core/engine/pipe_waiting.h": PIPE_WAITING,
     "core/engine/queue_consumers.h": QUEUE_CONSUMERS,
-    "core/nic/rdma_ring_driver.h": RDMA_RING_DRIVER,
-    "core/nic/rdma_ring_app.h": RDMA_RING_APP,
     "plugins/mpi/channel_sender.h": CHANNEL,
-    "plugins/mpi/grant.h": GRANT,
     "libfabric-provider/wait_words.h": WAIT_WORDS,
     "preload/state/open_file.h": OPEN_FILE,
     "preload/state/reader.h": READER,
