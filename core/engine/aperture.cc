@@ -1,6 +1,7 @@
 // Apertures, remote apertures and CLAN memory: the public face of nic/.
 #include "clan/aperture.h"
 
+#include "clan/words.h"
 #include "engine/aperture_core.h"
 #include "engine/aperture_names.h"
 #include "nic/memory_block.h"
@@ -216,8 +217,7 @@ Status RemoteAperture::check() const {
   }
   // Its table can still be read when the peer has gone: one that revoked and then ended did so in
   // order. PAIR aperture.generation: what the owner did before it revoked is visible
-  if (static_cast<std::uint32_t>(h.generation->load(std::memory_order_acquire)) !=
-      h.generation_wanted) {
+  if (static_cast<std::uint32_t>(words::look(*h.generation)) != h.generation_wanted) {
     return Error{ESTALE, "the aperture has been revoked"};
   }
   if (!alive) return Error{ECONNRESET, "the peer is gone"};
@@ -244,8 +244,7 @@ Status RemoteAperture::publish(std::uint64_t offset, std::uint64_t word) {
                              nic::PutOrder::kAfterEarlier);
   }
   // PAIR aperture.publish: publishes the writes before it to the owner's acquire load
-  reinterpret_cast<std::atomic<std::uint64_t>*>(h.mapped + offset)
-      ->store(word, std::memory_order_release);
+  words::publish(*reinterpret_cast<std::atomic<std::uint64_t>*>(h.mapped + offset), word);
   if (h.light_fence && nic::armed_chunks_after_store<shm::AsymmetricFence>(*h.armed) == 0) {
     return {};
   }

@@ -1,5 +1,8 @@
 #include "engine/connection.h"
 
+#include "clan/dekker.h"
+#include "clan/words.h"
+
 namespace clan::engine {
 
 ConnectionState::ConnectionState(std::shared_ptr<ContextCore> context,
@@ -19,7 +22,7 @@ Connection::Connection(std::shared_ptr<ContextCore> context, std::shared_ptr<nic
 std::uint64_t Connection::load_credit() {
   auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(region_.data());
   // PAIR ring.credit: the peer has finished reading the lines before it
-  return word.load(std::memory_order_acquire);
+  return words::look(word);
 }
 
 std::byte* Connection::reserve(std::uint64_t payload) {
@@ -122,7 +125,7 @@ void Connection::publish_credit() {
   }
   auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped);
   // PAIR ring.credit: we have finished reading the lines before it
-  word.store(consumer_.head, std::memory_order_release);
+  words::publish(word, consumer_.head);
   notify(0, sizeof(std::uint64_t));
 }
 
@@ -133,7 +136,7 @@ void Connection::answer_offer(int word, std::uint32_t bit) {
   }
   auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped + kRegionOffers);
   // PAIR offer.answer: our copy of the message is complete
-  words[word].fetch_or(std::uint64_t{1} << bit, std::memory_order_seq_cst);
+  dekker::set_bits(words[word], std::uint64_t{1} << bit);
   notify(kRegionOffers, 2 * sizeof(std::uint64_t));
 }
 

@@ -2,7 +2,9 @@
 #include <cerrno>
 
 #include "base/futex.h"
+#include "clan/dekker.h"
 #include "clan/log.h"
+#include "clan/words.h"
 #include "engine/connection.h"
 
 namespace clan::engine {
@@ -16,7 +18,7 @@ void Connection::peer_left(int reason, bool done) {
     if (news) {
       reset_reason_.store(reason, std::memory_order_relaxed);
       // PAIR connection.peer_gone: what the peer wrote before is visible to peer_gone() and peek()
-      peer_gone_.store(true, std::memory_order_release);
+      words::publish(peer_gone_, true);
       // Once we have closed, nobody is left to be surprised by its end.
       if (reason != 0 && !closed_.load(std::memory_order_relaxed)) {
         count(context_->counters().connections_reset);
@@ -50,7 +52,7 @@ void Connection::wake_local() {
     if (t == shm::kNoTripwire) continue;
     auto& signal = nic_.image().signals->tripwires[t];
     // PAIR tripwire.fired: as a peer that has written
-    signal.fired.fetch_add(1, std::memory_order_seq_cst);
+    dekker::add(signal.fired, 1);
     futex_wake(signal.fired);
     link_->wake_sleepers();
   }

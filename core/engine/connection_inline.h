@@ -5,6 +5,7 @@
 #include "base/futex.h"
 #include "clan/copy.h"
 #include "clan/cpu.h"
+#include "clan/dekker.h"
 #include "engine/connection.h"
 #include "nic/wakeup.h"
 #include "shm/asymmetric_fence.h"
@@ -73,7 +74,7 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
                           Status* status) {
   auto& signal = nic_.image().signals->tripwires[tripwire];
   // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
-  const std::uint32_t seen = signal.fired.load(std::memory_order_seq_cst);
+  const std::uint32_t seen = dekker::look(signal.fired);
   // By what the link is: a peer may offer memory that cannot be mapped, and have mapped this.
   link_->capabilities().mapped ? nic_.arm(tripwire) : nic_.arm_for_packets(tripwire);
   int rc = 0;

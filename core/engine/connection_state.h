@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "clan/wait.h"
+#include "clan/words.h"
 #include "engine/connection_answer.h"
 #include "engine/connection_closed.h"
 #include "engine/context_core.h"

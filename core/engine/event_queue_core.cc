@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/futex.h"
+#include "clan/words.h"
 #include "engine/network.h"
 #include "engine/queue_consumers.h"
 #include "nic/wakeup.h"
@@ -20,10 +21,10 @@ class ConsumerGuard {
  public:
   explicit ConsumerGuard(std::atomic<bool>& flag) : flag_(flag) {
     // PAIR queue.consuming: sees the consumer state the last holder left
-    while (flag_.exchange(true, std::memory_order_acquire)) sched_yield();
+    while (words::swap(flag_, true)) sched_yield();
   }
   // PAIR queue.consuming: publishes the consumer state
-  ~ConsumerGuard() { flag_.store(false, std::memory_order_release); }
+  ~ConsumerGuard() { words::publish(flag_, false); }
   ConsumerGuard(const ConsumerGuard&) = delete;
   ConsumerGuard& operator=(const ConsumerGuard&) = delete;
 
@@ -56,7 +57,7 @@ void EventQueueCore::add_lane(const nic::NicImage& lane) {
   if (n == kMaxLanes) return;
   lanes_[n].memory = memory;
   // PAIR queue.lanes: publishes the lane to the consumer
-  lane_count_.store(n + 1, std::memory_order_release);
+  words::publish(lane_count_, n + 1);
   if (n > 0) wake_all();  // sleepers wait for the lanes they knew
 }
 
@@ -74,7 +75,7 @@ void EventQueueCore::wake_all() {
 
 EventQueueCore::Slot* EventQueueCore::slot(std::uint32_t event) {
   // PAIR queue.slots: sees the chunk
-  Slot* chunk = chunks_[event / kChunk].load(std::memory_order_acquire);
+  Slot* chunk = words::look(chunks_[event / kChunk]);
   return chunk == nullptr ? nullptr : &chunk[event % kChunk];
 }
 
@@ -89,7 +90,7 @@ Result<std::uint32_t> EventQueueCore::add(EventKind kind, std::uint64_t tag) {
     if (event % kChunk == 0) {
       chunk_memory_.push_back(std::make_unique<Slot[]>(kChunk));
       // PAIR queue.slots: publishes the chunk
-      chunks_[event / kChunk].store(chunk_memory_.back().get(), std::memory_order_release);
+      words::publish(chunks_[event / kChunk], chunk_memory_.back().get());
     }
   } else {
     return Error{ENOSPC, "65536 events are registered with this queue already"};
@@ -97,7 +98,7 @@ Result<std::uint32_t> EventQueueCore::add(EventKind kind, std::uint64_t tag) {
   Slot* s = slot(event);
   s->tag.store(tag, std::memory_order_relaxed);
   // PAIR queue.slot: publishes the tag
-  s->kind.store(static_cast<std::uint32_t>(kind), std::memory_order_release);
+  words::publish(s->kind, static_cast<std::uint32_t>(kind));
   return event;
 }
 
@@ -145,7 +146,7 @@ std::size_t EventQueueCore::poll(std::span<Event> events) {
     Slot* s = slot(pending_base_ + bit);
     if (s == nullptr) continue;  // nobody registered it: a peer made it up
     // PAIR queue.slot: sees the tag
-    std::uint32_t kind = s->kind.load(std::memory_order_acquire);
+    std::uint32_t kind = words::look(s->kind);
     if (kind == 0) continue;
     events[n++] = {s->tag.load(std::memory_order_relaxed), static_cast<EventKind>(kind)};
   }

@@ -16,6 +16,7 @@
 
 #include "clan/event_queue.h"
 #include "clan/wait.h"
+#include "clan/words.h"
 #include "engine/context_core.h"
 
 namespace clan::engine {
@@ -81,7 +82,7 @@ class EventQueueCore {
   void hand_on();
   void wake(shm::EventQueueMemory& queue, std::uint32_t how);
   // PAIR queue.lanes: sees the lanes that add_lane() has filled in
-  std::size_t lanes() const { return lane_count_.load(std::memory_order_acquire); }
+  std::size_t lanes() const { return words::look(lane_count_); }
   Slot* slot(std::uint32_t event);
   Result<std::size_t> sleep(std::uint64_t deadline_ns);
 

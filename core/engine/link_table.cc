@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "clan/dekker.h"
 #include "nic/nic.h"
 
 namespace clan::engine {
@@ -150,7 +151,7 @@ void LinkTable::announce_revoked(const nic::Nic& nic, std::uint32_t aperture,
 bool LinkTable::help_one(std::atomic<std::uint64_t>& help_wanted) {
   // PAIR job.help: cleared before the look at the links, so that a job announced later sets it
   // again
-  help_wanted.store(0, std::memory_order_seq_cst);
+  dekker::announce(help_wanted, 0);
   // At most one link is helped per call, without the lock: a copy takes its time.
   std::shared_ptr<nic::Link> wants;
   {
@@ -159,7 +160,7 @@ bool LinkTable::help_one(std::atomic<std::uint64_t>& help_wanted) {
       if (!link->wants_help()) continue;
       if (wants) {  // more than one: come back for the others
         // PAIR job.help: as above
-        help_wanted.store(1, std::memory_order_seq_cst);
+        dekker::announce(help_wanted, 1);
         break;
       }
       wants = link;

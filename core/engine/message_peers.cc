@@ -1,6 +1,7 @@
 // Message endpoints: peers come, are connected to, and go.
 #include <algorithm>
 
+#include "clan/words.h"
 #include "engine/message_endpoint.h"
 
 namespace clan::engine {
@@ -75,7 +76,7 @@ Result<PeerIndex> MessageEndpointCore::begin_connect(
 void MessageEndpointCore::on_answer() {
   {
     std::lock_guard lock(mutex_);
-    any_accepted_.store(true, std::memory_order_release);  // PAIR endpoint.accepted: to adopt()
+    words::publish(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
   }
   arrivals_->post(adopt_event_);
   std::lock_guard lock(mutex_);
@@ -158,7 +159,7 @@ void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link,
       return;
     }
     accepted_.push_back(std::move(*connection));
-    any_accepted_.store(true, std::memory_order_release);  // PAIR endpoint.accepted: to adopt()
+    words::publish(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
   }
   arrivals_->post(adopt_event_);
   std::lock_guard lock(mutex_);
@@ -171,7 +172,7 @@ void MessageEndpointCore::on_link_down(const std::shared_ptr<nic::Link>&) {
 
 void MessageEndpointCore::adopt() {
   // PAIR endpoint.accepted: sees the connections
-  if (!any_accepted_.load(std::memory_order_acquire)) return;
+  if (!words::look(any_accepted_)) return;
   std::vector<std::shared_ptr<Connection>> fresh;
   {
     std::lock_guard lock(mutex_);

@@ -2,6 +2,7 @@
 // cannot copy.
 #include <algorithm>
 
+#include "clan/dekker.h"
 #include "engine/message_endpoint.h"
 
 namespace clan::engine {
@@ -159,7 +160,7 @@ bool MessageEndpointCore::progress_offers(Peer& peer) {
     auto& answers = peer.connection->own_offer_word(word);
     if (answers.load(std::memory_order_relaxed) == 0) continue;  // relaxed: the exchange acquires
     // PAIR offer.answer: the peer's copy of the message is complete
-    std::uint64_t bits = answers.exchange(0, std::memory_order_seq_cst) & peer.open_offers;
+    std::uint64_t bits = dekker::swap(answers, 0) & peer.open_offers;
     while (bits != 0) {
       const auto slot = static_cast<std::uint32_t>(__builtin_ctzll(bits));
       bits &= bits - 1;

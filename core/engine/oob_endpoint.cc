@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "base/futex.h"
+#include "clan/dekker.h"
 #include "clan/endpoint.h"
 #include "clan/wait.h"
+#include "clan/words.h"
 #include "engine/context_core.h"
 #include "engine/event_queue_core.h"
 
@@ -48,7 +50,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     if ((message.type & kOobInternal) != 0) return;
     const std::uint64_t tail = tail_.load(std::memory_order_relaxed);  // relaxed: only we write it
     // PAIR oob.head: the consumer has finished with the slot
-    if (tail - head_.load(std::memory_order_acquire) == ring_.size()) {
+    if (tail - words::look(head_) == ring_.size()) {
       discarded_.fetch_add(1, std::memory_order_relaxed);
       count(context_->counters().oob_discarded);
       return;
@@ -59,7 +61,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     slot.length = std::min<std::uint32_t>(message.length, kOobPayload);
     slot.payload = message.payload;
     // PAIR oob.tail: publishes the slot to try_recv
-    tail_.store(tail + 1, std::memory_order_release);
+    words::publish(tail_, tail + 1);
     wake();
     std::lock_guard lock(mutex_);
     if (queue_) queue_->post(event_);
@@ -79,11 +81,10 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     if (!context_->usable()) return unusable_error();
     const std::uint64_t head = head_.load(std::memory_order_relaxed);  // relaxed: only we write it
     // PAIR oob.tail: sees the slot
-    if (tail_.load(std::memory_order_acquire) == head)
-      return Error{EAGAIN, "no out-of-band message"};
+    if (words::look(tail_) == head) return Error{EAGAIN, "no out-of-band message"};
     OobArrival arrival = ring_[head % ring_.size()];
     // PAIR oob.head: gives the slot back to on_oob
-    head_.store(head + 1, std::memory_order_release);
+    words::publish(head_, head + 1);
     return arrival;
   }
 
@@ -123,7 +124,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   int sleep_after(std::uint32_t seen, std::uint64_t deadline_ns) {
     // PAIR oob.sleeping: stored before the last look at arrivals_ (the kernel's); wake() loads it
     // after
-    sleeping_.store(1, std::memory_order_seq_cst);
+    dekker::announce(sleeping_, 1);
     count(context_->counters().sleeps);
     // In slices, so that the end of the context is noticed even without a wake-up.
     const int rc =
@@ -134,8 +135,8 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   }
   void wake() {
     // PAIR oob.sleeping: changed, then the look for sleepers; who announced itself before is woken
-    arrivals_.fetch_add(1, std::memory_order_seq_cst);
-    if (sleeping_.load(std::memory_order_seq_cst) != 0) futex_wake(arrivals_);
+    dekker::add(arrivals_, 1);
+    if (dekker::look(sleeping_) != 0) futex_wake(arrivals_);
   }
 
   std::shared_ptr<ContextCore> context_;

@@ -13,6 +13,7 @@
 #include "base/mapping.h"
 #include "clan/log.h"
 #include "clan/system_call.h"
+#include "clan/words.h"
 #include "engine/application_buffers.h"
 #include "engine/pipe_claims.h"
 #include "engine/pipe_lock.h"
@@ -215,7 +216,7 @@ bool Pipe::release(int end) {
   if (done) {
     const std::uint64_t tail = sender.tail.load(relaxed);
     // PAIR pipe.front: if it has passed them all, it has read them all
-    const std::uint64_t head = page_->ends[1 - end].receiver.head.load(std::memory_order_acquire);
+    const std::uint64_t head = words::look(page_->ends[1 - end].receiver.head);
     if (head == tail && !broken() && !has_plans(page_->ends[end])) {
       const std::size_t ring = lines_ * kCacheLine,
                         keeps = tail % lines_ * kCacheLine / kPageSize * kPageSize;

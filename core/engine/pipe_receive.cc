@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "clan/words.h"
 #include "engine/application_buffers.h"
 #include "engine/pipe_copy_out.h"
 #include "engine/pipe_lock.h"
@@ -37,11 +38,11 @@ PipeFront Pipe::front() const {
   // at a head that is still the head is the record there.
   for (int looks = 0; looks < kMostLooks; ++looks) {
     // PAIR pipe.front: if it has changed, so has what we read
-    const std::uint64_t head = receiver.head.load(std::memory_order_acquire);
+    const std::uint64_t head = words::look(receiver.head);
     shm::RingConsumer c{head, 0};
     shm::RingRecord record;
     const int rc = ring.peek(c, in_, &record);  // its loads are acquire: the next one comes after
-    if (receiver.head.load(std::memory_order_acquire) != head) continue;
+    if (words::look(receiver.head) != head) continue;
     if (rc == 0) return PipeFront::kNothing;
     if (rc > 0 && record.head.type() == kBytesRecord) return PipeFront::kBytes;
     if (rc > 0 && record.head.type() == kEndRecord) return PipeFront::kEnd;
@@ -83,9 +84,9 @@ template <typename Receiver>
 void give_back(Receiver& receiver, shm::RingConsumer& c) {
   c.published = c.head;
   // PAIR pipe.front: before it is written over
-  receiver.head.store(c.head, std::memory_order_release);
+  words::publish(receiver.head, c.head);
   // PAIR pipe.credit: we have finished with them
-  receiver.credit.store(c.head, std::memory_order_release);
+  words::publish(receiver.credit, c.head);
 }
 
 }  // namespace
@@ -147,7 +148,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       give_back(receiver, c);
       published = true;
     } else {
-      receiver.head.store(c.head, std::memory_order_release);  // PAIR pipe.front: as above
+      words::publish(receiver.head, c.head);  // PAIR pipe.front: as above
     }
     receiver.published.store(c.published, relaxed);
     receiver.offset.store(static_cast<std::uint32_t>(offset), relaxed);

@@ -28,6 +28,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "clan/words.h"
 #include "engine/application_buffers.h"
 #include "engine/pipe_copy_out.h"
 #include "engine/pipe_lock.h"
@@ -62,13 +63,13 @@ namespace {
 
 __extension__ using Word128 = unsigned __int128;
 
-// PAIR pipe.front: the head, before its lines are written over
-// PAIR pipe.lock: publishes the cursors; a full fence on the one machine that has it
 __attribute__((target("cx16"), noinline)) bool swap(PipePage::Receiver& receiver, ReadState from,
                                                     ReadState to) {
   Word128 before, after;
   std::memcpy(&before, &from, sizeof before);
   std::memcpy(&after, &to, sizeof after);
+  // PAIR pipe.front: the head, before its lines are written over
+  // PAIR pipe.lock: publishes the cursors; a full fence on the one machine that has it
   return __sync_bool_compare_and_swap(reinterpret_cast<Word128*>(&receiver), before, after);
 }
 
@@ -76,9 +77,7 @@ __attribute__((target("cx16"), noinline)) bool swap(PipePage::Receiver& receiver
 void raise_credit(std::atomic<std::uint64_t>& credit, std::uint64_t to) {
   std::uint64_t now = credit.load(std::memory_order_relaxed);
   // PAIR pipe.credit: we have finished with them. As positions, which may be lies of the other end
-  while (static_cast<std::int64_t>(to - now) > 0 &&
-         !credit.compare_exchange_weak(now, to, std::memory_order_release,
-                                       std::memory_order_relaxed)) {
+  while (static_cast<std::int64_t>(to - now) > 0 && !words::replace(credit, now, to)) {
   }
 }
 

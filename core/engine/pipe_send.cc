@@ -5,6 +5,7 @@
 
 #include "clan/clock.h"
 #include "clan/cpu.h"
+#include "clan/words.h"
 #include "engine/application_buffers.h"
 #include "engine/pipe_claims.h"
 #include "engine/pipe_lock.h"
@@ -53,7 +54,7 @@ int Pipe::plan(PipeRoom room, PipeProducer& p, std::uint64_t* most, std::uint64_
   *most = most_lines(end_, room);
   auto& peer = page_->ends[1 - end_].receiver;
   // PAIR pipe.credit: the reader has finished with the lines before it
-  auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };
+  auto credit = [&] { return words::look(peer.credit); };
   // A line stays for put_last().
   int rc = ring.reserve(p, kStampBytes + *n + kCacheLine, *most + 1, credit, slot);
   while (rc == 0 && *n > kLeastPiece) {  // not all of it: then part of it
@@ -140,7 +141,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     const PipeRing ring{lines_};
     auto p = load(sender);
     PipeSlot slot;
-    auto credit = [&] { return peer.credit.load(std::memory_order_acquire); };  // PAIR pipe.credit
+    auto credit = [&] { return words::look(peer.credit); };  // PAIR pipe.credit
     const int rc = ring.reserve(p, kStampBytes, lines_, credit, &slot);
     if (rc <= 0) {  // there always is a line
       broke("impossible credit");
@@ -171,7 +172,7 @@ bool Pipe::has_room(int end, PipeRoom room) const {
   PipeSlot slot;
   const std::uint64_t most = most_lines(end, room);
   // PAIR pipe.credit
-  const std::uint64_t seen = peer.credit.load(std::memory_order_acquire);
+  const std::uint64_t seen = words::look(peer.credit);
   if (seen - p.consumed <= p.tail - p.consumed) p.consumed = seen;
   // Not at the first free line: whoever is woken for room should find some.
   const std::uint64_t used = ring.used(p);

@@ -50,6 +50,7 @@
 
 #include "clan/clock.h"
 #include "clan/cpu.h"
+#include "clan/words.h"
 #include "engine/application_buffers.h"
 #include "engine/pipe_claims.h"
 #include "engine/pipe_shared.h"
@@ -133,7 +134,7 @@ int reserve_past(const PipeRing& ring, const ClaimedLines& others, PipeProducer&
                  std::uint64_t payload, std::uint64_t spare, std::uint64_t most,
                  const std::atomic<std::uint64_t>& credit, PipeSlot* slot) {
   // PAIR pipe.credit: the reader has finished with the lines before it
-  auto seen = [&] { return credit.load(std::memory_order_acquire); };
+  auto seen = [&] { return words::look(credit); };
   constexpr int kMostPassed = 4 * PipePage::kClaims;  // each once before the ring's end, and behind
   for (int passed = 0; passed <= kMostPassed; ++passed) {
     const int rc = ring.reserve(p, payload + spare * kCacheLine, most, seen, slot);

@@ -118,8 +118,7 @@ class QueueSenderCore final : public QueueSide {
   std::uint64_t line(std::uint64_t position) const { return ring_.index(position) * kCacheLine; }
   std::uint64_t credit() const {
     // PAIR aperture.publish: the receiver has finished reading the lines before it
-    return reinterpret_cast<const std::atomic<std::uint64_t>*>(memory_->data())
-        ->load(std::memory_order_acquire);
+    return words::look(*reinterpret_cast<const std::atomic<std::uint64_t>*>(memory_->data()));
   }
   bool writable(std::size_t bytes) const {
     shm::RingProducer probe = producer_;

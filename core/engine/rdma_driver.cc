@@ -3,7 +3,9 @@
 #include <bit>
 #include <limits>
 
+#include "clan/dekker.h"
 #include "clan/log.h"
+#include "clan/words.h"
 #include "engine/rdma_queue.h"
 
 namespace clan::engine {
@@ -156,12 +158,12 @@ void RdmaDriver::detach(nic::RdmaQueueId id) {
 
 void RdmaDriver::activate(nic::RdmaQueueId id) {
   // PAIR rdma.doorbell: first the bell, then the mutex; run() gives back the mutex and then looks
-  doorbells_[id.index / 64].fetch_or(std::uint64_t{1} << id.index % 64, std::memory_order_seq_cst);
+  dekker::set_bits(doorbells_[id.index / 64], std::uint64_t{1} << id.index % 64);
 }
 
 bool RdmaDriver::rung() const {
   for (const auto& word : doorbells_) {
-    if (word.load(std::memory_order_seq_cst) != 0) return true;  // PAIR rdma.doorbell
+    if (dekker::look(word) != 0) return true;  // PAIR rdma.doorbell
   }
   return false;
 }
@@ -171,8 +173,7 @@ void RdmaDriver::answer_doorbells() {
   for (std::uint32_t w = 0; w < doorbells_.size(); ++w) {
     if (doorbells_[w].load(std::memory_order_relaxed) == 0) continue;  // relaxed: looked at again
     // PAIR rdma.doorbell: sees the request behind the bell
-    for (std::uint64_t bits = doorbells_[w].exchange(0, std::memory_order_seq_cst); bits != 0;
-         bits &= bits - 1) {
+    for (std::uint64_t bits = dekker::swap(doorbells_[w], 0); bits != 0; bits &= bits - 1) {
       const auto index = w * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
       (void)scheduler_->activate(ids_[index]);
     }
@@ -185,14 +186,14 @@ bool RdmaDriver::slice() {
   auto progress = scheduler_->run(kSlice);
   runnable_ = !progress.idle;
   const bool idle = progress.idle && progress.deferred == 0;
-  idle_.store(idle, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
+  words::publish(idle_, idle);  // PAIR rdma.driver_idle: to idle()
   return !progress.idle && progress.bytes + progress.completions > 0;
 }
 
 void RdmaDriver::kick() {
   // PAIR rdma.doorbell: what there is to do was stored before; run_in_background() looks after it
   // has cleared this
-  if (!kicked_.exchange(true, std::memory_order_seq_cst)) signal_eventfd(background_->fd());
+  if (!dekker::swap(kicked_, true)) signal_eventfd(background_->fd());
 }
 
 int RdmaDriver::move_now(const RdmaRequest& request, RemoteApertureCore& remote) {
@@ -215,7 +216,7 @@ int RdmaDriver::move_now(const RdmaRequest& request, RemoteApertureCore& remote)
 
 void RdmaDriver::run_in_background() {
   // PAIR rdma.doorbell: cleared before the look at what there is to do
-  kicked_.store(false, std::memory_order_seq_cst);
+  dekker::announce(kicked_, false);
   // Page faults are taken without the mutex; then the queues that waited for them are tried again.
   if (pinner_ && pinner_->has_deferred()) pinner_->resolve_deferred();
   {
@@ -244,8 +245,8 @@ void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
     auto lock = enter();
     pending_.erase(token);
     (void)scheduler_->complete_chunk(token, err, bytes);
-    scheduler_->retry_deferred();                   // those that found the link busy
-    idle_.store(false, std::memory_order_release);  // PAIR rdma.driver_idle: to idle()
+    scheduler_->retry_deferred();  // those that found the link busy
+    words::publish(idle_, false);  // PAIR rdma.driver_idle: to idle()
   }
   if (!run_on()) kick();
 }

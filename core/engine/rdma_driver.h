@@ -20,7 +20,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "clan/dekker.h"
 #include "clan/rdma.h"
+#include "clan/words.h"
 #include "engine/aperture_core.h"
 #include "nic/page_pinner.h"
 #include "nic/rdma_scheduler.h"
@@ -49,7 +51,7 @@ class RdmaDriver final : public nic::RdmaMover {
   template <typename Enough>
   bool run(std::uint64_t bytes, Enough&& enough);
   // PAIR rdma.driver_idle: sees what the last to run the driver left
-  bool idle() const { return idle_.load(std::memory_order_acquire) && !rung(); }
+  bool idle() const { return words::look(idle_) && !rung(); }
   /// Moves `request` at once, in the caller's thread and beside everybody else's. EAGAIN: it has to
   /// go through the ring. Else the errno of its completion, 0 for none.
   int move_now(const RdmaRequest& request, RemoteApertureCore& remote);
@@ -120,8 +122,8 @@ bool RdmaDriver::run(std::uint64_t bytes, Enough&& enough) {
     const bool more = slice();
     lock.unlock();
     while (waiting_.load(std::memory_order_relaxed) > 0) sched_yield();  // relaxed: a courtesy
-    // PAIR rdma.doorbell: whoever rang and found the mutex taken is seen here
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // PAIR rdma.doorbell: a thread that rang and found the mutex taken is seen here
+    dekker::settle();
     if (enough() || (!more && !rung())) return true;
   }
   return true;

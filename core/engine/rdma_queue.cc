@@ -1,6 +1,7 @@
 #include "engine/rdma_queue.h"
 
 #include "base/futex.h"
+#include "clan/words.h"
 
 namespace clan::engine {
 
@@ -46,14 +47,14 @@ Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_
   request.length = length;
   request.remote = *handle;
   request.cookie = options.cookie;
-  if (outstanding_.load(std::memory_order_acquire) == 0 &&  // PAIR rdma.outstanding
-      !options.more && !in_group_) {
+  // PAIR rdma.outstanding: the reaper has done with now_
+  if (words::look(outstanding_) == 0 && !options.more && !in_group_) {
     // Nothing of this queue could be overtaken, and a short copy is done sooner than handed over.
     if (int err = driver_.move_now(request, *remote.core()); err != EAGAIN) {
       now_ = {request.cookie, err, err == 0 ? length : 0};
       outstanding_.store(1, std::memory_order_relaxed);  // relaxed: published by moved_now_
       // PAIR rdma.moved_now: publishes now_ to the reaper
-      moved_now_.store(true, std::memory_order_release);
+      words::publish(moved_now_, true);
       completed();
       return {};
     }
@@ -97,14 +98,14 @@ std::size_t RdmaQueueCore::reap(std::span<RdmaCompletion> completions) {
   if (completions.empty()) return 0;
   std::size_t n = 0;
   // PAIR rdma.moved_now: sees now_
-  if (moved_now_.load(std::memory_order_acquire)) {
+  if (words::look(moved_now_)) {
     completions[n++] = now_;
     moved_now_.store(false, std::memory_order_relaxed);  // relaxed: published by outstanding_
   }
   auto more = ring_->reap(completions.subspan(n));
   if (more.ok()) n += *more;
   // PAIR rdma.outstanding: the poster may use now_ again
-  if (n > 0) outstanding_.fetch_sub(n, std::memory_order_release);
+  if (n > 0) words::subtract(outstanding_, n);
   return n;
 }
 

@@ -2,6 +2,8 @@
 #include "clan/tripwire.h"
 
 #include "base/futex.h"
+#include "clan/dekker.h"
+#include "clan/words.h"
 #include "engine/aperture_core.h"
 
 namespace clan::engine {
@@ -14,15 +16,14 @@ TripwireCore::~TripwireCore() {
 
 void TripwireCore::note_armed() {
   // PAIR tripwire.fired: what wait() compares with, before arm() lets it fire
-  fired_when_armed_ =
-      nic().image().signals->tripwires[index_].fired.load(std::memory_order_seq_cst);
+  fired_when_armed_ = dekker::look(nic().image().signals->tripwires[index_].fired);
 }
 
 void TripwireCore::arm() {
   note_armed();
   if (!valid()) return;
   // PAIR tripwire.sleepers: before the owner's last look; fire() loads it after fired has changed
-  nic().image().signals->tripwires[index_].sleepers.store(1, std::memory_order_seq_cst);
+  dekker::announce(nic().image().signals->tripwires[index_].sleepers, 1);
   nic().arm(index_);
 }
 
@@ -30,7 +31,7 @@ Status TripwireCore::wait(std::uint64_t deadline_ns) {
   auto& signal = nic().image().signals->tripwires[index_];
   ContextCore& context = aperture_->context();
   // PAIR tripwire.fired: changed before fire() looks for sleepers
-  while (signal.fired.load(std::memory_order_seq_cst) == fired_when_armed_) {
+  while (dekker::look(signal.fired) == fired_when_armed_) {
     if (!context.usable()) return unusable_error();
     if (!valid()) return Error{ESTALE, "the aperture of this tripwire has been revoked"};
     // In slices, so that the end of the context is noticed without a wake-up of its own.
@@ -59,9 +60,8 @@ Status TripwireCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t t
 void TripwireCore::fire() {
   shm::NicSignals& signals = *nic().image().signals;
   // PAIR tripwire.state: what the caller has to say precedes it; test_and_clear() sees it
-  signals.tripwire_state[index_ / 64].fetch_or(std::uint64_t{1} << (index_ % 64),
-                                               std::memory_order_seq_cst);
-  signals.tripwires[index_].fired.fetch_add(1, std::memory_order_seq_cst);
+  dekker::set_bits(signals.tripwire_state[index_ / 64], std::uint64_t{1} << (index_ % 64));
+  dekker::add(signals.tripwires[index_].fired, 1);
   futex_wake(signals.tripwires[index_].fired);
   std::lock_guard lock(mutex_);
   if (queue_) queue_->post(event_);
@@ -74,14 +74,14 @@ Status TripwireCore::watch(nic::Link& link) {
     endpoint_ = *endpoint;
   }
   // PAIR tripwire.watched: before the look whether the link lives, which ends before that is told
-  watched_.store(&link, std::memory_order_seq_cst);
+  dekker::announce(watched_, &link);
   if (!link.alive()) fire();
   return {};
 }
 
 void TripwireCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
   // PAIR tripwire.watched
-  if (watched_.load(std::memory_order_seq_cst) == link.get() && aperture_->live()) fire();
+  if (dekker::look(watched_) == link.get() && aperture_->live()) fire();
 }
 
 }  // namespace clan::engine
@@ -124,8 +124,7 @@ void Tripwire::arm_all(std::span<Tripwire* const> tripwires) {
       tripwires[i]->core_->note_armed();
       if (!tripwires[i]->core_->valid()) continue;
       // PAIR tripwire.sleepers
-      nic.image().signals->tripwires[tripwires[i]->core_->index()].sleepers.store(
-          1, std::memory_order_seq_cst);
+      dekker::announce(nic.image().signals->tripwires[tripwires[i]->core_->index()].sleepers, 1);
       indices.push_back(tripwires[i]->core_->index());
     }
     nic.arm_all(indices);
@@ -137,8 +136,7 @@ bool Tripwire::test_and_clear() {
 }
 std::uint32_t Tripwire::count() const {
   // PAIR tripwire.fired: sees the data behind each firing counted
-  return core_->nic().image().signals->tripwires[core_->index()].fired.load(
-      std::memory_order_acquire);
+  return words::look(core_->nic().image().signals->tripwires[core_->index()].fired);
 }
 Status Tripwire::wait(std::int64_t timeout_ms) {
   return core_->wait(deadline_after_ms(timeout_ms));

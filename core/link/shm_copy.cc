@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "clan/dekker.h"
 #include "clan/log.h"
+#include "clan/words.h"
 #include "link/shm_link.h"
 
 namespace clan::link {
@@ -51,11 +53,11 @@ namespace {
 // so a job that ends and another that begins in between are told apart by the sequence.
 bool claim_chunk(shm::CopyJob& job, std::uint32_t* chunk) {
   // PAIR job.claim: sees the fields the initiator stored before it started the job
-  std::uint64_t seen = job.claim.load(std::memory_order_acquire);
+  std::uint64_t seen = words::look(job.claim);
   for (;;) {
     const auto next = static_cast<std::uint32_t>(seen & 0xffff);
     if (next >= (seen >> 16 & 0xffff)) return false;
-    if (job.claim.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) {
+    if (words::replace(job.claim, seen, seen + 1)) {
       *chunk = next;
       return true;
     }
@@ -88,9 +90,9 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
   job.generation.store(t.remote->generation_wanted, relaxed);
   job.op.store(static_cast<std::uint32_t>(t.op), relaxed);
   // PAIR job.claim: publishes the fields to claim_chunk
-  job.claim.store(sequence << 32 | std::uint64_t{chunks} << 16, std::memory_order_release);
+  words::publish(job.claim, sequence << 32 | std::uint64_t{chunks} << 16);
   // PAIR job.help: publishes the job to help_one
-  image_.signals->help_wanted.fetch_or(my_bit, std::memory_order_release);
+  words::set_bits(image_.signals->help_wanted, my_bit);
   int err = 0;
   std::uint32_t mine = 0;
   std::uint32_t chunk;
@@ -107,7 +109,7 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
   // The helper's chunks: it has claimed them and is copying; only its death can keep it from
   // finishing. One that is stopped (SIGSTOP, a debugger) is waited for: it would write to memory
   // that is in other use by then. PAIR job.done: sees the bytes the helper copied
-  for (unsigned spins = 0; job.done.load(std::memory_order_acquire) + mine < chunks; ++spins) {
+  for (unsigned spins = 0; words::look(job.done) + mine < chunks; ++spins) {
     if (!alive()) return ECONNRESET;
     if (spins < kHelperPauses) {
       cpu_pause();
@@ -155,7 +157,7 @@ bool ShmLink::help() {
     }
     if (err != 0) job.err.store(static_cast<std::uint32_t>(err), std::memory_order_relaxed);
     // PAIR job.done: publishes the bytes to the initiator
-    job.done.fetch_add(1, std::memory_order_release);
+    words::add(job.done, 1);
     helped = true;
   }
   return helped;
@@ -167,11 +169,10 @@ int ShmLink::copy_directly(const Transfer& t) {
   auto& epoch = image_.signals->activity[peer_.my_slot].epoch[lane];
   // PAIR dma.epoch: announced before the generation is checked; Nic::revoke waits for it
   const std::uint64_t mine = epoch.load(std::memory_order_relaxed) | 1;
-  epoch.store(mine, std::memory_order_seq_cst);
+  dekker::announce(epoch, mine);
   int err = 0;
   // PAIR aperture.dma: a revocation that we miss here sees our announcement and waits
-  if (static_cast<std::uint32_t>(entry.generation.load(std::memory_order_seq_cst)) !=
-      t.remote->generation_wanted) {
+  if (static_cast<std::uint32_t>(dekker::look(entry.generation)) != t.remote->generation_wanted) {
     err = ESTALE;
   } else {
     std::uint64_t base = entry.base.load(std::memory_order_relaxed);
@@ -181,9 +182,9 @@ int ShmLink::copy_directly(const Transfer& t) {
                    : copy_range(t.op, t.local, base + t.remote_offset, t.length);
   }
   // PAIR dma.epoch: the copy is over
-  epoch.store(mine + 1, std::memory_order_seq_cst);
+  dekker::announce(epoch, mine + 1);
   // PAIR dma.lane: the next thread under this lane sees our epoch
-  lanes_in_use_.fetch_and(~(1u << lane), std::memory_order_release);
+  words::clear_bits(lanes_in_use_, 1u << lane);
   return err;
 }
 
@@ -199,8 +200,7 @@ std::uint32_t ShmLink::claim_lane() {
       continue;
     }
     // PAIR dma.lane: sees the epoch its last user left
-    if (lanes_in_use_.compare_exchange_weak(taken, taken | 1u << lane, std::memory_order_acquire,
-                                            std::memory_order_relaxed)) {
+    if (words::replace(lanes_in_use_, taken, taken | 1u << lane)) {
       return lane;
     }
   }
@@ -215,8 +215,7 @@ TransferResult ShmLink::transfer(const Transfer& t) {
   if (!includes(r.rights, write ? Rights::kWrite : Rights::kRead)) return failed(EACCES);
   if (r.mapped != nullptr) {
     // PAIR aperture.generation: sees the entry that the owner published
-    if (static_cast<std::uint32_t>(r.generation->load(std::memory_order_acquire)) !=
-        r.generation_wanted) {
+    if (static_cast<std::uint32_t>(words::look(*r.generation)) != r.generation_wanted) {
       return failed(ESTALE);
     }
     if (write && t.length > 0) std::memcpy(r.mapped + t.remote_offset, t.local, t.length);
@@ -258,7 +257,7 @@ Status ShmLink::after_access(const RemoteHandle& handle, std::uint64_t offset, s
                              AccessKind kind) {
   if (!alive()) return Error{ECONNRESET, "the peer is gone"};
   // PAIR aperture.generation: sees the entry that the owner published
-  if (static_cast<std::uint32_t>(entry_of(handle)->generation.load(std::memory_order_acquire)) !=
+  if (static_cast<std::uint32_t>(words::look(entry_of(handle)->generation)) !=
       handle.generation_wanted) {
     return Error{ESTALE, "the aperture has been revoked"};
   }

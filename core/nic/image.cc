@@ -1,6 +1,8 @@
 #include "nic/image.h"
 
 #include "base/futex.h"
+#include "clan/dekker.h"
+#include "clan/words.h"
 #include "shm/asymmetric_fence.h"
 
 namespace clan::nic {
@@ -19,12 +21,11 @@ void fire(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& en
     return;
   }
   // PAIR tripwire.state: the data precede it; Nic::tripwire_fired sees them
-  nic.signals->tripwire_state[index / 64].fetch_or(std::uint64_t{1} << (index % 64),
-                                                   std::memory_order_seq_cst);
+  dekker::set_bits(nic.signals->tripwire_state[index / 64], std::uint64_t{1} << (index % 64));
   // PAIR tripwire.fired: a sleeper that announced itself before is woken
-  signal.fired.fetch_add(1, std::memory_order_seq_cst);
+  dekker::add(signal.fired, 1);
   // PAIR tripwire.sleepers: loaded after `fired` has changed
-  if (signal.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake(signal.fired);
+  if (dekker::look(signal.sleepers) != 0) futex_wake(signal.fired);
   // relaxed: input, bounded below
   std::uint32_t queue = entry.queue.load(std::memory_order_relaxed);
   if (queue < shm::kMaxEventQueues) {
@@ -42,11 +43,11 @@ void fire_behind(const NicImage& nic, std::uint32_t aperture, std::uint64_t offs
   std::uint64_t size = a.length.load(std::memory_order_relaxed);  // relaxed: constant while live
   if ((armed & shm::chunk_mask(size, offset, length)) == 0) return;
   // PAIR aperture.chain: sees the entries published by Nic::add_tripwire
-  std::uint32_t next = a.first_tripwire.load(std::memory_order_acquire);
+  std::uint32_t next = words::look(a.first_tripwire);
   for (int steps = 0; next < shm::kMaxTripwires && steps < kMaxChain; ++steps) {
     const shm::TripwireEntry& t = nic.tables->tripwires[next];
     std::uint32_t index = next;
-    next = t.next.load(std::memory_order_acquire);  // PAIR aperture.chain: as above
+    next = words::look(t.next);  // PAIR aperture.chain: as above
     // the table changed under us
     if (t.aperture.load(std::memory_order_relaxed) != aperture) return;
     std::uint32_t flags = t.flags.load(std::memory_order_relaxed);

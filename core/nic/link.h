@@ -21,6 +21,7 @@
 
 #include "base/futex.h"
 #include "clan/cookie.h"
+#include "clan/dekker.h"
 #include "clan/oob.h"
 #include "clan/rdma_request.h"
 #include "clan/result.h"
@@ -161,7 +162,7 @@ class Link {
   /// futex_wait(). Over a link of packets it fetches them meanwhile, also those that are there.
   virtual int sleep(shm::TripwireSignal& tripwire, std::uint32_t seen, std::uint64_t deadline_ns) {
     // PAIR tripwire.sleepers: before the futex compares; fire() loads it after fired has changed
-    tripwire.sleepers.store(1, std::memory_order_seq_cst);
+    dekker::announce(tripwire.sleepers, 1);
     return futex_wait(tripwire.fired, seen, deadline_ns);
   }
   /// A word that a thread may sleep on has changed, and not by what came over this link.

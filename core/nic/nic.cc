@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "base/random.h"
+#include "clan/dekker.h"
+#include "clan/words.h"
 
 namespace clan::nic {
 
@@ -153,7 +155,7 @@ Result<RdmaCookie> Nic::export_aperture(const ApertureSpec& spec) {
   entry.first_tripwire.store(local.tripwires.empty() ? shm::kNoTripwire : local.tripwires.front(),
                              relaxed);
   // PAIR aperture.generation: publishes the entry to importers and resolve
-  entry.generation.store(generation, std::memory_order_release);
+  words::publish(entry.generation, generation);
   return cookie;
 }
 
@@ -174,14 +176,14 @@ Status Nic::check_overlap(std::uint32_t aperture) const {
 // Copies that links have begun. New ones find us holding the mutex.
 void Nic::wait_for_landings() const {
   // PAIR nic.landings: sees their bytes
-  while (landings_.load(std::memory_order_acquire) != 0) ::sched_yield();
+  while (words::look(landings_) != 0) ::sched_yield();
 }
 
 void Nic::retire_locked(std::uint32_t aperture) {
   LocalAperture& local = apertures_[aperture];
   ApertureEntry& entry = tables_->apertures[aperture];
   // PAIR aperture.dma: the initiator loads it after it has announced its copy (DmaActivity)
-  entry.generation.fetch_add(1, std::memory_order_seq_cst);
+  dekker::add(entry.generation, 1);
   // Sends every later access down the slow path, which finds the generation changed.
   entry.armed.store(~std::uint64_t{0}, std::memory_order_relaxed);
   wait_for_landings();
@@ -221,9 +223,8 @@ Status Nic::revoke(std::uint32_t aperture, const std::function<bool(std::uint32_
     if (!slots[slot]) continue;
     for (auto& activity : image_.signals->activity[slot].epoch) {
       // PAIR dma.epoch: announced before the initiator checks the generation
-      const std::uint64_t seen = activity.load(std::memory_order_seq_cst);
-      while ((seen & 1) != 0 && activity.load(std::memory_order_seq_cst) == seen &&
-             peer_alive(slot)) {
+      const std::uint64_t seen = dekker::look(activity);
+      while ((seen & 1) != 0 && dekker::look(activity) == seen && peer_alive(slot)) {
         ::usleep(50);
       }
     }

@@ -21,6 +21,7 @@
 
 #include "base/random.h"
 #include "clan/cookie.h"
+#include "clan/words.h"
 #include "nic/image.h"
 #include "nic/memory_block.h"
 
@@ -90,7 +91,7 @@ class Nic {
     }
     ~Landing() {
       // PAIR nic.landings: the copy is over
-      if (under_way_ != nullptr) under_way_->fetch_sub(1, std::memory_order_release);
+      if (under_way_ != nullptr) words::subtract(*under_way_, 1);
     }
     std::byte* data() const { return data_; }
     explicit operator bool() const { return data_ != nullptr; }

@@ -1,6 +1,8 @@
 // The NIC's tripwires: their entries in the tables, arming, and the state words.
 #include <algorithm>
 
+#include "clan/dekker.h"
+#include "clan/words.h"
 #include "nic/nic.h"
 
 namespace clan::nic {
@@ -66,7 +68,7 @@ void Nic::chain(std::uint32_t aperture, std::uint32_t tripwire) {
   auto& end = tripwires.empty() ? tables_->apertures[aperture].first_tripwire
                                 : tables_->tripwires[tripwires.back()].next;
   // PAIR aperture.chain: publishes the entry to fire_tripwires
-  end.store(tripwire, std::memory_order_release);
+  words::publish(end, tripwire);
   tripwires.push_back(tripwire);
 }
 
@@ -140,8 +142,8 @@ bool Nic::test_and_clear(std::uint32_t tripwire) {
   auto& word = image_.signals->tripwire_state[tripwire / 64];
   const std::uint64_t bit = std::uint64_t{1} << (tripwire % 64);
   // PAIR tripwire.state: sees the data that made it fire
-  if ((word.load(std::memory_order_acquire) & bit) == 0) return false;
-  return (word.fetch_and(~bit, std::memory_order_seq_cst) & bit) != 0;
+  if ((words::look(word) & bit) == 0) return false;
+  return (dekker::clear_bits(word, bit) & bit) != 0;
 }
 
 std::uint32_t Nic::live_tripwires() const {

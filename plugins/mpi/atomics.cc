@@ -1,5 +1,6 @@
 // The asking side of operations.h, and Open MPI's atomics on top of it; serve.cc is the other.
 #include <clan/clock.h>
+#include <clan/words.h>
 
 #include <algorithm>
 #include <bit>
@@ -31,7 +32,7 @@ OperationCell* take_cell(Endpoint& endpoint) {
 void give_back_cell(Endpoint& endpoint, OperationCell* cell) {
   const auto index = static_cast<unsigned>(cell - cells_of(endpoint.remote.channel()));
   // PAIR cell.state: we have read the answer; nobody takes a free cell
-  cell->state.store(CellState::kFree, std::memory_order_release);
+  words::publish(cell->state, CellState::kFree);
   std::lock_guard lock(endpoint.cells_lock);
   endpoint.cells_used &= ~(1u << index);
 }
@@ -44,15 +45,15 @@ void post(Endpoint& endpoint, OperationCell& cell, Operation operation, std::siz
   cell.key = cookie.key;
   cell.aperture = cookie.aperture;
   // PAIR cell.state: publishes the operation to serve_cell()
-  cell.state.store(CellState::kPosted, std::memory_order_release);
+  words::publish(cell.state, CellState::kPosted);
   if (&cell == cells_of(endpoint.remote.channel())) return;  // which the receiver looks at anyway
   // PAIR segment.operations: the receiver looks at all cells when this has changed
-  endpoint.remote.header().operations.fetch_add(1, std::memory_order_release);
+  words::add(endpoint.remote.header().operations, 1);
 }
 
 bool done(const OperationCell& cell) {
   // PAIR cell.state: sees the answer
-  return cell.state.load(std::memory_order_acquire) == CellState::kDone;
+  return words::look(cell.state) == CellState::kDone;
 }
 
 /// Two ranks that ask each other at once answer each other here.
@@ -213,7 +214,7 @@ bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const 
   if (!answered_soon(*g_node, *cell)) {
     CellState posted = CellState::kPosted;
     // PAIR cell.state: taken back, or a thread over there has it
-    if (cell->state.compare_exchange_strong(posted, CellState::kFree, std::memory_order_acq_rel)) {
+    if (words::replace(cell->state, posted, CellState::kFree)) {
       give_back_cell(endpoint, cell);
       endpoint.rest.store(kRest, std::memory_order_relaxed);  // relaxed: a guess
       return false;

@@ -2,6 +2,7 @@
 #include "component.h"
 
 #include <clan/settings.h>
+#include <clan/words.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -331,7 +332,7 @@ int finalize(mca_btl_base_module_t*) {
   end_endpoints(*node, all);
   if (node->far) node->far->end(*node);
   // PAIR segment.leaving: all that we sent is there
-  node->segment.header().leaving.store(1, std::memory_order_release);
+  words::publish(node->segment.header().leaving, 1);
   g_node = nullptr;
   destroy(node);
   return OPAL_SUCCESS;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <clan/mpi_face.h>
+#include <clan/words.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -25,18 +27,18 @@ class SpinLock {
   void lock() {
     if (!opal_using_threads()) return;
     // PAIR mpi.spin: sees what it guards
-    for (unsigned n = 0; word_.test_and_set(std::memory_order_acquire);) {
+    for (unsigned n = 0; words::swap(word_, true);) {
       if (++n % 64 == 0) sched_yield();
       cpu_pause();
     }
   }
   void unlock() {
     // PAIR mpi.spin: the next holder sees what it guards
-    word_.clear(std::memory_order_release);
+    words::publish(word_, false);
   }
 
  private:
-  std::atomic_flag word_ = ATOMIC_FLAG_INIT;
+  std::atomic<bool> word_{false};
 };
 
 }  // namespace clan::mpi

@@ -1,5 +1,6 @@
 // Puts and gets: copies between our memory and a peer's, without the peer.
 #include <clan/clock.h>
+#include <clan/words.h>
 
 #include "completion.h"
 #include "component.h"
@@ -164,7 +165,7 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
     if (!endpoint->can_copy || !worth_fetching(*endpoint, size)) return nullptr;
     if (!endpoint->hears_us) endpoint->hears_us = node.segment.hears(endpoint->node);
     if (!endpoint->hears_us || !make_queue(node)) return nullptr;
-    node.offered.fetch_add(1, std::memory_order_release);  // PAIR mpi.offered: the queue is there
+    words::add(node.offered, 1);  // PAIR mpi.offered: the queue is there
     return &node.all_memory->handle;
   }
   // where a get goes

@@ -1,4 +1,6 @@
 // The answering side of operations.h: by threads in MPI, and by one that is woken where none is.
+#include <clan/words.h>
+
 #include <cstring>
 
 #include "component.h"
@@ -18,7 +20,7 @@ void answer_where(Node& node, const AskedOperation& asked, OperationCell& cell) 
     std::memcpy(cell.data, &found, sizeof found);
   }
   // PAIR cell.state: publishes the answer
-  cell.state.store(CellState::kDone, std::memory_order_release);
+  words::publish(cell.state, CellState::kDone);
 }
 
 }  // namespace
@@ -26,8 +28,7 @@ void answer_where(Node& node, const AskedOperation& asked, OperationCell& cell) 
 void serve_cell(Node& node, OperationCell& cell) {
   CellState posted = CellState::kPosted;
   // PAIR cell.state: sees the operation; of all threads that look, one gets it
-  if (!cell.state.compare_exchange_strong(posted, CellState::kTaken, std::memory_order_acq_rel))
-    return;
+  if (!words::replace(cell.state, posted, CellState::kTaken)) return;
   AskedOperation asked = asked_in(cell);
   if (asked.operation == Operation::kFind) return answer_where(node, asked, cell);
   cell.error = static_cast<std::uint16_t>(node.registrations.with(
@@ -35,7 +36,7 @@ void serve_cell(Node& node, OperationCell& cell) {
       [&](std::byte* address) { return carry_out(asked, address); }));
   std::memcpy(cell.data, asked.data, sizeof cell.data);
   // PAIR cell.state: publishes the answer
-  cell.state.store(CellState::kDone, std::memory_order_release);
+  words::publish(cell.state, CellState::kDone);
 }
 
 void serve_those_that_wait(Node& node) {
@@ -67,7 +68,7 @@ void start_server(Node& node) {
   std::lock_guard lock(node.server_mutex);
   if (node.server.joinable()) return;
   node.server = std::thread([&node] {
-    while (!node.server_ends.load(std::memory_order_acquire)) {  // PAIR mpi.server: ends
+    while (!words::look(node.server_ends)) {  // PAIR mpi.server: ends
       (void)node.wakeups->recv(1000);
       serve_all(node);
     }
@@ -77,14 +78,14 @@ void start_server(Node& node) {
 void end_server(Node& node) {
   std::lock_guard lock(node.server_mutex);
   if (!node.server.joinable()) return;
-  node.server_ends.store(true, std::memory_order_release);  // PAIR mpi.server: the thread ends
+  words::publish(node.server_ends, true);  // PAIR mpi.server: the thread ends
   (void)node.wakeups->send(node.wakeups->address(), kWake, {}, 1000);
   node.server.join();
 }
 
 int serve_operations(Node& node) {
   // PAIR segment.operations: sees the cells posted before
-  const std::uint32_t now = node.segment.header().operations.load(std::memory_order_acquire);
+  const std::uint32_t now = words::look(node.segment.header().operations);
   // relaxed, both: a thread that does not see what another has stored looks once more
   if (now == node.operations_seen.load(std::memory_order_relaxed)) return 0;
   node.operations_seen.store(now, std::memory_order_relaxed);

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "calls/interpose.h"
+#include "clan/words.h"
 #include "os/real.h"
 #include "os/sys.h"
 #include "share/fd_events.h"
@@ -30,7 +31,7 @@ struct Stream {
 std::atomic<Stream*> streams{nullptr};  // never shortened
 
 Stream* find(FILE* file) {
-  Stream* s = streams.load(std::memory_order_acquire);  // PAIR preload.streams
+  Stream* s = clan::words::look(streams);  // PAIR preload.streams
   // relaxed: a stream is closed by who has opened it, or has been given it
   while (s != nullptr && s->file.load(std::memory_order_relaxed) != file) s = s->next;
   return s;
@@ -38,12 +39,11 @@ Stream* find(FILE* file) {
 
 // `mark`: what stands for the stream until there is one.
 Stream* new_stream(int fd, FILE* mark) {
-  Stream* first = streams.load(std::memory_order_acquire);  // PAIR preload.streams
+  Stream* first = clan::words::look(streams);  // PAIR preload.streams
   for (Stream* s = first; s != nullptr; s = s->next) {
     FILE* none = nullptr;
     // PAIR preload.stream_free: behind what its last user has done with `fd`
-    if (s->file.compare_exchange_strong(none, mark, std::memory_order_acquire,
-                                        std::memory_order_relaxed)) {
+    if (clan::words::replace(s->file, none, mark)) {
       return s->fd = fd, s;
     }
   }
@@ -53,7 +53,7 @@ Stream* new_stream(int fd, FILE* mark) {
   s->fd = fd;
   s->next = streams.load(std::memory_order_relaxed);
   // PAIR preload.streams
-  while (!streams.compare_exchange_weak(s->next, s, std::memory_order_release)) {
+  while (!clan::words::replace(streams, s->next, s)) {
   }
   return s;
 }
@@ -80,7 +80,7 @@ int cookie_close(void* cookie) {
   auto* stream = static_cast<Stream*>(cookie);
   const int fd = stream->fd;
   // PAIR preload.stream_free: `fd` has been read
-  stream->file.store(nullptr, std::memory_order_release);
+  clan::words::publish(stream->file, nullptr);
   return ::close(fd);
 }
 
@@ -103,7 +103,7 @@ CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
   if (cookie == nullptr) errno = ENOMEM;
   if (stream != nullptr) stream->_fileno = fd;  // fileno() must go on to work
   // PAIR preload.stream_free: where there is no stream, the entry is free again
-  if (cookie != nullptr) cookie->file.store(stream, std::memory_order_release);
+  if (cookie != nullptr) clan::words::publish(cookie->file, stream);
   return stream;
 }
 

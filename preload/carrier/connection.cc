@@ -5,6 +5,7 @@
 #include <clan/clock.h>
 #include <clan/log.h>
 #include <clan/socket_face.h>
+#include <clan/words.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -82,7 +83,7 @@ void Carried::meet(Stream&& stream) {
 void Carried::fail() {
   CarrierStage expected = CarrierStage::kMeeting;
   // PAIR carrier.stage
-  stage_.compare_exchange_strong(expected, CarrierStage::kFailed, std::memory_order_acq_rel);
+  words::replace(stage_, expected, CarrierStage::kFailed);
 }
 
 bool Carried::attach(Pipe&& end) {
@@ -98,7 +99,7 @@ void Carried::release() {
   const std::lock_guard<std::recursive_mutex> lock(callbacks_);
   socket_ = nullptr;
   // PAIR carrier.released: what the program did to its pipe is done
-  released_.store(true, std::memory_order_release);
+  words::publish(released_, true);
 }
 
 void Carried::tcp_ended() {
@@ -124,7 +125,7 @@ void Carried::pump() {
   if (!mutex_.try_lock()) return post();
   move(false);
   // PAIR carrier.released
-  const bool released = released_.load(std::memory_order_acquire);
+  const bool released = words::look(released_);
   const bool rings = must_ring_ && callbacks_.try_lock();
   if (rings) must_ring_ = false;
   const bool comes = listener_ && !stream_;
@@ -236,7 +237,7 @@ std::uint64_t Carried::look_at_time() {
     }
   }
   // PAIR carrier.released
-  if (released_.load(std::memory_order_acquire) && !is_quiet_now()) {
+  if (words::look(released_) && !is_quiet_now()) {
     if (released_ns_ == 0) released_ns_ = now;
     const std::uint64_t due = released_ns_ + kAfterCloseNs;
     if (now >= due) {
@@ -264,7 +265,7 @@ bool Carried::is_quiet() {
 bool Carried::is_done() {
   const std::lock_guard lock(mutex_);
   // PAIR carrier.released
-  return released_.load(std::memory_order_acquire) && is_quiet_now();
+  return words::look(released_) && is_quiet_now();
 }
 
 }  // namespace clan::preload

@@ -17,6 +17,7 @@
 #include <clan/event_queue.h>
 #include <clan/pipe.h>
 #include <clan/stream.h>
+#include <clan/words.h>
 
 #include <array>
 #include <atomic>
@@ -47,7 +48,7 @@ class Carried {
 
   // --- any thread of the program ---------------------------------------------------------------
   CarrierStage stage() const {
-    return stage_.load(std::memory_order_acquire);  // PAIR carrier.stage
+    return words::look(stage_);  // PAIR carrier.stage
   }
   bool attach(Pipe&& end);
   /// Takes what can be taken, or leaves it to the carrier's thread.
@@ -106,7 +107,7 @@ class Carried {
   bool arm();
   void call(void (*callback)(void* socket));
   void set_stage(CarrierStage stage) {
-    stage_.store(stage, std::memory_order_release);  // PAIR carrier.stage
+    words::publish(stage_, stage);  // PAIR carrier.stage
   }
   void lose(const char* why);
   std::uint64_t look_at_time();

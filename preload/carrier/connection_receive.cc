@@ -2,6 +2,7 @@
 // comes when it cannot, ends the connection.
 #include <clan/clock.h>
 #include <clan/socket_face.h>
+#include <clan/words.h>
 
 #include <algorithm>
 #include <cstring>
@@ -95,7 +96,7 @@ bool Carried::obey(const Frame& frame) {
     if (!ours) return false;
     CarrierStage expected = CarrierStage::kMeeting;
     // PAIR carrier.stage
-    stage_.compare_exchange_strong(expected, CarrierStage::kMet, std::memory_order_acq_rel);
+    words::replace(stage_, expected, CarrierStage::kMet);
     return true;
   }
   if (!heard_hello_ || heard_closed_) return false;
@@ -161,8 +162,8 @@ void Carried::other_end_leaves() {
   constexpr int kLooks = 1000;  // at a lock that a thread has for a moment
   for (int i = 0; heard_switch_ && i < kLooks && pipe_.leave().err == EBUSY; ++i) {
   }
-  constexpr std::uint64_t kReadsOn = 3;                                 // of kGivenBack
-  theirs.words[kGivenBack].store(kReadsOn, std::memory_order_release);  // PAIR face.given
+  constexpr std::uint64_t kReadsOn = 3;                // of kGivenBack
+  words::publish(theirs.words[kGivenBack], kReadsOn);  // PAIR face.given
   add(theirs, kLeaving);
   call(calls_.comes_back);
   add(theirs, kGone);

@@ -1,5 +1,6 @@
 // Connection: from the pipe into the stream.
 #include <clan/socket_face.h>
+#include <clan/words.h>
 
 #include <algorithm>
 #include <cstring>
@@ -70,7 +71,7 @@ bool Carried::send_bytes() {
 // The program has given the connection up before it was in its pipe.
 bool Carried::never_comes() const {
   // PAIR carrier.released
-  if (!released_.load(std::memory_order_acquire)) return false;
+  if (!words::look(released_)) return false;
   // PAIR face.state
   return !pipe_ ||
          (pipe_.peer_face().words[kState].load(std::memory_order_acquire) & kAttached) == 0;

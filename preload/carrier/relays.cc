@@ -3,6 +3,7 @@
 #include <clan/clock.h>
 #include <clan/log.h>
 #include <clan/system_call.h>
+#include <clan/words.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -129,7 +130,7 @@ void Relays::finish(std::uint32_t ms) {
   std::unique_lock lock(mutex_);
   if (ended_) return;
   until_ns_ = monotonic_ns() + std::uint64_t{ms} * 1'000'000;
-  ends_.store(true, std::memory_order_release);  // PAIR carrier.relays_end: publishes the time
+  words::publish(ends_, true);  // PAIR carrier.relays_end: publishes the time
   queue_->post_user(called_);
   ended_now_.wait_for(lock, std::chrono::milliseconds(2 * ms), [this] { return ended_; });
 }
@@ -144,7 +145,7 @@ void Relays::close_copies() {
 void Relays::serve_all() {
   std::array<Event, 64> events;
   // PAIR carrier.relays_end: sees the time
-  while (!ends_.load(std::memory_order_acquire)) {
+  while (!words::look(ends_)) {
     take_new();
     try_offers();
     const std::size_t n = queue_->poll(events);

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "clan/log.h"
+#include "clan/words.h"
 #include "os/config.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
@@ -97,17 +98,17 @@ Carried* of(const Socket& s) { return s.far.load(std::memory_order_relaxed); }
 
 bool has_carrier() {
   // PAIR preload.carrier: sees the table
-  if (the_table.load(std::memory_order_acquire) != nullptr) return true;
+  if (words::look(the_table) != nullptr) return true;
   if (tried.load(std::memory_order_relaxed)) return false;
   const InCarrier here;
   loading.lock();
   if (!tried.load(std::memory_order_relaxed)) {
     // PAIR preload.carrier: publishes the table
-    the_table.store(load(), std::memory_order_release);
+    words::publish(the_table, load());
     tried.store(true, std::memory_order_relaxed);
   }
   loading.unlock();
-  return the_table.load(std::memory_order_acquire) != nullptr;  // PAIR preload.carrier
+  return words::look(the_table) != nullptr;  // PAIR preload.carrier
 }
 
 bool carrier_is_loaded() { return the_table.load(std::memory_order_relaxed) != nullptr; }

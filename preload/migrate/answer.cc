@@ -10,6 +10,7 @@
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
+#include "clan/words.h"
 #include "far/carrier.h"
 #include "migrate/demote_end.h"
 #include "migrate/last_wait.h"
@@ -60,8 +61,7 @@ bool has_waited_for_long(std::uint64_t wanted_ns) {
 bool has_said_all(int fd, const Socket& s) {
   if ((state_of(s.mine()) & kSending) == 0 || (state_of(s.theirs()) & kLeaving) == 0) return true;
   // PAIR face.given
-  return s.theirs().words[socket_face::kGivenBack].load(std::memory_order_acquire) != 0 ||
-         closed(fd);
+  return words::look(s.theirs().words[socket_face::kGivenBack]) != 0 || closed(fd);
 }
 
 bool may_go(int fd, const Socket& s) { return !another_rings(s) && has_said_all(fd, s); }
@@ -95,7 +95,7 @@ bool go(int fd, Socket& s) {
   if ((state_of(s.mine()) & kGone) != 0 || stays_unswitched(fd, s)) return true;
   // The other host has to know how much of TCP's comes before the pipe.
   // PAIR preload.parked
-  if (is_far(s) && !s.far_parked.load(std::memory_order_acquire)) return false;
+  if (is_far(s) && !words::look(s.far_parked)) return false;
   auto sends = [&]() -> auto& { return s.open_file().sends; };  // fork moves them
   UntilOpen until(fd, s);
   const std::int32_t us = ::getpid();  // another thread may finish this

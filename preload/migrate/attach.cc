@@ -13,9 +13,11 @@
 #include <utility>
 
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/log.h"
 #include "clan/socket_face.h"
 #include "clan/wait.h"
+#include "clan/words.h"
 #include "far/carrier.h"
 #include "migrate/find_pipe.h"
 #include "os/proc.h"
@@ -95,8 +97,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   limit_as_tcp(fd, s);
   if (!counted) add_holders(s.mine(), 1);
   // PAIR preload.to_follow: it is among kHolders before it is not among these
-  if (!s.not_to_follow.exchange(true, std::memory_order_seq_cst))
-    s.open_file().to_follow.fetch_sub(1, std::memory_order_seq_cst);
+  if (!dekker::swap(s.not_to_follow, true)) dekker::subtract(s.open_file().to_follow, 1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   unsay(s);
   // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
@@ -107,12 +108,12 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
 
 std::uint32_t moves_of_shared() {
   // PAIR preload.moves: sees which pipe, through Slot::pipe_fd
-  return shared_moves != nullptr ? shared_moves->load(std::memory_order_acquire) : 0;
+  return shared_moves != nullptr ? words::look(*shared_moves) : 0;
 }
 
 void forbid_moves() {
   // PAIR preload.forking: before Socket::moving is tried
-  fork_under_way.store(true, std::memory_order_seq_cst);
+  dekker::announce(fork_under_way, true);
   if (shared_moves != nullptr) return;
   void* memory =
       sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -121,13 +122,13 @@ void forbid_moves() {
 
 void allow_moves() {
   // PAIR preload.forking: all have been counted
-  fork_under_way.store(false, std::memory_order_seq_cst);
+  dekker::announce(fork_under_way, false);
 }
 
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   const Undisturbed undisturbed;
   // PAIR preload.forking: behind Socket::moving. The child counts what has been decided
-  if (fork_under_way.load(std::memory_order_seq_cst)) return false;
+  if (dekker::look(fork_under_way)) return false;
   Slot& slot = s.open_file();
   const std::int32_t me = thread_id();
   if (!Slot::try_close(slot.receives, me)) return false;
@@ -138,8 +139,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
     return false;
   }
   // PAIR preload.held: Dekker, behind the closed gates, with what pins it or passes it
-  if (slot.pinned.load(std::memory_order_seq_cst) != 0 ||
-      Slot::on_its_way(slot.held.load(std::memory_order_seq_cst)) != 0) {
+  if (dekker::look(slot.pinned) != 0 || Slot::on_its_way(dekker::look(slot.held)) != 0) {
     Slot::open(slot.sends, me);
     Slot::open(slot.receives, me);
     return false;
@@ -159,7 +159,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   // relaxed: published with the state
   if (inherited) s.followed.store(true, std::memory_order_relaxed);
   // PAIR preload.moves: behind pipe_fd
-  if (shared_moves != nullptr && inherited) shared_moves->fetch_add(1, std::memory_order_release);
+  if (shared_moves != nullptr && inherited) words::add(*shared_moves, 1);
   begin_sharing(fd, s, counted, !counted);
   // PAIR face.state: the other end may send through the pipe
   add_state(s.mine(), socket_face::kAttached);
@@ -176,7 +176,7 @@ void catch_up(int fd, Socket& s) {
   KeepErrno keep;
   Once once(s);
   // PAIR preload.forking: behind Socket::moving
-  if (!once || s.shared() || fork_under_way.load(std::memory_order_seq_cst)) return;
+  if (!once || s.shared() || dekker::look(fork_under_way)) return;
   // relaxed: behind pipe_fd
   int end = slot.pipe_end.load(std::memory_order_relaxed) & ~Slot::kReadToEnd;
   const std::uint64_t cookie = cookie_of(fd);

@@ -13,6 +13,7 @@
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
+#include "clan/words.h"
 #include "far/carrier.h"
 #include "migrate/answer.h"
 #include "migrate/attach.h"
@@ -55,7 +56,7 @@ void wait_until_clean(int fd, Socket& s) {
   bool tried = false;
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
   // PAIR face.given: taken back
-  s.mine().words[kGivenBack].compare_exchange_strong(before, 0, std::memory_order_acq_rel);
+  words::replace(s.mine().words[kGivenBack], before, 0);
   auto take_rest = [&](bool gone) {
     // It has gone and sends the rest, perhaps when there is room for it in TCP.
     const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
@@ -141,7 +142,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
       break;
   }
   // PAIR face.given
-  if (reads_on) s.mine().words[kGivenBack].store(kReadsOn, std::memory_order_release);
+  if (reads_on) words::publish(s.mine().words[kGivenBack], kReadsOn);
   if (reads_on && (state_of(s.mine()) & kGone) == 0 && !go_or_later(fd, s)) hooks.held_up(s);
   return true;
 }

@@ -18,6 +18,7 @@
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
+#include "clan/words.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
 #include "migrate/trust.h"
@@ -123,12 +124,11 @@ bool send_file(int to, int from, long at, const Scratch& memory) {
 bool hush(Socket& s) {
   auto& bells = s.theirs().words[socket_face::kBells];
   CallWait wait(s.pipe.call_waits());
-  std::uint64_t now =
-      bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
+  std::uint64_t now = words::set_bits(bells, socket_face::kBellsClosed);  // PAIR face.bells
   while ((now & (socket_face::kBellsClosed - 1)) != 0) {
     if (!wait.goes_on(monotonic_ns())) return false;
     nap();
-    now = bells.load(std::memory_order_acquire);  // PAIR face.bells: as in silence_other_end()
+    now = words::look(bells);  // PAIR face.bells: as in silence_other_end()
   }
   return true;
 }
@@ -154,7 +154,7 @@ bool end_their_part(int fd, Socket& s, int taken, LastWait& wait) {
     if (!doorbells.goes_on(monotonic_ns())) return false;
   }
   set_gone(s.theirs());
-  s.mine().words[kGivenBack].store(kDone, std::memory_order_release);  // PAIR face.given
+  words::publish(s.mine().words[kGivenBack], kDone);  // PAIR face.given
   return true;
 }
 
@@ -189,7 +189,7 @@ bool do_their_part(int fd, Socket& s, int taken, LastWait& wait) {
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
       sys::call(SYS_shutdown, socket, SHUT_WR);
     set_gone(s.theirs());
-    s.mine().words[kGivenBack].store(kDone, std::memory_order_release);  // PAIR face.given
+    words::publish(s.mine().words[kGivenBack], kDone);  // PAIR face.given
   }
   sys::close(socket);
   return well;

@@ -3,6 +3,7 @@
 
 #include "clan/log.h"
 #include "clan/socket_face.h"
+#include "clan/words.h"
 #include "far/bell.h"
 #include "far/carrier.h"
 #include "migrate/answer.h"
@@ -46,7 +47,7 @@ void park(void* socket) {
       s.kernel_error.set();
     }
     // PAIR preload.parked: what is sent by TCP after this lies behind that byte
-    s.far_parked.store(true, std::memory_order_release);
+    words::publish(s.far_parked, true);
     return true;
   });
 }

@@ -19,6 +19,7 @@
 #include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
+#include "clan/words.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
@@ -70,7 +71,7 @@ class Resend {
       *p = next_;
       break;
     }
-    behind_count.fetch_sub(1, std::memory_order_release);  // PAIR preload.behind: all has been sent
+    words::subtract(behind_count, 1);  // PAIR preload.behind: all has been sent
   }
   Resend(const Resend&) = delete;
   Resend& operator=(const Resend&) = delete;
@@ -270,7 +271,7 @@ void resends_forked() {
 
 void finish_resends() {
   // PAIR preload.behind: sees that all has been sent
-  const auto left = [] { return behind_count.load(std::memory_order_acquire); };
+  const auto left = [] { return words::look(behind_count); };
   if (left() == 0) return;
   KeepErrno keep;
   for (UntilTaken patience; left() > 0 && !patience.over();) nap();

@@ -11,6 +11,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "clan/socket_face.h"
+#include "clan/words.h"
 #include "migrate/demote_end.h"
 #include "os/proc.h"
 #include "os/scratch.h"
@@ -36,7 +37,7 @@ TakenHead head_of(const Socket& s) {
 
 Given given_back(const Socket& s) {
   Given given;
-  given.word = s.theirs().words[kGivenBack].load(std::memory_order_acquire);  // PAIR face.given
+  given.word = words::look(s.theirs().words[kGivenBack]);  // PAIR face.given
   if (given.word <= kReadsOn) return given;
   const auto process = static_cast<unsigned>(given.word >> 32);
   given.memfd =
@@ -58,7 +59,7 @@ void give_back(Socket& s, int taken) {
   const std::uint64_t where =
       static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(taken);
   const bool none = bytes <= static_cast<long>(sizeof(TakenHead));
-  word.store(none ? kNothing : where, std::memory_order_release);  // PAIR face.given
+  words::publish(word, none ? kNothing : where);  // PAIR face.given
 }
 
 bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {

@@ -21,6 +21,7 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "clan/reason_text.h"
+#include "clan/words.h"
 #include "os/memory_owner.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -200,7 +201,7 @@ struct Progress {
       progress.passed.fetch_add(1, std::memory_order_relaxed);  // relaxed: see `refused`
     } else {
       // PAIR preload.probes: how many have passed
-      progress.refused.store(true, std::memory_order_release);
+      words::publish(progress.refused, true);
     }
   }
   for (;;) sys::call(SYS_exit_group, 0);
@@ -228,7 +229,7 @@ int passing(Progress& progress) {
   const long pid = make_child();
   if (pid == 0) try_all(progress);
   // PAIR preload.probes: sees how many have passed
-  const auto is_refused = [&] { return progress.refused.load(std::memory_order_acquire); };
+  const auto is_refused = [&] { return words::look(progress.refused); };
   // relaxed: a number alone, and the end of the child is the kernel's word
   const auto passed = [&] { return progress.passed.load(std::memory_order_relaxed); };
   for (int i = 0; pid > 0 && passed() == 0 && !is_refused() && i < kNaps; ++i) {
@@ -342,32 +343,31 @@ bool permits_moving() {
   KeepErrno keep;
   const Undisturbed undisturbed;
   // PAIR preload.filter: one thread tries it
-  if (!may_try() || !state.compare_exchange_strong(now, kBeingTried, std::memory_order_acquire,
-                                                   std::memory_order_relaxed)) {
+  if (!may_try() || !words::replace(state, now, kBeingTried)) {
     return false;
   }
   const int found = try_filter();
   // PAIR preload.filter: publishes `counting` and `refused`
-  state.store(found, std::memory_order_release);
+  words::publish(state, found);
   if (found == kPermits) note_process();
   return found == kPermits;
 }
 
 bool permits_counting() {
-  const int now = state.load(std::memory_order_acquire);  // PAIR preload.filter
+  const int now = words::look(state);  // PAIR preload.filter
   return now == kNoFilter ||
          (now == kPermits && counting.load(std::memory_order_relaxed));  // relaxed: behind `state`
 }
 
 Refusal refusal_found() {
-  const int now = state.load(std::memory_order_acquire);  // PAIR preload.filter
+  const int now = words::look(state);  // PAIR preload.filter
   // relaxed: behind `state`
   return {refused.load(std::memory_order_relaxed) & ~kMemoryPasses, now == kRefuses};
 }
 
 bool permits_memory() {
   (void)is_filtered();
-  const int now = state.load(std::memory_order_acquire);  // PAIR preload.filter
+  const int now = words::look(state);  // PAIR preload.filter
   // relaxed: behind `state`
   return now == kNoFilter || now == kPermits ||
          (now == kRefuses && (refused.load(std::memory_order_relaxed) & kMemoryPasses) != 0);

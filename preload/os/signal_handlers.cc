@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "clan/pipe.h"
+#include "clan/words.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/signals.h"
@@ -175,7 +176,7 @@ const auto ours = reinterpret_cast<sighandler_t>(reinterpret_cast<std::uintptr_t
 
 void guard_buffers() {
   // PAIR preload.guard: the handlers stand
-  if (buffers_guarded.load(std::memory_order_acquire)) return;
+  if (words::look(buffers_guarded)) return;
   KeepErrno keep;
   const FaultsGuard lock(SIGSEGV);
   if (buffers_guarded.load(std::memory_order_relaxed)) return;
@@ -188,7 +189,7 @@ void guard_buffers() {
     real().sigaction(number, &ours_then, nullptr);
   }
   Pipe::guard_copies(guard_copy);
-  buffers_guarded.store(true, std::memory_order_release);  // PAIR preload.guard
+  words::publish(buffers_guarded, true);  // PAIR preload.guard
 }
 
 int set_action(int number, const struct sigaction* action, struct sigaction* old) {

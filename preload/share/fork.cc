@@ -9,6 +9,7 @@
 
 #include "af_clan/af_clan.h"
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/pipe.h"
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
@@ -47,12 +48,12 @@ std::uint64_t forks = 0;
 void count_child(Socket& s, int by) {
   Slot& slot = s.open_file();
   // PAIR preload.held: a user more
-  slot.held.fetch_add(by, std::memory_order_seq_cst);
-  if (s.not_to_follow.load(std::memory_order_seq_cst) && s.pipe) {  // PAIR preload.to_follow
+  dekker::add(slot.held, by);
+  if (dekker::look(s.not_to_follow) && s.pipe) {  // PAIR preload.to_follow
     add_holders(s.mine(), by);
   } else {
     // PAIR preload.to_follow: before the child is there
-    slot.to_follow.fetch_add(by, std::memory_order_seq_cst);
+    dekker::add(slot.to_follow, by);
   }
 }
 

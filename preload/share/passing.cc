@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/reasons.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
@@ -53,8 +54,7 @@ bool put_on_its_way(int fd, Socket& s) {
   Slot* slot = &s.open_file();
   constexpr std::uint64_t kMost = 1000;  // somebody takes them who does not claim
   // PAIR preload.held: looked at again when it counts
-  if (slot->pinned.load(std::memory_order_seq_cst) != 0 ||
-      Slot::on_its_way(slot->held.load(std::memory_order_seq_cst)) > kMost) {
+  if (dekker::look(slot->pinned) != 0 || Slot::on_its_way(dekker::look(slot->held)) > kMost) {
     return false;
   }
   if (slot == &s.own_slot) {
@@ -77,7 +77,7 @@ bool put_on_its_way(int fd, Socket& s) {
     s.become(Socket::State::kTcp);
   }
   // PAIR preload.held: Dekker with enter_pipe(), before the looks at its gate and its pipe
-  slot->held.fetch_add(Slot::kOnItsWay, std::memory_order_seq_cst);
+  dekker::add(slot->held, Slot::kOnItsWay);
   // Who moves it just now, another process, has looked before.
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
@@ -89,7 +89,7 @@ bool put_on_its_way(int fd, Socket& s) {
   // PAIR preload.moved: or it has moved
   if (slot->pipe_fd.load(std::memory_order_seq_cst) < 0) return true;
   // PAIR preload.held: it is not sent
-  slot->held.fetch_sub(Slot::kOnItsWay, std::memory_order_seq_cst);
+  dekker::subtract(slot->held, Slot::kOnItsWay);
   return false;
 }
 
@@ -97,8 +97,8 @@ bool put_on_its_way(int fd, Socket& s) {
 void take_off_its_way(Socket& s) {
   Slot* slot = &s.open_file();
   // PAIR preload.held: nobody is going to claim it
-  if (slot->pinned.load(std::memory_order_seq_cst) == 0 && is_passable(slot)) {
-    slot->held.fetch_sub(Slot::kOnItsWay, std::memory_order_seq_cst);
+  if (dekker::look(slot->pinned) == 0 && is_passable(slot)) {
+    dekker::subtract(slot->held, Slot::kOnItsWay);
   }
 }
 
@@ -108,7 +108,7 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   SlotEntry* e = identify(fd, &id) ? find_entry(through, id) : nullptr;
   if (e == nullptr) return false;
   // PAIR preload.held: which life it is
-  std::uint64_t held = e->slot.held.load(std::memory_order_seq_cst);
+  std::uint64_t held = dekker::look(e->slot.held);
   do {
     // PAIR preload.slot_name: the cookie of that life, or of a later one
     if (Slot::on_its_way(held) == 0 || e->cookie.load(std::memory_order_seq_cst) != id.cookie)
@@ -116,15 +116,15 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
     // another copy of it will be received, and nobody knows what is done with this one
     if (peeked) {
       // PAIR preload.held: before it is claimed, if ever
-      e->slot.pinned.store(1, std::memory_order_seq_cst);
+      dekker::announce(e->slot.pinned, 1);
       return false;
     }
     // PAIR preload.to_follow: before nobody is on its way any more
-    e->slot.to_follow.fetch_add(1, std::memory_order_seq_cst);
+    dekker::add(e->slot.to_follow, 1);
     const std::uint64_t arrived = held - Slot::kOnItsWay + 1;  // PAIR preload.held: in its life
-    if (e->slot.held.compare_exchange_strong(held, arrived, std::memory_order_seq_cst)) break;
+    if (dekker::replace(e->slot.held, held, arrived)) break;
     // PAIR preload.to_follow: it was not this one
-    e->slot.to_follow.fetch_sub(1, std::memory_order_seq_cst);
+    dekker::subtract(e->slot.to_follow, 1);
   } while (true);
   s.client = e->client.load(std::memory_order_relaxed) != 0;  // relaxed: behind the cookie
   s.share();

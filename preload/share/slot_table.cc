@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "clan/dekker.h"
 #include "clan/reasons.h"
 #include "os/config.h"
 #include "os/proc.h"
@@ -73,14 +74,14 @@ Entry* own_table() {
 // `also_lost`: one whose descriptors are all on their way, and may never be received.
 bool take(Entry& e, bool also_lost) {
   // PAIR preload.held: which life it is
-  std::uint64_t held = e.slot.held.load(std::memory_order_seq_cst);
+  std::uint64_t held = dekker::look(e.slot.held);
   if (Slot::users(held) != 0 || (Slot::on_its_way(held) != 0 && !also_lost)) return false;
   // PAIR preload.gate: sees what calls have done
   if (e.slot.sends.load(std::memory_order_seq_cst) != 0 ||
       e.slot.receives.load(std::memory_order_seq_cst) != 0)
     return false;
   // PAIR preload.held: nobody has taken it since
-  return e.slot.held.compare_exchange_strong(held, Slot::renewed(held), std::memory_order_seq_cst);
+  return dekker::replace(e.slot.held, held, Slot::renewed(held));
 }
 
 Entry* find_in(Entry* entries, const SocketIdentity& id) {

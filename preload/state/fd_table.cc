@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "clan/reasons.h"
+#include "clan/words.h"
 #include "os/config.h"
 #include "os/rings.h"
 #include "os/sandbox.h"
@@ -34,7 +35,7 @@ Entry* entry(int fd, bool make) {
   const auto n = static_cast<unsigned>(fd);
   if (fd < 0 || n >= kChunk * kChunks) return nullptr;
   auto& slot = chunks[n / kChunk];
-  Entry* chunk = slot.load(std::memory_order_acquire);  // PAIR preload.chunk
+  Entry* chunk = words::look(slot);  // PAIR preload.chunk
   if (chunk == nullptr) {
     if (!make) return nullptr;
     void* memory = sys::mmap(nullptr, kChunk * sizeof(Entry), PROT_READ | PROT_WRITE,
@@ -43,7 +44,7 @@ Entry* entry(int fd, bool make) {
     chunk = static_cast<Entry*>(memory);
     Entry* expected = nullptr;
     // PAIR preload.chunk: publishes zeroed entries
-    if (!slot.compare_exchange_strong(expected, chunk, std::memory_order_acq_rel)) {
+    if (!words::replace(slot, expected, chunk)) {
       sys::munmap(memory, kChunk * sizeof(Entry));
       chunk = expected;
     }
@@ -60,7 +61,7 @@ void say_what_is_refused() {
 
 void release(Socket* s) {
   // PAIR preload.refs: sees what all who had it have done
-  if (s->refs.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (words::subtract(s->refs, 1) != 1) return;
   KeepErrno keep;
   if (s->offer_fd.get() >= 0 || s->window_fd.get() >= 0 || s->offer_name.get() != 0) {
     withdraw_offer(*s);
@@ -78,7 +79,7 @@ void drop(Socket* s, int fd) {
   const Undisturbed undisturbed;
   if (s->is_watched()) hooks.left_descriptor(*s, fd);
   // PAIR preload.refs: likewise, of descriptors
-  if (s->fds.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+  if (words::subtract(s->fds, 1) == 1) {
     if (s->shared()) hooks.before_last_close(fd, *s);
     const bool others = leave_slot(*s);
     if (s->shared()) hooks.last_close(fd, *s, others);
@@ -96,13 +97,13 @@ Held hold(int fd) {
   Entry* e = entry(fd, false);
   if (e == nullptr) return Held();
   for (;;) {
-    Socket* s = e->load(std::memory_order_acquire);  // PAIR preload.entry
+    Socket* s = words::look(*e);  // PAIR preload.entry
     if (s == nullptr) return Held();
     int refs = s->refs.load(std::memory_order_relaxed);
-    while (refs > 0 && !s->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel)) {
+    while (refs > 0 && !words::replace(s->refs, refs, refs + 1)) {
     }
-    if (refs <= 0) continue;  // on its way out: the entry is about to change
-    if (e->load(std::memory_order_acquire) == s) return Held(s);  // PAIR preload.entry
+    if (refs <= 0) continue;                   // on its way out: the entry is about to change
+    if (words::look(*e) == s) return Held(s);  // PAIR preload.entry
     release(s);
   }
 }
@@ -115,7 +116,7 @@ bool known(int fd) {
 bool no_set_need_know(int fd) {
   const Entry* e = entry(fd, false);
   // PAIR preload.entry
-  const Socket* s = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;
+  const Socket* s = e != nullptr ? words::look(*e) : nullptr;
   return s != nullptr && s->stays_on_tcp() && !s->inherited.load(std::memory_order_relaxed);
 }
 
@@ -123,7 +124,7 @@ bool is_the_kernels(int fd) {
   const Entry* e = entry(fd, false);
   // Not held: a Socket's memory stays one's, and what is read here of another one is no worse than
   // old. PAIR preload.entry
-  const Socket* s = e != nullptr ? e->load(std::memory_order_acquire) : nullptr;
+  const Socket* s = e != nullptr ? words::look(*e) : nullptr;
   return s == nullptr || (s->state.load(std::memory_order_relaxed) == Socket::State::kKernel &&
                           !s->inherited.load(std::memory_order_relaxed));
 }
@@ -149,9 +150,9 @@ void adopt(int fd, bool client, int nonblocking, bool always) {
   s->slot = &s->own_slot;
   s->fds.store(1, std::memory_order_relaxed);
   // PAIR preload.refs: publishes a Socket that can be held
-  s->refs.store(1, std::memory_order_release);
+  words::publish(s->refs, 1);
   // PAIR preload.entry: publishes the Socket
-  drop(e->exchange(s, std::memory_order_acq_rel), fd);
+  drop(words::swap(*e, s), fd);
 }
 
 void probe(int fd, bool always) {
@@ -182,7 +183,7 @@ bool duplicate_entry(int from, int to) {
   s->fds.fetch_add(1, std::memory_order_relaxed);
   s->refs.fetch_add(1, std::memory_order_relaxed);
   // PAIR preload.entry: publishes the Socket
-  drop(e->exchange(s.get(), std::memory_order_acq_rel), to);
+  drop(words::swap(*e, s.get()), to);
   return true;
 }
 
@@ -190,12 +191,12 @@ void forget(int fd) {
   if (!known(fd)) return;
   KeepErrno keep;
   // PAIR preload.entry: nobody finds it any more
-  drop(entry(fd, false)->exchange(nullptr, std::memory_order_acq_rel), fd);
+  drop(words::swap(*entry(fd, false), nullptr), fd);
 }
 
 void forget_range(unsigned first, unsigned last) {
   for (unsigned c = first / kChunk; c < kChunks && c <= last / kChunk; ++c) {
-    if (chunks[c].load(std::memory_order_acquire) == nullptr) continue;  // PAIR preload.chunk
+    if (words::look(chunks[c]) == nullptr) continue;  // PAIR preload.chunk
     const unsigned from = std::max(first, c * kChunk);
     const unsigned to = std::min(last, c * kChunk + kChunk - 1);
     for (unsigned fd = from; fd <= to; ++fd) forget(static_cast<int>(fd));
@@ -204,7 +205,7 @@ void forget_range(unsigned first, unsigned last) {
 
 void for_each_socket(void (*f)(int, Socket&, void*), void* argument) {
   for (unsigned c = 0; c < kChunks; ++c) {
-    if (chunks[c].load(std::memory_order_acquire) == nullptr) continue;  // PAIR preload.chunk
+    if (words::look(chunks[c]) == nullptr) continue;  // PAIR preload.chunk
     for (unsigned i = 0; i < kChunk; ++i) {
       const int fd = static_cast<int>(c * kChunk + i);
       if (Held s = hold(fd)) f(fd, *s, argument);

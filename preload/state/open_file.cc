@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "os/signals.h"
 #include "state/socket.h"
 
@@ -70,15 +71,13 @@ bool share_slot(Socket& s, Slot* shared) {
 bool leave_slot(Socket& s) {
   Slot& slot = s.open_file();
   // PAIR preload.to_follow: this process is none of them
-  if (!s.not_to_follow.exchange(true, std::memory_order_seq_cst))
-    slot.to_follow.fetch_sub(1, std::memory_order_seq_cst);
+  if (!dekker::swap(s.not_to_follow, true)) dekker::subtract(slot.to_follow, 1);
   // PAIR preload.held: first, as one that arrives counts itself among those to follow before
-  const bool on_its_way = Slot::on_its_way(slot.held.load(std::memory_order_seq_cst)) > 0;
+  const bool on_its_way = Slot::on_its_way(dekker::look(slot.held)) > 0;
   // PAIR preload.to_follow
-  const bool others = on_its_way || slot.to_follow.load(std::memory_order_seq_cst) > 0;
+  const bool others = on_its_way || dekker::look(slot.to_follow) > 0;
   // PAIR preload.held: a user less
-  if (!s.left_slot.exchange(true, std::memory_order_seq_cst))
-    slot.held.fetch_sub(1, std::memory_order_seq_cst);
+  if (!dekker::swap(s.left_slot, true)) dekker::subtract(slot.held, 1);
   return others;
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "clan/dekker.h"
 #include "state/reader.h"
 
 namespace clan::preload {
@@ -70,7 +71,7 @@ struct Slot {
   };
   /// Nobody moves it any more; who does just now has looked before.
   // PAIR preload.held: looked at again when it counts
-  void pin() { pinned.store(1, std::memory_order_seq_cst); }
+  void pin() { dekker::announce(pinned, 1); }
 
   Counter sends{0};
   Counter receives{0};

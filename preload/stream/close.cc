@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
 #include "far/bell.h"
@@ -81,7 +82,7 @@ void hand_over_end(int fd, Socket& s) {
   const bool last = s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) <= 1;
   Slot& slot = s.open_file();
   // PAIR preload.to_follow: whoever follows now has the pipe, and needs no word of this
-  if (!last || slot.to_follow.load(std::memory_order_seq_cst) <= 0 || is_far(s)) return;
+  if (!last || dekker::look(slot.to_follow) <= 0 || is_far(s)) return;
   const KeepErrno keep;
   const Undisturbed undisturbed;
   if (!s.has_drained() || bytes_to_read(fd, s) > 0) return;

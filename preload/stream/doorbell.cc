@@ -8,8 +8,10 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
+#include "clan/words.h"
 #include "far/bell.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -76,9 +78,7 @@ Ringing::Ringing(PipePage::Face& face, WaitBudget& call_waits) : bells_(face.wor
       if (!lives(now)) next = (without_named(now) + 1) | me;  // it was killed
     }
     // PAIR face.bells
-    if (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel,
-                                      std::memory_order_relaxed))
-      continue;
+    if (!words::replace(bells_, now, next)) continue;
     me_ = (next & kRingersName) == me && other != me ? me : 0;
     return;
   }
@@ -91,8 +91,7 @@ Ringing::~Ringing() {
     next = now - 1;
     if (me_ != 0 && (now & kRingersName) == me_) next &= ~kRingersName;
     // PAIR face.bells: the doorbell has been sent
-  } while (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel,
-                                         std::memory_order_relaxed));
+  } while (!words::replace(bells_, now, next));
 }
 
 namespace {
@@ -103,9 +102,9 @@ bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
   const std::uint64_t start = monotonic_ns();
   std::uint64_t look_at = start + kBetweenLooksNs;
   // PAIR face.bells: sees that a doorbell has been sent
-  std::uint64_t now = bells.load(std::memory_order_acquire);
+  std::uint64_t now = words::look(bells);
   // PAIR face.bells: as above
-  for (int turns = 1; (now & of) != 0; ++turns, now = bells.load(std::memory_order_acquire)) {
+  for (int turns = 1; (now & of) != 0; ++turns, now = words::look(bells)) {
     const std::uint64_t other = now & kRingersName, time = monotonic_ns();
     if (other == me) return false;
     if (time - start > kForRingersNs) return other == 0;    // not named: killed, nearly for sure
@@ -113,7 +112,7 @@ bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
     if (looks) look_at = time + kBetweenLooksNs;
     if (other != 0 && looks && !lives(now)) {
       // PAIR face.bells: in the place of a ringer that was killed
-      bells.compare_exchange_strong(now, without_named(now), std::memory_order_acq_rel);
+      words::replace(bells, now, without_named(now));
       continue;
     }
     sched_yield();
@@ -125,13 +124,13 @@ bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
 
 bool silence(Socket& s) {
   auto& bells = s.mine().words[kBells];
-  bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
+  words::set_bits(bells, socket_face::kBellsClosed);  // PAIR face.bells
   return take_bells_back(s.open_file()) && wait_for_ringers(bells, kIrrevocables);
 }
 
 bool silence_other_end(Socket& s) {
   auto& bells = s.theirs().words[kBells];
-  bells.fetch_or(socket_face::kBellsClosed, std::memory_order_acq_rel);  // PAIR face.bells
+  words::set_bits(bells, socket_face::kBellsClosed);  // PAIR face.bells
   return wait_for_ringers(bells, kRingers);
 }
 
@@ -177,7 +176,7 @@ std::int64_t nap_beside_ringer(Socket& s) {
   constexpr std::uint64_t kLivesNs = 10'000'000, kWasKilledNs = 1'000'000'000;
   constexpr std::uint64_t kShortestNs = 1'000'000, kPart = 4;
   // PAIR face.bells: Dekker with Announced, behind the wish for a doorbell
-  const std::uint64_t bells = s.theirs().words[kBells].load(std::memory_order_seq_cst);
+  const std::uint64_t bells = dekker::look(s.theirs().words[kBells]);
   if ((bells & kRingers) == 0) return -1;
   auto relaxed = std::memory_order_relaxed;  // numbers by themselves; two threads look twice
   const std::uint64_t now = monotonic_ns(), next = s.ringer_look_ns.load(relaxed);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "clan/dekker.h"
 #include "clan/socket_face.h"
 #include "far/carrier.h"
 #include "migrate/answer.h"
@@ -62,7 +63,7 @@ void Announced::announce(int fd, Socket& s) {
   if (!others_hold(s) || (state_of(s.theirs()) & socket_face::kClosed) != 0) return;
   ringing_.emplace(s.mine(), s.pipe.call_waits());
   // PAIR face.bells: Dekker with nap_beside_ringer(), behind the count of those that ring
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  dekker::settle();
   const auto& reader = s.pipe.page().ends[1 - s.pipe.end()].receiver;
   // Its wish stays: it is for what is published now, and taken when that has been done.
   if (*ringing_ && reader.waiting.load(std::memory_order_relaxed) != 0) {

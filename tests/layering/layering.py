@@ -18,8 +18,13 @@ SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".c"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 PAIR = re.compile(r"//.*?\bPAIR\s+([A-Za-z0-9_][A-Za-z0-9_.\-/]*[A-Za-z0-9_]|[A-Za-z0-9_])")
 FENCE = r"fence|barrier"
-STORE = re.compile(r"\bstore|_store|exchange|fetch_|release|acq_rel|" + FENCE)
-LOAD = re.compile(r"\bload|_load|exchange|fetch_|acquire|acq_rel|" + FENCE)
+# The functions of clan/words.h and clan/dekker.h, which have the orders in them. All that change a
+# word see what came before as well, but for two.
+CHANGES = re.compile(r"\b(?:words|dekker)::(?!look\b|value_of\b)\w+")
+LOOKS = re.compile(r"\b(?:words|dekker)::(?!publish\b|announce\b|value_of\b)\w+")
+BOTH = r"exchange|fetch_|acq_rel|" + FENCE
+STORE = re.compile(rf"\bstore|_store|release|{BOTH}|{CHANGES.pattern}")
+LOAD = re.compile(rf"\bload|_load|acquire|{BOTH}|{LOOKS.pattern}")
 PAIR_REACH = 3  # lines of code after the tag in which its atomic operation must stand
 
 

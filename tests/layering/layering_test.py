@@ -75,6 +75,15 @@ class Layering(unittest.TestCase):
     def test_pair_without_its_store(self):
         self.assert_one({"core/shm/a.h": LOAD + LOAD}, "no store")
 
+    def test_pair_by_functions_that_have_the_orders_in_them(self):
+        publish = "words::publish(tail, 1);  // PAIR ring.tail: publishes slots\n"
+        look = "words::look(tail);  // PAIR ring.tail: sees slots\n"
+        swap = "dekker::swap(tail, 1);  // PAIR ring.tail: both\n"
+        self.assertEqual(self.check({"core/shm/a.h": publish + "\n\n\n\n" + look}), [])
+        self.assertEqual(self.check({"core/shm/a.h": swap + "\n\n\n\n" + look}), [])
+        self.assert_one({"core/shm/a.h": publish + "\n\n\n\n" + publish}, "no load or acquire")
+        self.assert_one({"core/shm/a.h": look + "\n\n\n\n" + look}, "no store")
+
     def test_pair_far_from_any_atomic(self):
         far = "// PAIR x: sees\nint a;\nint b;\nint c;\nv.load(acquire);\n"
         self.assert_one({"core/shm/a.h": far + "int d;\nint e;\nint f;\n" + far}, "PAIR x")

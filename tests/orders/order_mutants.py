@@ -78,9 +78,15 @@ RDMA_RING = Target("core", [
 ])
 MPI_CHANNEL = Target(".", [Program("mpi/channel_test.cc",
                                    "Channel.CarriesAStreamBetweenTwoThreads")])
+WORDS = Target("core/include", [
+    Program("base/words_test.cc", "*", beside=("tests/base/dekker_test.cc",)),
+    Program("base/dekker_model_test.cc", "*.Neither*", threads=False),
+])
 CONFIG = ("preload/os/test_settings.cc", "core/base/log.cc")
 SOCKET = Target("preload", [Program("preload/state/socket_race_test.cc", "*")])
 TARGETS = {
+    "core/include/clan/words.h": WORDS,
+    "core/include/clan/dekker.h": WORDS,
     "preload/wait/epoll_set.h": Target("preload", [
         Program("preload/wait/epoll_set_race_test.cc", "*",
                 beside=("preload/wait/epoll_set.cc",)),

@@ -102,6 +102,7 @@ constexpr std::uint64_t mask_of() {
 template <typename T>
 class ModelAtomic {
  public:
+  using value_type = T;
   ModelAtomic() = default;
   explicit ModelAtomic(std::uint8_t address) : address_(address) {}
 

@@ -9,6 +9,8 @@
 // that was made meanwhile has two numbers.
 #pragma once
 
+#include <clan/words.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -68,10 +70,10 @@ constexpr char kPathMemfdName[] = "clan-paths";
 /// The values of a row, or of its copy. False: it was being written.
 inline bool read_row(const PathRow& row, PathValues* values) {
   // PAIR path_page.row: sees the values that were written before
-  const std::uint64_t begin = row.begin.load(std::memory_order_acquire);
+  const std::uint64_t begin = words::look(row.begin);
   auto* to = reinterpret_cast<std::uint64_t*>(values);
   for (std::size_t i = 0; i < PathRow::kWords; ++i) {
-    to[i] = row.words[i].load(std::memory_order_acquire);  // PAIR path_page.row: before `end`
+    to[i] = words::look(row.words[i]);  // PAIR path_page.row: before `end`
   }
   return row.end.load(std::memory_order_relaxed) == begin;  // relaxed: after the values
 }

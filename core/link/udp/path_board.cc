@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "clan/words.h"
 #include "link/udp/udp_link.h"
 
 namespace clan::udp {
@@ -66,13 +67,12 @@ void PathBoard::write(std::size_t i, const PathValues& values) {
   PathRow& row = page().rows[i];
   const std::uint64_t number = row.begin.load(std::memory_order_relaxed) + 1;  // relaxed: ours
   // PAIR path_page.row: in this order, as the reader reads the other way round
-  row.end.store(number, std::memory_order_release);
+  words::publish(row.end, number);
   const auto* from = reinterpret_cast<const std::uint64_t*>(&values);
   for (std::size_t word = 0; word < PathRow::kWords; ++word) {
-    row.words[word].store(from[word],
-                          std::memory_order_release);  // PAIR path_page.row: after `end`
+    words::publish(row.words[word], from[word]);  // PAIR path_page.row: after `end`
   }
-  row.begin.store(number, std::memory_order_release);  // PAIR path_page.row: publishes the values
+  words::publish(row.begin, number);  // PAIR path_page.row: publishes the values
 }
 
 void PathBoard::abandon_after_fork() { file_.reset(); }

@@ -8,7 +8,9 @@
 
 #include "clan/clock.h"
 #include "clan/cpu.h"
+#include "clan/dekker.h"
 #include "clan/log.h"
+#include "clan/words.h"
 #include "link/udp/udp_node.h"
 
 namespace clan::udp {
@@ -110,7 +112,7 @@ bool UdpLink::wait_for_room() {
       continue;
     }
     // PAIR udp_node.answers: a link that goes ends the nap, if it does so from here on
-    const std::uint32_t seen = node_->answers_.load(std::memory_order_seq_cst);
+    const std::uint32_t seen = dekker::look(node_->answers_);
     if (!alive()) return false;
     (void)node_->sleep({&node_->answers_, seen, {}, now + kNap, this});
   }
@@ -194,7 +196,7 @@ Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
   const std::uint64_t deadline = begin + kAnswerTimeout;
   for (int rc = 0; rc != ETIMEDOUT;) {
     // PAIR udp_node.answers: an answer that comes after this look changes the word
-    const std::uint32_t seen = node_->answers_.load(std::memory_order_seq_cst);
+    const std::uint32_t seen = dekker::look(node_->answers_);
     {
       std::lock_guard lock(node_->mutex_);
       if (pending_[request].answered || !alive()) break;
@@ -374,7 +376,7 @@ void UdpLink::shut_down() {
   std::lock_guard lock(node_->mutex_);
   detached_ = true;
   // PAIR udp_link.alive: no up-call follows
-  alive_.store(false, std::memory_order_release);
+  words::publish(alive_, false);
   pending_.clear();
   transfers_ = 0;
   if (connection_ != nullptr) {
@@ -387,7 +389,7 @@ void UdpLink::shut_down() {
 
 void UdpLink::abandon_after_fork() {
   // PAIR udp_link.alive: the child has one thread
-  alive_.store(false, std::memory_order_release);
+  words::publish(alive_, false);
   node_->abandon_after_fork();
 }
 

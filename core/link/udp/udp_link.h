@@ -28,6 +28,7 @@
 
 #include "clan/network.h"
 #include "clan/path_page.h"
+#include "clan/words.h"
 #include "link/udp/connection.h"
 #include "link/udp/link_wire.h"
 #include "nic/link.h"
@@ -54,7 +55,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   pid_t remote_pid() const override { return static_cast<pid_t>(peer_.pid); }
   std::string remote_address() const override { return report().address; }
   // PAIR udp_link.alive: what the peer wrote before it went is visible
-  bool alive() const override { return alive_.load(std::memory_order_acquire); }
+  bool alive() const override { return words::look(alive_); }
   Result<nic::RemoteHandle> import(const RdmaCookie& cookie, bool may_wait) override;
   void release(const nic::RemoteHandle& handle) override;
   Status grant(const RdmaCookie&) override { return {}; }

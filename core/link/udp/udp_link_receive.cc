@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "clan/words.h"
 #include "link/udp/udp_link.h"
 #include "link/udp/udp_node.h"
 #include "nic/image.h"
@@ -30,8 +31,7 @@ void copy_in(std::byte* to, std::span<const std::byte> from) {
   std::uint64_t word;
   std::memcpy(&word, from.data(), sizeof word);
   // PAIR ring.head, ring.credit, aperture.publish: over packets, the link is the one that stores
-  std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(to))
-      .store(word, std::memory_order_release);
+  words::publish(std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)), word);
 }
 
 }  // namespace
@@ -163,7 +163,7 @@ void UdpLink::serve_read(std::uint8_t channel, const LinkHeader& h) {
       if (is_word(bytes.data(), bytes.size())) {  // read as one, like a load over a mapped link
         auto* p = reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(bytes.data()));
         // PAIR aperture.publish: over packets, the link is the one that loads
-        word = std::atomic_ref<std::uint64_t>(*p).load(std::memory_order_acquire);
+        word = words::look(std::atomic_ref(*p));
         bytes = std::as_bytes(std::span(&word, 1));
       }
       send(back, reply, bytes, true, true, kReply | h.length);
@@ -235,7 +235,7 @@ void UdpLink::on_down(int) {
   if (detached_) return;
   detached_ = true;
   // PAIR udp_link.alive: what came before is placed
-  alive_.store(false, std::memory_order_release);
+  words::publish(alive_, false);
   for (const auto& [request, p] : pending_) {
     if (p.kind != Pending::Kind::kWrite && p.kind != Pending::Kind::kRead) continue;
     node_->tell(

@@ -11,7 +11,9 @@
 #include "base/futex.h"
 #include "base/random.h"
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/log.h"
+#include "clan/words.h"
 #include "link/udp/path_board.h"
 #include "link/udp/udp_link.h"
 
@@ -137,7 +139,7 @@ void UdpNode::kick() {
 
 void UdpNode::wake_driver() {
   // PAIR udp_node.kicked: up-calls told before are seen by the look that follows
-  if (!kicked_.exchange(true, std::memory_order_acq_rel)) signal_eventfd(kick_.get());
+  if (!words::swap(kicked_, true)) signal_eventfd(kick_.get());
 }
 
 void UdpNode::watch_socket(bool on) {
@@ -182,9 +184,9 @@ void UdpNode::set_timer() {
   if (at >= timer_at_ && !ticks) return;
   if (ticks) {
     // PAIR udp_node.ticking: before the look at what has counted on a tick
-    ticking_.store(false, std::memory_order_seq_cst);
+    dekker::announce(ticking_, false);
     // PAIR udp_node.revoked: sees the flag
-    if (any_revoked_.load(std::memory_order_seq_cst)) wake_driver();
+    if (dekker::look(any_revoked_)) wake_driver();
   }
   timer_at_ = at;
   itimerspec when{};
@@ -201,7 +203,7 @@ void UdpNode::set_timer() {
 // looks again. Revocations have no other thread.
 void UdpNode::drive(bool timer) {
   // PAIR udp_node.kicked: what is told from now on kicks again
-  if (!timer) kicked_.exchange(false, std::memory_order_acq_rel);
+  if (!timer) words::swap(kicked_, false);
   std::unique_lock lock(mutex_, std::defer_lock);
   // relaxed: a thread that ends the ticks arms the timer anew
   const bool may_wait =
@@ -266,7 +268,7 @@ void UdpNode::hand_out() {
 // Answers have come, or links have gone.
 void UdpNode::announce() {
   // PAIR udp_node.answers: what is told of is written
-  answers_.fetch_add(1, std::memory_order_seq_cst);
+  dekker::add(answers_, 1);
   changed_.notify_all();
   if (others_asleep_ > 0) futex_wake(answers_);
 }
@@ -279,14 +281,14 @@ void UdpNode::announce_revoked(std::shared_ptr<UdpLink> link, std::uint32_t aper
   std::lock_guard lock(revoked_mutex_);
   revoked_.push_back({link, aperture, generation});
   // PAIR udp_node.revoked: what is in the list is sent by whoever looks next
-  if (any_revoked_.exchange(true, std::memory_order_seq_cst)) return;
+  if (dekker::swap(any_revoked_, true)) return;
   // PAIR udp_node.ticking: the next tick looks, or set_timer() has seen the list
-  if (!ticking_.load(std::memory_order_seq_cst)) signal_eventfd(kick_.get());
+  if (!dekker::look(ticking_)) signal_eventfd(kick_.get());
 }
 
 void UdpNode::send_revocations() {
   // PAIR udp_node.revoked: sees the list
-  if (!any_revoked_.load(std::memory_order_acquire)) return;
+  if (!words::look(any_revoked_)) return;
   std::vector<Revoked> revoked;
   {
     std::lock_guard lock(revoked_mutex_);

@@ -23,6 +23,7 @@
 #include "base/futex.h"
 #include "base/wait_call.h"
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "link/udp/udp_link.h"
 #include "link/udp/udp_node.h"
 
@@ -101,7 +102,7 @@ int UdpNode::sleep(const Sleep& what) {
     if (lock.owns_lock()) lock.unlock();
     before_sleep(what.link);
     // PAIR tripwire.sleepers: before the futex compares
-    if (what.futex_sleepers != nullptr) what.futex_sleepers->store(1, std::memory_order_seq_cst);
+    if (what.futex_sleepers != nullptr) dekker::announce(*what.futex_sleepers, 1);
     const int rc = what.fds.empty() ? futex_wait(*what.word, what.seen, what.deadline_ns)
                                     : sys::poll_until(what.fds, what.deadline_ns);
     after_sleep(what.link);
@@ -141,7 +142,7 @@ int UdpNode::sleep_in_charge(Lock& lock) {
     charge_until_ = std::min(what.deadline_ns, endpoint_.next_timeout());
     // PAIR udp_node.asleep: before the last look at the word; wake_sleepers() loads it after the
     // change
-    asleep_.store(true, std::memory_order_seq_cst);
+    dekker::announce(asleep_, true);
     int rc = 0;
     if (!word_has_changed()) {
       show_paths();
@@ -179,7 +180,7 @@ void UdpNode::tell_in_charge(Lock& lock) {
 bool UdpNode::word_has_changed() const {
   const Sleep& what = *in_charge_;
   // PAIR tripwire.fired: sees what has changed it before `asleep_` was stored
-  return what.word != nullptr && what.word->load(std::memory_order_seq_cst) != what.seen;
+  return what.word != nullptr && dekker::look(*what.word) != what.seen;
 }
 
 // Under the mutex: what this thread has fetched may be what another sleeps for.
@@ -189,7 +190,7 @@ void UdpNode::rouse_sleeper() {
 
 void UdpNode::wake_sleepers() {
   // PAIR udp_node.asleep: loaded after the word has changed
-  if (!abandoned() && asleep_.load(std::memory_order_seq_cst)) signal_eventfd(wake_.get());
+  if (!abandoned() && dekker::look(asleep_)) signal_eventfd(wake_.get());
 }
 
 void UdpNode::before_sleep(UdpLink* link) {

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "clan/system_call.h"
+#include "clan/words.h"
 
 #ifndef SOL_XDP
 #define SOL_XDP 283
@@ -30,11 +31,11 @@ bool set(int fd, int name, std::uint32_t value) {
 // kernel as by us.
 std::uint32_t look(std::uint32_t* index) {
   // PAIR xdp.ring: sees frames that the other side has published or given back
-  return std::atomic_ref(*index).load(std::memory_order_acquire);
+  return words::look(std::atomic_ref(*index));
 }
 void publish(std::uint32_t* index, std::uint32_t value) {
   // PAIR xdp.ring: publishes entries written, or that those read may be written over
-  std::atomic_ref(*index).store(value, std::memory_order_release);
+  words::publish(std::atomic_ref(*index), value);
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #include <clan/aperture.h>
 #include <clan/clock.h>
 #include <clan/copy.h>
+#include <clan/dekker.h>
 #include <clan/message.h>
 #include <clan/shrimp.h>
 #include <clan/wait.h>
+#include <clan/words.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -91,7 +93,7 @@ bool clan_shrimp_client::alive() {
 
 bool clan_shrimp_client::answered(std::uint64_t call) {
   // PAIR shrimp.answer: sees the results
-  return slot_of(call).line.flag.load(std::memory_order_acquire) == flag_of(call, kAnswered);
+  return words::look(slot_of(call).line.flag) == flag_of(call, kAnswered);
 }
 
 // The reply has been taken, or is not wanted.
@@ -100,8 +102,7 @@ void clan_shrimp_client::settle(std::uint64_t call) {
   if (done.in_arena) arena_used = false;
   done = {};
   // PAIR shrimp.taken: the server may write there again
-  if (slot_of(call).line.where == kResultsArena)
-    binding().head.results_taken.store(call, std::memory_order_release);
+  if (slot_of(call).line.where == kResultsArena) words::publish(binding().head.results_taken, call);
 }
 
 clan_shrimp_stat clan_shrimp_client::put(const clan_shrimp_request& request, Slot& slot,
@@ -136,7 +137,7 @@ clan_shrimp_stat clan_shrimp_client::put(const clan_shrimp_request& request, Slo
   slot.line.number = request.number;
   slot.line.where = where;
   // PAIR shrimp.call: publishes the arguments; and ordered before the look at server_sleeps
-  slot.line.flag.exchange(flag_of(call, kAsked), std::memory_order_seq_cst);
+  dekker::swap(slot.line.flag, flag_of(call, kAsked));
   return CLAN_SHRIMP_OK;
 }
 
@@ -159,7 +160,7 @@ clan_shrimp_stat clan_shrimp_client::send(const clan_shrimp_request& request, De
   *ticket = call;
   // PAIR shrimp.sleep: the flag's exchange is behind us; the server sets this before it looks at
   // flags
-  if (binding().head.server_sleeps.load(std::memory_order_seq_cst) != 0) {
+  if (dekker::look(binding().head.server_sleeps) != 0) {
     Hello bell;
     bell.kind = kBell;
     // no room: one lies there
@@ -188,7 +189,7 @@ clan_shrimp_stat clan_shrimp_client::wait(std::uint64_t call, Deadline* within) 
     if (deadline != kNoDeadline && monotonic_ns() >= deadline) return CLAN_SHRIMP_TIMED_OUT;
     std::uint64_t asked = flag_of(call, kAsked);
     // PAIR shrimp.answer: the server exchanges it when it answers, and finds that we sleep
-    flag.compare_exchange_strong(asked, asked | kSleeps, std::memory_order_seq_cst);
+    dekker::replace(flag, asked, asked | kSleeps);
     if (answered(call)) return CLAN_SHRIMP_OK;
     const bool there = alive();  // may take the wake-up: the answer was there before it
     if (answered(call)) return CLAN_SHRIMP_OK;

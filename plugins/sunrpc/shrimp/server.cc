@@ -2,10 +2,12 @@
 #include <clan/aperture.h>
 #include <clan/clock.h>
 #include <clan/copy.h>
+#include <clan/dekker.h>
 #include <clan/log.h>
 #include <clan/message.h>
 #include <clan/shrimp.h>
 #include <clan/wait.h>
+#include <clan/words.h>
 
 #include <algorithm>
 #include <atomic>
@@ -38,7 +40,7 @@ struct Bound {
   bool asked() {
     look_at_data(slot(), expected);
     // PAIR shrimp.call: sees the arguments
-    return (slot().line.flag.load(std::memory_order_acquire) & ~kSleeps) == flag_of(next, kAsked);
+    return (words::look(slot().line.flag) & ~kSleeps) == flag_of(next, kAsked);
   }
 };
 
@@ -105,7 +107,7 @@ void clan_shrimp_server::serve_one(Bound& from) {
   const std::uint64_t answer = flag_of(from.next, kAnswered);
   ++from.next;
   // PAIR shrimp.answer: publishes the results; what was there says whether the client sleeps
-  const std::uint64_t before = slot.line.flag.exchange(answer, std::memory_order_seq_cst);
+  const std::uint64_t before = dekker::swap(slot.line.flag, answer);
   if ((before & kSleeps) == 0) return;
   Hello bell;
   bell.kind = kBell;
@@ -185,7 +187,7 @@ Status clan_shrimp_server::sleep(std::int64_t ms) {
   for (auto& b : bound) {
     // PAIR shrimp.sleep: set before we look at flags; clients look at it behind their flag's
     // exchange
-    b->binding().head.server_sleeps.exchange(1, std::memory_order_seq_cst);
+    dekker::swap(b->binding().head.server_sleeps, 1);
   }
   bool asked = false;
   for (auto& b : bound) asked = asked || b->asked();
@@ -200,8 +202,7 @@ Status clan_shrimp_server::sleep(std::int64_t ms) {
 // The results of an earlier call may still lie in the arena.
 static bool take_arena(Bound& bound) {
   // PAIR shrimp.taken: the client has read them
-  if (bound.binding().head.results_taken.load(std::memory_order_acquire) < bound.in_arena)
-    return false;
+  if (words::look(bound.binding().head.results_taken) < bound.in_arena) return false;
   bound.in_arena = bound.next;
   return true;
 }

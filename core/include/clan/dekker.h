@@ -1,0 +1,85 @@
+// Two sides that must not miss each other: each changes its own word and then looks at the other's.
+// Of the two changes one is first in the order that all threads agree upon, and the look of the
+// other side comes behind it. So a thread that is about to sleep says so and then looks whether
+// there is something to do; one that has something to do stores it and then looks for sleepers.
+//
+//   about to sleep                            has news
+//     announce(sleeping, 1)                     add(news, 1)
+//     look(news): none? sleep                   look(sleeping): wake it
+//
+// All of this is sequentially consistent, and publishes what came before as <clan/words.h> does.
+// Protocols with more steps than these two name their orders and tags themselves (nic/wakeup.h).
+//
+// tests/base/dekker_test.cc hands plain data over by each of these, dekker_model_test.cc runs the
+// picture in every interleaving of a machine with store buffers, and tests/orders weakens the
+// orders one at a time. docs/memory-model.md lists the words.
+#pragma once
+
+#include <clan/words.h>
+
+#include <atomic>
+
+namespace clan::dekker {
+
+using words::value_of;
+
+struct FullFence {
+  static void even() {
+    // PAIR dekker: both
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+};
+
+/// Between what this side has changed by other means and its look at the other's word.
+template <typename Fence = FullFence>
+void settle() {
+  Fence::even();
+}
+
+template <typename Word>
+void announce(Word&& word, value_of<Word> value) {
+  // PAIR dekker: before this side looks at the other's word; and publishes what came before
+  word.store(value, std::memory_order_seq_cst);
+}
+
+template <typename Word>
+auto look(const Word& word) {
+  // PAIR dekker: behind what this side has announced; and sees what came before
+  return word.load(std::memory_order_seq_cst);
+}
+
+/// Where the word is `expected`; else that becomes what it is, and the answer is false.
+template <typename Word>
+bool replace(Word&& word, value_of<Word>& expected, value_of<Word> next) {
+  // PAIR dekker: both
+  return word.compare_exchange_strong(expected, next, std::memory_order_seq_cst);
+}
+
+/// Answers what the word was, as the others below.
+template <typename Word>
+auto swap(Word&& word, value_of<Word> value) {
+  return word.exchange(value, std::memory_order_seq_cst);  // PAIR dekker: both
+}
+
+template <typename Word>
+auto add(Word&& word, value_of<Word> value) {
+  return word.fetch_add(value, std::memory_order_seq_cst);  // PAIR dekker: both
+}
+
+template <typename Word>
+auto subtract(Word&& word, value_of<Word> value) {
+  return word.fetch_sub(value, std::memory_order_seq_cst);  // PAIR dekker: both
+}
+
+template <typename Word>
+auto set_bits(Word&& word, value_of<Word> bits) {
+  return word.fetch_or(bits, std::memory_order_seq_cst);  // PAIR dekker: both
+}
+
+template <typename Word>
+auto clear_bits(Word&& word, value_of<Word> bits) {
+  // PAIR dekker: both
+  return word.fetch_and(static_cast<value_of<Word>>(~bits), std::memory_order_seq_cst);
+}
+
+}  // namespace clan::dekker

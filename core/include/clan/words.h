@@ -1,0 +1,66 @@
+// What a thread has done before it changes a word is seen by each that finds the word changed: the
+// orders of plain message passing, once, for words on which nothing else hangs. In memory that
+// processes share, too. Words with a protocol of their own name their orders and tags where they
+// are used; where both sides store and then look at the other's word, see <clan/dekker.h>.
+//
+// tests/base/words_test.cc has a thread hand plain data to another one by each of these, and
+// tests/orders weakens the orders one at a time. docs/memory-model.md lists what is handed over.
+#pragma once
+
+#include <atomic>
+#include <type_traits>
+
+namespace clan::words {
+
+template <typename Word>
+using value_of = typename std::remove_cvref_t<Word>::value_type;
+
+/// By the only writer, or where it does not matter which one is last.
+template <typename Word>
+void publish(Word&& word, value_of<Word> value) {
+  word.store(value, std::memory_order_release);  // PAIR words: publishes what came before
+}
+
+/// What was done before the word became what is returned is visible behind this.
+template <typename Word>
+auto look(const Word& word) {
+  return word.load(std::memory_order_acquire);  // PAIR words: sees what came before
+}
+
+// Those below publish and see, both.
+
+/// Where the word is `expected`; else that becomes what it is, and the answer is false.
+template <typename Word>
+bool replace(Word&& word, value_of<Word>& expected, value_of<Word> next) {
+  // PAIR words: sees what the one before has done, and publishes
+  return word.compare_exchange_strong(expected, next, std::memory_order_acq_rel);
+}
+
+/// Answers what the word was, as the others below.
+template <typename Word>
+auto swap(Word&& word, value_of<Word> value) {
+  return word.exchange(value, std::memory_order_acq_rel);  // PAIR words: as above
+}
+
+template <typename Word>
+auto add(Word&& word, value_of<Word> value) {
+  return word.fetch_add(value, std::memory_order_acq_rel);  // PAIR words: as above
+}
+
+template <typename Word>
+auto subtract(Word&& word, value_of<Word> value) {
+  return word.fetch_sub(value, std::memory_order_acq_rel);  // PAIR words: as above
+}
+
+template <typename Word>
+auto set_bits(Word&& word, value_of<Word> bits) {
+  return word.fetch_or(bits, std::memory_order_acq_rel);  // PAIR words: as above
+}
+
+template <typename Word>
+auto clear_bits(Word&& word, value_of<Word> bits) {
+  // PAIR words: as above
+  return word.fetch_and(static_cast<value_of<Word>>(~bits), std::memory_order_acq_rel);
+}
+
+}  // namespace clan::words

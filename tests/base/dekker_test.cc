@@ -1,0 +1,66 @@
+// What a thread has done before it changes a word is seen by the other side: ThreadSanitizer sees
+// whether the orders publish it. That the two sides do not miss each other: dekker_model_test.cc.
+#include "clan/dekker.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "support/hand_over.h"
+
+namespace clan::dekker {
+namespace {
+
+using Word = std::atomic<std::uint64_t>;
+constexpr std::uint64_t kBefore = 4;
+
+template <typename Change, typename Seen>
+void hand_over_by(Change&& change, Seen&& seen) {
+  Word word{kBefore};
+  std::uint64_t data = 0;
+  test::hand_over([&] { data = 7, change(word); },
+                  [&] {
+                    EXPECT_NE(seen(word), kBefore);
+                    EXPECT_EQ(data, 7u);
+                  });
+}
+
+template <typename Change>
+void publishes(Change&& change) {
+  hand_over_by(change, [](Word& word) { return look(word); });
+}
+
+template <typename Seen>
+void sees(Seen&& seen) {
+  hand_over_by([](Word& word) { announce(word, 5); }, seen);
+}
+
+TEST(Dekker, PublishesWhatCameBeforeEachKindOfChange) {
+  publishes([](Word& word) { announce(word, 5); });
+  publishes([](Word& word) { EXPECT_EQ(swap(word, 5), kBefore); });
+  publishes([](Word& word) { EXPECT_EQ(add(word, 1), kBefore); });
+  publishes([](Word& word) { EXPECT_EQ(subtract(word, 1), kBefore); });
+  publishes([](Word& word) { EXPECT_EQ(set_bits(word, 1), kBefore); });
+  publishes([](Word& word) { EXPECT_EQ(clear_bits(word, kBefore), kBefore); });
+  publishes([](Word& word) {
+    std::uint64_t is = kBefore;
+    EXPECT_TRUE(replace(word, is, 5));
+  });
+}
+
+TEST(Dekker, ShowsWhatCameBeforeToEachThatChangesTheWordNext) {
+  sees([](Word& word) { return swap(word, 6); });
+  sees([](Word& word) { return add(word, 1); });
+  sees([](Word& word) { return subtract(word, 1); });
+  sees([](Word& word) { return set_bits(word, 2); });
+  sees([](Word& word) { return clear_bits(word, kBefore); });
+  sees([](Word& word) {
+    std::uint64_t is = 5;
+    EXPECT_TRUE(replace(word, is, 6));
+    return is;
+  });
+}
+
+}  // namespace
+}  // namespace clan::dekker
