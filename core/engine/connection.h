@@ -96,12 +96,12 @@ class Connection final : public OobSink,
   void consume(const shm::RingRecord& record);
   Status wait_readable(std::uint64_t deadline_ns);
   bool readable() {
-    // relaxed: a glance; peek() acquires
-    auto& head = shm::head_at(in_ring_, in_geometry_.index(consumer_.glance()));
-    const bool there = head.load(std::memory_order_relaxed) != 0;
-    // Whoever waited for the record reads its second line next, once it is back up the call stack.
-    if (there) __builtin_prefetch(reinterpret_cast<const std::byte*>(&head) + kCacheLine);
-    return there;
+    auto& line = shm::head_at(in_ring_, in_geometry_.index(consumer_.glance()));
+    const shm::RingHead head{line.load(std::memory_order_relaxed)};  // relaxed: peek() acquires
+    // The second line of the record is read next. Behind the last one the producer is at work.
+    if (shm::lines_for(head.length()) > 1)
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(&line) + kCacheLine);
+    return head.word != 0;
   }
   /// Tells the peer how far we are. peek() does it when it finds nothing, consume() now and then.
   void publish_credit();
