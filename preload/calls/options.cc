@@ -39,6 +39,12 @@ std::uint64_t kept_option(const Socket& s, int level, int name) {
 // The kernel's SO_RCVLOWAT is 1 while the pipe is read: a doorbell is one byte, and has to wake.
 bool keeps_low_water(const Socket& s) { return s.shared() && !s.reads_kernel(); }
 
+// SO_RCVTIMEO, which is another number where the C library's time has 64 bits and the kernel's 32.
+bool is_receive_limit(int name) {
+  constexpr int kOld = 20, kNew = 66;
+  return name == SO_RCVTIMEO || name == kOld || name == kNew;
+}
+
 // Options by which the kernel does more with the bytes than carry them: tells of them in control
 // data, or encrypts them.
 void leave_if_kernels(int fd, int level, int name) {
@@ -109,6 +115,10 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
     }
   }
   const int rc = real().setsockopt(fd, level, name, value, size);
+  if (level == SOL_SOCKET && is_receive_limit(name)) {
+    // PAIR preload.limits: behind the kernel's
+    if (Held s = hold_current(fd)) s->limits_set.fetch_add(1, std::memory_order_release);
+  }
   constexpr int kBufLock = 72;  // SO_BUF_LOCK, in headers of Linux 5.16
   constexpr int kOfBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};
   if (rc == 0 && level == SOL_SOCKET &&

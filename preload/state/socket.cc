@@ -46,6 +46,8 @@ void Transfer::reset() {
   for (auto* flag : {&drained, &shut_read, &rang, &owes_memory}) set(*flag, false);
   for (OwnerWait* wait : {&sends_wait, &receives_wait}) wait->reset();
   set(low_water, 1);
+  set(limits_set, 1u);
+  set(unlimited_at, 0u);
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
   for (auto* count : {&full, &held_up, &receives_owing}) set(*count, 0);
   set(checked_ns, 0);

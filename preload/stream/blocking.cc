@@ -40,6 +40,19 @@ std::uint64_t deadline_of(int fd, int option) {
          static_cast<std::uint64_t>(limit.tv_usec) * 1000u;
 }
 
+std::uint64_t deadline_of_receive(int fd, Socket& s) {
+  // Other processes that share a socket set it, too. Nobody shares one that is carried.
+  if (!is_carried(s)) return deadline_of(fd, SO_RCVTIMEO);
+  // PAIR preload.limits: the kernel has what was set
+  const std::uint32_t set = s.limits_set.load(std::memory_order_acquire);
+  // relaxed: a number that stands for itself
+  if (s.unlimited_at.load(std::memory_order_relaxed) == set) return kNoDeadline;
+  const std::uint64_t deadline = deadline_of(fd, SO_RCVTIMEO);
+  // relaxed: as above
+  if (deadline == kNoDeadline) s.unlimited_at.store(set, std::memory_order_relaxed);
+  return deadline;
+}
+
 int time_left_ms(std::uint64_t deadline, int most) {
   if (deadline == kNoDeadline) return most;
   const std::uint64_t now = monotonic_ns();
