@@ -281,16 +281,23 @@ std::size_t SocketIo::look(std::span<Arrival> out) {
   if (stage_ == Stage::kNone) return receive_from(main_, out);
   if (stage_ != Stage::kSettled) return receive_between(out);
   const bool second = second_first_;
-  if (std::exchange(look_at_all_, false) || ++looks_ >= kLooks) {
-    // The other one first, or a socket that always has something would keep it waiting.
-    looks_ = 0;
-    const std::size_t n = second ? receive_from_main(out) : receive_from(second_, out);
-    if (n > 0) {
-      second_first_ = !second;
-      return n;
-    }
+  // The other one comes first now and then, or a socket that always has something would keep it
+  // waiting.
+  const bool turn = ++looks_ >= kLooks;
+  if (turn) {
+    if (const std::size_t n = look_at_other(out); n > 0) return n;
   }
-  return second ? receive_from(second_, out) : receive_from_main(out);
+  const std::size_t n = second ? receive_from(second_, out) : receive_from_main(out);
+  return n > 0 || turn || !look_at_all_ ? n : look_at_other(out);
+}
+
+// At the one that had nothing last.
+std::size_t SocketIo::look_at_other(std::span<Arrival> out) {
+  looks_ = 0;
+  const std::size_t n = second_first_ ? receive_from_main(out) : receive_from(second_, out);
+  if (n > 0) second_first_ = !second_first_;
+  look_at_all_ = look_at_all_ && n > 0;
+  return n;
 }
 
 std::string to_string(const SocketAddress& a) {

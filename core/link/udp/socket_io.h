@@ -77,7 +77,7 @@ class SocketIo final : public PacketIo {
   Status prepare(const SocketAddress& local, const Options& options);
   bool connected() const { return stage_ == Stage::kFresh || stage_ == Stage::kSettled; }
   Status watch(const DatagramSocket& socket, int how) const;
-  std::size_t look(std::span<Arrival> out);
+  std::size_t look(std::span<Arrival> out), look_at_other(std::span<Arrival> out);
   std::size_t receive_from(DatagramSocket& socket, std::span<Arrival> out);
   std::size_t receive_between(std::span<Arrival> out);
   std::size_t receive_from_main(std::span<Arrival> out);
@@ -96,10 +96,10 @@ class SocketIo final : public PacketIo {
   FavouritePeer favourite_;
   bool second_first_ = false;  ///< it had something last
   unsigned looks_ = 0;         ///< at one of the two, since the last at the other
-  bool look_at_all_ = false;
-  bool in_a_row_ = false;  ///< the last look has found something
-  unsigned reads_ = 0;     ///< of the socket that is to be empty, since this stage began
-  unsigned strays_ = 0;    ///< of this peer
+  bool look_at_all_ = false;   ///< a look that finds nothing at one looks at the other
+  bool in_a_row_ = false;      ///< the last look has found something
+  unsigned reads_ = 0;         ///< of the socket that is to be empty, since this stage began
+  unsigned strays_ = 0;        ///< of this peer
   bool want_room_ = false;
   bool offload_ = true;
   bool gro_ = true;  ///< on arrivals, where offload_ is
