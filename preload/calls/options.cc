@@ -11,6 +11,7 @@
 #include "calls/interpose.h"
 #include "clan/af_clan.h"
 #include "clan/socket_face.h"
+#include "clan/words.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "os/real.h"
@@ -117,7 +118,7 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
   const int rc = real().setsockopt(fd, level, name, value, size);
   if (level == SOL_SOCKET && is_receive_limit(name)) {
     // PAIR preload.limits: behind the kernel's
-    if (Held s = hold_current(fd)) s->limits_set.fetch_add(1, std::memory_order_release);
+    if (Held s = hold_current(fd)) clan::words::add(s->limits_set, 1);
   }
   constexpr int kBufLock = 72;  // SO_BUF_LOCK, in headers of Linux 5.16
   constexpr int kOfBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};

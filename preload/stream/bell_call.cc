@@ -13,6 +13,7 @@
 
 #include "clan/clock.h"
 #include "clan/socket_face.h"
+#include "clan/words.h"
 #include "os/sys.h"
 #include "state/open_file.h"
 #include "state/reader.h"
@@ -86,15 +87,14 @@ Ringer* BellCall::free_place(Slot& slot) const {
       if (condition_of(before) != Condition::kHasDied) continue;
     }
     // PAIR preload.reader: sees that nobody rings by it
-    if (ringer.owner.compare_exchange_strong(before, me, std::memory_order_acq_rel)) return &ringer;
+    if (words::replace(ringer.owner, before, me)) return &ringer;
   }
   return nullptr;
 }
 
 bool BellCall::count_in_bells() {
   const std::uint64_t me = name_in_bells();
-  std::uint64_t now = bells_.load(std::memory_order_relaxed),
-                next;  // relaxed: the exchange decides
+  std::uint64_t next, now = bells_.load(std::memory_order_relaxed);  // relaxed: a first guess
   do {
     if ((now & kBellsClosed) != 0) return false;
     named_before_ = (now & kRingersName) == me;
@@ -103,8 +103,7 @@ bool BellCall::count_in_bells() {
     next = now + kIrrevocable;
     if (names_) next = (next & ~kRingersName) | kRingerIrrevocable | me;
     // PAIR face.bells: whoever closes the gate sees it
-  } while (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel,
-                                         std::memory_order_relaxed));
+  } while (!words::replace(bells_, now, next));
   return true;
 }
 
@@ -115,8 +114,7 @@ void BellCall::count_out_of_bells() {
     if (names_ && (now & kRingersName) == name_in_bells())
       next &= ~(kRingerIrrevocable | (named_before_ ? 0 : kRingersName));
     // PAIR face.bells: the doorbell has been sent
-  } while (!bells_.compare_exchange_weak(now, next, std::memory_order_acq_rel,
-                                         std::memory_order_relaxed));
+  } while (!words::replace(bells_, now, next));
 }
 
 bool take_bells_back(Slot& slot) {

@@ -17,6 +17,7 @@
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait.h"
+#include "clan/words.h"
 #include "far/bell.h"
 #include "os/real.h"
 #include "os/signal_handlers.h"
@@ -44,7 +45,7 @@ std::uint64_t deadline_of_receive(int fd, Socket& s) {
   // Other processes that share a socket set it, too. Nobody shares one that is carried.
   if (!is_carried(s)) return deadline_of(fd, SO_RCVTIMEO);
   // PAIR preload.limits: the kernel has what was set
-  const std::uint32_t set = s.limits_set.load(std::memory_order_acquire);
+  const std::uint32_t set = words::look(s.limits_set);
   // relaxed: a number that stands for itself
   if (s.unlimited_at.load(std::memory_order_relaxed) == set) return kNoDeadline;
   const std::uint64_t deadline = deadline_of(fd, SO_RCVTIMEO);

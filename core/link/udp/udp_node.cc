@@ -155,8 +155,7 @@ void UdpNode::watch_socket(bool on) {
   watching_ = on;
 }
 
-// The driver thread has to know of a time-out if it is the one that waits, or if a thread that
-// sleeps in charge looks later.
+// The driver thread has to know of a time-out if it waits, or a thread in charge looks later.
 void UdpNode::note_timer() {
   const bool has_to_know = in_charge_ == nullptr
                                ? watching_
