@@ -238,7 +238,8 @@ std::optional<Row> measure(Context& context, const Test& test) {
   row.variant = test.variant;
   row.x = static_cast<double>(test.bytes);
   row.higher_is_better = throughput;
-  row.cpu_ns = throughput ? median(cpu) : 0;
+  // Without that of a run that sends next to nothing it is not known.
+  row.cpu_ns = throughput && !empty.numbers.empty() ? median(cpu) : 0;
   row.unit = test.figure == Test::kLatency ? "ns" : test.figure == Test::kRate ? "M msg/s" : "GB/s";
   row.stats = summarise_runs(runs);
   row.probe_ns = median(probes);

@@ -53,7 +53,9 @@ def once(here, net, folder, options, environment, milliseconds):
         capture_output=True, text=True, timeout=200)
     if done.returncode != 0:
         raise SystemExit(f"mpirun failed: {done.stdout}{done.stderr}")
-    found = re.findall(r"^latency (\d+) [\d.]+ ([\d.]+) \d+ \d+$", done.stdout, re.M)
+    found = re.findall(r"^latency (\d+) [\d.]+ ([\d.]+)(?: [\d.]+)+$", done.stdout, re.M)
+    if len(found) != len(SIZES):
+        raise SystemExit(f"clan-mpi-load has not printed a figure of each size: {done.stdout}")
     return {int(size): float(median) for size, median in found}
 
 

@@ -1,4 +1,4 @@
-"""Who gets how much of a token bucket of 400 Mbit/s: ten streams, ten flows of TCP for comparison,
+"""How a token bucket of 400 Mbit/s is shared: ten streams, ten flows of TCP for comparison,
 and one of each. For net.py."""
 import contextlib
 import re

@@ -4,7 +4,7 @@
 //
 //   clan-rpc-load tcp|udp|local SERVER_CORE CLIENT_CORE
 //       says "ready SERVER_PID"; then answers each line "KIND BYTES MS" with "MIN MEDIAN KEPT
-//       DROPPED SHARED CPU", microseconds per call; CPU is that of both processes
+//       DROPPED SHARED CPU", microseconds per call; CPU is that of both processes.
 //       Kinds: echo (in and out), sink (in only), xdr (what
 //       libtirpc's XDR alone takes for one echo, in this process: arguments and results, each
 //       encoded and decoded)

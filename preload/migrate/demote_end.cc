@@ -43,10 +43,20 @@ bool closed(int fd) {
   return sys::poll(&p, 1, 0) > 0;
 }
 
+namespace {
+
+// Both ways, or reset: what it has sent matters no more, and the kernel may have forgotten it.
+bool is_over(int fd) {
+  pollfd p{fd, 0, 0};
+  return sys::poll(&p, 1, 0) > 0;
+}
+
+}  // namespace
+
 void close_count(int fd, PipePage::Face& face) {
   if ((state_of(face) & (kSending | kGone)) != kSending) return;
   std::uint64_t sent = 0;
-  const bool known = !closed(fd) && sent_by_tcp(fd, &sent);
+  const bool known = !is_over(fd) && sent_by_tcp(fd, &sent);
   // relaxed: the end is in the pipe
   sent -= face.words[socket_face::kSwitchAt].load(std::memory_order_relaxed);
   close_doorbells(face.words[kDoorbells], known ? sent : ~socket_face::kDoorbellsClosed);

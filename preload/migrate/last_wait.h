@@ -8,8 +8,8 @@
 
 namespace clan::preload {
 
-/// Who has a lock of an end, its doorbells or its counters of calls, and keeps the end from going
-/// back: not what may be taken from a thread that is stopped.
+/// Threads that have a lock of an end, ring, or have closed its counters of calls, and so keep the
+/// end from going back; not those that are stopped and from which that may be taken.
 enum class Users {
   kNobody,
   kSharers,        ///< threads of this process, or of others that have the socket

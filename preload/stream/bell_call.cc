@@ -74,7 +74,14 @@ ssize_t BellCall::send(int fd) {
   message.msg_control = &place_->length;
   message.msg_controllen = sizeof(cmsghdr);
   const ssize_t sent = sys::call(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  return sent < 0 && errno == EINVAL ? 0 : sent;
+  if (sent >= 0 || errno != EINVAL) return sent;
+  // Closed before the length is taken back. Else it is no kernel that lets such data pass.
+  // relaxed: behind the length, which it was closed before
+  if ((bells_.load(std::memory_order_relaxed) & kBellsClosed) != 0) return 0;
+  end_reading(place_->owner, place_->length, 0);
+  place_ = nullptr;
+  allowed_ = count_in_bells();
+  return allowed_ ? send(fd) : 0;
 }
 
 Ringer* BellCall::free_place(Slot& slot) const {
@@ -84,7 +91,7 @@ Ringer* BellCall::free_place(Slot& slot) const {
     std::uint64_t before = 0;
     if (i >= Slot::kRingers) {  // none: perhaps one of a thread that was killed
       before = ringer.owner.load(std::memory_order_relaxed);  // relaxed: the exchange decides
-      if (condition_of(before) != Condition::kHasDied) continue;
+      if (before != 0 && condition_of(before) != Condition::kHasDied) continue;
     }
     // PAIR preload.reader: sees that nobody rings by it
     if (words::replace(ringer.owner, before, me)) return &ringer;

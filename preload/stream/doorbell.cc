@@ -107,7 +107,9 @@ bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
   for (int turns = 1; (now & of) != 0; ++turns, now = words::look(bells)) {
     const std::uint64_t other = now & kRingersName, time = monotonic_ns();
     if (other == me) return false;
-    if (time - start > kForRingersNs) return other == 0;    // not named: killed, nearly for sure
+    // One of those waited for that is not named was killed, nearly for sure.
+    if (time - start > kForRingersNs)
+      return of == kIrrevocables ? (now & kRingerIrrevocable) == 0 : other == 0;
     const bool looks = turns % 64 == 0 || time >= look_at;  // a yield may take a slice of time
     if (looks) look_at = time + kBetweenLooksNs;
     if (other != 0 && looks && !lives(now)) {

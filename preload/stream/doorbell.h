@@ -37,8 +37,8 @@ class Ringing {
 
 /// Nobody of this end may ring any more, and nobody is going to: what it sends by TCP from now on
 /// is the application's. A thread that is stopped in its call rings no more (stream/bell_call.h).
-/// Waits a tenth of a second for one that is at it, if it lives; who can come again later looks
-/// first whether another_rings(). False: its doorbell may yet come.
+/// Waits a tenth of a second for one that is at it, if it lives; a caller that can come again later
+/// looks first whether another_rings(). False: its doorbell may yet come.
 bool silence(Socket& s);
 
 /// Likewise of the other end, whose stopped threads may yet ring.

@@ -54,7 +54,9 @@ def check(path, dissector, mode):
     for kind in (HELLO, RETRY, ACCEPT, DATA):
         assert types[kind] > 0, f"no packet of type {kind} in {types}"
     assert {row[2] for row in rows} == {mode}, "the mode"
-    assert not any(row[6] for row in rows), [row for row in rows if row[6]][:3]
+    # One of the chosen ports may be among those of traceroute.
+    wrong = [row for row in rows if row[6] and "traceroute" not in row[6]]
+    assert not wrong, wrong[:3]
     newest = collections.defaultdict(int)
     for _, kind, _, ident, number, *_ in rows:
         if kind == DATA:

@@ -203,7 +203,7 @@ std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::
   bool asks = false;
   if (!draining) {
     asks = write_control(w);
-    if (g != Gate::kShut && ping_had_no_room_) {  // the data would leave none again
+    if (g != Gate::kShut && ping_had_no_room_ && w.left() > 0) {  // the data would leave none again
       put_ping(w);
       asks = true;
     }

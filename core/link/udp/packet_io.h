@@ -49,8 +49,8 @@ class PacketIo {
   /// Readable when something has come, or there is room again and want_room() has asked for it.
   virtual int descriptor() const = 0;
   virtual void want_room(bool) {}
-  /// A thread that slept on the descriptor has woken: as long as receive() finds nothing otherwise,
-  /// it looks everywhere.
+  /// A thread that slept on the descriptor has woken: receive() looks at what had something last
+  /// first, and everywhere before it says that nothing has come.
   virtual void woken() {}
   /// What is behind the descriptor, for a thread that sleeps on that itself: a wake-up less deep.
   /// How many of `out` are filled, with what to wait for. It may change in any other call; then

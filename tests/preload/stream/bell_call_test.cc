@@ -1,6 +1,7 @@
 #include "stream/bell_call.h"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include <csignal>
 #include <memory>
@@ -72,6 +73,21 @@ TEST_F(BellCallOfSharers, LeavesToAStoppedProcessNoByteToSendWhenTheGateIsClosed
   sharer.is_let_go();
   sharer.ends_well();
   expect_back(doorbells);
+  nothing_is_left();
+}
+
+// The kernel still knows what this side has sent.
+TEST_F(BellCallOfSharers, ThatIsTakenBackIsNotCountedWhereTheOtherEndHasSaidItsLast) {
+  Sharer sharer([&] { return trace_me() && rings(); });
+  sharer.goes_to(SYS_sendmsg, 1, false);
+  leave_pipe(pair.fd(1), false, reasons::Why::kUrgent);
+  ASSERT_EQ(::shutdown(pair.fd(1), SHUT_WR), 0);
+  go_back();
+  sharer.is_let_go();
+  sharer.ends_well();
+  EXPECT_TRUE(sends_tcp(s()));
+  EXPECT_EQ(pair.send(0, "by TCP"), 6);
+  EXPECT_EQ(pair.receive(1), "by TCP");
   nothing_is_left();
 }
 

@@ -96,7 +96,7 @@ class IpsecMbAead final : public Aead {
 
  private:
   const IMB_MGR& manager_;
-  gcm_key_data key_;
+  alignas(64) gcm_key_data key_;  // as the library has it for itself
 };
 
 }  // namespace

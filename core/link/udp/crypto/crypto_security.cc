@@ -200,7 +200,8 @@ class CryptoSecurity final : public Security {
     Secret extracted;
     return hmac(std::as_bytes(std::span(kSalt)), key, &extracted) &&
            expand(extracted, "clan salt", {}, &salt_) &&
-           expand(extracted, "clan mac", {}, &mac_key_);
+           expand(extracted, "clan mac", {}, &mac_key_) &&
+           make_aead(extracted.bytes) != nullptr;  // loads its library now, and not under a lock
   }
 
   Mode mode() const override { return mode_; }
