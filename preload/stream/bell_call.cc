@@ -15,6 +15,7 @@
 #include "clan/socket_face.h"
 #include "clan/words.h"
 #include "os/sys.h"
+#include "state/bells.h"
 #include "state/open_file.h"
 #include "state/reader.h"
 #include "state/socket.h"
@@ -27,19 +28,11 @@ using socket_face::kBellsClosed;
 using socket_face::kIrrevocable;
 using socket_face::kRingerIrrevocable;
 
-constexpr std::uint64_t kRingersName = ~std::uint64_t{0} << socket_face::kRinger;
-/// how long a thread that runs is waited for
-constexpr std::uint64_t kForRingersNs = 100'000'000;
-
 constexpr char kByte = 0;
 
 static_assert(sizeof(cmsghdr) == 16 && offsetof(Ringer, kind) == offsetof(Ringer, length) + 8 &&
               offsetof(cmsghdr, cmsg_len) == 0);
 constexpr std::uint64_t kMeansNothing = IPPROTO_TCP;  ///< any level but SOL_SOCKET
-
-std::uint64_t name_in_bells() {
-  return static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
-}
 
 }  // namespace
 
@@ -100,15 +93,15 @@ Ringer* BellCall::free_place(Slot& slot) const {
 }
 
 bool BellCall::count_in_bells() {
-  const std::uint64_t me = name_in_bells();
+  const std::uint64_t me = bells::name_of(thread_id());
   std::uint64_t next, now = bells_.load(std::memory_order_relaxed);  // relaxed: a first guess
   do {
     if ((now & kBellsClosed) != 0) return false;
-    named_before_ = (now & kRingersName) == me;
+    named_before_ = (now & bells::kName) == me;
     // Of those that are waited for the first is named.
     names_ = (now & kRingerIrrevocable) == 0 || named_before_;
     next = now + kIrrevocable;
-    if (names_) next = (next & ~kRingersName) | kRingerIrrevocable | me;
+    if (names_) next = (next & ~bells::kName) | kRingerIrrevocable | me;
     // PAIR face.bells: whoever closes the gate sees it
   } while (!words::replace(bells_, now, next));
   return true;
@@ -118,8 +111,8 @@ void BellCall::count_out_of_bells() {
   std::uint64_t now = bells_.load(std::memory_order_relaxed), next;  // relaxed: as above
   do {
     next = now - kIrrevocable;
-    if (names_ && (now & kRingersName) == name_in_bells())
-      next &= ~(kRingerIrrevocable | (named_before_ ? 0 : kRingersName));
+    if (names_ && (now & bells::kName) == bells::name_of(thread_id()))
+      next &= ~(kRingerIrrevocable | (named_before_ ? 0 : bells::kName));
     // PAIR face.bells: the doorbell has been sent
   } while (!words::replace(bells_, now, next));
 }
@@ -131,7 +124,7 @@ bool take_bells_back(Slot& slot) {
     for (;;) {
       const std::uint64_t owner = stop_reading(ringer.owner, ringer.length);
       if (owner == 0 || condition_of(owner) != Condition::kRuns) break;
-      if (monotonic_ns() - start > kForRingersNs) return false;
+      if (monotonic_ns() - start > bells::kForRingersNs) return false;
       sched_yield();
     }
   }

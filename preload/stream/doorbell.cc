@@ -15,6 +15,7 @@
 #include "far/bell.h"
 #include "os/signals.h"
 #include "os/sys.h"
+#include "state/bells.h"
 #include "state/face.h"
 #include "state/socket.h"
 #include "stream/bell_call.h"
@@ -29,43 +30,29 @@ using socket_face::kIrrevocable;
 using socket_face::kRingerIrrevocable;
 using socket_face::kSwallowed;
 
-constexpr std::uint64_t kRingersName = ~std::uint64_t{0} << socket_face::kRinger;
-constexpr std::uint64_t kRingers = socket_face::kBellsClosed - 1;
-constexpr std::uint64_t kIrrevocables = kRingers & ~(kIrrevocable - 1);
-/// how long one who rings waits for another
+/// how long a thread that rings waits for another one
 constexpr std::uint64_t kForAnotherNs = 2'000'000;
-/// and a leaver for those that ring, named or not
-constexpr std::uint64_t kForRingersNs = 100'000'000;
 /// whether they live, at most
 constexpr std::uint64_t kBetweenLooksNs = 1'000'000;
 
 // By its name in kBells. When in doubt: yes.
-bool lives(std::uint64_t bells) {
+bool lives(std::uint64_t word) {
   KeepErrno keep;
-  const auto thread = static_cast<pid_t>(bells >> socket_face::kRinger);
+  const auto thread = static_cast<pid_t>(word >> socket_face::kRinger);
   return thread > 0 && sys::exists(thread);
-}
-
-// The one that is named has been killed.
-std::uint64_t without_named(std::uint64_t bells) {
-  const std::uint64_t counted =
-      (bells & kRingerIrrevocable) != 0 ? 1 + kIrrevocable : std::uint64_t{1};
-  const std::uint64_t ringers = bells & kRingers;  // the other end can write the word
-  return (bells & ~(kRingersName | kRingerIrrevocable | kRingers)) |
-         (ringers - std::min(ringers, counted));
 }
 
 }  // namespace
 
 Ringing::Ringing(PipePage::Face& face, WaitBudget& call_waits) : bells_(face.words[kBells]) {
-  const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
+  const std::uint64_t me = bells::name_of(thread_id());
   CallWait wait(call_waits, kForAnotherNs);
   for (std::uint64_t now = bells_.load(std::memory_order_relaxed);;) {
     if ((now & socket_face::kBellsClosed) != 0) {
       allowed_ = false;
       return;
     }
-    const std::uint64_t other = now & kRingersName;
+    const std::uint64_t other = now & bells::kName;
     std::uint64_t next = now + 1;
     if (other == 0) {
       next |= me;
@@ -75,11 +62,11 @@ Ringing::Ringing(PipePage::Face& face, WaitBudget& call_waits) : bells_(face.wor
         now = bells_.load(std::memory_order_relaxed);
         continue;
       }
-      if (!lives(now)) next = (without_named(now) + 1) | me;  // it was killed
+      if (!lives(now)) next = (bells::without_named(now) + 1) | me;  // it was killed
     }
     // PAIR face.bells
     if (!words::replace(bells_, now, next)) continue;
-    me_ = (next & kRingersName) == me && other != me ? me : 0;
+    me_ = (next & bells::kName) == me && other != me ? me : 0;
     return;
   }
 }
@@ -89,32 +76,33 @@ Ringing::~Ringing() {
   std::uint64_t now = bells_.load(std::memory_order_relaxed), next;
   do {
     next = now - 1;
-    if (me_ != 0 && (now & kRingersName) == me_) next &= ~kRingersName;
+    if (me_ != 0 && (now & bells::kName) == me_) next &= ~bells::kName;
     // PAIR face.bells: the doorbell has been sent
   } while (!words::replace(bells_, now, next));
 }
 
 namespace {
 
-// The gate is closed. `of`: which count of ringers is waited for, all or those of kIrrevocables.
+// The gate is closed. `of`: which count of ringers is waited for, all or those of
+// bells::kIrrevocables.
 bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
-  const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
+  const std::uint64_t me = bells::name_of(thread_id());
   const std::uint64_t start = monotonic_ns();
   std::uint64_t look_at = start + kBetweenLooksNs;
   // PAIR face.bells: sees that a doorbell has been sent
   std::uint64_t now = words::look(bells);
   // PAIR face.bells: as above
   for (int turns = 1; (now & of) != 0; ++turns, now = words::look(bells)) {
-    const std::uint64_t other = now & kRingersName, time = monotonic_ns();
+    const std::uint64_t other = now & bells::kName, time = monotonic_ns();
     if (other == me) return false;
     // One of those waited for that is not named was killed, nearly for sure.
-    if (time - start > kForRingersNs)
-      return of == kIrrevocables ? (now & kRingerIrrevocable) == 0 : other == 0;
+    if (time - start > bells::kForRingersNs)
+      return of == bells::kIrrevocables ? (now & kRingerIrrevocable) == 0 : other == 0;
     const bool looks = turns % 64 == 0 || time >= look_at;  // a yield may take a slice of time
     if (looks) look_at = time + kBetweenLooksNs;
     if (other != 0 && looks && !lives(now)) {
       // PAIR face.bells: in the place of a ringer that was killed
-      words::replace(bells, now, without_named(now));
+      words::replace(bells, now, bells::without_named(now));
       continue;
     }
     sched_yield();
@@ -127,13 +115,13 @@ bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
 bool silence(Socket& s) {
   auto& bells = s.mine().words[kBells];
   words::set_bits(bells, socket_face::kBellsClosed);  // PAIR face.bells
-  return take_bells_back(s.open_file()) && wait_for_ringers(bells, kIrrevocables);
+  return take_bells_back(s.open_file()) && wait_for_ringers(bells, bells::kIrrevocables);
 }
 
 bool silence_other_end(Socket& s) {
   auto& bells = s.theirs().words[kBells];
   words::set_bits(bells, socket_face::kBellsClosed);  // PAIR face.bells
-  return wait_for_ringers(bells, kRingers);
+  return wait_for_ringers(bells, bells::kRingers);
 }
 
 namespace {
@@ -179,7 +167,7 @@ std::int64_t nap_beside_ringer(Socket& s) {
   constexpr std::uint64_t kShortestNs = 1'000'000, kPart = 4;
   // PAIR face.bells: Dekker with Announced, behind the wish for a doorbell
   const std::uint64_t bells = dekker::look(s.theirs().words[kBells]);
-  if ((bells & kRingers) == 0) return -1;
+  if ((bells & bells::kRingers) == 0) return -1;
   auto relaxed = std::memory_order_relaxed;  // numbers by themselves; two threads look twice
   const std::uint64_t now = monotonic_ns(), next = s.ringer_look_ns.load(relaxed);
   if (s.ringer.exchange(bells, relaxed) != bells || next + kWasKilledNs < now) {
@@ -188,7 +176,7 @@ std::int64_t nap_beside_ringer(Socket& s) {
     return static_cast<std::int64_t>(std::max(next - now, kShortestNs));
   }
   // One that is stopped, or a lie, is looked at ever more seldom.
-  const bool may_live = (bells & kRingersName) == 0 || lives(bells);
+  const bool may_live = (bells & bells::kName) == 0 || lives(bells);
   const std::uint64_t since = now - s.ringer_since_ns.load(relaxed);
   const std::uint64_t nap =
       may_live ? std::clamp(since / kPart, kLivesNs, kWasKilledNs) : kWasKilledNs;
@@ -199,15 +187,15 @@ std::int64_t nap_beside_ringer(Socket& s) {
 bool another_rings(const Socket& s) {
   // relaxed: a glance
   const std::uint64_t bells = s.mine().words[kBells].load(std::memory_order_relaxed);
-  const std::uint64_t me = static_cast<std::uint64_t>(thread_id()) << socket_face::kRinger;
-  const std::uint64_t other = (bells & kRingerIrrevocable) != 0 ? bells & kRingersName : 0;
-  return ((bells & kIrrevocables) != 0 && other != 0 && other != me && lives(bells)) ||
+  const std::uint64_t me = bells::name_of(thread_id());
+  const std::uint64_t other = (bells & kRingerIrrevocable) != 0 ? bells & bells::kName : 0;
+  return ((bells & bells::kIrrevocables) != 0 && other != 0 && other != me && lives(bells)) ||
          another_is_in_its_call(s.open_file());
 }
 
 bool ringer_was_killed(const Socket& s) {
   const std::uint64_t bells = s.mine().words[kBells].load(std::memory_order_relaxed);
-  return (bells & kRingers) != 0 && (bells & kRingersName) != 0 && !lives(bells);
+  return (bells & bells::kRingers) != 0 && (bells & bells::kName) != 0 && !lives(bells);
 }
 
 }  // namespace clan::preload
