@@ -14,14 +14,6 @@
 #include "support/interleaving.h"
 #include "support/model_checks.h"
 
-// Those of a second and more. One thread searches, and a sanitizer finds in them what it finds in
-// the others, after a minute.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CLAN_LONG_SEARCHES 0
-#else
-#define CLAN_LONG_SEARCHES 1
-#endif
-
 namespace clan::nic {
 namespace {
 

@@ -8,6 +8,14 @@
 
 #include "support/interleaving.h"
 
+// Whether searches of a second and more are made. One thread searches, and a sanitizer finds in
+// them what it finds in the others, after a minute; and a deep one takes more stack than there is.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define CLAN_LONG_SEARCHES 0
+#else
+#define CLAN_LONG_SEARCHES 1
+#endif
+
 namespace clan::testing {
 
 /// In place of ModelFence: a symmetric fence that has been left out.
