@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/socket_face.h"
 #include "clan/words.h"
 #include "os/sys.h"
@@ -45,7 +46,7 @@ BellCall::BellCall(Socket& s) : bells_(s.mine().words[socket_face::kBells]) {
     return;
   }
   place_->kind.store(kMeansNothing, std::memory_order_relaxed);  // relaxed: of this thread
-  begin_reading<FullFence>(place_->owner, place_->length, owner_word(), sizeof(cmsghdr));
+  begin_reading<dekker::FullFence>(place_->owner, place_->length, owner_word(), sizeof(cmsghdr));
   // relaxed: behind the fence
   allowed_ = (bells_.load(std::memory_order_relaxed) & kBellsClosed) == 0;
 }
@@ -119,7 +120,7 @@ void BellCall::count_out_of_bells() {
 
 bool take_bells_back(Slot& slot) {
   const std::uint64_t start = monotonic_ns();
-  begin_looking<FullFence>();
+  begin_looking<dekker::FullFence>();
   for (Ringer& ringer : slot.ringers) {
     for (;;) {
       const std::uint64_t owner = stop_reading(ringer.owner, ringer.length);

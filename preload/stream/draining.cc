@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "clan/dekker.h"
 #include "os/sys.h"
 #include "state/open_file.h"
 #include "state/reader.h"
@@ -66,7 +67,7 @@ bool Draining::is_ours() const {
 
 ssize_t Draining::discard(std::size_t n) {
   if (reader_ == nullptr) return sys::recv(fd_, nullptr, n, MSG_TRUNC | MSG_DONTWAIT);
-  begin_reading<FullFence>(reader_->owner, reader_->length, owner_word(), n);
+  begin_reading<dekker::FullFence>(reader_->owner, reader_->length, owner_word(), n);
   ssize_t got = 0;
   if (is_ours()) {
     msghdr message{};
@@ -116,7 +117,7 @@ bool Draining::take_over(std::uint64_t now) {
 
 // Under the lock. False: a thread of another process may be in the middle of reading.
 bool Draining::others_read_nothing() {
-  begin_looking<FullFence>();
+  begin_looking<dekker::FullFence>();
   for (Reader& reader : slot_->readers) {
     const std::uint64_t owner = &reader == reader_ ? 0 : stop_reading(reader.owner, reader.length);
     if (owner == 0) continue;

@@ -32,7 +32,6 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -43,11 +42,6 @@
 #include "state/socket.h"
 
 namespace clan::preload {
-
-struct FullFence {
-  // order: a full one, as callers of the words say
-  static void even() { std::atomic_thread_fence(std::memory_order_seq_cst); }
-};
 
 /// The calling thread, as the owner of a Reader.
 std::uint64_t owner_word();

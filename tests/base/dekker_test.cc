@@ -7,24 +7,14 @@
 #include <atomic>
 #include <cstdint>
 
-#include "support/hand_over.h"
+#include "base/handed_word.h"
 
 namespace clan::dekker {
 namespace {
 
-using Word = std::atomic<std::uint64_t>;
-constexpr std::uint64_t kBefore = 4;
-
-template <typename Change, typename Seen>
-void hand_over_by(Change&& change, Seen&& seen) {
-  Word word{kBefore};
-  std::uint64_t data = 0;
-  test::hand_over([&] { data = 7, change(word); },
-                  [&] {
-                    EXPECT_NE(seen(word), kBefore);
-                    EXPECT_EQ(data, 7u);
-                  });
-}
+using test::hand_over_by;
+using test::kBefore;
+using test::Word;
 
 template <typename Change>
 void publishes(Change&& change) {
