@@ -201,8 +201,10 @@ TEST_F(PumpTest, SendsSixteenTrainsAtATimeAndNoMore) {
   }
   EXPECT_TRUE(a.pump.flush(now));
   EXPECT_EQ(a.io.offered, 16);
+  EXPECT_TRUE(a.pump.has_more()) << "who sleeps now would not be told of the other four";
   EXPECT_TRUE(a.pump.flush(now));
   EXPECT_EQ(a.io.offered, 20);
+  EXPECT_FALSE(a.pump.has_more());
   EXPECT_FALSE(a.pump.flush(now));
 }
 

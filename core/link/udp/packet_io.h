@@ -104,6 +104,9 @@ class PacketPump {
   bool flush(std::uint64_t now) { return send(now); }
   /// Whether a train waits for room in the socket.
   bool waits_for_room() const { return train_.bytes != 0; }
+  /// The last call that sent has sent as much as one does, and there may be more: no packet and no
+  /// timer tells of that.
+  bool has_more() const { return has_more_; }
 
  private:
   static constexpr int kMostRefusals = 16;
@@ -138,6 +141,7 @@ class PacketPump {
 
   bool send(std::uint64_t now) {
     bool any = false;
+    has_more_ = false;
     for (int i = 0; i < kMostTrains; ++i) {
       if (train_.bytes == 0) train_ = endpoint_.transmit(buffer_, now);
       if (train_.bytes == 0) return any;
@@ -147,12 +151,14 @@ class PacketPump {
       if (sent == PacketIo::Sent::kTooBig) endpoint_.on_too_big(train_.to, train_.segment, now);
       train_.bytes = 0;
     }
+    has_more_ = true;
     return true;
   }
 
   Endpoint& endpoint_;
   PacketIo& io_;
   Train train_;
+  bool has_more_ = false;
   int held_ = 0;
   std::array<Arrival, 8> arrivals_;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(Endpoint::kTrainBytes);

@@ -157,9 +157,9 @@ void UdpNode::watch_socket(bool on) {
 
 // The driver thread has to know of a time-out if it waits, or a thread in charge looks later.
 void UdpNode::note_timer() {
-  const bool has_to_know = in_charge_ == nullptr
-                               ? watching_
-                               : endpoint_.next_timeout() < charge_until_ || pump_.waits_for_room();
+  const bool has_to_know = in_charge_ == nullptr ? watching_
+                                                 : endpoint_.next_timeout() < charge_until_ ||
+                                                       pump_.waits_for_room() || pump_.has_more();
   if (has_to_know) set_timer();
 }
 
@@ -178,7 +178,8 @@ void UdpNode::keep_out() {
 // Arms the timer for the endpoint's next time-out, and for ticks no more; later ones find it armed.
 void UdpNode::set_timer() {
   io_->want_room(pump_.waits_for_room());
-  const std::uint64_t at = std::max<std::uint64_t>(endpoint_.next_timeout(), 1);
+  const std::uint64_t next = pump_.has_more() ? 0 : endpoint_.next_timeout();
+  const std::uint64_t at = std::max<std::uint64_t>(next, 1);
   const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: written under the mutex
   if (at >= timer_at_ && !ticks) return;
   if (ticks) {
@@ -228,7 +229,7 @@ void UdpNode::drive(bool timer) {
     } else if (polled || (slept && !keep_watching_) || left_to_others(timer, now)) {
       // A thread fetches what comes; later we see whether it still does. It may be busy for a
       // while, as when it sends.
-      if (polled && !just_now) (void)pump(now);
+      if (pump_.has_more() || (polled && !just_now)) (void)pump(now);
       keep_out();
     } else {
       for (int i = 0; i < kMostRuns && pump(now); ++i) now = monotonic_ns();
