@@ -110,6 +110,33 @@ TEST_F(EndpointTest, APeerThatMovesIsAskedAtItsNewAddressAndFollowed) {
   EXPECT_EQ(network_.node(1).talks().at(0)->connection->address().port, 77);
 }
 
+// All that is under way goes where nobody is any more, so the question is not among the oldest two.
+TEST_F(EndpointTest, APeerThatMovesIsFollowedThoughTheQuestionIsLost) {
+  add(), add();
+  Talk& talk = network_.node(0).connect(1, traffic(1, 3000, 100), traffic(2, 3000, 100));
+  ASSERT_TRUE(until([&] { return talk.confirmed > 50; }));
+  network_.node(0).move(77);
+  network_.path(1, 0).cut = true;
+  network_.run_for(10 * kMillisecond);
+  network_.path(1, 0).cut = false;
+  EXPECT_TRUE(finish(20 * kSecond));
+  EXPECT_FALSE(talk.down);
+  EXPECT_EQ(network_.node(1).talks().at(0)->connection->address().port, 77);
+}
+
+TEST_F(EndpointTest, APeerThatMovesIsFollowedThoughItsAnswerIsLost) {
+  add(), add();
+  Talk& talk = network_.node(0).connect(1, traffic(1, 3000, 100), traffic(2, 3000, 100));
+  ASSERT_TRUE(until([&] { return talk.confirmed > 50; }));
+  network_.path(0, 1).loss_ppm = network_.path(1, 0).loss_ppm = 300'000;
+  network_.node(0).move(77);
+  network_.run_for(50 * kMillisecond);
+  network_.path(0, 1).loss_ppm = network_.path(1, 0).loss_ppm = 0;
+  EXPECT_TRUE(finish(20 * kSecond));
+  EXPECT_FALSE(talk.down);
+  EXPECT_EQ(network_.node(1).talks().at(0)->connection->address().port, 77);
+}
+
 TEST_F(EndpointTest, APacketFromAStrangersAddressMovesNothing) {
   add(), add(), add();
   Talk& talk = network_.node(0).connect(1, traffic(1, 5, 0), traffic(2, 5, 0));

@@ -57,6 +57,8 @@ void Connection::item_lost(const SentItem& item) {
         challenge_ = 0;  // nobody there; the next address that it comes from is asked
       }
       break;
+    // A question that has been acknowledged is not asked again.
+    case SentItem::Kind::kResponse: response_to_send_ = true; break;
   }
 }
 
@@ -139,6 +141,9 @@ void Connection::on_probe_timeout(std::uint64_t now) {
     }
     break;
   }
+  // The question that an address is asked may be behind all that went to the one before, where
+  // nobody is any more.
+  if (challenge_ != 0 && !challenge_to_send_) item_lost({SentItem::Kind::kChallenge, 0, {}});
   slide_log();
   last_asked_at_ = now;
   probes_ = 2;

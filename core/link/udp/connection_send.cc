@@ -88,7 +88,8 @@ bool Connection::write_control(Writer& out) {
   if (response_to_send_ && out.left() >= 9) {
     out.number(static_cast<std::uint8_t>(FrameType::kResponse));
     out.number(response_);
-    response_to_send_ = false;  // CHALLENGE is repeated, so this is
+    log_.add_item({SentItem::Kind::kResponse, 0, {}});
+    response_to_send_ = false;
   }
   if (close_due() && out.left() >= 5) {
     out.number(static_cast<std::uint8_t>(FrameType::kClose));

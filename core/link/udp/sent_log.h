@@ -11,7 +11,7 @@ namespace clan::udp {
 
 /// Something in a packet that has to be sent again when the packet is lost.
 struct SentItem {
-  enum class Kind : std::uint8_t { kPositions, kCredit, kClose, kChallenge };
+  enum class Kind : std::uint8_t { kPositions, kCredit, kClose, kChallenge, kResponse };
   Kind kind = Kind::kPositions;
   std::uint8_t channel = 0;
   Range range;
