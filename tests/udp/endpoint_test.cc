@@ -137,6 +137,17 @@ TEST_F(EndpointTest, APeerThatMovesIsFollowedThoughItsAnswerIsLost) {
   EXPECT_EQ(network_.node(1).talks().at(0)->connection->address().port, 77);
 }
 
+TEST_F(EndpointTest, APeerThatHasMovedStillTakesPacketsOfItsSizeOnly) {
+  udp::Options small;
+  small.largest_packet = 1472;
+  add(small), add();
+  Talk& talk = network_.node(0).connect(1, traffic(1, 3000, 100), traffic(2, 3000, 100));
+  ASSERT_TRUE(until([&] { return talk.confirmed > 50; }));
+  network_.node(0).move(77);
+  EXPECT_TRUE(finish(20 * kSecond));
+  EXPECT_EQ(network_.node(1).talks().at(0)->connection->mtu().current(), small.largest_packet);
+}
+
 TEST_F(EndpointTest, APacketFromAStrangersAddressMovesNothing) {
   add(), add(), add();
   Talk& talk = network_.node(0).connect(1, traffic(1, 5, 0), traffic(2, 5, 0));

@@ -30,7 +30,8 @@ void Connection::establish(std::uint64_t peer_id, const Parameters& peer, std::u
   peer_packet_window_ = std::max<std::uint32_t>(peer.packet_window, 2);
   for (std::size_t c = 0; c < kChannels; ++c) send_[c].set_limit(peer.credit[c]);
   const std::size_t most = std::min<std::size_t>(options_.largest_packet, peer.largest_packet);
-  mtu_.start(std::clamp(most, kBasePacket, kLargestPacket), now);
+  largest_packet_ = std::clamp(most, kBasePacket, kLargestPacket);
+  mtu_.start(largest_packet_, now);
 }
 
 void Connection::close(int err, std::uint64_t now) {

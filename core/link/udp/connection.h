@@ -157,6 +157,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   std::uint64_t under_way_ = 0;  ///< bytes
   std::uint32_t packets_under_way_ = 0;
   std::uint32_t peer_packet_window_ = 2;
+  std::size_t largest_packet_ = kBasePacket;  ///< that both ends can handle
   unsigned reordering_ = 3;
   RttEstimator rtt_;
   Congestion congestion_;

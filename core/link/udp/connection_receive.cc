@@ -145,7 +145,7 @@ void Connection::take_response(std::uint64_t value, const SocketAddress& from, s
   challenge_to_send_ = false;
   address_ = candidate_;
   congestion_.restart(kBasePacket);
-  mtu_.start(std::min<std::size_t>(options_.largest_packet, kLargestPacket), now);
+  mtu_.start(largest_packet_, now);
 }
 
 bool Connection::on_fragment(std::uint8_t channel, std::span<const std::byte> header,
