@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
+#include "base/random.h"
 #include "udp/node_pair.h"
 
 namespace clan::udp {
@@ -256,6 +258,66 @@ TEST_F(LinkPair, APutWakesWhatSleepsOnATripwireThere) {
   settle(handle);
   EXPECT_EQ(signal.fired.load(), 1u);
   EXPECT_EQ(link->after_access(handle, 0, 1, nic::AccessKind::kWrite).error().err, EOPNOTSUPP);
+}
+
+// A peer that speaks the link's messages itself, and gives no credit for any that come back.
+struct Stranger final : EndpointSink {
+  int on_request(const SocketAddress&, std::span<const std::byte>, std::span<std::byte>,
+                 std::size_t*) override {
+    return ECONNREFUSED;
+  }
+  void on_established(Connection& c, std::span<const std::byte>) override { connection = &c; }
+  bool on_fragment(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t,
+                   std::uint32_t, std::span<const std::byte>) override {
+    return true;
+  }
+  void on_message(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t,
+                  std::span<const std::byte>) override {}
+  void on_sent(Connection&, std::uint8_t, std::uint64_t) override {}
+  void on_down(Connection&, int why) override {
+    connection = nullptr;
+    err = why;
+  }
+  static Options options() {
+    Options o;
+    o.credit[kUrgent] = 0;
+    return o;
+  }
+  Connection* connection = nullptr;
+  int err = -1;
+};
+
+TEST(HostileLink, ThatAsksOnAndTakesNoAnswersFillsNoMemory) {
+  NodeHost server{1001};
+  const auto io = std::move(*open_packets(*parse_address("127.0.0.1:0"), Packets::kSockets));
+  Stranger stranger;
+  Endpoint endpoint(
+      Stranger::options(), stranger, [] { return random_u64(); }, nullptr);
+  PacketPump pump(endpoint, *io);
+  Greeting says;
+  says.node = 7;
+  std::array<std::byte, kMostGreeting> greeting;
+  const std::size_t said = write_greeting(greeting, says);
+  ASSERT_NE(endpoint.connect(server.address(), std::span(greeting).first(said), monotonic_ns()),
+            nullptr);
+  LinkHeader question;
+  question.type = LinkMessageType::kImport;
+  question.request = 1;
+  std::array<std::byte, kMostHeader> header;
+  const std::size_t n = write_link_header(header, question);
+  const RdmaCookie nobodys{};
+  const std::uint64_t end = monotonic_ns() + 20'000'000'000u;
+  while (stranger.err < 0 && monotonic_ns() < end) {
+    Connection* c = stranger.connection;
+    while (c != nullptr && c->queued_bytes(kUrgent) < 64 * 1024) {
+      ASSERT_EQ(endpoint.send(*c, kUrgent,
+                              {std::span(header).first(n), std::as_bytes(std::span(&nobodys, 1))}),
+                0);
+    }
+    (void)pump.run(monotonic_ns());
+  }
+  EXPECT_EQ(stranger.err, ECONNRESET);
+  EXPECT_TRUE(server.is_told([](const NodeHost::Told& told) { return told.misbehaved == 1; }));
 }
 
 }  // namespace

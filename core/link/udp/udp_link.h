@@ -142,6 +142,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   void take_bulk(const LinkHeader& h, std::uint32_t total, std::span<const std::byte> payload);
   void run_bulk();
   void finish_write(const LinkHeader& h);
+  void send_answer(const LinkHeader& h);
   void serve_read(std::uint8_t channel, const LinkHeader& h);
   void take_import(const LinkHeader& h, std::span<const std::byte> payload);
   void take_oob(std::span<const std::byte> payload);

@@ -14,9 +14,10 @@ namespace {
 
 constexpr std::size_t kMostIncoming = 4 * UdpLink::kMostTransfers;
 constexpr std::uint64_t kMostReplyBytes = 32 << 20;
-constexpr std::size_t kShortReply = 1024;  ///< shorter answers go with the urgent messages
-constexpr std::uint64_t kReply = std::uint64_t{1}
-                                 << 63;  ///< in a token: read data of so many bytes
+constexpr std::uint64_t kMostAnswers = 16 << 20;  ///< positions of channel 0 that wait to be sent
+constexpr std::size_t kShortReply = 1024;         ///< shorter answers go with the urgent messages
+/// in a token: a reply that was charged with so many bytes
+constexpr std::uint64_t kReply = std::uint64_t{1} << 63;
 
 bool is_word(const std::byte* p, std::size_t bytes) {
   return bytes == 8 && reinterpret_cast<std::uintptr_t>(p) % 8 == 0;
@@ -36,13 +37,22 @@ void copy_in(std::byte* to, std::span<const std::byte> from) {
 
 }  // namespace
 
-// The peer broke the protocol.
+// The peer broke the protocol; said once, as what it sends until the end is still looked at.
 void UdpLink::misbehaved() {
-  if (connection_ == nullptr) return;
+  if (connection_ == nullptr || connection_->state() != Connection::State::kEstablished) return;
   if (!detached_) {
     node_->tell({UdpNode::UpCall::Kind::kMisbehaviour, shared_from_this(), {}, 0, 0, 0});
   }
   node_->endpoint_.close(*connection_, EPROTO, monotonic_ns());
+}
+
+// A peer that asks on and on, and gives no credit for answers, must not fill our memory with them.
+void UdpLink::send_answer(const LinkHeader& h) {
+  if (connection_ != nullptr && connection_->queued_bytes(kUrgent) > kMostAnswers) {
+    misbehaved();
+  } else {
+    send(kUrgent, h);
+  }
 }
 
 nic::Nic::Landing UdpLink::land(const LinkHeader& h, std::uint64_t offset, std::uint64_t length,
@@ -129,7 +139,7 @@ void UdpLink::finish_write(const LinkHeader& h) {
   done.type = LinkMessageType::kWriteDone;
   done.request = h.request;
   done.err = static_cast<std::uint32_t>(err);
-  send(kUrgent, done);
+  send_answer(done);
 }
 
 void UdpLink::run_bulk() {
@@ -145,11 +155,13 @@ void UdpLink::run_bulk() {
 }
 
 void UdpLink::serve_read(std::uint8_t channel, const LinkHeader& h) {
-  reply_bytes_ += h.length;
-  if (h.length > kMostRead || reply_bytes_ > kMostReplyBytes) {
+  // A reply without bytes takes memory, too.
+  const std::uint64_t charge = std::max(h.length, kHeaderCharge);
+  if (charge > kMostRead || reply_bytes_ + charge > kMostReplyBytes) {
     misbehaved();
     return;
   }
+  reply_bytes_ += charge;
   LinkHeader reply;
   reply.type = LinkMessageType::kReadData;
   reply.request = h.request;
@@ -166,13 +178,12 @@ void UdpLink::serve_read(std::uint8_t channel, const LinkHeader& h) {
         word = words::look(std::atomic_ref(*p));
         bytes = std::as_bytes(std::span(&word, 1));
       }
-      send(back, reply, bytes, true, true, kReply | h.length);
+      send(back, reply, bytes, true, true, kReply | charge);
     }
   }
   if (err != 0) {
-    reply_bytes_ -= h.length;
     reply.err = static_cast<std::uint32_t>(err);
-    send(back, reply);
+    send(back, reply, {}, true, true, kReply | charge);
     return;
   }
   nic::fire_for_packets(node_->owner_.nic->image(), h.aperture, h.offset, h.length,
@@ -323,7 +334,7 @@ void UdpLink::take_put(const LinkHeader& h, std::span<const std::byte> bytes) {
   refused.aperture = h.aperture;
   refused.generation = h.generation;
   refused.err = static_cast<std::uint32_t>(err);
-  send(kUrgent, refused);
+  send_answer(refused);
 }
 
 void UdpLink::take_import(const LinkHeader& h, std::span<const std::byte> payload) {
@@ -338,7 +349,7 @@ void UdpLink::take_import(const LinkHeader& h, std::span<const std::byte> payloa
   done.type = LinkMessageType::kImportDone;
   done.request = h.request;
   done.err = grant ? 0 : static_cast<std::uint32_t>(grant.error().err);
-  send(kUrgent, done);
+  send_answer(done);
 }
 
 void UdpLink::take_oob(std::span<const std::byte> payload) {
