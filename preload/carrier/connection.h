@@ -99,6 +99,7 @@ class Carried {
   std::size_t take_data(std::span<const std::byte> bytes);
   bool obey(const Frame& frame);
   bool obey_without_pipe(const Frame& frame);
+  bool put_last(bool of_carrier);
   bool heard_attached_here();
   void other_end_leaves();
   void other_end_closed(bool reset);
@@ -147,6 +148,8 @@ class Carried {
   bool blocked_ = false, full_ = false, again_ = false;
   bool must_answer_ = false, must_switch_ = false, must_ring_ = false, must_park_ = false,
        must_say_switched_ = false, for_carrier_ = false;
+  /// The other end has half-closed, or left: its last record is not in the pipe yet.
+  bool must_end_ = false, must_leave_ = false;
   std::uint64_t released_ns_ = 0, heard_ns_ = 0;
 };
 

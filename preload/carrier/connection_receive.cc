@@ -5,7 +5,9 @@
 #include <clan/words.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "carrier/connection.h"
 
@@ -25,7 +27,7 @@ void add(PipePage::Face& face, std::uint64_t bits) {
 bool Carried::take_in(bool of_carrier) {
   bool moved = false;
   full_ = false;
-  while (!lost_ && !full_) {
+  while (!lost_ && !full_ && put_last(of_carrier)) {
     auto bytes = stream_->peek_fetched();
     if (!bytes || bytes->empty()) {
       if (bytes || bytes.error().err != EAGAIN) stream_ended();
@@ -122,21 +124,40 @@ bool Carried::obey(const Frame& frame) {
       return true;
     case FrameType::kEnd:
       if (!heard_switch_ || heard_end_ || heard_leave_) return false;
-      heard_end_ = true;
-      must_ring_ = pipe_.end_sending().must_ring || must_ring_;
-      return true;
+      return heard_end_ = must_end_ = true;
     case FrameType::kLeave:
       if (heard_leave_) return false;
-      heard_leave_ = true;
-      other_end_leaves();
-      if (said_leave_) set_stage(CarrierStage::kOver);
-      return true;
+      return must_leave_ = true;
     case FrameType::kClosed:
       heard_closed_ = true;
       other_end_closed((frame.flags & kFrameReset) != 0);
       return true;
     default: return false;
   }
+}
+
+// Before the next frame is looked at. False: a thread of the program has the lock (as while it
+// gives memory back), and it is tried again in a moment; or the carrier's thread has to.
+bool Carried::put_last(bool of_carrier) {
+  if (!must_end_ && !must_leave_) return true;
+  if (must_leave_ && !of_carrier) {
+    for_carrier_ = true;
+    return false;
+  }
+  Pipe::Done done;
+  if (must_end_) done = pipe_.end_sending();
+  if (must_leave_ && heard_switch_) done = pipe_.leave();
+  must_ring_ = must_ring_ || done.must_ring;
+  if (done.err == EBUSY) {
+    again_ = true;
+    return false;
+  }
+  must_end_ = false;
+  if (!std::exchange(must_leave_, false)) return true;
+  heard_leave_ = true;
+  other_end_leaves();
+  if (said_leave_) set_stage(CarrierStage::kOver);
+  return true;
 }
 
 bool Carried::heard_attached_here() {
@@ -159,9 +180,6 @@ bool Carried::obey_without_pipe(const Frame& frame) {
 
 void Carried::other_end_leaves() {
   auto& theirs = pipe_.my_face();
-  constexpr int kLooks = 1000;  // at a lock that a thread has for a moment
-  for (int i = 0; heard_switch_ && i < kLooks && pipe_.leave().err == EBUSY; ++i) {
-  }
   constexpr std::uint64_t kReadsOn = 3;                // of kGivenBack
   words::publish(theirs.words[kGivenBack], kReadsOn);  // PAIR face.given
   add(theirs, kLeaving);
