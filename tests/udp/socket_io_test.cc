@@ -710,6 +710,19 @@ TEST_F(SecondSocketPacketsTest, AShortPacketIsTakenAloneUnlessTheLastLookHasFoun
   EXPECT_EQ(io->receive(arrivals), 1u);
 }
 
+TEST_F(SecondSocketPacketsTest, AFloodOfDatagramsWithoutBytesDoesNotKeepAThread) {
+  auto io = open();
+  auto stranger = socket("127.0.0.1");
+  const SocketAddress to = on_loopback(io->local_address().port);
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(stranger.send(&to, {}, 0), DatagramSocket::Sent::kSent);
+  ASSERT_TRUE(readable(*io, 5'000));
+  std::array<Arrival, 4> out;
+  const std::uint64_t before = io->counters().asked;
+  const std::size_t n = io->receive(out);
+  EXPECT_LE(io->counters().asked - before, out.size());
+  for (std::size_t i = 0; i < n; ++i) EXPECT_TRUE(out[i].bytes.empty());
+}
+
 TEST_F(SecondSocketPacketsTest, Ipv6HasItToo) {
   auto io = open();
   auto made = DatagramSocket::open(DatagramSocket::Family::kIpv6, 1 << 20);

@@ -235,7 +235,8 @@ std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> ou
     const auto slot = std::span(slots_).subspan(count * kSlotBytes, kSlotBytes);
     ++counters_.asked;
     if (!socket.receive(slot, &got)) break;
-    if (got.bytes == 0) continue;  // nothing, or too much to be a packet
+    // Also one without bytes, or with too many to be a packet, of which nothing is taken: who
+    // floods us with these must not keep the thread here.
     out[count++] = {got.from, slot.first(got.bytes), got.segment};
     // A short one is most often alone: it is looked at before the kernel is asked again. Not where
     // the last look has found one, too.
