@@ -75,13 +75,17 @@ long send_bytes(int fd, std::span<const std::byte> bytes) {
   return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 long send_message(int fd, const msghdr& m) { return ::sendmsg(fd, &m, MSG_NOSIGNAL); }
-long receive_message(int fd, msghdr& m) { return ::recvmsg(fd, &m, MSG_DONTWAIT); }
+long receive_message(int fd, msghdr& m, int flags = 0) {
+  return ::recvmsg(fd, &m, MSG_DONTWAIT | flags);
+}
 #else
 long send_bytes(int fd, std::span<const std::byte> bytes) {
   return sys::call(SYS_sendto, fd, bytes.data(), bytes.size(), MSG_NOSIGNAL, nullptr, 0);
 }
 long send_message(int fd, const msghdr& m) { return sys::call(SYS_sendmsg, fd, &m, MSG_NOSIGNAL); }
-long receive_message(int fd, msghdr& m) { return sys::call(SYS_recvmsg, fd, &m, MSG_DONTWAIT); }
+long receive_message(int fd, msghdr& m, int flags = 0) {
+  return sys::call(SYS_recvmsg, fd, &m, MSG_DONTWAIT | flags);
+}
 #endif
 
 bool set(int fd, int level, int name, int value) {
@@ -282,7 +286,7 @@ void DatagramSocket::take_errors() {
     m.msg_namelen = sizeof address;
     m.msg_control = control;
     m.msg_controllen = sizeof control;
-    if (::recvmsg(fd(), &m, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return;
+    if (receive_message(fd(), m, MSG_ERRQUEUE) < 0) return;
     if (refuses(m) && refusals_.size() < kMostRefusals)
       refusals_.push_back(socket_address(address));
   }
