@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <vector>
 
 #include "base/fd.h"
@@ -46,6 +47,15 @@ std::uint16_t ask_port(const std::string& service) {
   return ::recv(socket->get(), &port, sizeof port, MSG_DONTWAIT) == sizeof port ? port : 0;
 }
 
+// By the driver thread. Without a descriptor for it the client waits in the kernel, and the
+// listener stays ready.
+Fd accept_client(int listener) {
+  Fd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  const int err = client ? 0 : errno;
+  if (err == EMFILE || err == ENFILE || err == ENOMEM || err == ENOBUFS) ::usleep(10'000);
+  return client;
+}
+
 udp::Packets packets_of(NetworkOptions::Packets packets) {
   return packets == NetworkOptions::Packets::kXdp    ? udp::Packets::kXdp
          : packets == NetworkOptions::Packets::kAuto ? udp::Packets::kAuto
@@ -85,12 +95,8 @@ class Network::Teller final : public Pollable {
   Teller(Fd listener, std::uint16_t port) : listener_(std::move(listener)), port_(port) {}
   int fd() const { return listener_.get(); }
   void on_ready(std::uint32_t) override {
-    Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (client) {
-      (void)::send(client.get(), &port_, sizeof port_, MSG_NOSIGNAL);
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      ::usleep(10'000);  // the client waits in the kernel until we have a descriptor for it
-    }
+    const Fd client = accept_client(listener_.get());
+    if (client) (void)::send(client.get(), &port_, sizeof port_, MSG_NOSIGNAL);
   }
   void abandon_after_fork() override { listener_.reset(); }
 
@@ -115,8 +121,11 @@ class Network::HolderWatch final : public Pollable {
       char byte;
       return ::recv(fd.get(), &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
     });
-    Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (client && watchers_.size() < kMostWatchers) watchers_.push_back(std::move(client));
+    Fd client = accept_client(socket_.get());
+    if (!client || watchers_.size() >= kMostWatchers) return;
+    // Anybody of this host can connect; descriptors are kept for processes of the user only.
+    const auto watcher = peer_credentials(client.get());
+    if (watcher && watcher->uid == ::geteuid()) watchers_.push_back(std::move(client));
   }
   void abandon_after_fork() override {
     watchers_.clear();
