@@ -61,9 +61,21 @@ Status SocketIo::prepare(const SocketAddress& local, const Options& options) {
 
 Status SocketIo::watch(const DatagramSocket& socket, int how) const {
   epoll_event event{};
-  event.events = want_room_ ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.events = waits_at(socket) ? EPOLLIN | EPOLLOUT : EPOLLIN;
   return sys::epoll_ctl(ready_.get(), how, socket.fd(), &event) == 0 ? Status()
                                                                      : errno_error("epoll_ctl");
+}
+
+// Room is asked for where there was none: the other one always has some, and nobody would sleep.
+bool SocketIo::waits_at(const DatagramSocket& socket) const {
+  return want_room_ && (&socket == &second_) == second_is_full_;
+}
+
+void SocketIo::note_full(bool second) {
+  if (std::exchange(second_is_full_, second) == second || !want_room_) return;
+  (void)watch(main_, EPOLL_CTL_MOD);
+  if (second_) (void)watch(second_, EPOLL_CTL_MOD);
+  changed();
 }
 
 void SocketIo::want_room(bool on) {
@@ -74,9 +86,11 @@ void SocketIo::want_room(bool on) {
 }
 
 std::size_t SocketIo::sources(std::span<pollfd> out) const {
-  const auto events = static_cast<short>(want_room_ ? POLLIN | POLLOUT : POLLIN);
-  out[0] = {main_.fd(), events, 0};
-  if (second_) out[1] = {second_.fd(), events, 0};
+  const auto events = [this](const DatagramSocket& socket) {
+    return static_cast<short>(waits_at(socket) ? POLLIN | POLLOUT : POLLIN);
+  };
+  out[0] = {main_.fd(), events(main_), 0};
+  if (second_) out[1] = {second_.fd(), events(second_), 0};
   return second_ ? 2 : 1;
 }
 
@@ -162,6 +176,7 @@ void SocketIo::close_second() {
   stage_ = Stage::kNone;
   second_first_ = false;
   ++counters_.left;
+  note_full(false);  // what waited for it goes by the main one
   changed();
 }
 
@@ -198,7 +213,10 @@ PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> byt
     const Way sent = send_by(second_, nullptr, bytes, train.segment);
     if (sent == Way::kSent) [[likely]]
       return Sent::kSent;
-    if (sent == Way::kLater) return Sent::kLater;
+    if (sent == Way::kLater) {
+      note_full(true);
+      return Sent::kLater;
+    }
     tried = true;
   } else if (favourite_.is(train.to) && can_join(train.to)) {
     if (stage_ == Stage::kFresh) {
@@ -211,7 +229,10 @@ PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> byt
     }
   }
   const Way sent = send_by(main_, &train.to, bytes, train.segment);
-  if (sent == Way::kLater) return Sent::kLater;
+  if (sent == Way::kLater) {
+    note_full(false);
+    return Sent::kLater;
+  }
   if (sent == Way::kTooBig) return Sent::kTooBig;
   // What the second socket cannot do and this one can is not the packet's fault: a source address
   // that is no more.

@@ -77,6 +77,8 @@ class SocketIo final : public PacketIo {
   Status prepare(const SocketAddress& local, const Options& options);
   bool connected() const { return stage_ == Stage::kFresh || stage_ == Stage::kSettled; }
   Status watch(const DatagramSocket& socket, int how) const;
+  bool waits_at(const DatagramSocket& socket) const;
+  void note_full(bool second);
   std::size_t look(std::span<Arrival> out), look_at_other(std::span<Arrival> out);
   std::size_t receive_from(DatagramSocket& socket, std::span<Arrival> out);
   std::size_t receive_between(std::span<Arrival> out);
@@ -101,6 +103,7 @@ class SocketIo final : public PacketIo {
   unsigned reads_ = 0;         ///< of the socket that is to be empty, since this stage began
   unsigned strays_ = 0;        ///< of this peer
   bool want_room_ = false;
+  bool second_is_full_ = false;  ///< the train that waits for room goes by that one
   bool offload_ = true;
   bool gro_ = true;  ///< on arrivals, where offload_ is
   std::uint32_t packets_of_room_ = 0;
