@@ -92,9 +92,11 @@ bool Carried::send_out() {
   }
   if (!pipe_) return false;
   if (said_closed_) return false;
-  const PipeFront front = pipe_.front();
+  PipeFront front = pipe_.front();
   // PAIR face.state: sees kSwitchAt, and that the last record has been put there
   const std::uint64_t state = pipe_.peer_face().words[kState].load(std::memory_order_acquire);
+  // Neither is to be told before all that was put there before it, perhaps since that look.
+  if (front == PipeFront::kNothing && (state & (kGone | kClosed)) != 0) front = pipe_.front();
   say_state(state);
   if (lost_ || blocked_) return false;
   bool moved = false;
