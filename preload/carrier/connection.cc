@@ -228,7 +228,8 @@ std::uint64_t Carried::look_at_time() {
   const auto by = [&](std::uint64_t due) { at = at == 0 || due < at ? due : at; };
   const std::uint64_t ended = tcp_ended_ns_.load(std::memory_order_relaxed);
   if (ended != 0 && stage() == CarrierStage::kCarried && !lost_) {
-    const std::uint64_t due = std::max(ended, heard_ns_) + kAfterTcpNs;
+    // What the pipe has no room for has come: how long the program takes to read is its own matter.
+    const std::uint64_t due = (full_ ? now : std::max(ended, heard_ns_)) + kAfterTcpNs;
     if (now >= due) {
       lose("its other end is gone, and has not said that this was all");
       post();

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
@@ -205,6 +206,31 @@ TEST_F(CarrierConnection, StopsTheSenderWhenNobodyReads) {
     got += part.size();
   }
   EXPECT_EQ(got, sent);
+}
+
+// As one that has written much and closed: TCP tells of that at once.
+TEST_F(CarrierConnection, WhatThePipeHasNoRoomForIsNotLostWhileTheProgramDoesNotRead) {
+  join();
+  switch_both();
+  const std::string block(4096, 'x');
+  std::size_t sent = 0;
+  for (int quiet = 0; quiet < 3; turn()) {
+    const std::size_t n = send(ends_[0], block);
+    sent += n;
+    quiet = n == 0 ? quiet + 1 : 0;
+    ASSERT_LT(sent, 8u << 20);
+  }
+  add(ends_[0], kClosed);
+  ends_[1].carried->tcp_ended();
+  turn();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2'200));  // what is under way has so long
+  turn();
+  EXPECT_EQ(ends_[1].calls.losses, 0);
+  std::size_t got = 0;
+  for (std::string part; !(part = receive(ends_[1])).empty(); turn()) got += part.size();
+  EXPECT_EQ(got, sent);
+  EXPECT_EQ(ends_[1].carried->stage(), CarrierStage::kOver);
+  EXPECT_EQ(ends_[1].calls.losses, 0);
 }
 
 TEST_F(CarrierConnection, AnEndThatLeavesIsAnsweredAndThenAllIsOver) {
