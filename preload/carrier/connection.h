@@ -150,6 +150,7 @@ class Carried {
        must_say_switched_ = false, for_carrier_ = false;
   /// The other end has half-closed, or left: its last record is not in the pipe yet.
   bool must_end_ = false, must_leave_ = false;
+  /// Since when a program that has closed has nothing taken of what it left; the last frame.
   std::uint64_t released_ns_ = 0, heard_ns_ = 0;
 };
 

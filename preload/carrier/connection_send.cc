@@ -61,6 +61,7 @@ bool Carried::send_bytes() {
         encode(Frame{.type = FrameType::kData, .length = static_cast<std::uint32_t>(done.bytes)});
     std::memcpy(room->data(), head.data(), head.size());
     stream_->commit(kFrameHead + done.bytes);
+    released_ns_ = 0;  // the other end takes some: the time for the rest begins anew
   }
   if (done.must_ring) must_ring_ = true;
   if (done.err == EPROTO) lose("its pipe holds what cannot be");
