@@ -100,6 +100,8 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   void forget_connection() { connection_ = nullptr; }
 
  private:
+  static constexpr std::uint64_t kSpin = 50'000;  ///< ns: a wait polls for so long
+
   /// What this end waits for.
   struct Pending {
     enum class Kind : std::uint8_t { kWrite, kRead, kGet, kImport };
@@ -123,11 +125,13 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   int refusal(const nic::RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
               Rights right);
   bool wait_for_room();
+  LinkHeader access(LinkMessageType type, const nic::RemoteHandle& handle,
+                    std::uint64_t offset) const;
+
+  // udp_link_questions.cc
   Result<Pending> wait(std::uint64_t request);
   Status get_piece(const nic::RemoteHandle& handle, std::uint64_t offset,
                    std::span<std::byte> bytes);
-  LinkHeader access(LinkMessageType type, const nic::RemoteHandle& handle,
-                    std::uint64_t offset) const;
 
   // udp_link_receive.cc
   nic::Nic::Landing land(const LinkHeader& h, std::uint64_t offset, std::uint64_t length,
