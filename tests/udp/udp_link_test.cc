@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <thread>
+#include <vector>
 
 #include "base/random.h"
 #include "udp/node_pair.h"
@@ -82,6 +85,23 @@ TEST_F(LinkPair, PutsAndGetsMoreThanAPacketHolds) {
   EXPECT_EQ(std::memcmp(block->data() + 77, sent.data(), sent.size()), 0);
   EXPECT_EQ(block->data()[76], std::byte{0});
   EXPECT_EQ(block->data()[77 + sent.size()], std::byte{0});
+}
+
+TEST_F(LinkPair, ManyThreadsThatReadAtOnceAskForNoMoreThanThePeerServes) {
+  const RdmaCookie cookie = exported();
+  const auto handle = import(cookie);
+  std::atomic<int> served{0};
+  std::vector<std::thread> threads;
+  constexpr int kThreads = 48;  // of a megabyte each: the peer serves 32
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      std::vector<std::byte> to(UdpLink::kMostRead);
+      if (link->get(handle, 0, to).ok()) ++served;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(served.load(), kThreads);
+  EXPECT_TRUE(link->alive());
 }
 
 TEST_F(LinkPair, APutThatDoesNotHurryIsSentInTheEnd) {

@@ -130,6 +130,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
 
   // udp_link_questions.cc
   Result<Pending> wait(std::uint64_t request);
+  void wait_for_turn(std::uint64_t bytes), end_turn(std::uint64_t bytes);
   Status get_piece(const nic::RemoteHandle& handle, std::uint64_t offset,
                    std::span<std::byte> bytes);
 
@@ -165,6 +166,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   std::uint64_t next_request_ = 1;
   std::unordered_map<std::uint64_t, Pending> pending_;
   std::size_t transfers_ = 0;
+  std::uint64_t asked_bytes_ = 0;  ///< by threads that wait in get()
   std::uint64_t reply_bytes_ = 0;  ///< read data that the peer has not acknowledged
 
   std::vector<Incoming> incoming_;       ///< by request

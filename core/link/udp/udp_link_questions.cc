@@ -11,6 +11,8 @@ namespace clan::udp {
 namespace {
 
 constexpr std::uint64_t kAnswerTimeout = 10 * kSecond;
+/// by get() at once: with what transfers ask for, well below what the peer serves to one link
+constexpr std::uint64_t kMostAsked = 8 << 20;
 
 }  // namespace
 
@@ -34,6 +36,7 @@ Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
   std::lock_guard lock(node_->mutex_);
   const Pending p = pending_[request];
   pending_.erase(request);
+  end_turn(p.length);
   if (p.answered) return p;
   if (!alive()) return Error{ECONNRESET, "the peer is gone"};
   if (connection_ != nullptr) {
@@ -51,12 +54,38 @@ Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
   return Error{ETIMEDOUT, "the peer did not answer within 10 s"};
 }
 
+// A peer ends the connection with one that asks for more than it serves, so of many threads that
+// read at once some wait. Without the mutex; the bytes are asked for when it returns.
+void UdpLink::wait_for_turn(std::uint64_t bytes) {
+  for (;;) {
+    // PAIR udp_node.answers: a turn that comes after this look changes the word
+    const std::uint32_t seen = dekker::look(node_->answers_);
+    {
+      std::lock_guard lock(node_->mutex_);
+      if (!alive() || asked_bytes_ + bytes <= kMostAsked) {
+        asked_bytes_ += bytes;
+        return;
+      }
+    }
+    (void)node_->sleep({&node_->answers_, seen, {}, monotonic_ns() + kAnswerTimeout});
+  }
+}
+
+// Under the mutex.
+void UdpLink::end_turn(std::uint64_t bytes) {
+  // Another thread may wait for that.
+  if (bytes > 0 && asked_bytes_ > kMostAsked - kMostRead) node_->announce();
+  asked_bytes_ -= bytes;
+}
+
 Status UdpLink::get_piece(const nic::RemoteHandle& handle, std::uint64_t offset,
                           std::span<std::byte> bytes) {
   std::uint64_t request;
+  wait_for_turn(bytes.size());
   {
     std::lock_guard lock(node_->mutex_);
     if (const int err = refusal(handle, offset, bytes.size(), Rights::kRead); err != 0) {
+      end_turn(bytes.size());
       return Error{err, "read from a remote aperture"};
     }
     node_->send_revocations();

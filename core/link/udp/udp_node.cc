@@ -271,6 +271,7 @@ void UdpNode::announce() {
   dekker::add(answers_, 1);
   changed_.notify_all();
   if (others_asleep_ > 0) futex_wake(answers_);
+  rouse_sleeper();
 }
 
 // --- revocations ---------------------------------------------------------------------------------
