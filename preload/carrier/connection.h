@@ -22,6 +22,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -32,7 +33,7 @@
 
 namespace clan::preload {
 
-class Carried {
+class Carried : public std::enable_shared_from_this<Carried> {
  public:
   /// of a DATA frame: two trains of packets at an MTU of 1500
   static constexpr std::size_t kChunk = 118 * 1024 - kFrameHead;

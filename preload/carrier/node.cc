@@ -121,8 +121,10 @@ CarrierStage Node::stage(Carried& carried) {
 }
 
 void Node::release(Carried& carried) {
+  // Once it is released the thread that serves may find it done, and take it away.
+  const std::shared_ptr<Carried> held = carried.shared_from_this();
   carried.release();
-  carried.post();  // it may be gone after this
+  carried.post();
 }
 
 std::shared_ptr<Carried> Node::find(std::uint64_t tag) {
