@@ -71,14 +71,25 @@ XdpIo::~XdpIo() {
 
 Status XdpIo::watch(int fd, int how) const {
   epoll_event event{};
-  event.events = want_room_ && fd != changes_->fd() ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  const bool waits = want_room_ && lane_is_full_ && fd != changes_->fd();
+  event.events = waits ? EPOLLIN | EPOLLOUT : EPOLLIN;
   return sys::epoll_ctl(descriptor(), how, fd, &event) == 0 ? Status() : errno_error("epoll_ctl");
 }
 
 void XdpIo::want_room(bool on) {
-  sockets_->want_room(on);
-  if (std::exchange(want_room_, on) == on) return;
+  if (std::exchange(want_room_, on) != on) ask_for_room();
+}
+
+// Where there was none: the others always have some, and nobody would sleep.
+void XdpIo::ask_for_room() {
+  sockets_->want_room(want_room_ && !lane_is_full_);
   for (auto& lane : lanes_) (void)watch(lane->socket->fd(), EPOLL_CTL_MOD);
+}
+
+PacketIo::Sent XdpIo::note(Sent sent, bool by_lane) {
+  const bool moved = sent == Sent::kLater && std::exchange(lane_is_full_, by_lane) != by_lane;
+  if (moved && want_room_) ask_for_room();
+  return sent;
 }
 
 void XdpIo::woken() {
@@ -286,12 +297,12 @@ PacketIo::Sent XdpIo::send(const Train& train, std::span<const std::byte> bytes)
   Way* way = last_way_ != nullptr && train.to == last_peer_ ? last_way_ : way_to(train.to);
   if (way != nullptr && way->lane != nullptr) [[likely]] {
     const std::size_t segment = std::min(train.segment, bytes.size());
-    if (auto sent = send_frames(*way, bytes, segment)) return *sent;
+    if (auto sent = send_frames(*way, bytes, segment)) return note(*sent, true);
   } else if (way != nullptr && ++way->detours % kDetours == 0) {
     way->stale = true;
     last_way_ = nullptr;
   }
-  return sockets_->send(train, bytes);
+  return note(sockets_->send(train, bytes), false);
 }
 
 // Whether a train goes by frames; notes it if it is too large.

@@ -117,6 +117,8 @@ class XdpIo final : public PacketIo {
   std::size_t receive_frames(std::span<Arrival> out);
   std::size_t receive_by_sockets(std::span<Arrival> out);
   Status watch(int fd, int how) const;
+  void ask_for_room();
+  Sent note(Sent sent, bool by_lane);
   void forget_ways();
   void drop_broken_lanes();
 
@@ -136,6 +138,7 @@ class XdpIo final : public PacketIo {
   bool by_sockets_ = true;      ///< they had something last
   bool look_at_all_ = true;
   bool want_room_ = false;
+  bool lane_is_full_ = false;  ///< the train that waits for room goes by a lane
   bool any_broken_ = false;
   Counters counters_;
 };
