@@ -53,6 +53,16 @@ TEST_F(EndpointTest, APeerThatWasRestartedIsKnownAfterARoundTripAndAnswersAgain)
   EXPECT_TRUE(finish());
 }
 
+TEST_F(EndpointTest, AnIdlePeerThatWasRestartedIsKnownWhenItIsAsked) {
+  add(), add();
+  Talk& talk = network_.node(0).connect(1, traffic(1, 5, 0), traffic(2, 5, 0));
+  ASSERT_TRUE(finish());
+  network_.run_for(kSecond);
+  network_.node(1).restart();
+  ASSERT_TRUE(until([&] { return talk.down; }, 11 * kSecond));
+  EXPECT_EQ(talk.err, ECONNRESET);
+}
+
 TEST_F(EndpointTest, AClientThatWasRestartedConnectsAgainAndItsOldConnectionDies) {
   add(), add();
   Talk& talk = network_.node(0).connect(1, traffic(1, 100, 0), traffic(2, 100'000, 0));
