@@ -177,7 +177,8 @@ std::uint64_t Carried::serve() {
   lock.lock();
   if (may_switch && switched) {
     must_switch_ = false;
-    move(true);  // what has been said by that
+    move(true);          // what has been said by that
+    if (again_) post();  // behind the look at the time
   }
   if (must_ring_ || must_park_ || must_answer_ || tell_lost_) post();
   if (must_switch_) {
