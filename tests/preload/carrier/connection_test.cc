@@ -1,9 +1,6 @@
-// Two carriers joined by a stream, with a pipe each; the test is both programs.
+// What two carriers make of what both programs do with their pipes.
 #include "carrier/connection.h"
 
-#include <arpa/inet.h>
-#include <clan/context.h>
-#include <clan/socket_face.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -12,116 +9,15 @@
 #include <atomic>
 #include <chrono>
 #include <future>
-#include <memory>
 #include <string>
 #include <thread>
-#include <vector>
+
+#include "preload/carrier/connection_fixture.h"
 
 namespace clan::preload {
 namespace {
 
 using namespace socket_face;
-
-struct Calls {
-  int rings = 0, switches = 0, parks = 0, backs = 0, answers = 0, losses = 0;
-};
-
-const CarrierCalls kCalls{
-    .ring = [](void* socket) { ++static_cast<Calls*>(socket)->rings; },
-    .may_switch = [](void* socket) { return ++static_cast<Calls*>(socket)->switches > 0; },
-    .park = [](void* socket) { ++static_cast<Calls*>(socket)->parks; },
-    .comes_back = [](void* socket) { ++static_cast<Calls*>(socket)->backs; },
-    .answer = [](void* socket) { ++static_cast<Calls*>(socket)->answers; },
-    .lost = [](void* socket) { ++static_cast<Calls*>(socket)->losses; },
-};
-
-CarrierNames names_of_end(bool client) {
-  CarrierNames names;
-  ::inet_pton(AF_INET6, "::ffff:10.0.0.1", &names.local.address);
-  ::inet_pton(AF_INET6, "::ffff:10.0.0.2", &names.remote.address);
-  names.local.port = 40000;
-  names.remote.port = 80;
-  return client ? names : CarrierNames{names.remote, names.local};
-}
-
-class CarrierConnection : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const std::string service = "carrier-test-" + std::to_string(::getpid());
-    auto listener = Listener::create(context_, service);
-    ASSERT_TRUE(listener);
-    auto connected = Stream::connect(context_, service, 5000);
-    ASSERT_TRUE(connected);
-    auto accepted = listener->accept(5000);
-    ASSERT_TRUE(accepted);
-    for (int end = 0; end < 2; ++end) {
-      ends_[end].carried =
-          std::make_unique<Carried>(kCalls, queue_, static_cast<std::uint64_t>(end + 1),
-                                    names_of_end(end == 0), end == 0, &ends_[end].calls);
-      ASSERT_TRUE(ends_[end].carried->open());
-    }
-    ends_[0].carried->meet(std::move(*connected));
-    stream_ = std::make_unique<Stream>(std::move(*accepted));
-  }
-
-  // The other end is a carrier, too.
-  void join() {
-    ends_[1].carried->meet(std::move(*stream_));
-    turn();
-    for (auto& end : ends_) {
-      ASSERT_EQ(end.carried->stage(), CarrierStage::kMet);
-      auto pipe = Pipe::create(kMemfdName, 64 * 1024, 0);
-      ASSERT_TRUE(pipe);
-      auto other = pipe->at_other_end();
-      ASSERT_TRUE(other);
-      end.pipe = std::move(*pipe);
-      ASSERT_TRUE(end.carried->attach(std::move(*other)));
-      add(end, kAttached);
-    }
-    turn();
-  }
-  struct End {
-    Calls calls;
-    std::unique_ptr<Carried> carried;
-    Pipe pipe;
-  };
-  static void add(End& end, std::uint64_t bits) {
-    end.pipe.my_face().words[kState].fetch_or(bits, std::memory_order_acq_rel);
-  }
-  static std::uint64_t other_state(const End& end) {
-    return end.pipe.peer_face().words[kState].load(std::memory_order_acquire);
-  }
-  void turn() {
-    for (int i = 0; i < 6; ++i) {
-      for (auto& end : ends_) (void)end.carried->serve();
-    }
-  }
-  void turn_first() {
-    for (int i = 0; i < 3; ++i) (void)ends_[0].carried->serve();
-  }
-  void switch_both() {
-    for (auto& end : ends_) {
-      end.pipe.my_face().words[kSwitchAt].store(77, std::memory_order_relaxed);
-      add(end, kSending);
-    }
-    turn();
-  }
-  static std::size_t send(End& end, std::string_view text) {
-    const iovec io{const_cast<char*>(text.data()), text.size()};
-    return end.pipe.send(&io, 1).bytes;
-  }
-  static std::string receive(End& end) {
-    std::string text(65536, 0);
-    const iovec io{text.data(), text.size()};
-    text.resize(end.pipe.receive(&io, 1, false).bytes);
-    return text;
-  }
-
-  Context context_ = std::move(*Context::create());
-  EventQueue queue_ = std::move(*EventQueue::create(context_));
-  End ends_[2];
-  std::unique_ptr<Stream> stream_;
-};
 
 TEST_F(CarrierConnection, TellsTheOtherHostOfASwitchAndHearsThatItIsKnown) {
   join();
@@ -365,53 +261,6 @@ TEST_F(CarrierConnection, WhereOneProgramNeverComesTheOtherGoesBackToTcp) {
   ends_[1].carried.reset();
   turn_first();
   EXPECT_EQ(ends_[0].calls.losses, 0);
-}
-
-class HostileCarrier : public CarrierConnection {
- protected:
-  // What the stranger at the other end of the stream says.
-  void say(const Frame& frame, std::span<const std::byte> behind = {}) {
-    const auto head = encode(frame);
-    ASSERT_TRUE(stream_->send(head, 1000));
-    if (!behind.empty()) {
-      ASSERT_TRUE(stream_->send(behind, 1000));
-    }
-    (void)ends_[0].carried->serve();
-    (void)ends_[0].carried->serve();
-  }
-  CarrierStage stage() const { return ends_[0].carried->stage(); }
-};
-
-TEST_F(HostileCarrier, ThatNamesAnotherConnectionIsRefused) {
-  CarrierNames names = names_of_end(false);
-  names.local.port = 81;
-  say({.type = FrameType::kHello, .length = kNamesBytes, .value = kCarrierWire}, encode(names));
-  EXPECT_EQ(stage(), CarrierStage::kFailed);
-}
-
-TEST_F(HostileCarrier, OfAnotherVersionIsRefused) {
-  say({.type = FrameType::kHello, .length = kNamesBytes, .value = kCarrierWire + 1},
-      encode(names_of_end(false)));
-  EXPECT_EQ(stage(), CarrierStage::kFailed);
-}
-
-TEST_F(HostileCarrier, ThatSaysAnythingBeforeHelloIsRefused) {
-  say({.type = FrameType::kAttached});
-  EXPECT_EQ(stage(), CarrierStage::kFailed);
-}
-
-TEST_F(HostileCarrier, ThatSendsBytesBeforeItsSwitchIsDropped) {
-  say({.type = FrameType::kHello, .length = kNamesBytes, .value = kCarrierWire},
-      encode(names_of_end(false)));
-  ASSERT_EQ(stage(), CarrierStage::kMet);
-  auto pipe = Pipe::create(kMemfdName, 64 * 1024, 0);
-  ASSERT_TRUE(pipe);
-  auto other = pipe->at_other_end();
-  ASSERT_TRUE(ends_[0].carried->attach(std::move(*other)));
-  const std::byte bytes[4] = {};
-  say({.type = FrameType::kData, .length = sizeof bytes}, bytes);
-  EXPECT_EQ(stage(), CarrierStage::kOver);
-  EXPECT_EQ(pipe->front(), PipeFront::kNothing);
 }
 
 }  // namespace
