@@ -151,9 +151,15 @@ Result<nic::RdmaQueueId> RdmaDriver::attach(nic::RdmaRingDriver ring, RdmaQueueC
   return id;
 }
 
+// What the queue had under way takes no room of its link any more, and nobody will say that it has
+// ended: those that found the link busy are tried again.
 void RdmaDriver::detach(nic::RdmaQueueId id) {
   auto lock = enter();
   (void)scheduler_->detach(id);
+  const bool again = scheduler_->retry_deferred() > 0;
+  if (again) words::publish(idle_, false);  // PAIR rdma.driver_idle: to idle()
+  lock.unlock();
+  if (again) kick();
 }
 
 void RdmaDriver::activate(nic::RdmaQueueId id) {

@@ -295,6 +295,21 @@ TEST(RdmaQueue, RefusesWhatMakesNoSense) {
   EXPECT_ERR(queue.write(*t.remote, 0, &b, 1), EINVAL);  // another context's remote aperture
 }
 
+TEST(RdmaQueue, GoesOnWhenTheOneThatKeptItsLinkBusyHasGone) {
+  Target t(Way::kPackets);
+  std::vector<std::byte> much(4 << 20), little(10);
+  for (int round = 0; round < 20; ++round) {
+    {
+      auto other = must(RdmaQueue::create(t.peer, 16));
+      for (int i = 0; i < 8; ++i) {
+        ASSERT_OK(other.read(*t.remote, 0, much.data(), much.size()));
+      }
+      ASSERT_OK(t.queue.read(*t.remote, 0, little.data(), little.size()));
+    }
+    ASSERT_EQ(t.one().status, 0) << "in round " << round;
+  }
+}
+
 TEST(RdmaQueue, SaysWhenItIsFull) {
   Target t(Way::kOwnMemory, 1 << 16, 4);
   std::byte b{};
