@@ -17,6 +17,7 @@
 #include "os/sys.h"
 #include "state/fd_table.h"
 #include "stream/blocking.h"
+#include "stream/ending.h"
 #include "stream/readiness.h"
 #include "stream/receive.h"
 #include "stream/send.h"
@@ -27,8 +28,17 @@ namespace {
 
 constexpr std::size_t kPiece = 32768;  ///< of what goes through memory of ours
 
+// At its own position: what is read of a socket or a pipe could not go back, so the kernel refuses
+// them.
+bool has_position(int from) {
+  if (::lseek(from, 0, SEEK_CUR) >= 0) return true;
+  if (errno == ESPIPE) errno = EINVAL;
+  return false;
+}
+
 // From a file, piece by piece: the pipe has no pages to hand over.
 ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
+  if (offset == nullptr && !has_position(from)) return -1;
   const Scratch scratch(kPiece);
   if (!scratch) {
     errno = ENOMEM;
@@ -78,20 +88,38 @@ CLAN_INTERPOSE ssize_t sendfile64(int to, int from, off_t* offset, size_t n) {
 
 namespace {
 
+// Of the kernel's. False, with errno, also where there is no descriptor.
+bool is_pipe(int fd) {
+  if (sys::fcntl(fd, F_GETPIPE_SZ) >= 0) return true;
+  if (sys::fcntl(fd, F_GETFD) >= 0) errno = EINVAL;  // else it is EBADF
+  return false;
+}
+
+// O_NONBLOCK of a pipe is SPLICE_F_NONBLOCK.
+bool waits_for_pipe(int pipe, unsigned flags) {
+  return (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(pipe, F_GETFL) & O_NONBLOCK) == 0;
+}
+
+// What a pipe that has room takes at once. One that is not empty may have a single buffer left,
+// however few bytes lie in the others.
+std::size_t certain_room(int pipe) {
+  constexpr std::size_t kOneBuffer = 4096;
+  int used = 0;
+  const int size = sys::fcntl(pipe, F_GETPIPE_SZ);
+  if (size <= 0 || sys::ioctl(pipe, FIONREAD, &used) != 0 || used > 0) return kOneBuffer;
+  return static_cast<std::size_t>(size);
+}
+
 // From a connection into a pipe of the kernel's, through `buffer`.
 ssize_t splice_out(int from, Socket& source, int to, char* buffer, std::size_t n, unsigned flags) {
   // The other one is a kernel pipe: never take out more than it has room for.
   pollfd room{to, POLLOUT, 0};
-  const bool wait = (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(to, F_GETFL) & O_NONBLOCK) == 0;
-  if (const int rc = sys::poll(&room, 1, wait ? -1 : 0); rc <= 0) {
+  if (const int rc = sys::poll(&room, 1, waits_for_pipe(to, flags) ? -1 : 0); rc <= 0) {
     if (rc == 0) errno = EAGAIN;
     return -1;
   }
-  int size = sys::fcntl(to, F_GETPIPE_SZ), used = 0;
-  sys::ioctl(to, FIONREAD, &used);
-  const std::size_t most =
-      std::min({n, kPiece, static_cast<std::size_t>(std::max(size - used, 1))});
-  const iovec io{buffer, most > 4096 ? most - most % 4096 : std::min<std::size_t>(most, 4096)};
+  if ((room.revents & POLLERR) != 0) return broken_pipe(0);  // nobody would read it
+  const iovec io{buffer, std::min({n, kPiece, certain_room(to)})};
   // SPLICE_F_NONBLOCK is not for sockets
   const ssize_t got = shared_receive(from, source, &io, 1, 0);
   if (got <= 0) return got;
@@ -111,12 +139,13 @@ ssize_t splice_out(int from, Socket& source, int to, char* buffer, std::size_t n
 ssize_t splice_in(int from, int to, Socket& target, char* buffer, std::size_t n, unsigned flags) {
   if (is_nonblocking(to, target)) {
     if ((readiness(to, target, false) & POLLOUT) == 0) {
+      target.full.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count; room is an edge now
       errno = EAGAIN;
       return -1;
     }
   }
   pollfd there{from, POLLIN, 0};
-  if (const int rc = sys::poll(&there, 1, (flags & SPLICE_F_NONBLOCK) != 0 ? 0 : -1); rc <= 0) {
+  if (const int rc = sys::poll(&there, 1, waits_for_pipe(from, flags) ? -1 : 0); rc <= 0) {
     if (rc == 0) errno = EAGAIN;
     return -1;
   }
@@ -141,15 +170,19 @@ ssize_t splice_in(int from, int to, Socket& target, char* buffer, std::size_t n,
 
 CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t n,
                               unsigned flags) {
+  constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+  if (n == 0 || (flags & ~kKnown) != 0)  // nothing is moved
+    return real().splice(from, from_offset, to, to_offset, n, flags);
   Held source = hold(from), target = hold(to);
   if (source && source->inherited) catch_up(from, *source);
   if (target && target->inherited) catch_up(to, *target);
   // Splicing takes the bytes past us: a connection that does it stays with the kernel.
   if (source && !source->shared()) (void)keep_on_tcp(from, *source, clan::reasons::Why::kSpliced);
   if (target && !target->shared()) (void)keep_on_tcp(to, *target, clan::reasons::Why::kSpliced);
-  const bool by_us = (source && source->shared()) || (target && target->shared());
-  if (!by_us) return real().splice(from, from_offset, to, to_offset, n, flags);
+  const bool out = source && source->shared(), in = target && target->shared();
+  if (!out && !in) return real().splice(from, from_offset, to, to_offset, n, flags);
   // one is a socket, and so the other is a pipe
+  if (!is_pipe(out ? to : from)) return -1;
   if (from_offset != nullptr || to_offset != nullptr) {
     errno = ESPIPE;
     return -1;

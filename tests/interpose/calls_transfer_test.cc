@@ -6,6 +6,7 @@
 #include <linux/errqueue.h>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
@@ -624,8 +625,16 @@ TEST(SendFile, FromASocketFails) {
   const int file = file_of("");
   EXPECT_EQ(::sendfile(file, pair.far, nullptr, 2), -1);
   EXPECT_EQ(errno, EINVAL);
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  ASSERT_EQ(::write(pipe[1], "cd", 2), 2);
+  for (const int from : {pair.far, pipe[0]}) {
+    EXPECT_EQ(::sendfile(pair.far, from, nullptr, 2), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
   EXPECT_EQ(get(pair.far, 2), "ab");
-  ::close(file);
+  EXPECT_TRUE(silent(pair.near));
+  for (const int fd : {file, pipe[0], pipe[1]}) ::close(fd);
 }
 
 TEST(Splice, TakesFromASocketAndPutsIntoOne) {
@@ -696,6 +705,83 @@ TEST(Splice, IntoAFullPipeTakesNothing) {
   EXPECT_EQ(get(pair.far, 3), "abc");
   ::close(pipe[0]);
   ::close(pipe[1]);
+}
+
+TEST(Splice, IntoAPipeWithOneBufferLeftTakesNoMoreThanThat) {
+  Pair pair;
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_NONBLOCK), 0);
+  const std::string part(3000, 'p'), text = pattern(20'000);
+  while (::write(pipe[1], part.data(), part.size()) > 0) {
+  }
+  std::vector<char> in(1 << 20);
+  ASSERT_EQ(::read(pipe[0], in.data(), part.size()), 3000);
+  put(pair.near, text);
+  const ssize_t n = ::splice(pair.far, nullptr, pipe[1], nullptr, text.size(), 0);
+  ASSERT_GT(n, 0);
+  std::string out;
+  for (ssize_t k; (k = ::read(pipe[0], in.data(), in.size())) > 0;)
+    out.append(in.data(), static_cast<std::size_t>(k));
+  const auto moved = static_cast<std::size_t>(n);
+  ASSERT_GE(out.size(), moved);
+  EXPECT_TRUE(out.substr(out.size() - moved) == text.substr(0, moved));
+  EXPECT_TRUE(get(pair.far, text.size() - moved) == text.substr(moved));
+  for (const int fd : pipe) ::close(fd);
+}
+
+TEST(Splice, IntoAPipeThatNobodyReadsLosesNothing) {
+  Pair pair;
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  ::close(pipe[0]);
+  put(pair.near, "abc");
+  const auto before = ::signal(SIGPIPE, SIG_IGN);
+  EXPECT_EQ(::splice(pair.far, nullptr, pipe[1], nullptr, 3, 0), -1);
+  EXPECT_EQ(errno, EPIPE);
+  ::signal(SIGPIPE, before);
+  EXPECT_EQ(get(pair.far, 3), "abc");
+  ::close(pipe[1]);
+}
+
+TEST(Splice, WantsAPipeAndDoesNotWaitForOneThatDoesNot) {
+  Pair pair, other;
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_NONBLOCK), 0);
+  EXPECT_EQ(::splice(pipe[0], nullptr, pair.near, nullptr, 0, 0), 0);
+  EXPECT_EQ(::splice(pipe[0], nullptr, pair.near, nullptr, 100, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  put(pair.near, "abc");
+  const int file = file_of("def");
+  EXPECT_EQ(::splice(pair.far, nullptr, other.near, nullptr, 3, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::splice(file, nullptr, other.near, nullptr, 3, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(get(pair.far, 3), "abc");
+  EXPECT_TRUE(silent(other.far));
+  for (const int fd : {file, pipe[0], pipe[1]}) ::close(fd);
+}
+
+TEST(Splice, RoomAfterThereWasNoneIsAnEdge) {
+  Pair pair;
+  ASSERT_EQ(::fcntl(pair.near, F_SETFL, O_NONBLOCK), 0);
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_NONBLOCK), 0);
+  const int set = ::epoll_create1(EPOLL_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLOUT | EPOLLET;
+  ASSERT_EQ(::epoll_ctl(set, EPOLL_CTL_ADD, pair.near, &event), 0);
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 1000), 1);
+  const std::string block(4096, 's');
+  std::size_t sent = 0;
+  for (ssize_t n = 1; n > 0; sent += n > 0 ? static_cast<std::size_t>(n) : 0) {
+    ASSERT_GT(::write(pipe[1], block.data(), block.size()), 0);
+    n = ::splice(pipe[0], nullptr, pair.near, nullptr, block.size(), 0);
+  }
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(get(pair.far, sent).size(), sent);
+  EXPECT_EQ(::epoll_wait(set, &event, 1, 1000), 1);
+  EXPECT_EQ(event.events, static_cast<std::uint32_t>(EPOLLOUT));
+  for (const int fd : {set, pipe[0], pipe[1]}) ::close(fd);
 }
 
 TEST(Splice, MuchGoesThroughAPipeUnchanged) {
