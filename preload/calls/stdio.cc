@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -76,6 +77,11 @@ ssize_t cookie_read(void* cookie, char* buffer, size_t n) {
 ssize_t cookie_write(void* cookie, const char* buffer, size_t n) {
   return static_cast<ssize_t>(write_all(static_cast<Stream*>(cookie)->fd, buffer, n));
 }
+// fflush() of a stream that has read ahead asks for this, and takes ESPIPE for no failure.
+int cookie_seek(void*, off64_t*, int) {
+  errno = ESPIPE;
+  return -1;
+}
 int cookie_close(void* cookie) {
   auto* stream = static_cast<Stream*>(cookie);
   const int fd = stream->fd;
@@ -96,7 +102,7 @@ CLAN_INTERPOSE int fclose(FILE* stream) {
 CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
   Held s = hold(fd);
   if (!s) return real().fdopen(fd, mode);
-  const cookie_io_functions_t calls{cookie_read, cookie_write, nullptr, cookie_close};
+  const cookie_io_functions_t calls{cookie_read, cookie_write, cookie_seek, cookie_close};
   static char mark;
   Stream* cookie = new_stream(fd, reinterpret_cast<FILE*>(&mark));
   FILE* stream = cookie != nullptr ? ::fopencookie(cookie, mode, calls) : nullptr;

@@ -39,6 +39,23 @@ TEST(Stdio, AStreamOnASocketReadsAndWrites) {
   EXPECT_EQ(get(pair.far, 1), "x");
 }
 
+TEST(Stdio, AStreamThatHasReadAheadIsFlushedAndHasNoPosition) {
+  Pair pair;
+  FILE* const in = ::fdopen(::dup(pair.far), "r");
+  ASSERT_NE(in, nullptr);
+  put(pair.near, "one\ntwo\n");
+  char line[100];
+  ASSERT_NE(std::fgets(line, sizeof line, in), nullptr);
+  errno = 0;
+  EXPECT_EQ(std::fflush(in), 0);
+  ASSERT_NE(std::fgets(line, sizeof line, in), nullptr);
+  EXPECT_STREQ(line, "two\n");
+  EXPECT_EQ(std::fseek(in, 0, SEEK_SET), -1);
+  EXPECT_EQ(errno, ESPIPE);
+  EXPECT_EQ(std::fclose(in), 0);
+  EXPECT_TRUE(by_pipe(pair.near));
+}
+
 TEST(Stdio, DprintfWritesToTheConnection) {
   Pair pair;
   EXPECT_EQ(::dprintf(pair.far, "%s %d\n", "bottles", 99), 11);
