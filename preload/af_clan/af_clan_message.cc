@@ -1,10 +1,12 @@
 // Messages of AF_CLAN packet sockets: AF_UNIX ones with other names.
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "af_clan/af_clan.h"
 #include "af_clan/af_clan_name.h"
 #include "os/real.h"
+#include "os/timeout.h"
 
 namespace clan::preload {
 namespace {
@@ -110,8 +112,9 @@ int af_clan_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 }
 
 int af_clan_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
-  timespec begin{}, now{};
-  if (timeout != nullptr) ::clock_gettime(CLOCK_MONOTONIC, &begin);
+  std::int64_t ns;
+  if (!nanoseconds(timeout, &ns)) return -1;
+  const TimeOut limit(ns);
   unsigned done = 0;
   while (done < count) {
     const int more = done > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
@@ -119,15 +122,10 @@ int af_clan_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
         af_clan_recvmsg(fd, &messages[done].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
     if (got < 0) return done > 0 ? static_cast<int>(done) : -1;
     messages[done++].msg_len = static_cast<unsigned>(got);
-    if (timeout == nullptr) continue;
+    if (ns == kForEver) continue;
     // As the kernel: looked at after each message, and what is left told.
-    ::clock_gettime(CLOCK_MONOTONIC, &now);
-    const long long spent =
-        (now.tv_sec - begin.tv_sec) * 1'000'000'000LL + (now.tv_nsec - begin.tv_nsec);
-    long long left = timeout->tv_sec * 1'000'000'000LL + timeout->tv_nsec - spent;
-    left = std::max(0LL, left);
-    *timeout = {static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
-    begin = now;
+    const std::int64_t left = limit.left();
+    *timeout = as_timespec(left);
     if (left == 0) break;
   }
   return static_cast<int>(done);

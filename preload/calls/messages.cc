@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 
@@ -14,6 +15,7 @@
 #include "os/real.h"
 #include "os/scratch.h"
 #include "os/sys.h"
+#include "os/timeout.h"
 #include "share/passing.h"
 #include "share/pipes_along.h"
 #include "stream/receive.h"
@@ -49,6 +51,28 @@ ssize_t receive_message(int fd, Socket& s, msghdr* message, int flags) {
 std::size_t bytes_of(const msghdr& message) {
   std::size_t n = 0;
   for (std::size_t i = 0; i < message.msg_iovlen; ++i) n += message.msg_iov[i].iov_len;
+  return n;
+}
+
+// The time-out is the kernel's: looked at after each message, and what is left is told.
+ssize_t receive_messages(int fd, Socket& s, mmsghdr* messages, unsigned count, int flags,
+                         timespec* timeout) {
+  std::int64_t ns;
+  if (!nanoseconds(timeout, &ns)) return -1;
+  const TimeOut limit(ns);
+  ssize_t n = 0;
+  for (unsigned i = 0; i < count; ++i) {
+    const int more = i > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
+    const ssize_t got =
+        receive_message(fd, s, &messages[i].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
+    if (got < 0) return n > 0 ? n : -1;
+    messages[i].msg_len = static_cast<unsigned>(got);
+    ++n;
+    if (ns == kForEver) continue;
+    const std::int64_t left = limit.left();
+    *timeout = as_timespec(left);
+    if (left == 0) break;
+  }
   return n;
 }
 
@@ -140,16 +164,7 @@ CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags
       [&](Socket& s) -> ssize_t {
         if ((flags & kNotOfTheStream) != 0)
           return real().recvmmsg(fd, messages, count, flags, timeout);
-        ssize_t n = 0;
-        for (unsigned i = 0; i < count; ++i) {
-          const int more = i > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
-          const ssize_t got =
-              receive_message(fd, s, &messages[i].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
-          if (got < 0) return n > 0 ? n : -1;
-          messages[i].msg_len = static_cast<unsigned>(got);
-          ++n;
-        }
-        return n;
+        return receive_messages(fd, s, messages, count, flags, timeout);
       }));
 }
 

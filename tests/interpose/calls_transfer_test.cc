@@ -235,6 +235,27 @@ TEST(Message, ManyAreReceivedEachWithWhatFits) {
   pair.expect_carried(7, 0);
 }
 
+TEST(Message, OfManyNoMoreAreWaitedForWhenTheTimeIsOver) {
+  Pair pair;
+  Messages in({"....", "....", "...."});
+  for (const long ns : {0L, 1L}) {
+    put(pair.near, "abcdefgh");
+    timespec limit{0, ns};
+    ASSERT_EQ(::recvmmsg(pair.far, in.headers.data(), 3, 0, &limit), 1);
+    EXPECT_EQ(limit.tv_sec, 0);
+    EXPECT_EQ(limit.tv_nsec, 0);
+    EXPECT_EQ(get(pair.far, 4), "efgh");
+  }
+  put(pair.near, "abcdef");
+  timespec minute{60, 0};
+  ASSERT_EQ(::recvmmsg(pair.far, in.headers.data(), 2, 0, &minute), 2);
+  EXPECT_EQ(minute.tv_sec, 59);
+  timespec wrong{0, 1'000'000'000};
+  EXPECT_EQ(::recvmmsg(pair.far, in.headers.data(), 2, MSG_DONTWAIT, &wrong), -1);
+  EXPECT_EQ(errno, EINVAL);
+  pair.expect_carried(22, 0);
+}
+
 TEST(Message, AtTheEndOfTheStreamEveryMessageIsEmpty) {
   Pair pair;
   put(pair.near, "abc");
