@@ -290,9 +290,6 @@ int open_af_clan(const char* text, std::size_t size) {
 }
 
 int af_clan_connect(int fd, const sockaddr* address, socklen_t size) {
-  if (address != nullptr && size >= sizeof address->sa_family && address->sa_family == AF_UNSPEC) {
-    return real().connect(fd, address, size);
-  }
   ClanName name;
   if (!name.read(address, size, EAFNOSUPPORT)) return -1;
   if (name.empty()) {

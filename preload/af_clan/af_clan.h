@@ -36,6 +36,7 @@ int af_clan_bind(int fd, const sockaddr* address, socklen_t size);
 /// descriptor of ours that does not wait, or -errno.
 int open_af_clan(const char* name, std::size_t size);
 int af_clan_listen(int fd, int backlog);
+/// Not to nowhere (AF_UNSPEC), as which a stream is one of TCP like others.
 int af_clan_connect(int fd, const sockaddr* address, socklen_t size);
 int af_clan_getsockname(int fd, sockaddr* address, socklen_t* size);
 int af_clan_getpeername(int fd, sockaddr* address, socklen_t* size);

@@ -65,18 +65,22 @@ int socket_af_clan(int type, int protocol) {
   return -1;
 }
 
+// What takes a connection off.
+bool is_nowhere(const sockaddr* address, socklen_t size) {
+  return address != nullptr && size >= sizeof address->sa_family && address->sa_family == AF_UNSPEC;
+}
+
 }  // namespace
 
 CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
-  if (is_af_clan(fd)) return af_clan_connect(fd, address, size);
+  if (is_af_clan(fd) && !is_nowhere(address, size)) return af_clan_connect(fd, address, size);
   Held s = hold(fd);
   if (!s || address == nullptr || size < sizeof address->sa_family)
     return real().connect(fd, address, size);
   const bool used = s->sends.load(std::memory_order_relaxed) > 0 ||
                     s->receives.load(std::memory_order_relaxed) > 0;
-  const bool takes_off = address->sa_family == AF_UNSPEC;
   // What is known of the other end, and was offered to it, does not hold for the next.
-  if (takes_off && (used || s->inherited) &&
+  if (is_nowhere(address, size) && (used || s->inherited) &&
       !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected))
     before_disconnect(*s);
   const int rc = real().connect(fd, address, size);

@@ -207,6 +207,25 @@ TEST(AfClanStream, IsHandedByVforkToAProgramAsItsInputAndOutput) {
   EXPECT_EQ(result_of(server), 0);
 }
 
+TEST(AfClanStream, IsTakenOffAndConnectedAnew) {
+  const std::string name = unique();
+  const int listening = listener(name);
+  const pid_t server = child([&] {
+    const int first = ::accept(listening, nullptr, nullptr);
+    if (echo(first) != 1 || errno != ECONNRESET) return 4;
+    return echo(::accept(listening, nullptr, nullptr));
+  });
+  ::close(listening);
+  const int fd = client(name);
+  ping(fd, 50);
+  const sockaddr nowhere{AF_UNSPEC, {}};
+  EXPECT_EQ(::connect(fd, &nowhere, sizeof nowhere), 0);
+  EXPECT_EQ(connect_to(fd, name), 0) << std::strerror(errno);
+  ping(fd, 50);
+  ::close(fd);
+  EXPECT_EQ(result_of(server), 0);
+}
+
 TEST(AfClanStream, EndsAsTcpDoes) {
   const std::string name = unique();
   const int listening = listener(name);
