@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 
+#include <algorithm>
 #include <cstdarg>
 
 #include "af_clan/af_clan.h"
@@ -148,12 +149,14 @@ CLAN_INTERPOSE int close(int fd) {
 }
 
 CLAN_INTERPOSE void closefrom(int first) {
-  if (!in_borrowed_memory()) gone_range(static_cast<unsigned>(first), ~0u);
+  if (!in_borrowed_memory()) gone_range(static_cast<unsigned>(std::max(first, 0)), ~0u);
   real().closefrom(first);
 }
 
 CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
-  if ((flags & CLOSE_RANGE_CLOEXEC) == 0 && !in_borrowed_memory()) gone_range(first, last);
+  // With other flags it closes nothing, or fails.
+  if ((flags & ~static_cast<int>(CLOSE_RANGE_UNSHARE)) == 0 && !in_borrowed_memory())
+    gone_range(first, last);
   return real().close_range(first, last, flags);
 }
 

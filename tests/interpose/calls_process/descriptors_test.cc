@@ -163,7 +163,7 @@ TEST(Descriptors, SignalsTellOfWhatComesWhenThatIsAsked) {
 }
 
 TEST(Descriptors, CloseRangeEndsConnections) {
-  for (const int way : {0, 1, 2}) {
+  for (const int way : {0, 1, 2, 3}) {
     Peer peer([way](int fd) {
       sigset_t told;
       ::sigemptyset(&told);
@@ -172,6 +172,7 @@ TEST(Descriptors, CloseRangeEndsConnections) {
       if (way == 0) ::close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), 0);
       if (way == 1) ::close_range(3, ~0u, 0);
       if (way == 2) ::closefrom(3);
+      if (way == 3) ::closefrom(-1);  // as of 0
       // Until the test has seen the end: it is not that of the process.
       const timespec most{10, 0};
       return ::sigtimedwait(&told, nullptr, &most) == SIGUSR1 ? 0 : 1;
@@ -179,6 +180,18 @@ TEST(Descriptors, CloseRangeEndsConnections) {
     EXPECT_TRUE(ends(peer.fd)) << way;
     ::kill(peer.pid, SIGUSR1);
   }
+}
+
+TEST(Descriptors, CloseRangeThatFailsClosesNothing) {
+  Pair pair;
+  const auto fd = static_cast<unsigned>(pair.far);
+  constexpr int kNoFlag = 1 << 20;
+  EXPECT_EQ(::close_range(fd, fd, kNoFlag), -1);
+  EXPECT_EQ(errno, EINVAL);
+  EXPECT_EQ(::close_range(fd + 1, fd, 0), -1);
+  EXPECT_EQ(errno, EINVAL);
+  pair.talk();
+  EXPECT_TRUE(by_pipe(pair.near));
 }
 
 int open_descriptors() {
