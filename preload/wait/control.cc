@@ -88,7 +88,10 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   epoll_event bells = for_doorbells(fd);
   const bool moved = s.shared() && set != nullptr && kernel_would_take(event);
   const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, moved ? &bells : event);
-  if (rc != 0) return rc;
+  if (rc != 0) {
+    if (before != nullptr && before->parked) remove(before);  // the kernel has it no more
+    return rc;
+  }
   if (before != nullptr) remove(before);  // of a descriptor that was closed behind our back
   Interest* i = set != nullptr ? new_interest() : nullptr;
   if (i == nullptr || (i->set = set, !add(*set, i))) {

@@ -602,6 +602,23 @@ TEST(Epoll, KnowsWhatIsInASet) {
   EXPECT_EQ(set.ready(), 0) << "closed is out of the set";
 }
 
+TEST(Epoll, AddingThatFailsDoesNotSpoilTheNext) {
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  ASSERT_EQ(set.control(EPOLL_CTL_DEL, pair.far, 0), 0);
+  EXPECT_EQ(set.add(pair.far, EPOLLIN | EPOLLONESHOT | EPOLLEXCLUSIVE), -1);
+  EXPECT_EQ(errno, EINVAL);
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  int said = 0;
+  {
+    Thread waits([&] { said = set.ready(-1); });
+    EXPECT_TRUE(waits.falls_asleep());
+    put(pair.near, "x");
+  }
+  EXPECT_EQ(said, EPOLLIN);
+}
+
 TEST(Epoll, ASetThatIsClosedGoesOnForWhoSleepsInIt) {
   Pair pair, other;
   for (int round = 0; round < 3; ++round) {
