@@ -1,6 +1,7 @@
 // poll and select with sockets that have moved. What the application waits for on those is answered
 // from the pipe; in the kernel they are watched for doorbells.
 #include <alloca.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/select.h>
 
@@ -15,8 +16,10 @@
 #include "migrate/attach.h"
 #include "os/real.h"
 #include "os/scratch.h"
+#include "os/sys.h"
 #include "os/timeout.h"
 #include "state/fd_table.h"
+#include "state/internal_fds.h"
 #include "stream/memory.h"
 #include "wait/epoll_set.h"
 #include "wait/poll_moved.h"
@@ -119,6 +122,16 @@ int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_
   return rc;
 }
 
+// How many bits of its sets a select() is about. Some programs say as many as there may be
+// descriptors, and have sets for fewer: the kernel looks no further than there are, but for ours,
+// whose numbers are high.
+int bits_of_select(int n) {
+  const KeepErrno keep;
+  if (n <= FD_SETSIZE || sys::fcntl(n - 1, F_GETFD) >= 0) return n;
+  const int highest = highest_of_application();
+  return highest < 0 ? n : std::min(n, std::max(highest + 1, FD_SETSIZE));
+}
+
 bool any_socket(int n, const fd_set* in, const fd_set* out) {
   for (int fd = 0; fd < n; ++fd) {
     if (((in != nullptr && FD_ISSET(fd, in)) || (out != nullptr && FD_ISSET(fd, out))) &&
@@ -159,6 +172,7 @@ CLAN_INTERPOSE int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeou
 }
 
 CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* timeout) {
+  n = bits_of_select(n);
   if (n <= 0 || !any_socket(n, in, out)) return real().select(n, in, out, bad, timeout);
   std::int64_t ns = kForEver;
   if (timeout != nullptr) {
@@ -182,6 +196,7 @@ CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* 
 
 CLAN_INTERPOSE int pselect(int n, fd_set* in, fd_set* out, fd_set* bad, const timespec* timeout,
                            const sigset_t* mask) {
+  n = bits_of_select(n);
   if (n <= 0 || !any_socket(n, in, out)) return real().pselect(n, in, out, bad, timeout, mask);
   std::int64_t ns;
   return nanoseconds(timeout, &ns) ? do_select(n, in, out, bad, ns, mask) : -1;

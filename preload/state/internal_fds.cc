@@ -5,10 +5,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <cstdlib>
 #include <limits>
 
 #include "clan/pipe.h"
 #include "clan/reasons.h"
+#include "os/proc.h"
+#include "os/sandbox.h"
+#include "os/scratch.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
@@ -178,6 +183,41 @@ void disown(unsigned first, unsigned last) {
         }
       },
       &range);
+}
+
+int highest_of_application() {
+  constexpr int kNumbers = 1 << 20;  // see limit()
+  const KeepErrno keep;
+  const Scratch zeroes(kNumbers / 8);       // more than Scratch keeps
+  if (!zeroes || is_filtered()) return -1;  // which may kill for it
+  const int fds = static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fds < 0) return -1;
+  struct Numbers {
+    std::uint8_t* bits;
+    void add(int fd) {
+      if (fd >= 0 && fd < kNumbers) bits[fd / 8] |= static_cast<std::uint8_t>(1 << fd % 8);
+    }
+    bool has(int fd) const { return fd < kNumbers && (bits[fd / 8] >> fd % 8 & 1) != 0; }
+  } ours{zeroes.as<std::uint8_t>()};
+  ours.add(fds);
+  ours.add(passing_memfd.load(std::memory_order_relaxed));  // relaxed: a number alone
+  for_each_socket(
+      [](int, Socket& s, void* argument) {
+        auto& numbers = *static_cast<Numbers*>(argument);
+        if (s.pipe) numbers.add(s.pipe.memfd());
+        numbers.add(s.offer_fd.get());
+        numbers.add(s.window_fd.get());
+      },
+      &ours);
+  int highest = 0;
+  DirectoryReader names(fds);
+  while (const char* name = names.next()) {
+    const int fd = std::atoi(name);  // 0 of "." and ".."
+    if (!ours.has(fd)) highest = std::max(highest, fd);
+  }
+  sys::close(fds);
+  return highest;
 }
 
 bool give_up_ours() {

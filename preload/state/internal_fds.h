@@ -37,6 +37,8 @@ void close_descriptor(Socket& s);
 void keep_away_from(int fd);
 /// It may be one of ours.
 bool is_ours(int fd);
+/// The highest that the application has, as /proc says: it takes long. -1: that is not known.
+int highest_of_application();
 /// The application is about to close these numbers, or to give them to something else: where they
 /// are ours they are not any more.
 void disown(unsigned first, unsigned last);

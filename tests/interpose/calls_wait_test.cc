@@ -269,6 +269,26 @@ TEST(Select, WakesWhenBytesCome) {
   EXPECT_TRUE(FD_ISSET(pair.far, &sets.in));
 }
 
+TEST(Select, LooksNoFurtherThanThereAreDescriptors) {
+  Pair pair;
+  constexpr std::size_t kPage = 4096;
+  auto* const pages = static_cast<char*>(
+      ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_EQ(::mprotect(pages + kPage, kPage, PROT_NONE), 0);
+  auto* const in = reinterpret_cast<fd_set*>(pages + kPage - sizeof(fd_set));
+  put(pair.near, "x");
+  for (int by_pselect = 0; by_pselect < 2; ++by_pselect) {
+    FD_ZERO(in);
+    FD_SET(pair.far, in);
+    constexpr int kFar = 1 << 20;  // as getdtablesize() may say
+    EXPECT_EQ(by_pselect != 0 ? ::pselect(kFar, in, nullptr, nullptr, nullptr, nullptr)
+                              : ::select(kFar, in, nullptr, nullptr, nullptr),
+              1);
+    EXPECT_TRUE(FD_ISSET(pair.far, in));
+  }
+  ::munmap(pages, 2 * kPage);
+}
+
 TEST(Select, CallsADescriptorReadyThatIsClosedMeanwhile) {
   Pair pair, other;
   const int closed = pair.far;
