@@ -61,8 +61,11 @@ void take_pipes(const msghdr& received, msghdr* message, int through, bool peeke
 template <typename Each>
 void for_each_passed(const msghdr& message, Each&& each) {
   if (message.msg_control == nullptr) return;
+  const char* const end = static_cast<char*>(message.msg_control) + message.msg_controllen;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
        c = CMSG_NXTHDR(const_cast<msghdr*>(&message), c)) {
+    const auto left = static_cast<std::size_t>(end - reinterpret_cast<char*>(c));
+    if (c->cmsg_len < CMSG_LEN(0) || c->cmsg_len > left) return;  // the kernel refuses the message
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < n; ++i) {

@@ -197,6 +197,28 @@ TEST(Message, ControlDataAndNamesComeBackEmpty) {
   pair.expect_carried(8, 0);
 }
 
+TEST(Message, ControlDataOfAWrongLengthIsRefused) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  char byte = 'x';
+  iovec io{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  for (const std::size_t length : {std::size_t{0}, CMSG_LEN(0) - 1, std::size_t{1} << 40}) {
+    head->cmsg_len = length;
+    EXPECT_EQ(::sendmsg(ends[0], &message, 0), -1);
+    EXPECT_EQ(errno, EINVAL);
+  }
+  for (const int fd : ends) ::close(fd);
+}
+
 struct Messages {
   std::vector<std::string> parts;
   std::vector<iovec> buffers;
