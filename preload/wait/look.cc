@@ -28,8 +28,10 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
   // relaxed: its record moves the tail
   const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;
+  // relaxed: stored before the kernel wakes whoever sleeps here
+  const bool shut = s.shut_read.load(std::memory_order_relaxed);
   // order: what is looked at later is no older than this tail
-  return of_tcp + given_up + peer.tail.load(std::memory_order_acquire) * 8 +
+  return of_tcp + given_up + peer.tail.load(std::memory_order_acquire) * 16 + (shut ? 8u : 0u) +
          (reads_tcp(s) ? 0u : 4u) + (s.kernel_end && !told_in_pipe ? 2u : 0u) +
          (s.kernel_error ? 1u : 0u);
 }

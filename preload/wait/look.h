@@ -17,7 +17,7 @@ constexpr std::int64_t kNoCap = INT64_MAX;
 constexpr std::uint32_t kForReading = EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR;
 
 /// What changes with every edge for reading. The last byte of TCP is one: it uncovers what is in
-/// the pipe.
+/// the pipe. So is that reading is shut down here.
 std::uint64_t in_stamp(int fd, const Socket& s);
 
 /// Nothing can have happened, as far as a few loads tell.

@@ -385,6 +385,25 @@ TEST(Epoll, ByEdgesSaysSoOncePerArrival) {
   EXPECT_EQ(set.ready(kSoonMs), EPOLLOUT) << "room again";
 }
 
+TEST(Epoll, ByEdgesSaysThatReadingWasShutDownHere) {
+  for (const int how : {SHUT_RD, SHUT_RDWR}) {
+    Pair pair;
+    Set set;
+    ASSERT_EQ(set.add(pair.far, EPOLLIN | EPOLLRDHUP | EPOLLET), 0);
+    put(pair.near, "abc");
+    EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+    EXPECT_EQ(get(pair.far, 3), "abc");
+    EXPECT_EQ(set.ready(), 0);
+    int said = 0;
+    {
+      Thread waits([&] { said = set.ready(5 * kSoonMs); });
+      EXPECT_TRUE(waits.falls_asleep());
+      EXPECT_EQ(::shutdown(pair.far, how), 0);
+    }
+    EXPECT_EQ(said & (EPOLLIN | EPOLLRDHUP), EPOLLIN | EPOLLRDHUP) << how;
+  }
+}
+
 TEST(Epoll, ByEdgesSaysAllThatHoldsAtEachEdge) {
   Pair pair;
   Set set;
