@@ -45,6 +45,7 @@ using socket_face::kSending;
 
 constexpr int kOfTcpAlone = MSG_OOB | MSG_ZEROCOPY;  ///< what goes when this end is back there
 constexpr int kLongestNapMs = 16;                    ///< of a send that cannot be told of room
+constexpr int kLongestSleepMs = 100;                 ///< of any other
 
 // Of an end whose last record says that it leaves: somebody is at it, with the sends closed, or
 // does it in its place; or it has gone. False: it is a lie, or was left so by a process that was
@@ -275,7 +276,9 @@ class Sending {
       most = nap_ms_ = std::min(nap_ms_ * 2, kLongestNapMs);
     }
     if (room_ == PipeRoom::kWindow) most = 1;
-    if (most < 0 && waits_for_shared_reader(s_)) most = kSharedReaderNs / 1'000'000;
+    // Nor does anybody ring where another thread shuts down writing, or where one of several
+    // readers was killed between making room and telling of it.
+    if (most < 0) most = kLongestSleepMs;
     const int timeout = time_left_ms(deadline(), most);
     if (timeout == 0) {
       errno = EAGAIN;

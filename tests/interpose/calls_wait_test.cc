@@ -894,6 +894,24 @@ TEST(Threads, AllAsleepWakeAtTheEnd) {
   }
 }
 
+TEST(Threads, OneThatSleepsForRoomWakesWhenAnotherShutsDownWriting) {
+  Pair pair;
+  (void)fill(pair.near);
+  ssize_t sent = 0;
+  int error = 0;
+  Thread writer([&] {
+    sent = ::send(pair.near, "x", 1, MSG_NOSIGNAL);
+    error = errno;
+  });
+  EXPECT_TRUE(writer.falls_asleep());
+  EXPECT_EQ(::shutdown(pair.near, SHUT_WR), 0);
+  EXPECT_TRUE(writer.ends());
+  pair.close_far();  // should it sleep on
+  writer.join();
+  EXPECT_EQ(sent, -1);
+  EXPECT_EQ(error, EPIPE);
+}
+
 TEST(Threads, OneThatSleepsForRoomAndOneForBytesBothWake) {
   for (int round = 0; round < 5; ++round) {
     Pair pair;
