@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "clan/pipe.h"
@@ -86,6 +87,11 @@ inline bool bad_buffers(const iovec* buffers, int count) {
     return true;
   }
   return false;
+}
+
+/// readv() and its like answer 0 then, whatever the socket would say.
+inline bool has_no_bytes(const iovec* buffers, int count) {
+  return std::all_of(buffers, buffers + count, [](const iovec& one) { return one.iov_len == 0; });
 }
 
 /// Urgent data is TCP's alone, and only TCP tells when it needs the bytes of MSG_ZEROCOPY no more.

@@ -66,6 +66,7 @@ CLAN_INTERPOSE ssize_t readv(int fd, const iovec* buffers, int count) {
       fd, 0, [&] { return real().readv(fd, buffers, count); },
       [&](Socket& s) -> ssize_t {
         if (bad_buffers(buffers, count)) return -1;
+        if (has_no_bytes(buffers, count)) return 0;
         return shared_receive(fd, s, buffers, count, 0);
       });
 }
@@ -78,6 +79,7 @@ CLAN_INTERPOSE ssize_t preadv2(int fd, const iovec* buffers, int count, off_t at
       [&] { return real().preadv2(fd, buffers, count, at, flags); },
       [&](Socket& s) -> ssize_t {
         if (bad_buffers(buffers, count)) return -1;
+        if (has_no_bytes(buffers, count)) return 0;
         return shared_receive(fd, s, buffers, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
       });
 }
@@ -120,6 +122,7 @@ CLAN_INTERPOSE ssize_t writev(int fd, const iovec* buffers, int count) {
       fd, 0, [&] { return real().writev(fd, buffers, count); },
       [&](Socket& s) -> ssize_t {
         if (bad_buffers(buffers, count)) return -1;
+        if (has_no_bytes(buffers, count)) return 0;
         return shared_send(fd, s, buffers, count, 0);
       });
 }
@@ -131,6 +134,7 @@ CLAN_INTERPOSE ssize_t pwritev2(int fd, const iovec* buffers, int count, off_t a
       [&] { return real().pwritev2(fd, buffers, count, at, flags); },
       [&](Socket& s) -> ssize_t {
         if (bad_buffers(buffers, count)) return -1;
+        if (has_no_bytes(buffers, count)) return 0;
         return shared_send(fd, s, buffers, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
       });
 }

@@ -116,6 +116,17 @@ TEST(Transfer, WrongVectorsFailAndMoveNothing) {
   EXPECT_EQ(get(pair.far, 1), "x");
 }
 
+TEST(Transfer, VectorsWithoutBytesMoveNoneAtOnce) {
+  Pair pair;
+  char byte = 'x';
+  const iovec none{&byte, 0};
+  EXPECT_EQ(::readv(pair.far, &none, 1), 0);
+  EXPECT_EQ(::preadv2(pair.far, &none, 1, -1, 0), 0);
+  ASSERT_EQ(::shutdown(pair.far, SHUT_WR), 0);
+  EXPECT_EQ(::writev(pair.far, &none, 1), 0);
+  EXPECT_EQ(::pwritev2(pair.far, &none, 1, -1, 0), 0);
+}
+
 TEST(Transfer, AThousandBuffersAreOneVector) {
   Pair pair;
   std::vector<std::string> parts(1000), in(1000, std::string(3, 0));
