@@ -51,8 +51,9 @@ int accepted(int listener, int fd, int nonblocking) {
 }
 
 int accept_af_clan(int listener, sockaddr* address, socklen_t* size, int flags) {
-  const int fd = accepted(listener, real().accept4(listener, nullptr, nullptr, flags),
-                          (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+  const int fd = accepted(
+      listener, with_room([&] { return real().accept4(listener, nullptr, nullptr, flags); }),
+      (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
   return fd >= 0 ? af_clan_accepted(listener, fd, address, size) : fd;
 }
 
