@@ -145,6 +145,7 @@ int shared_shutdown(int fd, Socket& s, int how) {
   }
   // Whoever sleeps on this descriptor here has to notice.
   if (how != SHUT_WR) return real().shutdown(fd, SHUT_RD);
+  note_held_up(s);  // sets look at it again, and what holds is an edge
   return 0;
 }
 

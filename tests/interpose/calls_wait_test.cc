@@ -404,6 +404,26 @@ TEST(Epoll, ByEdgesSaysThatReadingWasShutDownHere) {
   }
 }
 
+TEST(Epoll, SaysThatBothWaysAreShut) {
+  constexpr std::uint32_t kAsked[] = {0, EPOLLIN | EPOLLRDHUP | EPOLLET};
+  for (const std::uint32_t asked : kAsked) {
+    Pair pair;
+    Set set;
+    ASSERT_EQ(set.add(pair.far, asked), 0);
+    ASSERT_EQ(::shutdown(pair.near, SHUT_WR), 0);
+    EXPECT_EQ(poll_one(pair.far, POLLIN, kSoonMs), POLLIN);
+    (void)set.ready();  // by edges: of the peer's end
+    EXPECT_EQ(set.ready(), 0);
+    int said = 0;
+    {
+      Thread waits([&] { said = set.ready(5 * kSoonMs); });
+      EXPECT_TRUE(waits.falls_asleep());
+      EXPECT_EQ(::shutdown(pair.far, SHUT_WR), 0);
+    }
+    EXPECT_EQ(said & EPOLLHUP, EPOLLHUP) << asked;
+  }
+}
+
 TEST(Epoll, ByEdgesSaysAllThatHoldsAtEachEdge) {
   Pair pair;
   Set set;
