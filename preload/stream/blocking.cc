@@ -36,7 +36,9 @@ std::uint64_t deadline_of(int fd, int option) {
   timeval limit{};
   socklen_t size = sizeof limit;
   sys::getsockopt(fd, SOL_SOCKET, option, &limit, &size);
-  if (limit.tv_sec == 0 && limit.tv_usec == 0) return kNoDeadline;
+  constexpr time_t kMostSeconds = 4'000'000'000;  // longer than anybody lives
+  const bool none = limit.tv_sec == 0 && limit.tv_usec == 0;
+  if (none || limit.tv_sec > kMostSeconds) return kNoDeadline;
   return monotonic_ns() + static_cast<std::uint64_t>(limit.tv_sec) * 1'000'000'000u +
          static_cast<std::uint64_t>(limit.tv_usec) * 1000u;
 }

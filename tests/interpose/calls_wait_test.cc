@@ -1255,6 +1255,23 @@ TEST(TimeOut, OfReceivingEndsWithEagainOrWithWhatThereIs) {
   EXPECT_EQ(::read(pair.far, in, 8), 3);
 }
 
+TEST(TimeOut, OfManyThousandYearsIsNone) {
+  Pair pair;
+  const timeval limit{129'127'208'516, 0};  // in ns, by 64 bits, 33 ms
+  ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  ssize_t got = 0;
+  {
+    Thread reader([&] {
+      char byte;
+      got = ::read(pair.far, &byte, 1);
+    });
+    EXPECT_TRUE(reader.falls_asleep());
+    ::usleep(100'000);
+    put(pair.near, "x");
+  }
+  EXPECT_EQ(got, 1);
+}
+
 TEST(TimeOut, OfReceivingAllIsForTheCallAsAWhole) {
   for (const int more : {0, int{MSG_PEEK}}) {
     Pair pair;
