@@ -87,7 +87,7 @@ bool read_status(const char* pid, char* text, std::size_t size) {
 }  // namespace
 
 bool may_as_much(pid_t pid) {
-  constexpr std::size_t kSize = 4096;
+  constexpr std::size_t kSize = Scratch::kUsual / 2;  // the line of groups may be long
   const Scratch memory(2 * kSize);
   if (!memory) return false;
   char number[16], *theirs = memory.as<char>(), *ours = theirs + kSize;
