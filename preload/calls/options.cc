@@ -47,12 +47,13 @@ bool is_receive_limit(int name) {
 }
 
 // Options by which the kernel does more with the bytes than carry them: tells of them in control
-// data, or encrypts them.
+// data, encrypts them, or counts those that have been peeked at.
 void leave_if_kernels(int fd, int level, int name) {
   constexpr int kOfMessages[] = {SO_TIMESTAMP,     SO_TIMESTAMPNS,     SO_TIMESTAMPING,
                                  SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
   if (level == SOL_SOCKET && std::ranges::find(kOfMessages, name) != std::end(kOfMessages))
     leave_pipe(fd, false, Why::kTimestamp);
+  if (level == SOL_SOCKET && name == SO_PEEK_OFF) leave_pipe(fd, true, Why::kPeekOff);
   if (level != IPPROTO_TCP) return;
   if (name == TCP_INQ) leave_pipe(fd, false, Why::kInq);
   if (name == TCP_ULP) leave_pipe(fd, true, Why::kUlp);

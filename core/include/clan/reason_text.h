@@ -67,6 +67,7 @@ constexpr const char* text_of(Why why) {
     case Why::kSandboxed: return "the program has put itself under a filter of system calls";
     case Why::kFileLimit: return "the limit of file sizes (ulimit -f)";
     case Why::kNoNetwork: return "there is no network for it (CLAN_KEY, CLAN_NETWORK_MODE)";
+    case Why::kPeekOff: return "SO_PEEK_OFF";
   }
   return "";
 }

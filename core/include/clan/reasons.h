@@ -90,6 +90,8 @@ enum class Why : std::uint8_t {
   kSandboxed,
   kFileLimit,
   kNoNetwork,
+  // Of a connection; behind the others, as their numbers are in memory that `clan stat` reads.
+  kPeekOff,
   kCount,
 };
 

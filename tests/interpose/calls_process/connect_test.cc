@@ -264,6 +264,20 @@ TEST(Options, ThoseThatTellOfBytesOrChangeThemFallBack) {
   for (const Pair* pair : {&stamped, &counted, &layered}) EXPECT_TRUE(by_tcp(pair->far));
 }
 
+TEST(Options, PeekingOnFromWhereItEndedFallsBack) {
+  Pair pair;
+  put(pair.near, "ab");
+  if (set(pair.far, SOL_SOCKET, SO_PEEK_OFF, 0) != 0) GTEST_SKIP() << "of TCP since Linux 6.9";
+  put(pair.near, "cd");
+  for (const char* const part : {"ab", "cd"}) {
+    char in[2];
+    ASSERT_EQ(::recv(pair.far, in, sizeof in, MSG_PEEK | MSG_WAITALL), 2);
+    EXPECT_EQ(std::string(in, sizeof in), part);
+  }
+  EXPECT_EQ(get(pair.far, 4), "abcd");
+  EXPECT_TRUE(by_tcp(pair.far));
+}
+
 /// What both ends encrypt and decrypt with; one key is enough here.
 int set_key(int fd, int direction) {
   tls12_crypto_info_aes_gcm_128 key{};
