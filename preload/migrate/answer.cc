@@ -20,6 +20,7 @@
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/face.h"
+#include "state/going_back.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
 #include "state/socket.h"
@@ -91,6 +92,58 @@ bool go_now(int fd, Socket& s) {
   return (state_of(s.mine()) & kGone) != 0 || (may_go(fd, s) && go(fd, s));
 }
 
+namespace {
+
+// The other end, which leaves for a program that knows TCP alone, has not read some bytes that this
+// one has put into the pipe before its last record; or says no more, and may have taken some out of
+// TCP.
+bool is_to_send_again(const Socket& s, const Given& given) {
+  if (given.word == kDone || given.word == kReadsOn) return false;
+  if (given.lost || given.word != kNothing) return true;
+  const auto theirs = s.pipe.at_other_end();
+  return !theirs || theirs->front() != PipeFront::kLeave;  // kEnd is to be said by TCP
+}
+
+// Its doorbell would be a byte of the application's.
+void reset_for_ringer(int fd, Socket& s) {
+  log_line(LogLevel::kError,
+           "fd %d: a thread that was stopped while it used this connection keeps it from going "
+           "back to TCP; "
+           "the connection is reset",
+           fd);
+  s.kernel_error.set();
+  set_gone(s.mine());
+  reset_connection(fd);
+}
+
+// Nobody else sends meanwhile. Its last record is there.
+void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given) {
+  const std::int32_t us = ::getpid();                           // another thread may finish this
+  s.open_file().resender.store(us, std::memory_order_relaxed);  // relaxed: as below
+  // PAIR preload.resending: publishes whose it is
+  s.resending.store(true, std::memory_order_release);
+  if (given.lost) {
+    lose(fd, s);
+    resent(s, us);
+    return reset_connection(fd);
+  }
+  add_state(s.mine(), kResends);
+  if (!say_goodbye(fd, s, last)) reset_for_ringer(fd, s);
+  resend(fd, s, given.memfd, us);
+}
+
+// There is nothing to be sent again. Others may be at it, too.
+void go_together(int fd, Socket& s, const Pipe::Done& last, const Given& given) {
+  // It waits for no more than what comes by TCP.
+  if (given.word == kNothing) add_state(s.mine(), kResends);
+  // Sending again what it still reads in the pipe would overtake that.
+  if (given.word == kDone || say_goodbye(fd, s, last, given.word != kReadsOn)) return;
+  const std::uint64_t wanted = s.answer_wanted_ns.load(std::memory_order_relaxed);  // of its time
+  if (wanted != 0 && has_waited_for_long(wanted)) reset_for_ringer(fd, s);
+}
+
+}  // namespace
+
 bool go(int fd, Socket& s) {
   if ((state_of(s.mine()) & kGone) != 0 || stays_unswitched(fd, s)) return true;
   // The other host has to know how much of TCP's comes before the pipe.
@@ -98,46 +151,37 @@ bool go(int fd, Socket& s) {
   if (is_far(s) && !words::look(s.far_parked)) return false;
   auto sends = [&]() -> auto& { return s.open_file().sends; };  // fork moves them
   UntilOpen until(fd, s);
-  const std::int32_t us = ::getpid();  // another thread may finish this
   // Of calls that are counted none is in the kernel: they step back, or were killed.
-  while (!Slot::try_close_over(sends(), us)) {
+  while (!going_back::join(sends())) {
     if (!until.wait(sends())) return false;
   }
   UntilOpen::found_open(s, s.sends_wait);
-  // A process that shares this end may have done it meanwhile.
-  const bool gone = (state_of(s.mine()) & kGone) != 0;
-  if (!gone && (state_of(s.mine()) & kSending) == 0) {  // a switch has been taken back
-    Slot::open(sends(), us);
+  auto gone = [&] { return (state_of(s.mine()) & kGone) != 0; };  // perhaps by another process
+  if (!gone() && (state_of(s.mine()) & kSending) == 0) {          // a switch has been taken back
+    going_back::open(sends(), false);
     return go(fd, s);
   }
-  const Pipe::Done last = gone ? Pipe::Done{} : put_last_record(s);
-  if (gone || last.err == EBUSY) {
-    Slot::open(sends(), us);
-    return gone;
+  const Pipe::Done last = gone() ? Pipe::Done{} : put_last_record(s);
+  if (gone() || last.err == EBUSY) {
+    going_back::open(sends(), gone());
+    return gone();
   }
-  if ((state_of(s.theirs()) & kLeaving) == 0) {
-    say_goodbye(fd, s, last);
-    Slot::open(sends(), us);
-    return true;
+  const bool answers = (state_of(s.theirs()) & kLeaving) != 0;
+  const Given given = answers ? given_back(s) : Given{};
+  const bool again = answers && is_to_send_again(s, given);
+  const std::int32_t us = ::getpid();
+  switch (going_back::decide(sends(), again ? us : going_back::kTogether)) {
+    case going_back::Decided::kForUs:
+      if (!gone()) return go_alone(fd, s, last, given), true;
+      Slot::open(sends(), us);  // what has been decided was another turn, which is over
+      break;
+    case going_back::Decided::kForAll: go_together(fd, s, last, given); break;
+    case going_back::Decided::kByOthers: break;
   }
-  s.open_file().resender.store(us, std::memory_order_relaxed);  // relaxed: as below
-  // PAIR preload.resending: publishes whose it is
-  s.resending.store(true, std::memory_order_release);
-  const Given given = given_back(s);
-  if (given.lost) {
-    lose(fd, s);
-    resent(s, us);
-    reset_connection(fd);
-  } else if (given.word == kDone || given.word == kReadsOn) {
-    // Sending again what it still reads in the pipe would overtake that.
-    if (given.word == kReadsOn) say_goodbye(fd, s, last, false);
-    resent(s, us);
-  } else {
-    add_state(s.mine(), kResends);
-    say_goodbye(fd, s, last);
-    resend(fd, s, given.memfd, us);
-  }
-  return true;
+  if (given.memfd >= 0) sys::close(given.memfd);
+  going_back::open(sends(), gone());
+  settle(s);
+  return gone() || given.word == kDone;
 }
 
 bool go_or_later(int fd, Socket& s) {

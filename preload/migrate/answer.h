@@ -9,11 +9,21 @@
 
 namespace clan::preload {
 
-/// This end is to go back to TCP, as the other one wants that, or as a call of this one could not
+/// A process of this end is on its way back to TCP, and may have been stopped or killed there. Not
+/// as long as the other end would not follow: it has to be told first what has been read here.
+inline bool has_begun_to_go(const Socket& s) {
+  // relaxed: glances; what is to be done is looked at when it is done
+  const auto relaxed = std::memory_order_relaxed;
+  return (state_of(s.mine()) & socket_face::kLeaving) != 0 &&
+         (s.mine().words[socket_face::kGivenBack].load(relaxed) != 0 ||
+          s.pipe.page().ends[s.pipe.end()].sender.ended.load(relaxed) == 2);
+}
+
+/// This end is to go back to TCP, as one of the two wants that, or as a call of this one could not
 /// do it at once.
 inline bool is_to_go(const Socket& s) {
   // relaxed: see answers_later()
-  const bool wants = (state_of(s.theirs()) & socket_face::kLeaving) != 0 ||
+  const bool wants = (state_of(s.theirs()) & socket_face::kLeaving) != 0 || has_begun_to_go(s) ||
                      s.answer_wanted_ns.load(std::memory_order_relaxed) != 0;
   return wants && (state_of(s.mine()) & socket_face::kGone) == 0;
 }

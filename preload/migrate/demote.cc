@@ -125,6 +125,8 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   // Who is sending just now rings, and so tells of bytes in the pipe what reads and signals by TCP
   // would not.
   if (reads_on) (void)s.pipe.want_data();
+  // PAIR face.given: first, as this process may be stopped behind each of these
+  if (std::uint64_t none = 0; reads_on) words::replace(s.mine().words[kGivenBack], none, kReadsOn);
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
   // The other host may have heard that we are in the pipe, and have switched: it is asked.
   if (!is_far(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
@@ -141,8 +143,6 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
         !wait.goes_on(monotonic_ns()))
       break;
   }
-  // PAIR face.given
-  if (reads_on) words::publish(s.mine().words[kGivenBack], kReadsOn);
   if (reads_on && (state_of(s.mine()) & kGone) == 0 && !go_or_later(fd, s)) hooks.held_up(s);
   return true;
 }

@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "clan/clock.h"
-#include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "far/bell.h"
@@ -21,6 +20,7 @@
 #include "state/hooks.h"
 #include "state/open_file.h"
 #include "state/socket.h"
+#include "stream/bell_call.h"
 #include "stream/doorbell.h"
 
 namespace clan::preload {
@@ -77,36 +77,34 @@ Pipe::Done put_last_record(Socket& s) {
   return ends ? s.pipe.end_sending_shared() : s.pipe.leave_shared();
 }
 
-void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
+namespace {
+
+void ring_once(int fd, Socket& s) {
+  auto& face = s.mine();
+  const Ringing ringing(face, s.pipe.call_waits());
+  if (!ringing) return;
+  auto& doorbells = face.words[kDoorbells];
+  BellCall call(s);
+  if (!call || !count_doorbell(doorbells)) return;
+  ssize_t sent;
+  while ((sent = call.send(fd)) < 0 && errno == EINTR) {
+  }
+  // Its queue is full, so it does not sleep; or it is gone; or the doorbell has been taken back.
+  if (sent <= 0) uncount_doorbell(doorbells);
+}
+
+}  // namespace
+
+bool say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
   auto& face = s.mine();
   if (!last.must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
-  if (!silence(s)) {
-    log_line(LogLevel::kError,
-             "fd %d: a thread that was stopped while it used this connection keeps it from going "
-             "back to TCP; "
-             "the connection is reset",
-             fd);
-    s.kernel_error.set();
-    set_gone(face);
-    return reset_connection(fd);
-  }
+  // After its end a doorbell would be answered with a reset.
+  if (rings && !is_far(s) && !closed(fd)) ring_once(fd, s);
+  if (!silence(s)) return false;
   close_count(fd, face);
-  if (is_far(s)) {  // which tells the other host
-    set_gone(face);
-    return wake_carrier(s);
-  }
-  if (!rings || closed(fd)) return set_gone(face);  // a doorbell would be answered with a reset
-  const char byte = 0;
-  // order: before the byte goes out, and before the look at the other end that follows
-  face.words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
-  while (sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-    if (errno == EINTR) continue;
-    // Its queue is full, so it does not sleep; or it is gone.
-    // order: as it was counted
-    face.words[kDoorbells].fetch_sub(1, std::memory_order_seq_cst);
-    break;
-  }
   set_gone(face);
+  if (is_far(s)) wake_carrier(s);  // which tells the other host
+  return true;
 }
 
 void end_by_tcp(int fd, Socket& s) {

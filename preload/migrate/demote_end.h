@@ -27,11 +27,20 @@ void set_gone(PipePage::Face& face);
 /// Our last record, behind all bytes. EBUSY: not for now.
 Pipe::Done put_last_record(Socket& s);
 
-/// The doorbell that tells of it, `last`. `rings` false: only if somebody else
-/// may owe one for bytes before that record; what we send by TCP tells of the record soon enough. A
-/// doorbell that its receiver has not read when it is killed makes the kernel reset the connection,
-/// and drop what it had sent by TCP.
-void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings = true);
+/// The doorbell that tells of it, `last`; then nobody rings any more, and this end has gone.
+/// `rings` false: only if somebody else may owe one for bytes before that record; what we send by
+/// TCP tells of the record soon enough. A doorbell that its receiver has not read when it is killed
+/// makes the kernel reset the connection, and drop what it had sent by TCP. False: some thread
+/// rings for long, see silence(), and this is to be done again later.
+///
+/// Several processes may do so at once, each as late as it likes (state/going_back.h):
+///   1 a doorbell, by a BellCall: behind the closed gate it is not sent, or is taken back
+///   2 the gate is closed
+///   3 the count is closed, by the kernel's number: once closed it stays what it is
+///   4 kGone is said
+/// Before 4 nobody sends anything else by TCP. So when the first one comes to 3 the kernel has sent
+/// all doorbells and nothing else, whoever has sent them, or was stopped or killed at 1 to 3.
+bool say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings = true);
 
 /// The end that shutdown() still owes (socket_face::kEnding), of an end that sends by TCP.
 void end_by_tcp(int fd, Socket& s);

@@ -17,7 +17,8 @@ struct Socket;
 struct Slot {
   /// Calls (bits 0 to 29), whether somebody has closed it, and who (from kCloser on): the id of a
   /// thread, or of the process for what another of its threads may finish. So that others see when
-  /// he has been killed. Above the id, of `receives`: 1 + which Reader the thread has, 0: none.
+  /// he has been killed. Above the id, of `receives`: 1 + which Reader the thread has, 0: none; of
+  /// `sends`, without an id: what state/going_back.h says.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
   static constexpr unsigned kCloser = 32;  ///< a shift

@@ -8,8 +8,11 @@
 
 #include "clan/clock.h"
 #include "clan/log.h"
+#include "clan/socket_face.h"
 #include "os/sys.h"
 #include "os/tcp.h"
+#include "state/face.h"
+#include "state/going_back.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 
@@ -48,6 +51,10 @@ void UntilOpen::look(Slot::Counter& counter, OwnerWait& wait) {
   // PAIR preload.gate: sees who has closed it
   const std::uint64_t now = counter.load(std::memory_order_acquire);
   if ((now & Slot::kClosed) == 0) return;
+  if (going_back::may_be_joined(now)) {
+    going_back::open(counter, (state_of(s_.mine()) & socket_face::kGone) != 0);
+    return;
+  }
   const pid_t closer = Slot::id_of(now);
   const auto work = resends(counter, closer) ? OwnerWait::Work::kLong : OwnerWait::Work::kShort;
   const auto owner = wait.look(static_cast<std::uint32_t>(closer), s_.pipe.owner_waits(), work);

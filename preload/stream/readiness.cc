@@ -36,7 +36,7 @@ using socket_face::kSwallowed;
 
 short readiness(int fd, Socket& s, bool look) {
   const Undisturbed undisturbed;
-  if (look || answers_later(s) || owes_end(s)) look_at_kernel(fd, s);
+  if (look || is_to_go(s) || owes_end(s)) look_at_kernel(fd, s);
   KeepErrno keep;
   const bool reads_kernel = s.reads_kernel() || came_back(fd, s);
   const bool by_tcp = sends_tcp(s);  // perhaps only since then

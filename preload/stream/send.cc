@@ -47,14 +47,11 @@ constexpr int kOfTcpAlone = MSG_OOB | MSG_ZEROCOPY;  ///< what goes when this en
 constexpr int kLongestNapMs = 16;                    ///< of a send that cannot be told of room
 constexpr int kLongestSleepMs = 100;                 ///< of any other
 
-// Of an end whose last record says that it leaves: somebody is at it, with the sends closed, or
-// does it in its place; or it has gone. False: it is a lie, or was left so by a process that was
-// killed, and the connection is reset.
+// Of an end whose last record says that it leaves: one of the two wants that, or it has gone.
+// False: it is a lie, and the connection is reset.
 bool is_left_rightly(int fd, Socket& s) {
-  // PAIR preload.gate: who opens it has gone before
-  const bool at_it = (s.open_file().sends.load(std::memory_order_acquire) & Slot::kClosed) != 0;
-  if (at_it || (state_of(s.mine()) & kGone) != 0 || (state_of(s.theirs()) & kLeaving) != 0)
-    return true;
+  const std::uint64_t own = state_of(s.mine());
+  if (((own | state_of(s.theirs())) & kLeaving) != 0 || (own & kGone) != 0) return true;
   CLAN_WARN("fd %d: its pipe says what cannot be; the connection is reset", fd);
   reset_connection(fd);
   s.kernel_error.set();

@@ -1,5 +1,6 @@
 // One of two processes that share an end of a connection is stopped at any instruction of its calls
-// (SIGSTOP, a debugger): in the middle of a send, of a receive, of its sleep. None of the other
+// (SIGSTOP, a debugger): in the middle of a send, of a receive, of its sleep, of taking the
+// connection back to TCP. None of the other
 // one's calls waits for long, nothing is reset, and when the stopped one continues no byte is lost,
 // none comes twice and the connection is as good as before. The other one sends and receives
 // meanwhile, wherever the stopped one is, as without the library; and when it shuts the connection
@@ -27,7 +28,8 @@ enum class Call {
   kReadsDoorbells,
   kSleepsInReceive,
   kPolls,
-  kWaitsInASet
+  kWaitsInASet,
+  kGoesBack
 };
 
 /// What the other process wants of TCP meanwhile.
@@ -106,6 +108,7 @@ void make(Call call, int fd, Sharer& sharer) {
       wait_in_a_set(fd);
       sharer.receive(kOfSharer / 2, MSG_DONTWAIT);
       break;
+    case Call::kGoesBack: ::send(fd, "?", 1, MSG_OOB | MSG_NOSIGNAL); break;
   }
 }
 
@@ -320,9 +323,9 @@ TEST_P(Stopped, AtAnyInstructionKeepsTheOtherFromNoStandardStream) {
 }
 
 std::string name_of(const testing::TestParamInfo<Call>& call) {
-  const char* const names[] = {
-      "InASend",          "InItsFirstSend", "InAReceive", "ReadingDoorbells",
-      "AsleepInAReceive", "InPoll",         "InASet"};
+  const char* const names[] = {"InASend",          "InItsFirstSend",   "InAReceive",
+                               "ReadingDoorbells", "AsleepInAReceive", "InPoll",
+                               "InASet",           "OnItsWayBackToTcp"};
   return names[static_cast<int>(call.param)];
 }
 constexpr Call kReading[] = {Call::kReceives, Call::kReadsDoorbells, Call::kSleepsInReceive,
@@ -330,6 +333,7 @@ constexpr Call kReading[] = {Call::kReceives, Call::kReadsDoorbells, Call::kSlee
 constexpr Call kSending[] = {Call::kSends, Call::kSendsForTheFirstTime};
 INSTANTIATE_TEST_SUITE_P(Reader, Stopped, testing::ValuesIn(kReading), name_of);
 INSTANTIATE_TEST_SUITE_P(Sender, Stopped, testing::ValuesIn(kSending), name_of);
+INSTANTIATE_TEST_SUITE_P(Leaver, Stopped, testing::Values(Call::kGoesBack), name_of);
 
 /// In the middle of the copy of its send: it has planned where its record goes (kPlanned of
 /// engine/pipe_claims.h).

@@ -3,6 +3,7 @@
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
 #include "preload/tcp_pair.h"
+#include "state/going_back.h"
 
 namespace clan::preload {
 namespace {
@@ -37,6 +38,36 @@ TEST_F(Answer, IsDueWhenTheOtherEndLeavesAndUntilItIsGiven) {
 TEST_F(Answer, IsDueWhereACallOfThisEndCouldNotGiveIt) {
   pair.socket(1).answer_wanted_ns = 1;
   EXPECT_TRUE(is_to_go(pair.socket(1)));
+}
+
+// That has been stopped there, or killed.
+TEST_F(Answer, IsDueWhereAProcessOfThisEndHasBegunToGoBackAndTheOtherEndWouldFollow) {
+  add_state(pair.socket(1).mine(), kLeaving);
+  EXPECT_FALSE(is_to_go(pair.socket(1))) << "it has not said what it has read";
+  pair.socket(1).mine().words[kGivenBack] = kReadsOn;
+  EXPECT_TRUE(is_to_go(pair.socket(1)));
+  EXPECT_TRUE(answer());
+  EXPECT_NE(state(1) & kGone, 0u);
+  EXPECT_FALSE(is_to_go(pair.socket(1)));
+}
+
+TEST_F(Answer, IsDueBehindTheLastRecord) {
+  add_state(pair.socket(1).mine(), kLeaving);
+  EXPECT_EQ(pair.socket(1).pipe.leave().err, 0);
+  EXPECT_TRUE(is_to_go(pair.socket(1)));
+  EXPECT_EQ(pair.send(1, "by TCP"), 6) << "it has gone";
+  EXPECT_NE(state(1) & kGone, 0u);
+}
+
+// It is not waited for, and sends again nothing.
+TEST_F(Answer, SendsNothingAgainWhereAllHasBeenRead) {
+  add_state(pair.socket(0).mine(), kLeaving);
+  say(kNothing);
+  ASSERT_TRUE(Slot::try_close_over(pair.socket(1).open_file().sends, going_back::kUndecided));
+  EXPECT_TRUE(answer());
+  EXPECT_NE(state(1) & kResends, 0u);
+  EXPECT_FALSE(pair.socket(1).is_resending());
+  EXPECT_EQ(pair.socket(1).open_file().sends.load(), 0u);
 }
 
 TEST_F(Answer, IsGivenWhenTheOtherEndHasSaidWhatItHasRead) {

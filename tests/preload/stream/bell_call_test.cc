@@ -114,6 +114,55 @@ TEST_F(BellCallOfSharers, OfAProcessThatWasKilledThereIsNoneOfTheApplications) {
   expect_back(rung());
 }
 
+struct Leaver {
+  long call;  ///< at which it stands
+  bool behind, is_killed;
+  bool answers = false;  ///< the other end, which goes back
+};
+struct BellCallOfLeavers : BellCallOfSharers, testing::WithParamInterface<Leaver> {
+  bool leaves() const {
+    GetParam().answers ? (void)look_at_kernel(pair.fd(0), s()) : go_back();
+    return true;
+  }
+};
+
+// Another process has been stopped, or killed, in the middle of going back.
+TEST_P(BellCallOfLeavers, IsLeftToTheOneThatGoesBackToo) {
+  const Leaver leaver = GetParam();
+  ASSERT_EQ(pair.send(0, "by the pipe "), 12);
+  if (leaver.answers) leave_pipe(pair.fd(1), false, reasons::Why::kUrgent);
+  Sharer sharer([&] { return trace_me() && leaves(); });
+  sharer.goes_to(leaver.call, 1, leaver.behind);
+  EXPECT_FALSE(sends_tcp(s()));
+  if (leaver.is_killed) sharer.is_killed();
+  leaves();
+  EXPECT_TRUE(sends_tcp(s()));
+  const std::uint64_t doorbells = rung();
+  EXPECT_EQ(pair.send(0, "and "), 4);
+  if (!leaver.is_killed) {
+    sharer.is_let_go();
+    sharer.ends_well();
+  }
+  EXPECT_EQ(rung(), doorbells);
+  EXPECT_EQ(pair.send(0, "by TCP"), 6);
+  EXPECT_EQ(pair.receive(1, 12), "by the pipe ");
+  EXPECT_EQ(pair.receive(1), "and by TCP");
+  EXPECT_EQ(slot().sends.load(), 0u);
+  EXPECT_EQ(pair.send(1, "back"), 4);
+  EXPECT_EQ(pair.receive(0), "back");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AtACall, BellCallOfLeavers,
+    testing::Values(Leaver{SYS_sendmsg, false, false}, Leaver{SYS_sendmsg, true, false},
+                    Leaver{SYS_getsockopt, false, false}, Leaver{SYS_getsockopt, true, false},
+                    Leaver{SYS_sendmsg, false, true}, Leaver{SYS_sendmsg, true, true},
+                    Leaver{SYS_getsockopt, false, true}, Leaver{SYS_getsockopt, true, true},
+                    Leaver{SYS_getsockopt, false, false, true},
+                    Leaver{SYS_getsockopt, true, false, true},
+                    Leaver{SYS_getsockopt, false, true, true},
+                    Leaver{SYS_getsockopt, true, true, true}));
+
 TEST_F(BellCallOfSharers, TakesThePlaceOfAProcessThatWasKilled) {
   for (std::uint32_t k = 0; k < Slot::kRingers; ++k) {
     Sharer sharer([&] { return trace_me() && rings(); });
