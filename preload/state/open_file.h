@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "clan/dekker.h"
-#include "state/reader.h"
+#include "state/call_place.h"
 
 namespace clan::preload {
 
@@ -104,7 +104,7 @@ struct Slot {
   bool is_read() const {
     return std::any_of(readers, readers + kReaders, [](const Reader& reader) {
       // relaxed: a glance
-      return (reader.owner.load(std::memory_order_relaxed) & Reader::kReads) != 0;
+      return (reader.owner.load(std::memory_order_relaxed) & kInCall) != 0;
     });
   }
   /// Of threads that send a doorbell, see stream/bell_call.h.

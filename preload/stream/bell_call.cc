@@ -17,10 +17,9 @@
 #include "clan/words.h"
 #include "os/sys.h"
 #include "state/bells.h"
+#include "state/call_place.h"
 #include "state/open_file.h"
-#include "state/reader.h"
 #include "state/socket.h"
-#include "stream/draining.h"
 
 namespace clan::preload {
 namespace {
@@ -46,14 +45,14 @@ BellCall::BellCall(Socket& s) : bells_(s.mine().words[socket_face::kBells]) {
     return;
   }
   place_->kind.store(kMeansNothing, std::memory_order_relaxed);  // relaxed: of this thread
-  begin_reading<dekker::FullFence>(place_->owner, place_->length, owner_word(), sizeof(cmsghdr));
+  begin_call<dekker::FullFence>(place_->owner, place_->length, owner_word(), sizeof(cmsghdr));
   // relaxed: behind the fence
   allowed_ = (bells_.load(std::memory_order_relaxed) & kBellsClosed) == 0;
 }
 
 BellCall::~BellCall() {
   if (place_ != nullptr) {
-    end_reading(place_->owner, place_->length, 0);
+    end_call(place_->owner, place_->length, 0);
   } else if (allowed_) {
     count_out_of_bells();
   }
@@ -72,7 +71,7 @@ ssize_t BellCall::send(int fd) {
   // Closed before the length is taken back. Else it is no kernel that lets such data pass.
   // relaxed: behind the length, which it was closed before
   if ((bells_.load(std::memory_order_relaxed) & kBellsClosed) != 0) return 0;
-  end_reading(place_->owner, place_->length, 0);
+  end_call(place_->owner, place_->length, 0);
   place_ = nullptr;
   allowed_ = count_in_bells();
   return allowed_ ? send(fd) : 0;
@@ -87,7 +86,7 @@ Ringer* BellCall::free_place(Slot& slot) const {
       before = ringer.owner.load(std::memory_order_relaxed);  // relaxed: the exchange decides
       if (before != 0 && condition_of(before) != Condition::kHasDied) continue;
     }
-    // PAIR preload.reader: sees that nobody rings by it
+    // PAIR preload.call_place: sees that nobody rings by it
     if (words::replace(ringer.owner, before, me)) return &ringer;
   }
   return nullptr;
@@ -123,7 +122,7 @@ bool take_bells_back(Slot& slot) {
   begin_looking<dekker::FullFence>();
   for (Ringer& ringer : slot.ringers) {
     for (;;) {
-      const std::uint64_t owner = stop_reading(ringer.owner, ringer.length);
+      const std::uint64_t owner = take_call(ringer.owner, ringer.length);
       if (owner == 0 || condition_of(owner) != Condition::kRuns) break;
       if (monotonic_ns() - start > bells::kForRingersNs) return false;
       sched_yield();
@@ -135,7 +134,7 @@ bool take_bells_back(Slot& slot) {
 bool another_is_in_its_call(const Slot& slot) {
   for (const Ringer& ringer : slot.ringers) {
     const std::uint64_t owner = ringer.owner.load(std::memory_order_relaxed);  // relaxed: a glance
-    if ((owner & Reader::kReads) != 0 && (owner & ~Reader::kReads) != owner_word() &&
+    if ((owner & kInCall) != 0 && (owner & ~kInCall) != owner_word() &&
         condition_of(owner) == Condition::kRuns)
       return true;
   }

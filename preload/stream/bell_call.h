@@ -3,14 +3,14 @@
 // A process may be stopped (SIGSTOP, a debugger) at any instruction of it, or be killed, and
 // another one may take the connection back to TCP meanwhile: when the stopped one goes on, its byte
 // would be the application's. So a thread sends with control data in memory that they share
-// (state/reader.h), which the kernel looks at when it makes the call: whoever closes the gate
+// (state/call_place.h), which the kernel looks at when it makes the call: whoever closes the gate
 // writes 0 there as their length, and the call fails. And it counts by exchanges that fail once the
 // count is closed (state/doorbell_count.h).
 //
 //   a thread that rings                      one that closes the gate (silence(), close_count())
-//     1 owner |= kReads                        kBells |= kBellsClosed
+//     1 owner |= kInCall                       kBells |= kBellsClosed
 //     2 length = a cmsghdr's                   fence
-//     3 fence                                  of every ringer with kReads:
+//     3 fence                                  of every ringer with kInCall:
 //     4 gate still open? else 8                  length = 0
 //     5 counts the doorbell                      stopped or dead? else it waits until that one is
 //     6 sendmsg()                                  done
@@ -18,7 +18,7 @@
 //     8 owner = 0
 //
 // Stopped or killed at
-//   1 to 4  it sends nothing: 4 sees that the gate is closed, or the other one has seen kReads
+//   1 to 4  it sends nothing: 4 sees that the gate is closed, or the other one has seen kInCall
 //   5, 6    before the call: that says EINVAL. /proc shows a thread as stopped (T, t) only outside
 //           of sendmsg(), or before that has looked at its arguments
 //   7, 8    its byte is among those that the kernel counts. The place of a dead one is taken by the
@@ -35,7 +35,7 @@
 
 #include "os/signals.h"
 #include "state/open_file.h"
-#include "state/reader.h"
+#include "state/call_place.h"
 #include "state/socket.h"
 
 namespace clan::preload {

@@ -11,8 +11,8 @@
 
 #include "clan/dekker.h"
 #include "os/sys.h"
+#include "state/call_place.h"
 #include "state/open_file.h"
-#include "state/reader.h"
 #include "state/socket.h"
 #include "stream/gate_wait.h"
 #include "stream/tcp_prefix.h"
@@ -27,16 +27,6 @@ static_assert(sizeof(iovec) == 16 && offsetof(Reader, length) == offsetof(Reader
 constexpr int kTurnsBetweenLooks = 16;
 
 }  // namespace
-
-std::uint64_t owner_word() { return sys::thread_word(static_cast<std::uint32_t>(thread_id())); }
-
-Condition condition_of(std::uint64_t owner) {
-  KeepErrno keep;
-  if (!sys::counts_here(owner)) return Condition::kRuns;
-  const auto thread = static_cast<pid_t>(owner & Slot::kId);
-  if (!sys::exists(thread)) return Condition::kHasDied;
-  return sys::is_stopped(thread) ? Condition::kIsStopped : Condition::kRuns;
-}
 
 Draining::Draining(int fd, Socket& s) : fd_(fd), slot_(&s.open_file()) {
   if (s.inherited.load(std::memory_order_relaxed) ||  // relaxed: of this process
@@ -53,9 +43,9 @@ Draining::~Draining() {
     return;
   }
   // Stopped behind any of these, it is known by what is left.
-  end_reading(reader_->owner, reader_->length, owner_word());
+  end_call(reader_->owner, reader_->length, owner_word());
   if (has_it_) Slot::open(slot_->receives, me_);
-  reader_->owner.store(0, std::memory_order_release);  // PAIR preload.reader: as above
+  reader_->owner.store(0, std::memory_order_release);  // PAIR preload.call_place: as above
 }
 
 bool Draining::is_ours() const {
@@ -67,7 +57,7 @@ bool Draining::is_ours() const {
 
 ssize_t Draining::discard(std::size_t n) {
   if (reader_ == nullptr) return sys::recv(fd_, nullptr, n, MSG_TRUNC | MSG_DONTWAIT);
-  begin_reading<dekker::FullFence>(reader_->owner, reader_->length, owner_word(), n);
+  begin_call<dekker::FullFence>(reader_->owner, reader_->length, owner_word(), n);
   ssize_t got = 0;
   if (is_ours()) {
     msghdr message{};
@@ -89,9 +79,9 @@ Reader* Draining::free_reader() {
     std::uint64_t before = 0;
     if (i >= Slot::kReaders) {  // none: perhaps one of a thread that was killed, and read nothing
       before = reader.owner.load(std::memory_order_relaxed);  // relaxed: the exchange decides
-      if ((before & Reader::kReads) != 0 || condition_of(before) != Condition::kHasDied) continue;
+      if ((before & kInCall) != 0 || condition_of(before) != Condition::kHasDied) continue;
     }
-    // PAIR preload.reader: sees that nobody reads by it
+    // PAIR preload.call_place: sees that nobody reads by it
     if (!reader.owner.compare_exchange_strong(before, mine, std::memory_order_acq_rel)) continue;
     me_ = thread_id() | static_cast<std::int32_t>((number + 1) << Slot::kReader);
     return &reader;
@@ -104,7 +94,7 @@ bool Draining::take_over(std::uint64_t now) {
   const std::uint64_t number = now >> Slot::kCloser >> Slot::kReader;
   const std::int32_t id = Slot::id_of(now);
   if (number == 0 || number > Slot::kReaders || id == thread_id()) return false;
-  // PAIR preload.reader: sees whose it is
+  // PAIR preload.call_place: sees whose it is
   const std::uint64_t owner = slot_->readers[number - 1].owner.load(std::memory_order_acquire);
   if ((owner & Slot::kId) != static_cast<std::uint32_t>(id) ||
       condition_of(owner) == Condition::kRuns)
@@ -119,7 +109,7 @@ bool Draining::take_over(std::uint64_t now) {
 bool Draining::others_read_nothing() {
   begin_looking<dekker::FullFence>();
   for (Reader& reader : slot_->readers) {
-    const std::uint64_t owner = &reader == reader_ ? 0 : stop_reading(reader.owner, reader.length);
+    const std::uint64_t owner = &reader == reader_ ? 0 : take_call(reader.owner, reader.length);
     if (owner == 0) continue;
     if (condition_of(owner) == Condition::kRuns) return false;
     recounts_ = true;
@@ -130,10 +120,10 @@ bool Draining::others_read_nothing() {
 // Under the lock, and what threads that were killed have read has been counted.
 void Draining::free_readers_of_dead() {
   for (Reader& reader : slot_->readers) {
-    // PAIR preload.reader: as above
+    // PAIR preload.call_place: as above
     std::uint64_t owner = reader.owner.load(std::memory_order_acquire);
-    if ((owner & Reader::kReads) != 0 && condition_of(owner) == Condition::kHasDied)
-      // PAIR preload.reader: nobody reads by it
+    if ((owner & kInCall) != 0 && condition_of(owner) == Condition::kHasDied)
+      // PAIR preload.call_place: nobody reads by it
       reader.owner.compare_exchange_strong(owner, 0, std::memory_order_acq_rel);
   }
 }
@@ -150,7 +140,7 @@ Draining::Turn Draining::try_enter(Socket& s, bool looks_at_owner) {
       if (others_read_nothing()) return Turn::kHasIt;
       Slot::open(slot_->receives, me_);
     }
-    // PAIR preload.reader: nobody reads by it
+    // PAIR preload.call_place: nobody reads by it
     reader_->owner.store(0, std::memory_order_release);
     reader_ = nullptr;
   }

@@ -5,20 +5,20 @@
 // kernel's socket is not held up by that. Where several processes have the open file, another one
 // takes the lock over, and the stopped one finds so when it goes on, and begins again. What it was
 // about to read it must not read then: those bytes may be the application's by that time. So a
-// thread reads by an iovec in memory that they share (state/reader.h), which the kernel looks at
-// when it makes the call, and whoever takes the lock over writes 0 there.
+// thread reads by an iovec in memory that they share (state/call_place.h), which the kernel looks
+// at when it makes the call, and whoever takes the lock over writes 0 there.
 //
 //   a thread that reads                      one that takes the lock
-//     1 owner |= kReads                        lock = mine
+//     1 owner |= kInCall                       lock = mine
 //     2 length = n                             fence
-//     3 fence                                  of every other reader with kReads:
+//     3 fence                                  of every other reader with kInCall:
 //     4 lock still mine? else 7                  length = 0
 //     5 recvmsg()                                stopped or dead? else it lets go, and waits
 //     6 counts what it has read                counts doorbells anew, by the kernel's numbers, if
-//     7 owner &= ~kReads                         there was such a reader, or it took the lock over
+//     7 owner &= ~kInCall                        there was such a reader, or it took the lock over
 //
 // Stopped or killed at
-//   1 to 4  it reads nothing: 4 sees the other one's lock, or the other one has seen kReads
+//   1 to 4  it reads nothing: 4 sees the other one's lock, or the other one has seen kInCall
 //   5       before the call: it reads 0 bytes. /proc shows a thread as stopped (T, t) only outside
 //           of recv(), or before that has looked at its arguments
 //   6       one compare-and-swap from the number as it was before 5. It fails if another one has
@@ -38,17 +38,10 @@
 
 #include "os/signals.h"
 #include "state/open_file.h"
-#include "state/reader.h"
+#include "state/call_place.h"
 #include "state/socket.h"
 
 namespace clan::preload {
-
-/// The calling thread, as the owner of a Reader.
-std::uint64_t owner_word();
-
-enum class Condition { kRuns, kIsStopped, kHasDied };
-/// Of the owner of a Reader, by /proc. When in doubt, it runs.
-Condition condition_of(std::uint64_t owner);
 
 class Draining {
  public:

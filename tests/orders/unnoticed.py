@@ -79,9 +79,9 @@ SHARED_TABLE = {
 }
 
 READER = {
-    "end_reading owner.store release": "on x86 stores are seen in their order",
+    "end_call owner.store release": "on x86 stores are seen in their order",
     "begin_looking even fence": RMW,
-    "stop_reading owner.load acquire": LOAD,
+    "take_call owner.load acquire": LOAD,
 }
 CHANNEL = {
     "attach view.control->consumed.load acquire": "the owner before has been another process",
@@ -105,5 +105,5 @@ UNNOTICED = {
     "plugins/mpi/channel_sender.h": CHANNEL,
     "libfabric-provider/wait_words.h": WAIT_WORDS,
     "preload/state/open_file.h": OPEN_FILE,
-    "preload/state/reader.h": READER,
+    "preload/state/call_place.h": READER,
 }

@@ -1,6 +1,6 @@
 // Runs the words by which threads that ring agree with one that takes the connection back to TCP
-// (state/reader.h, state/doorbell_count.h) under every interleaving of an x86 machine, and broken
-// versions of them to show that the checker would notice.
+// (state/call_place.h, state/doorbell_count.h) under every interleaving of an x86 machine, and
+// broken versions of them to show that the checker would notice.
 //
 // A thread that is stopped is one that takes its next step late, so the gate is closed over each
 // wherever it is, but in the kernel's sendmsg(): there /proc shows no thread as stopped. What the
@@ -14,7 +14,7 @@
 #include <array>
 #include <string>
 
-#include "state/reader.h"
+#include "state/call_place.h"
 #include "support/interleaving.h"
 #include "support/model_checks.h"
 
@@ -92,7 +92,7 @@ struct End {
 
   void ring(std::uint64_t number) const {
     const Thread& mine = threads[number];
-    begin_reading<Fence>(mine.owner, mine.length, number + 1, 1);
+    begin_call<Fence>(mine.owner, mine.length, number + 1, 1);
     const bool open = !options.looks_at_the_gate || closed.load(kRelaxed) == 0;
     if (open && count_one()) {
       mine.in_call.exchange(1, kSeqCst);
@@ -103,16 +103,15 @@ struct End {
         options.takes_off ? count.fetch_sub(1, kSeqCst) : uncount_doorbell(count);
       }
     }
-    end_reading(mine.owner, mine.length, 0);
+    end_call(mine.owner, mine.length, 0);
   }
 
   void go_back() const {
     closed.exchange(1, kSeqCst);
     begin_looking<Fence>();
     for (const Thread& other : threads) {
-      const bool rings = options.takes_length_away
-                             ? stop_reading(other.owner, other.length) != 0
-                             : (other.owner.load(kRelaxed) & Reader::kReads) != 0;
+      const bool rings = options.takes_length_away ? take_call(other.owner, other.length) != 0
+                                                   : (other.owner.load(kRelaxed) & kInCall) != 0;
       if (rings && options.asks_again && !is_stopped(other)) model_restart(0);
     }
     std::uint64_t number = ~kDoorbellsClosed;

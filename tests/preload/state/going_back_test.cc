@@ -14,8 +14,8 @@
 #include <array>
 #include <string>
 
+#include "state/call_place.h"
 #include "state/doorbell_count.h"
-#include "state/reader.h"
 #include "support/interleaving.h"
 #include "support/model_checks.h"
 
@@ -112,7 +112,7 @@ struct End {
   bool has_gone() const { return gone.load(kSeqCst) != 0; }
 
   void ring(const Goer& mine, std::uint64_t number) const {
-    begin_reading<ModelFence>(mine.owner, mine.length, number + 1, 1);
+    begin_call<ModelFence>(mine.owner, mine.length, number + 1, 1);
     if (closed.load(kRelaxed) == 0 && count_doorbell(count)) {
       mine.in_call.exchange(1, kSeqCst);
       const bool goes = mine.length.load(kRelaxed) != 0;
@@ -120,7 +120,7 @@ struct End {
       mine.in_call.exchange(0, kSeqCst);
       if (!goes) uncount_doorbell(count);
     }
-    end_reading(mine.owner, mine.length, 0);
+    end_call(mine.owner, mine.length, 0);
   }
   void say_goodbye(std::uint64_t number) const {
     if (options.rings && options.rings_as_others) ring(goers[number], number);
@@ -131,7 +131,7 @@ struct End {
     closed.exchange(1, kSeqCst);
     begin_looking<ModelFence>();
     for (const Goer& other : goers) {
-      if (stop_reading(other.owner, other.length) != 0 && !is_stopped(other)) model_restart(0);
+      if (take_call(other.owner, other.length) != 0 && !is_stopped(other)) model_restart(0);
     }
     const std::uint64_t all = options.asks_the_kernel ? bytes(sent.load(kSeqCst)) : kByte;
     close_doorbells(count, all);

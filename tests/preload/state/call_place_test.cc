@@ -1,13 +1,13 @@
 // Runs the words by which threads of several processes agree on who reads bytes of TCP
-// (state/reader.h) under every interleaving of an x86 machine, and broken versions of them to show
-// that the checker would notice.
+// (state/call_place.h) under every interleaving of an x86 machine, and broken versions of them to
+// show that the checker would notice.
 //
 // A thread that is stopped is one that takes its next step late, so each takes the lock from the
 // others wherever these are, but in the kernel's recvmsg(): there /proc shows no thread as
 // stopped. What the model has beside that code is the order of the steps of stream/draining.cc. One
 // doorbell lies in the queue, and behind it are bytes of the application's: at the end one byte has
 // been taken, and counted.
-#include "state/reader.h"
+#include "state/call_place.h"
 
 #include <gtest/gtest.h>
 
@@ -81,8 +81,8 @@ struct Queue {
       const Thread& other = threads[i];
       if (i + 1 == me) continue;
       const bool this_reads = options.takes_length_away
-                                  ? stop_reading(other.owner, other.length) != 0
-                                  : (other.owner.load(kRelaxed) & Reader::kReads) != 0;
+                                  ? take_call(other.owner, other.length) != 0
+                                  : (other.owner.load(kRelaxed) & kInCall) != 0;
       reads |= this_reads;
       if (!this_reads || !options.asks_again || is_stopped(other)) continue;
       let_go(me);
@@ -98,7 +98,7 @@ struct Queue {
     if (!enter(me)) model_restart(0);
     std::uint64_t had = counted.load(kRelaxed);
     if (had >= 1) return let_go(me);
-    begin_reading<Fence>(mine.owner, mine.length, me, 1);
+    begin_call<Fence>(mine.owner, mine.length, me, 1);
     std::uint64_t got = 0;
     if (!options.looks_at_its_lock || lock.load(kRelaxed) == me) {
       mine.in_call.exchange(1, kSeqCst);
@@ -110,7 +110,7 @@ struct Queue {
       options.adds ? counted.fetch_add(1, kRelaxed)
                    : (void)counted.compare_exchange_strong(had, had + 1, kRelaxed, kRelaxed);
     }
-    end_reading(mine.owner, mine.length, 0);
+    end_call(mine.owner, mine.length, 0);
     let_go(me);
     if (got == 0) model_restart(0);
   }
