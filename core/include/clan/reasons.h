@@ -2,7 +2,7 @@
 // words, `clan stat` and the log read them. Behind the slots of sockets that are passed on, in the
 // same memfd:
 //
-//   /proc/PID/fd/N -> /memfd:clan-slots-4 (deleted)
+//   /proc/PID/fd/N -> /memfd:clan-slots-5 (deleted)
 //   +0            slots (preload/share/slot_table.h)
 //   +kSlotBytes   kBuckets buckets, a cache line each: 8 words, 0 = free
 //
@@ -26,7 +26,7 @@
 namespace clan::reasons {
 
 /// With the version of all that is in it: a process with another one finds none.
-constexpr char kMemfdName[] = "clan-slots-4";
+constexpr char kMemfdName[] = "clan-slots-5";
 /// What memfds of all versions are called at the beginning.
 constexpr char kMemfdPrefix[] = "clan-slots-";
 
