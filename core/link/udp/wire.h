@@ -6,8 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
+
+#include "link/udp/wire_bytes.h"
 
 namespace clan::udp {
 
@@ -49,80 +50,6 @@ enum class FrameType : std::uint8_t {
   kClose,
   kChallenge,
   kResponse,
-};
-
-/// Writes big-endian numbers and bytes; what does not fit is dropped and ok() is false.
-class Writer {
- public:
-  explicit Writer(std::span<std::byte> out) : out_(out) {}
-
-  template <typename T>
-  void number(T value) {
-    if (!room(sizeof value)) return;
-    for (std::size_t i = sizeof value; i-- > 0;) {
-      out_[at_++] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i) & 0xff);
-    }
-  }
-  void bytes(std::span<const std::byte> from) {
-    if (!room(from.size())) return;
-    if (!from.empty()) std::memcpy(out_.data() + at_, from.data(), from.size());
-    at_ += from.size();
-  }
-  void zeros(std::size_t n) {
-    if (!room(n)) return;
-    if (n > 0) std::memset(out_.data() + at_, 0, n);
-    at_ += n;
-  }
-  /// The next `n` bytes, to be filled by the caller; empty when there is no room.
-  std::span<std::byte> claim(std::size_t n) {
-    if (!room(n)) return {};
-    at_ += n;
-    return out_.subspan(at_ - n, n);
-  }
-  std::size_t size() const { return at_; }
-  std::size_t left() const { return out_.size() - at_; }
-  bool ok() const { return ok_; }
-
- private:
-  bool room(std::size_t n) {
-    if (n > out_.size() - at_) ok_ = false;
-    return ok_;
-  }
-  std::span<std::byte> out_;
-  std::size_t at_ = 0;
-  bool ok_ = true;
-};
-
-/// Reads big-endian numbers and bytes; beyond the end everything is 0 and ok() is false.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> in) : in_(in) {}
-
-  template <typename T>
-  T number() {
-    if (!there(sizeof(T))) return T{};
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < sizeof(T); ++i)
-      value = value << 8 | static_cast<std::uint8_t>(in_[at_++]);
-    return static_cast<T>(value);
-  }
-  std::span<const std::byte> bytes(std::size_t n) {
-    if (!there(n)) return {};
-    at_ += n;
-    return in_.subspan(at_ - n, n);
-  }
-  std::size_t left() const { return in_.size() - at_; }
-  std::size_t at() const { return at_; }
-  bool ok() const { return ok_; }
-
- private:
-  bool there(std::size_t n) {
-    if (n > in_.size() - at_) ok_ = false;
-    return ok_;
-  }
-  std::span<const std::byte> in_;
-  std::size_t at_ = 0;
-  bool ok_ = true;
 };
 
 /// CRC32C (Castagnoli; RFC 3720 appendix B.4) of `bytes`, continuing from `crc`. By the processor's
@@ -190,8 +117,8 @@ struct Frame {
   std::uint32_t packet_window = 0;
   std::uint32_t ranges = 0;  ///< ACK: how many
   struct {
-    std::uint64_t first = 0, last = 0;
-  } range[kMostAckRanges];  ///< downwards
+    std::uint64_t first, last;
+  } range[kMostAckRanges];  ///< downwards; so many as `ranges` says mean something
 };
 
 /// Reads the next frame. False when it is malformed; padding that is not the last is.
