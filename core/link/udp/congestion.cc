@@ -90,6 +90,12 @@ bool Congestion::drain(const RttEstimator& rtt, std::uint64_t now) {
 }
 
 void Congestion::judge(std::uint64_t delay, const RttEstimator& rtt, std::uint64_t now) {
+  // An idle path, as in a ping-pong: no target is shorter, and nothing below changes the window.
+  if (delay <= kLeastTarget && !limited_ && lost_ == 0) {
+    above_since_ = 0, competitive_ = false;
+    clamp();
+    return;
+  }
   const std::uint64_t target = target_delay(rtt);
   const bool lossy = lost_ >= 3 && lost_ * 20 > lost_ + acked_;
   if (delay <= target) above_since_ = 0, competitive_ = false;
