@@ -65,6 +65,23 @@ TEST(DatagramSocket, ConnectedItHearsItsPeerAlone) {
   EXPECT_EQ(next(b), "back");
 }
 
+TEST(DatagramSocket, PlainBytesAreWholeOrNotTaken) {
+  auto a = bound("127.0.0.1:0"), b = bound("127.0.0.1:0");
+  ASSERT_TRUE(a.connect(*b.local_address()).ok());
+  std::byte room[4];
+  std::size_t bytes = 9;
+  EXPECT_FALSE(a.receive_plain(room, &bytes));
+  const SocketAddress to = *a.local_address();
+  for (const char* sent : {"long one", "four"}) {
+    ASSERT_EQ(b.send(&to, text(sent), std::strlen(sent)), DatagramSocket::Sent::kSent);
+    pollfd fd{a.fd(), POLLIN, 0};
+    ASSERT_EQ(::poll(&fd, 1, 2'000), 1);
+    ASSERT_TRUE(a.receive_plain(room, &bytes));
+    EXPECT_EQ(bytes, std::strlen(sent) == 4 ? 4u : 0u);
+  }
+  EXPECT_EQ(std::memcmp(room, "four", 4), 0);
+}
+
 TEST(DatagramSocket, WhatHadComeBeforeItWasConnectedIsStillThere) {
   auto a = bound("127.0.0.1:0"), b = bound("127.0.0.1:0"), other = bound("127.0.0.1:0");
   const SocketAddress to = *a.local_address();

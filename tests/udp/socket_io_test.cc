@@ -586,6 +586,48 @@ TEST_F(SecondSocketPacketsTest, WithoutGroPacketsOfATrainArriveOneByOneAtBothSoc
   EXPECT_EQ(arrivals_of_a_train(), 5u) << "by another second one";
 }
 
+TEST_F(SecondSocketPacketsTest, ShortPacketsThatComeAloneDoWithoutGroUntilATrainComes) {
+  auto io = open(), other = open();
+  const SocketAddress there = on_loopback(other->local_address().port);
+  const SocketAddress here = on_loopback(io->local_address().port);
+  Arrival out[8];
+  const auto bytes = pattern(6'000, 1);
+  const auto arrivals_of_a_train = [&] {
+    EXPECT_EQ(other->send({here, bytes.size(), 1'200}, bytes), PacketIo::Sent::kSent);
+    std::vector<std::byte> got;
+    std::size_t arrivals = 0;
+    while (got.size() < bytes.size() && readable(*io, 5'000)) {
+      const std::size_t n = io->receive(out);
+      for (std::size_t i = 0; i < n; ++i)
+        got.insert(got.end(), out[i].bytes.begin(), out[i].bytes.end());
+      arrivals += n;
+    }
+    EXPECT_EQ(got, bytes);
+    return arrivals;
+  };
+  const auto short_ones = [&](int times) {
+    for (; times > 0; --times) {
+      send(*other, here, 1);
+      ASSERT_TRUE(readable(*io, 5'000));
+      ASSERT_EQ(io->receive(out), 1u);
+      EXPECT_TRUE(out[0].from == there);
+      EXPECT_EQ(out[0].bytes.size(), 8u);
+      EXPECT_EQ(io->receive(out), 0u);
+    }
+  };
+  if (arrivals_of_a_train() != 1) GTEST_SKIP() << "no GRO here";
+  send(*io, there, kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  short_ones(100);
+  EXPECT_EQ(io->counters().plain, 1u);
+  EXPECT_EQ(arrivals_of_a_train(), 5u) << "whole, though one by one";
+  EXPECT_EQ(arrivals_of_a_train(), 1u);
+  short_ones(100);
+  EXPECT_EQ(io->counters().plain, 1u) << "it takes twice as many the second time";
+  short_ones(100);
+  EXPECT_EQ(io->counters().plain, 2u);
+}
+
 TEST_F(SecondSocketPacketsTest, NoPacketIsLostOrOvertakenWhenItChangesHands) {
   auto io = open();
   DatagramSocket peers[] = {socket("127.0.0.1"), socket("127.0.0.1")};

@@ -78,6 +78,9 @@ long send_message(int fd, const msghdr& m) { return ::sendmsg(fd, &m, MSG_NOSIGN
 long receive_message(int fd, msghdr& m, int flags = 0) {
   return ::recvmsg(fd, &m, MSG_DONTWAIT | flags);
 }
+long receive_bytes(int fd, std::span<std::byte> to) {
+  return ::recv(fd, to.data(), to.size(), MSG_DONTWAIT | MSG_TRUNC);
+}
 #else
 long send_bytes(int fd, std::span<const std::byte> bytes) {
   return sys::call(SYS_sendto, fd, bytes.data(), bytes.size(), MSG_NOSIGNAL, nullptr, 0);
@@ -85,6 +88,10 @@ long send_bytes(int fd, std::span<const std::byte> bytes) {
 long send_message(int fd, const msghdr& m) { return sys::call(SYS_sendmsg, fd, &m, MSG_NOSIGNAL); }
 long receive_message(int fd, msghdr& m, int flags = 0) {
   return sys::call(SYS_recvmsg, fd, &m, MSG_DONTWAIT | flags);
+}
+long receive_bytes(int fd, std::span<std::byte> to) {
+  return sys::call(SYS_recvfrom, fd, to.data(), to.size(), MSG_DONTWAIT | MSG_TRUNC, nullptr,
+                   nullptr);
 }
 #endif
 
@@ -273,6 +280,17 @@ bool DatagramSocket::receive(std::span<std::byte> to, Received* out) {
     std::memcpy(&value, CMSG_DATA(c), sizeof value);
     if (value > 0) out->segment = static_cast<std::size_t>(value);
   }
+  return true;
+}
+
+bool DatagramSocket::receive_plain(std::span<std::byte> to, std::size_t* bytes) {
+  long n = -1;
+  for (int i = 0; (n = receive_bytes(fd(), to)) < 0; ++i) {
+    if (errno == EAGAIN || i >= kMostAgain) return false;
+    if (errno != EINTR) take_errors();
+  }
+  const auto whole = static_cast<std::size_t>(n);  // also of what is cut
+  *bytes = whole > to.size() ? 0 : whole;
   return true;
 }
 

@@ -52,6 +52,9 @@ class DatagramSocket {
   /// One datagram, or what GRO has made one of. 0 bytes: it is not one of ours. False: there is
   /// none.
   bool receive(std::span<std::byte> to, Received* out);
+  /// Of one that is connected and has no GRO: bytes alone, for which the kernel does less. 0 as
+  /// above.
+  bool receive_plain(std::span<std::byte> to, std::size_t* bytes);
   /// The kernel has told an error of the socket: what it has noted about packets that have left.
   void take_errors();
   /// Where packets went of which a host has said since that nobody has the port.

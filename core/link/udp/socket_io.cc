@@ -153,7 +153,9 @@ Status SocketIo::join(const SocketAddress& peer) {
   if (auto s = watch(*made, EPOLL_CTL_ADD); !s) return s;
   second_ = std::move(*made);
   peer_ = peer;
-  strays_ = reads_ = 0;
+  strays_ = reads_ = alone_ = 0;
+  patience_ = kAlone;
+  emptied_ = false;
   stage_ = Stage::kFresh;
   ++counters_.joined;
   changed();
@@ -167,6 +169,7 @@ void SocketIo::leave() {
   if (!connected()) return;
   (void)second_.connect(loopback(second_.family() == Family::kIpv4, local_.port));
   stage_ = Stage::kLeaving;
+  plain_ = false;  // what comes to it now has to say where from
   reads_ = 0;
 }
 
@@ -255,9 +258,14 @@ std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> ou
   while (count < most) {
     const auto slot = std::span(slots_).subspan(count * kSlotBytes, kSlotBytes);
     ++counters_.asked;
-    if (!socket.receive(slot, &got)) break;
-    // Also one without bytes, or with too many to be a packet, of which nothing is taken: who
-    // floods us with these must not keep the thread here.
+    if (plain_ && &socket == &second_) {
+      if (!second_.receive_plain(slot, &got.bytes)) break;
+      got.from = peer_, got.segment = got.bytes;
+    } else if (!socket.receive(slot, &got)) {
+      break;
+    }
+    // Also one without bytes, or with too many to be a packet, of which nothing is taken: a peer
+    // that floods us with these must not keep the thread here.
     out[count++] = {got.from, slot.first(got.bytes), got.segment};
     // A short one is most often alone: it is looked at before the kernel is asked again. Not where
     // the last look has found one, too.
@@ -279,10 +287,38 @@ std::size_t SocketIo::receive_from_main(std::span<Arrival> out) {
   return n;
 }
 
+// What GRO has made one of just before the second becomes plain has no right check, and is sent
+// again.
+std::size_t SocketIo::receive_from_second(std::span<Arrival> out) {
+  const std::size_t n = receive_from(second_, out);
+  emptied_ = emptied_ || n == 0;
+  if (n == 0 || stage_ != Stage::kSettled) return n;
+  const bool is_long = std::any_of(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(n),
+                                   [](const Arrival& a) { return a.bytes.size() >= kLoneBytes; });
+  if (is_long) {
+    alone_ = 0;
+  } else if (n == 1 && !in_a_row_) {
+    if (++alone_ >= patience_ && !plain_ && emptied_) set_plain(true);
+    alone_ = std::min(alone_, plain_ ? kAlone : patience_);
+  } else {
+    alone_ -= std::min(alone_, 4u);
+  }
+  if (alone_ == 0 && plain_) set_plain(false);
+  return n;
+}
+
+// That is a system call, so what changes to and fro does it more and more rarely.
+void SocketIo::set_plain(bool on) {
+  if (offload_ && gro_ && !second_.use_gro(!on)) return;
+  plain_ = on;
+  counters_.plain += on ? 1 : 0;
+  if (!on) patience_ = std::min(2 * patience_, kMostAlone);
+}
+
 // One socket is emptied before the other is looked at: packets keep their order.
 std::size_t SocketIo::receive_between(std::span<Arrival> out) {
   const bool fresh = stage_ == Stage::kFresh;
-  const std::size_t n = fresh ? receive_from_main(out) : receive_from(second_, out);
+  const std::size_t n = fresh ? receive_from_main(out) : receive_from_second(out);
   if (n > 0 && ++reads_ < kMostReads) return n;
   if (fresh) {
     stage_ = Stage::kSettled;
@@ -290,7 +326,7 @@ std::size_t SocketIo::receive_between(std::span<Arrival> out) {
   } else {
     close_second();
   }
-  return n > 0 ? n : receive_from(fresh ? second_ : main_, out);
+  return n > 0 ? n : (fresh ? receive_from_second(out) : receive_from(main_, out));
 }
 
 std::size_t SocketIo::receive(std::span<Arrival> out) {
@@ -309,14 +345,14 @@ std::size_t SocketIo::look(std::span<Arrival> out) {
   if (turn) {
     if (const std::size_t n = look_at_other(out); n > 0) return n;
   }
-  const std::size_t n = second ? receive_from(second_, out) : receive_from_main(out);
+  const std::size_t n = second ? receive_from_second(out) : receive_from_main(out);
   return n > 0 || turn || !look_at_all_ ? n : look_at_other(out);
 }
 
 // At the one that had nothing last.
 std::size_t SocketIo::look_at_other(std::span<Arrival> out) {
   looks_ = 0;
-  const std::size_t n = second_first_ ? receive_from_main(out) : receive_from(second_, out);
+  const std::size_t n = second_first_ ? receive_from_main(out) : receive_from_second(out);
   if (n > 0) second_first_ = !second_first_;
   look_at_all_ = look_at_all_ && n > 0;
   return n;

@@ -14,6 +14,9 @@
 //   leaving   the second is connected to nobody any more: what has come to it is read, then it is
 //             closed
 //
+// While what comes to the second is short and alone, as in a ping-pong, it is plain: without GRO,
+// and asked for bytes only. A train ends that.
+//
 // The port is shared only from the second socket's bind until it has been bound, and with processes
 // of the same user that ask for that; the wire knows nothing of it. docs/wire.md, Sockets.
 #pragma once
@@ -40,6 +43,7 @@ class SocketIo final : public PacketIo {
     std::uint64_t refused = 0;           ///< that could not be made
     std::uint64_t strays = 0;            ///< packets of its peer that came by the main one
     std::uint64_t asked = 0;             ///< a socket for a packet: a system call each
+    std::uint64_t plain = 0;             ///< how often the second one has become plain
   };
 
   /// Sockets bound to `local`; port 0: any.
@@ -72,6 +76,7 @@ class SocketIo final : public PacketIo {
   static constexpr std::size_t kSlots = 8;
   static constexpr std::size_t kSlotBytes = 65'536;
   static constexpr std::size_t kLoneBytes = 1024;  ///< shorter arrivals are handed on at once
+  static constexpr unsigned kAlone = 64, kMostAlone = 8192;
 
   SocketIo() = default;
   Status prepare(const SocketAddress& local, const Options& options);
@@ -82,6 +87,8 @@ class SocketIo final : public PacketIo {
   std::size_t look(std::span<Arrival> out), look_at_other(std::span<Arrival> out);
   std::size_t receive_from(DatagramSocket& socket, std::span<Arrival> out);
   std::size_t receive_between(std::span<Arrival> out);
+  std::size_t receive_from_second(std::span<Arrival> out);
+  void set_plain(bool on);
   std::size_t receive_from_main(std::span<Arrival> out);
   DatagramSocket::Sent send_by(DatagramSocket& socket, const SocketAddress* to,
                                std::span<const std::byte> bytes, std::size_t segment);
@@ -96,12 +103,16 @@ class SocketIo final : public PacketIo {
   Stage stage_ = Stage::kNone;
   SocketAddress peer_;  ///< of the second socket
   FavouritePeer favourite_;
-  bool second_first_ = false;  ///< it had something last
-  unsigned looks_ = 0;         ///< at one of the two, since the last at the other
-  bool look_at_all_ = false;   ///< a look that finds nothing at one looks at the other
-  bool in_a_row_ = false;      ///< the last look has found something
-  unsigned reads_ = 0;         ///< of the socket that is to be empty, since this stage began
-  unsigned strays_ = 0;        ///< of this peer
+  bool second_first_ = false;   ///< it had something last
+  unsigned looks_ = 0;          ///< at one of the two, since the last at the other
+  bool look_at_all_ = false;    ///< a look that finds nothing at one looks at the other
+  bool in_a_row_ = false;       ///< the last look has found something
+  unsigned reads_ = 0;          ///< of the socket that is to be empty, since this stage began
+  unsigned strays_ = 0;         ///< of this peer
+  bool plain_ = false;          ///< the second has no GRO, and is asked for bytes alone
+  bool emptied_ = false;        ///< nothing is in the second of before it was connected
+  unsigned alone_ = 0;          ///< short packets by the second that came alone, of late
+  unsigned patience_ = kAlone;  ///< so many make it plain
   bool want_room_ = false;
   bool second_is_full_ = false;  ///< the train that waits for room goes by that one
   bool offload_ = true;
