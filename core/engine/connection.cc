@@ -1,5 +1,8 @@
 #include "engine/connection.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "clan/dekker.h"
 #include "clan/words.h"
 
@@ -33,7 +36,7 @@ std::byte* Connection::reserve(std::uint64_t payload) {
     return nullptr;
   }
   return mapped() ? shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot_)
-                  : staging_.get();
+                  : staging_.get() + shm::kRingHeadBytes;
 }
 
 void Connection::no_room(int rc) {
@@ -65,26 +68,36 @@ void Connection::commit(std::uint64_t payload, RecordType type) {
     publish(slot_, head);
     return;
   }
-  const std::uint64_t at = kRegionRing + out_geometry_.index(slot_.position) * kCacheLine;
-  // The same stores as packets: the payload in any order, then terminator, head and skip in order.
-  link_->begin_batch();
-  const std::uint64_t end = out_geometry_.index(slot_.position + slot_.lines);
-  bool ended = false;
-  if (payload > 0) {
-    // The terminator, a word of zeros, is behind the record's last line unless the ring ends there.
-    // It goes as part of the payload then, as nobody reads that line before the head says that
-    // there is something in front of it.
-    ended = end != 0;
-    const std::uint64_t whole = slot_.lines * kCacheLine;
-    if (ended) std::fill(staging_.get() + payload, staging_.get() + whole, std::byte{0});
-    (void)link_->put(remote_, at + shm::kRingHeadBytes,
-                     std::span(staging_.get(), ended ? whole : payload), nic::PutOrder::kAny);
-  }
-  shm::ring_publish_by(out_geometry_, slot_, head, [&](std::uint64_t index, std::uint64_t word) {
-    if (!ended || index != end) put_ordered(kRegionRing + index * kCacheLine, word);
-  });
-  link_->end_batch();
+  put_record(payload, head);
   shm::ring_advance(out_geometry_, producer_, slot_);
+}
+
+// The same stores as packets: terminator, head with the payload behind it, skip.
+void Connection::put_record(std::uint64_t payload, shm::RingHead head) {
+  const std::uint64_t begin = out_geometry_.index(slot_.position);
+  const std::uint64_t end = out_geometry_.index(slot_.position + slot_.lines);
+  std::uint64_t bytes = shm::kRingHeadBytes + payload;
+  // The terminator, a word of zeros, is behind the record's last line unless the ring ends there.
+  // It goes with the payload then: nobody reads that line before the head says that there is
+  // something in front of it.
+  const bool ended = end != 0;
+  if (ended) {
+    const std::uint64_t whole = slot_.lines * kCacheLine + shm::kRingHeadBytes;
+    std::fill(staging_.get() + bytes, staging_.get() + whole, std::byte{0});
+    bytes = whole;
+  }
+  std::memcpy(staging_.get(), &head.word, sizeof head.word);
+  const bool several = !ended || slot_.skips;
+  if (several) link_->begin_batch();
+  shm::ring_publish_by(out_geometry_, slot_, head, [&](std::uint64_t index, std::uint64_t word) {
+    const std::uint64_t at = kRegionRing + index * kCacheLine;
+    if (index == begin) {
+      (void)link_->publish(remote_, at, std::span(staging_.get(), bytes));
+    } else if (!ended || index != end) {
+      put_ordered(at, word);
+    }
+  });
+  if (several) link_->end_batch();
 }
 
 Status Connection::wait_writable(std::uint64_t payload, std::uint64_t deadline_ns) {

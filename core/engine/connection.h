@@ -147,8 +147,7 @@ class Connection final : public OobSink,
   /// Sets a bit in the peer's offer line. Precondition: the peer's memory is mapped.
   void answer_offer(int word, std::uint32_t bit);
   bool mapped() const { return remote_.mapped != nullptr; }
-  /// Wakes what sleeps there until we write, as if we had. Precondition: mapped().
-  void nudge();
+  void nudge();  ///< Wakes what sleeps there until we write. Precondition: mapped().
   nic::Nic& nic() { return nic_; }
   /// Sleeps until the peer writes our control or offer line, unless `ready()`. The peer has been
   /// given work that keeps it awake until `works_until_ns`, about.
@@ -182,6 +181,7 @@ class Connection final : public OobSink,
   void notify(std::uint64_t offset, std::uint64_t length);
   void notify_armed(std::uint64_t offset, std::uint64_t length);
   void publish(const shm::RingSlot& slot, shm::RingHead head);
+  void put_record(std::uint64_t payload, shm::RingHead head);
   void no_room(int rc);
   template <typename Ready>
   Status wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns,

@@ -113,6 +113,10 @@ class Link {
   /// the driver thread.
   virtual Status put(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<const std::byte> bytes, PutOrder order) = 0;
+  /// Puts at least a word of 8 bytes to where words are, and stores the first one behind the rest:
+  /// whoever sees that sees all.
+  virtual Status publish(const RemoteHandle& handle, std::uint64_t offset,
+                         std::span<const std::byte> bytes);
   virtual Status get(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<std::byte> bytes) = 0;
 

@@ -104,6 +104,29 @@ TEST_F(LinkPair, ManyThreadsThatReadAtOnceAskForNoMoreThanThePeerServes) {
   EXPECT_TRUE(link->alive());
 }
 
+TEST_F(LinkPair, PublishesAWordAndWhatFollowsItByOneMessageIfAPacketHoldsIt) {
+  const auto handle = import(exported());
+  const auto publishes = [&](std::size_t size, std::uint64_t messages) {
+    const auto sent = bytes(size, static_cast<unsigned>(size));
+    link->begin_batch();
+    const std::uint64_t before = link->connection()->queued_bytes(kUrgent);
+    EXPECT_TRUE(link->publish(handle, 64, sent).ok());
+    const std::uint64_t queued = link->connection()->queued_bytes(kUrgent) - before;
+    link->end_batch();
+    settle(handle);
+    EXPECT_EQ(queued, messages * kHeaderCharge + size) << size;
+    EXPECT_EQ(std::memcmp(block->data() + 64, sent.data(), size), 0) << size;
+    EXPECT_EQ(block->data()[63], std::byte{0});
+    EXPECT_EQ(block->data()[64 + size], std::byte{0});
+  };
+  publishes(8, 1);
+  publishes(9, 1);
+  publishes(136, 1);
+  publishes(1'100, 1);
+  publishes(1'200, 2);
+  EXPECT_EQ(link->publish(handle, kExported - 8, bytes(16, 0)).error().err, ERANGE);
+}
+
 TEST_F(LinkPair, APutThatDoesNotHurryIsSentInTheEnd) {
   const auto handle = import(exported());
   const auto sent = bytes(100, 2);

@@ -3,7 +3,8 @@
 namespace clan::udp {
 namespace {
 
-constexpr std::uint32_t kGreetingMagic = 0x434c414e;  // "CLAN"
+/// "CLA2": a peer that says "CLAN" does not store the first word of a PUT behind the rest.
+constexpr std::uint32_t kGreetingMagic = 0x434c4132;
 
 bool has_place(LinkMessageType t) {
   return t == LinkMessageType::kPut || t == LinkMessageType::kWrite || t == LinkMessageType::kRead;

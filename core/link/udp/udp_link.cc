@@ -1,26 +1,16 @@
-// UdpLink: what the engine asks of it. Questions, which wait for an answer, are in
-// udp_link_questions.cc; what comes from the peer is in udp_link_receive.cc.
+// UdpLink: what the engine asks of it. Puts are in udp_link_put.cc, questions, which wait for an
+// answer, in udp_link_questions.cc; what comes from the peer is in udp_link_receive.cc.
 #include "link/udp/udp_link.h"
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <utility>
 
 #include "clan/clock.h"
-#include "clan/cpu.h"
-#include "clan/dekker.h"
 #include "clan/words.h"
 #include "link/udp/udp_node.h"
 
 namespace clan::udp {
-namespace {
-
-constexpr std::uint64_t kNap = 200'000;         ///< and then sleeps, between looks for room
-constexpr std::uint64_t kMostQueued = 1 << 20;  ///< of channel 0, before a put waits
-constexpr std::size_t kPutOverhead = kDataHeader + kWholeFrame + 32 + kTagBytes;
-
-}  // namespace
 
 UdpLink::UdpLink(std::shared_ptr<UdpNode> node, Connection& connection, const Greeting& peer)
     : node_(std::move(node)), connection_(&connection), peer_(peer) {}
@@ -86,76 +76,6 @@ Status UdpLink::check(const nic::RemoteHandle& handle) {
   std::lock_guard lock(node_->mutex_);
   const int err = refusal(handle, 0, 0, Rights::kNone);
   return err == 0 ? Status() : Error{err, "the aperture has been revoked"};
-}
-
-// Without the mutex. False: the link has gone meanwhile. What is queued lasts longer than a nap.
-bool UdpLink::wait_for_room() {
-  std::uint64_t begin = 0;
-  for (;;) {
-    if (node_->abandoned()) return false;
-    {
-      std::lock_guard lock(node_->mutex_);
-      if (connection_ == nullptr || !alive()) return false;
-      // In a batch the mutex is held, and the driver thread must not wait for itself.
-      if (node_->batch_ > 0 || connection_->queued_bytes(kUrgent) < kMostQueued ||
-          node_->on_driver_thread()) {
-        return true;
-      }
-    }
-    node_->progress();
-    const std::uint64_t now = monotonic_ns();
-    if (begin == 0) begin = now;
-    if (now - begin < kSpin) {
-      cpu_pause();
-      continue;
-    }
-    // PAIR udp_node.answers: a link that goes ends the nap, if it does so from here on
-    const std::uint32_t seen = dekker::look(node_->answers_);
-    if (!alive()) return false;
-    (void)node_->sleep({&node_->answers_, seen, {}, now + kNap, this});
-  }
-}
-
-// In pieces that fill a packet, so that each is placed straight from the packet it comes in. What
-// is queued already has its place in the first: a piece that was cut would have all others cut.
-Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
-                    std::span<const std::byte> bytes, nic::PutOrder order) {
-  do {
-    if (!wait_for_room()) return Error{ECONNRESET, "the peer is gone"};
-    std::lock_guard lock(node_->mutex_);
-    if (const int err = refusal(handle, offset, bytes.size(), Rights::kWrite); err != 0) {
-      return Error{err, "write to a remote aperture"};
-    }
-    if (bytes.empty() || connection_ == nullptr) return {};
-    node_->send_revocations();
-    const std::size_t piece = connection_->mtu().current() - kPutOverhead;
-    const std::uint64_t before = connection_->queued_bytes(kUrgent);
-    std::size_t room = before < piece / 2 ? piece - before : piece;
-    for (std::uint64_t sent = 0; sent < kMostQueued / 4 && !bytes.empty();) {
-      const std::size_t n = std::min(std::exchange(room, piece), bytes.size());
-      send(kUrgent, access(LinkMessageType::kPut, handle, offset), bytes.first(n));
-      bytes = bytes.subspan(n);
-      offset += n;
-      sent += n;
-    }
-    if (order == nic::PutOrder::kNoHurry && bytes.empty() && node_->may_hold()) return {};
-    node_->after_call();
-  } while (!bytes.empty());
-  return {};
-}
-
-void UdpLink::begin_batch() {
-  (void)wait_for_room();
-  if (node_->abandoned()) return;
-  node_->mutex_.lock();
-  ++node_->batch_;
-}
-
-void UdpLink::end_batch() {
-  if (node_->abandoned()) return;
-  --node_->batch_;
-  node_->after_call();
-  node_->mutex_.unlock();
 }
 
 void UdpLink::announce_revoked(std::uint32_t aperture, std::uint32_t generation) {

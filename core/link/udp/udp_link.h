@@ -22,6 +22,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -61,6 +62,8 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   Status grant(const RdmaCookie&) override { return {}; }
   Status put(const nic::RemoteHandle& handle, std::uint64_t offset,
              std::span<const std::byte> bytes, nic::PutOrder order) override;
+  Status publish(const nic::RemoteHandle& handle, std::uint64_t offset,
+                 std::span<const std::byte> bytes) override;
   Status get(const nic::RemoteHandle& handle, std::uint64_t offset,
              std::span<std::byte> bytes) override;
   Status check(const nic::RemoteHandle& handle) override;
@@ -124,7 +127,10 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
             bool copy = true, bool notify = false, std::uint64_t token = 0);
   int refusal(const nic::RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
               Rights right);
-  bool wait_for_room();
+  using Lock = std::unique_lock<std::recursive_mutex>;
+  bool wait_for_room(Lock& lock);
+  Status begin_put(Lock& lock, const nic::RemoteHandle& handle, std::uint64_t offset,
+                   std::uint64_t length);
   LinkHeader access(LinkMessageType type, const nic::RemoteHandle& handle,
                     std::uint64_t offset) const;
 

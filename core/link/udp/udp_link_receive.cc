@@ -18,19 +18,22 @@ constexpr std::uint64_t kMostAnswers = 16 << 20;  ///< positions of channel 0 th
 constexpr std::size_t kShortReply = 1024;         ///< shorter answers go with the urgent messages
 /// in a token: a reply that was charged with so many bytes
 constexpr std::uint64_t kReply = std::uint64_t{1} << 63;
+constexpr std::size_t kWord = sizeof(std::uint64_t);
 
 bool is_word(const std::byte* p, std::size_t bytes) {
-  return bytes == 8 && reinterpret_cast<std::uintptr_t>(p) % 8 == 0;
+  return bytes == kWord && reinterpret_cast<std::uintptr_t>(p) % kWord == 0;
 }
 
-// A single word is what consumers poll: the store publishes all that was placed before it.
+// The first word is what consumers poll: its store publishes the rest, and all that was placed
+// before.
 void copy_in(std::byte* to, std::span<const std::byte> from) {
-  if (!is_word(to, from.size())) {
+  if (from.size() < kWord || reinterpret_cast<std::uintptr_t>(to) % kWord != 0) {
     std::memcpy(to, from.data(), from.size());
     return;
   }
   std::uint64_t word;
   std::memcpy(&word, from.data(), sizeof word);
+  std::memcpy(to + kWord, from.data() + kWord, from.size() - kWord);
   // PAIR ring.head, ring.credit, aperture.publish: over packets, the link is the one that stores
   words::publish(std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)), word);
 }
@@ -360,10 +363,7 @@ void UdpLink::take_oob(std::span<const std::byte> payload) {
     return;
   }
   std::memcpy(static_cast<void*>(&message), payload.data(), payload.size());
-  if (message.length != payload.size() - kFixed) {
-    misbehaved();
-    return;
-  }
+  if (message.length != payload.size() - kFixed) return misbehaved();
   node_->tell({UdpNode::UpCall::Kind::kOob, shared_from_this(), message, 0, 0, 0});
 }
 
