@@ -125,6 +125,19 @@ TEST_F(ConnectionTest, TheLargestPacketThatFitsIsFound) {
   EXPECT_EQ(talk.connection->mtu().current(), 8952u);
 }
 
+// `clan ping` and `clan stat` show what was lost: a path without fault has lost nothing.
+TEST_F(ConnectionTest, ProbesLargerThanThePathAreNotCountedAsLost) {
+  add(), add();
+  PathModel p;
+  p.mtu = 1472;
+  network_.set_all_paths(p);
+  Talk& talk = network_.node(0).connect(1, traffic(1, 20, 20), traffic(2, 20, 20));
+  ASSERT_TRUE(finish());
+  network_.run_for(5 * kSecond);
+  EXPECT_EQ(talk.connection->mtu().current(), 1472u);
+  EXPECT_EQ(talk.connection->counters().lost, 0u);
+}
+
 TEST_F(ConnectionTest, APathThatShrinksIsNoticedAndUsed) {
   add(), add();
   PathModel p;

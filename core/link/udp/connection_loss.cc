@@ -15,7 +15,7 @@ void Connection::packet_acked(std::uint64_t number, std::uint64_t now) {
   SentPacket& p = log_[number];
   if (p.lost) {  // it was late, not lost
     p.lost = false;
-    ++counters_.spurious;
+    if (!p.mtu_probe) ++counters_.spurious;
     const std::uint64_t late = largest_acked_ > number ? largest_acked_ - number + 1 : 0;
     reordering_ =
         static_cast<unsigned>(std::clamp<std::uint64_t>(late, reordering_, kMostReordering));
@@ -68,10 +68,10 @@ void Connection::packet_lost(std::uint64_t number, std::uint64_t now) {
   p.lost = true;
   under_way_ -= p.weight();
   --packets_under_way_;
-  ++counters_.lost;
   if (p.mtu_probe) {
-    mtu_.on_probe_lost(now);
+    mtu_.on_probe_lost(now);  // larger than the path, and no fault of it
   } else {
+    ++counters_.lost;
     congestion_.on_lost(1);
     if (mtu_.on_lost(p.bytes, p.sent_at, now)) {
       congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
