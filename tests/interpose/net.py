@@ -72,14 +72,14 @@ def kill_all(*children):
 
 
 @contextlib.contextmanager
-def pair(names, case, seed, own=OFF, others=OFF, net=(True, True), port=PORT):
+def pair(names, case, seed, own=OFF, others=OFF, net=(True, True), port=PORT, host=SERVER):
     """A server and a client of net_peer.py."""
     server = under(names[0], own, sys.executable, "-B", PEER, "serve", port, case, str(seed),
                    net=net[0])
     client = None
     try:
         expect(server.stdout.readline() == "ready\n", "the server has not begun", server)
-        client = under(names[1], others, sys.executable, "-B", PEER, "ask", SERVER, port, case,
+        client = under(names[1], others, sys.executable, "-B", PEER, "ask", host, port, case,
                        str(seed), net=net[1])
         yield server, client
     finally:
@@ -104,6 +104,16 @@ def streams(names):
         right(names, case, 1)
     for seed in range(4):
         right(names, "at_once", seed, moves=None)
+
+
+def other_addresses(names):
+    """The server's second address, and one that is none of the wire's: its host answers from the
+    first."""
+    made.ip("-n", names[0], "address", "add", "10.78.0.11/24", "dev", "v0")
+    made.ip("-n", names[0], "address", "add", "10.79.0.1/32", "dev", "lo")
+    made.ip("-n", names[1], "route", "add", "10.79.0.1/32", "via", SERVER)
+    for host in ("10.78.0.11", "10.79.0.1"):
+        right(names, "streams", 13, host=host)
 
 
 def sleepers(names):
@@ -413,8 +423,8 @@ def settings(_):
         raise Failed(f"CLAN_NET=perhaps: {done.returncode} {done.stderr}")
 
 
-CASES = (settings, streams, sleepers, going_back, encrypted, one_end, lossy, killed, shown, af_clan,
-         af_clan_keys, af_clan_cut, redis_server, iperf3, cut)
+CASES = (settings, streams, other_addresses, sleepers, going_back, encrypted, one_end, lossy,
+         killed, shown, af_clan, af_clan_keys, af_clan_cut, redis_server, iperf3, cut)
 
 
 def main():

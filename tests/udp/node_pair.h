@@ -33,7 +33,7 @@ inline SocketAddress at_port(std::uint16_t port) {
 /// A node, its NIC, and its owner, which keeps what it is told.
 class NodeHost final : public nic::LinkSink {
  public:
-  explicit NodeHost(std::uint64_t number) : number_(number) {
+  explicit NodeHost(std::uint64_t number, const char* local = "127.0.0.1:0") : number_(number) {
     auto nic = nic::Nic::create(NodeId{number}, ::geteuid());
     EXPECT_TRUE(nic.ok());
     nic_ = std::move(*nic);
@@ -57,7 +57,7 @@ class NodeHost final : public nic::LinkSink {
       links_.push_back(std::move(link));
       changed_.notify_all();
     };
-    auto io = open_packets(*parse_address("127.0.0.1:0"), Packets::kSockets);
+    auto io = open_packets(*parse_address(local), Packets::kSockets);
     EXPECT_TRUE(io.ok());
     auto node = UdpNode::create(std::move(owner), std::move(*io), nullptr, {});
     EXPECT_TRUE(node.ok());

@@ -57,6 +57,19 @@ TEST_F(NodePair, ADialIsSentOnToThePortThatHasTheService) {
   EXPECT_EQ(found->peer.endpoint, 42u);
 }
 
+// The kernel gives what leaves a socket that is bound to no address the one that its routes choose:
+// here 127.0.0.1, whichever of 127.0.0.0/8 was asked.
+TEST_F(NodePair, AHostAnswersFromAnotherOfItsAddressesThanWasAsked) {
+  NodeHost host{1004, "0.0.0.0:0"};
+  host.offer("service", {.endpoint = 43});
+  const auto asked = *parse_address(("127.0.0.2:" + std::to_string(host.port())).c_str());
+  auto found = client.node().dial(asked, "service", soon());
+  ASSERT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(found->peer.endpoint, 43u);
+  ASSERT_NE(host.made(), nullptr);
+  EXPECT_TRUE(found->link->alive());
+}
+
 TEST_F(NodePair, ADialThatIsSentInACircleEnds) {
   NodeHost directory{1003};
   directory.offer("service", {.port = directory.port()});

@@ -105,7 +105,7 @@ void Endpoint::on_retry(const Handshake& h, std::uint64_t now) {
 void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
                          std::span<const std::byte> packet, std::uint64_t now) {
   Connection* c = in_hello(h.to);
-  if (c == nullptr || h.id == 0 || !(from == c->address_)) return;
+  if (c == nullptr || h.id == 0) return;
   HandshakeState& state = *c->handshake_;
   if (security_ != nullptr) {
     // A RETRY may have brought another cookie since the HELLO that this answers left: the keys do
@@ -124,6 +124,10 @@ void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
     c->session_ = std::move(session);
   }
   auto finished = std::move(c->handshake_);
+  // A host with several addresses answers from the one that its routes choose, which need not be
+  // the one that was asked. With a key the packet has passed its check; without, whoever knows the
+  // random id of our HELLO is on the path.
+  c->address_ = from;
   c->establish(h.id, h.parameters, now);
   by_peer_id_[h.id] = c;
   c->state_ = Connection::State::kEstablished;
