@@ -70,6 +70,22 @@ TEST_F(NodePair, AHostAnswersFromAnotherOfItsAddressesThanWasAsked) {
   EXPECT_TRUE(found->link->alive());
 }
 
+// A firewall lets the directory's port pass, and not the one of the process behind it.
+TEST_F(NodePair, OneThatIsSentOnToAPortThatDoesNotAnswerSaysWhichPortItIs) {
+  const auto silent = std::move(*open_packets(*parse_address("127.0.0.1:0"), Packets::kSockets));
+  NodeHost directory{1003};
+  directory.offer("service", {.port = silent->local_address().port});
+  const auto ask = [&](const SocketAddress& to) {
+    return client.node().dial(to, "service", monotonic_ns() + 500'000'000).error();
+  };
+  const Error behind = ask(directory.address()), alone = ask(at_port(silent->local_address().port));
+  EXPECT_EQ(behind.err, ETIMEDOUT);
+  EXPECT_NE(std::string(behind.what).find("the port of that process"), std::string::npos)
+      << behind.what;
+  EXPECT_EQ(std::string(alone.what).find("the port of that process"), std::string::npos)
+      << alone.what;
+}
+
 TEST_F(NodePair, ADialThatIsSentInACircleEnds) {
   NodeHost directory{1003};
   directory.offer("service", {.port = directory.port()});

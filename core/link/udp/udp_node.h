@@ -120,7 +120,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
     std::shared_ptr<Dialling> dialling = {};
   };
   Result<Dialled> dial_once(const SocketAddress& to, const std::string& service,
-                            std::uint64_t deadline_ns);
+                            std::uint64_t deadline_ns, int redirections);
   Status ask(std::shared_ptr<Dialling> dialling);
   void end_dialling(Connection& connection, int err, Dialled found);
   void go_on_dialling(const std::shared_ptr<Dialling>& dialling);

@@ -17,16 +17,19 @@ namespace {
 constexpr int kMostRedirections = 2;
 constexpr const char* kNoAnswer =
     "no answer from that host: nobody is there, a firewall drops UDP to that port, or it has "
-    "another key or "
-    "version of the protocol";
+    "another key or version of the protocol";
+constexpr const char* kNoAnswerBehind =
+    "that host's directory answers, and the process that it names does not: a firewall drops UDP "
+    "to the port of that process, an ephemeral one";
 constexpr const char* kNobody =
     "no CLAN program has that UDP port open on that host: start one there with its network on, or "
     "name its port";
 constexpr const char* kNotOffered = "nobody offers this service on that host";
 
-Error failure(int err, const std::string& service) {
+/// `redirections`: how often the host has named another port by then.
+Error failure(int err, const std::string& service, int redirections) {
   switch (err) {
-    case ETIMEDOUT: return {ETIMEDOUT, kNoAnswer};
+    case ETIMEDOUT: return {ETIMEDOUT, redirections > 0 ? kNoAnswerBehind : kNoAnswer};
     case ECONNREFUSED: return {ECONNREFUSED, service.empty() ? kNobody : kNotOffered};
     case EPROTO: return {EPROTO, "that host has another security mode, or another version"};
     case ELOOP: return {ELOOP, "that host sends us from one port to another"};
@@ -41,17 +44,18 @@ Result<Dialled> UdpNode::dial(const SocketAddress& to, const std::string& servic
   if (on_driver_thread()) return Error{EDEADLK, "the driver thread cannot wait for itself"};
   SocketAddress at = to;
   for (int i = 0; i <= kMostRedirections; ++i) {
-    auto found = dial_once(at, service, deadline_ns);
+    auto found = dial_once(at, service, deadline_ns, i);
     if (!found || found->peer.port == 0) return found;
     at.port = found->peer.port;  // another process of that host has it
     found->link->shut_down();
   }
-  return failure(ELOOP, service);
+  return failure(ELOOP, service, kMostRedirections);
 }
 
 Result<Dialled> UdpNode::dial_once(const SocketAddress& to, const std::string& service,
-                                   std::uint64_t deadline_ns) {
+                                   std::uint64_t deadline_ns, int redirections) {
   auto dialling = std::make_shared<Dialling>();
+  dialling->redirections = redirections;
   dialling->to = to;
   dialling->service = service;
   std::unique_lock lock(mutex_);
@@ -61,12 +65,12 @@ Result<Dialled> UdpNode::dial_once(const SocketAddress& to, const std::string& s
     if (now >= deadline_ns) {
       dialling_.erase(dialling->connection);
       endpoint_.close(*dialling->connection, ETIMEDOUT, now);
-      return failure(ETIMEDOUT, service);
+      return failure(ETIMEDOUT, service, redirections);
     }
     changed_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline_ns - now, kSecond)));
   }
   if (dialling->err == 0) return std::move(dialling->found);
-  return failure(dialling->err, service);
+  return failure(dialling->err, service, redirections);
 }
 
 // Under the mutex: the host is asked, at the port that we know by now.
@@ -153,7 +157,8 @@ void UdpNode::go_on_dialling(const std::shared_ptr<Dialling>& dialling) {
   Dialled found = std::move(dialling->found);
   const int err = dialling->err;
   lock.unlock();
-  ended(err == 0 ? Result<Dialled>(std::move(found)) : failure(err, dialling->service));
+  ended(err == 0 ? Result<Dialled>(std::move(found))
+                 : failure(err, dialling->service, dialling->redirections));
 }
 
 std::shared_ptr<UdpLink> UdpNode::make_link(Connection& c, const Greeting& peer) {
