@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 import subprocess
 import sys
 
@@ -12,9 +13,10 @@ EXPECTED = {"membarrier", "process_vm", "memfd", "huge_pages", "memlock", "userf
             "max_map_count", "ptrace_scope", "unix_sockets", "af_xdp"}
 
 
-def run(*command):
+def run(*command, **settings):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("CLAN_")}
     return subprocess.run(command, capture_output=True, text=True, timeout=60,
-                          stdin=subprocess.DEVNULL)
+                          stdin=subprocess.DEVNULL, env={**clean, **settings})
 
 
 def main():
@@ -40,6 +42,20 @@ def main():
     (xdp,) = [finding for finding in of_host["findings"] if finding["name"] == "af_xdp"]
     assert xdp["state"] == "absent" and "\n" not in xdp["seen"], xdp
     assert "127.0.0.1" in xdp["effect"], xdp
+
+    # Whether CLAN answers there, or why it cannot: no setting, a key that cannot be used, nobody.
+    def far_host(**settings):
+        report = json.loads(run(clan, "doctor", "--json", "127.0.0.1", **settings).stdout)
+        (far,) = [finding for finding in report["findings"] if finding["name"] == "far_host"]
+        assert far["state"] in ("ok", "absent") and "127.0.0.1" in far["effect"], far
+        return far["seen"]
+
+    assert "neither CLAN_KEY nor CLAN_NETWORK_MODE is set" in far_host()
+    assert "is not there" in far_host(CLAN_KEY="/no/such/file")
+    seen = far_host(CLAN_NETWORK_MODE="off")  # a program of another test may hold the directory
+    assert "no CLAN program has that UDP port open" in seen or "CLAN answers there" in seen or \
+        "another security mode" in seen, seen
+    assert "far_host" not in names
 
     env = run(clan, "env")
     assert env.returncode == 0 and "CLAN_" in env.stdout, env

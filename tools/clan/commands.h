@@ -1,6 +1,7 @@
 // What the subcommands of `clan` do; the command line itself is main.cc's. One command per process.
 #pragma once
 
+#include <clan/context.h>
 #include <sys/types.h>
 
 #include <string>
@@ -15,10 +16,13 @@ int doctor(bool json, const std::string& host);
 
 /// `clan ping HOST`: is there CLAN on that host, and how is the path? The exit code.
 struct PingOptions {
-  std::string host, mode = "encrypt", key_file;
+  std::string host;
+  std::string mode, key_file;  ///< empty: as the settings have them
   unsigned count = 10, interval_ms = 100, timeout_ms = 5000;
 };
-int ping(const PingOptions& options);
+int ping(const PingOptions& asked);
+/// "HOST:PORT" of HOST or HOST:PORT: without a port its directory's.
+std::string host_and_port(const std::string& host);
 
 /// `clan env`: prints the CLAN_* variables, their meaning, what they are set to and what is wrong
 /// with that. False if something is.
@@ -37,6 +41,9 @@ std::string why_wrong(const std::string& name, const std::string& value);
 std::vector<std::string> wrong_settings(bool log_alone);
 /// Why connections to other hosts are asked for and cannot move; empty: they are not, or can.
 std::string why_no_net();
+/// Other hosts by the settings of this environment and of the file that it names, whatever is wrong
+/// with the others.
+NetworkOptions network_settings();
 /// A sentence for each CLAN_* variable of this environment that no part of CLAN knows.
 std::vector<std::string> unknown_variables();
 /// The text of a settings file. Otherwise `why` says why it cannot be had.

@@ -224,7 +224,9 @@ void add_doctor(CLI::App& app, std::string& host, int& exit_code) {
   auto* doctor =
       app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
   doctor->add_flag("--json")->description("The same as JSON");
-  doctor->add_option("HOST", host, "Another host: also whether packets to it could go by AF_XDP");
+  doctor->add_option(
+      "HOST", host,
+      "Another host: also whether CLAN answers there, and packets could go by AF_XDP");
   doctor->callback([=, &host, &exit_code] {
     exit_code = clan::tool::doctor(doctor->count("--json") > 0, host);
   });
@@ -286,10 +288,10 @@ void add_ping(CLI::App& app, clan::tool::PingOptions& asked, int& exit_code) {
       "ping", "The path to CLAN programs of another host: round trips, packets, loss");
   ping->add_option("HOST", asked.host, "HOST or HOST:PORT; without a port its directory, 4790")
       ->required();
-  ping->add_option("--key", asked.key_file, "The file with the pre-shared key of both hosts");
-  ping->add_option("--mode", asked.mode, "As the programs there: encrypt, integrity or off")
-      ->check(CLI::IsMember({"encrypt", "integrity", "off"}))
-      ->capture_default_str();
+  ping->add_option("--key", asked.key_file,
+                   "The file with the pre-shared key of both hosts (CLAN_KEY)");
+  ping->add_option("--mode", asked.mode, "As the programs there (CLAN_NETWORK_MODE, else encrypt)")
+      ->check(CLI::IsMember({"encrypt", "integrity", "off"}));
   ping->add_option("--count", asked.count, "Questions")
       ->check(CLI::Range(1u, 100'000u))
       ->capture_default_str();

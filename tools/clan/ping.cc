@@ -18,21 +18,44 @@ int complain(const PingOptions& options, const Error& error) {
   fmt::print(stderr, "clan ping: {}\n", error.message());
   if (options.mode != "off" && options.key_file.empty()) {
     fmt::print(stderr,
-               "clan ping: --key FILE names the key; programs without one take --mode off\n");
+               "clan ping: --key FILE or CLAN_KEY names the key; programs without one take --mode "
+               "off\n");
   }
   return 1;
 }
 
-std::string with_port(const std::string& host) {
-  const bool named = host.rfind(':') != std::string::npos && host.back() != ']';
-  return named ? host : host + ":" + std::to_string(NetworkOptions().directory_port);
+const char* name_of(Mode mode) {
+  switch (mode) {
+    case Mode::kOff: return "off";
+    case Mode::kIntegrity: return "integrity";
+    case Mode::kEncrypt: break;
+  }
+  return "encrypt";
+}
+
+// What the command line leaves out is as programs under `clan run` here would have it.
+PingOptions with_settings(PingOptions options, const NetworkOptions& set) {
+  if (options.mode.empty()) options.mode = name_of(set.mode);
+  if (options.key_file.empty() && options.mode != "off") options.key_file = set.key_file;
+  return options;
 }
 
 }  // namespace
 
-int ping(const PingOptions& options) {
+std::string host_and_port(const std::string& host) {
+  const auto colon = host.rfind(':');
+  const std::string port = ":" + std::to_string(NetworkOptions().directory_port);
+  // An IPv6 address without brackets has several colons, and no port.
+  if (host.rfind('[', 0) != 0 && host.find(':') != colon) return "[" + host + "]" + port;
+  return colon != std::string::npos && host.back() != ']' ? host : host + port;
+}
+
+int ping(const PingOptions& asked) {
+  const NetworkOptions set = network_settings();
+  const PingOptions options = with_settings(asked, set);
   ContextOptions wanted;
   wanted.network.enabled = true;
+  wanted.network.packets = set.packets;
   wanted.network.mode = options.mode == "off"         ? Mode::kOff
                         : options.mode == "integrity" ? Mode::kIntegrity
                                                       : Mode::kEncrypt;
@@ -41,8 +64,8 @@ int ping(const PingOptions& options) {
   auto context = Context::create(wanted);
   if (!context) return complain(options, context.error());
   std::vector<std::uint64_t> trips(options.count);
-  auto path =
-      clan::ping(*context, with_port(options.host), trips, options.interval_ms, options.timeout_ms);
+  auto path = clan::ping(*context, host_and_port(options.host), trips, options.interval_ms,
+                         options.timeout_ms);
   if (!path) return complain(options, path.error());
   std::sort(trips.begin(), trips.end());
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };

@@ -78,6 +78,17 @@ std::vector<std::string> wrong_in(const std::string& path, std::string text,
   return sentences;
 }
 
+/// Of the environment and of the file that it names, into `settings`.
+Settings all_settings(Settings settings) {
+  std::string none;
+  const std::string config = variable("CLAN_CONFIG");
+  std::string text = config.empty() ? "" : read_settings_file(config, &none);
+  const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
+  const auto say = [](const WrongSetting&) {};
+  (void)take_settings(config.empty() ? nullptr : text.data(), environment, &settings, say);
+  return settings;
+}
+
 }  // namespace
 
 std::string read_settings_file(const std::string& path, std::string* why) {
@@ -122,14 +133,14 @@ std::string why_wrong(const std::string& name, const std::string& value) {
              : fault.text;
 }
 
-std::string why_no_net() {
-  std::string none;
-  const std::string config = variable("CLAN_CONFIG");
-  std::string text = config.empty() ? "" : read_settings_file(config, &none);
+NetworkOptions network_settings() {
   Settings settings;
-  const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
-  const auto say = [](const WrongSetting&) {};
-  (void)take_settings(config.empty() ? nullptr : text.data(), environment, &settings, say);
+  settings.looks_at_key = false;  // what is made of the options says what is wrong with it
+  return all_settings(settings).network_options();
+}
+
+std::string why_no_net() {
+  const Settings settings = all_settings({});
   if (!settings.net || settings.disable || settings.network_options().enabled) return "";
   return "--net (CLAN_NET) needs a key that both hosts have: CLAN_KEY=FILE, an absolute path, "
          "chmod "

@@ -55,6 +55,8 @@ Finding check_unix_sockets();
 // network.cc
 /// Packets to other hosts, or to that one.
 Finding check_af_xdp(const std::string& host);
+/// Whether CLAN answers there, asked as the settings say, and if not why.
+Finding check_far_host(const std::string& host);
 // faces.cc: one for each face of this build
 std::vector<Finding> check_faces();
 

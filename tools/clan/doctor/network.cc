@@ -2,9 +2,55 @@
 #include <clan/network.h>
 #include <fmt/core.h>
 
+#include <array>
+#include <cstdint>
+
+#include "../commands.h"
 #include "finding.h"
 
 namespace clan::tool {
+namespace {
+
+constexpr std::int64_t kAnswerMs = 3000;
+
+const char* protection(NetworkOptions::Mode mode) {
+  switch (mode) {
+    case NetworkOptions::Mode::kOff: return "neither checked nor encrypted";
+    case NetworkOptions::Mode::kIntegrity: return "checked";
+    case NetworkOptions::Mode::kEncrypt: break;
+  }
+  return "encrypted";
+}
+
+}  // namespace
+
+Finding check_far_host(const std::string& host) {
+  Finding f{.name = "far_host"};
+  f.effect = fmt::format("connections and messages to {} go by TCP", host);
+  ContextOptions options;
+  options.network = network_settings();
+  if (!options.network.enabled) {
+    f.seen =
+        "neither CLAN_KEY nor CLAN_NETWORK_MODE is set here: one names a key that both hosts have, "
+        "the other says off where the wire is trusted";
+    return f;
+  }
+  options.network.directory_port = 0;  // nothing is offered
+  std::array<std::uint64_t, 1> trip{};
+  auto context = Context::create(options);
+  const auto path = context ? ping(*context, host_and_port(host), trip, 0, kAnswerMs)
+                            : Result<PathReport>(context.error());
+  if (!path) {
+    f.seen = path.error().message();
+    return f;
+  }
+  f.state = State::kOk;
+  f.seen = fmt::format("CLAN answers there, in {:.0f} us, by packets of up to {} bytes, {}",
+                       static_cast<double>(trip[0]) / 1e3, path->packet_bytes,
+                       protection(options.network.mode));
+  f.effect = fmt::format("`clan run --net`, and the other faces, can reach programs of {}", host);
+  return f;
+}
 
 Finding check_af_xdp(const std::string& host) {
   const Status possible = xdp_possible(host);
