@@ -233,6 +233,37 @@ def shown(names):
     flowing(names, look, 20)
 
 
+def shown_unmoved(names):
+    """A connection whose other end has no --net is listed at this end, with the reason and with
+    what helps; and why a path is not used is known to `clan doctor` and `clan ping`, too."""
+
+    def look(what):
+        listed = subprocess.run([CLAN, "stat", "--all", "--json", str(client.pid)], text=True,
+                                capture_output=True, env=environment({}), check=True).stdout
+        return [one for one in json.loads(listed) if PORT in json.dumps(one) and
+                one.get("path") == "tcp" and what in one.get("reason", "")]
+
+    with pair(names, "flows", 7, net=(False, True)) as (server, client):
+        for child in (server, client):
+            expect(child.stdout.readline() == "flows\n", "no bytes flow", server, client)
+        end = time.monotonic() + 30
+        while not look("clan ping") and time.monotonic() < end:
+            time.sleep(0.2)
+        expect(look("clan ping"), f"clan stat does not say why: {look('')}", server, client)
+        found = subprocess.run(made.inside(names[1], CLAN, "doctor", "--json", SERVER), text=True,
+                               capture_output=True, env=environment(OFF)).stdout
+        (far,) = [one for one in json.loads(found)["findings"] if one["name"] == "far_host"]
+        expect(far["state"] == "absent" and "no CLAN program" in far["seen"], far, client)
+    with pair(names, "flows", 7, others={**OFF, "CLAN_EXCEPT": PORT}) as (server, client):
+        for child in (server, client):
+            expect(child.stdout.readline() == "flows\n", "no bytes flow", server, client)
+        expect(len(look("CLAN_EXCEPT")) == 1, f"not the reason: {look('')}", server, client)
+        found = subprocess.run(made.inside(names[1], CLAN, "doctor", "--json", SERVER), text=True,
+                               capture_output=True, env=environment(OFF)).stdout
+        (far,) = [one for one in json.loads(found)["findings"] if one["name"] == "far_host"]
+        expect(far["state"] == "ok" and "CLAN answers there" in far["seen"], far, client)
+
+
 def refused(names, name, host, *ends, **settings):
     """connect() to the name says one of these, at once."""
     client = under(names[1], settings.pop("others", OFF), sys.executable, "-B", PEER, "ask", host,
@@ -424,7 +455,8 @@ def settings(_):
 
 
 CASES = (settings, streams, other_addresses, sleepers, going_back, encrypted, one_end, lossy,
-         killed, shown, af_clan, af_clan_keys, af_clan_cut, redis_server, iperf3, cut)
+         killed, shown, shown_unmoved, af_clan, af_clan_keys, af_clan_cut, redis_server, iperf3,
+         cut)
 
 
 def main():

@@ -191,7 +191,8 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
   auto* stat = app.add_subcommand("stat", "The connections that go over CLAN now, of any process");
   stat->add_flag("--json", options.json, "An array of objects; with --watch one array per line");
   stat->add_flag("--all", options.all,
-                 "Also local TCP connections of programs under CLAN that have not moved, and why");
+                 "Also local TCP connections of programs under CLAN, and with --net those to other "
+                 "hosts, that have not moved, and why");
   auto* prometheus = stat->add_flag(
       "--prometheus", options.prometheus,
       "Prometheus' text format, of all connections, for node_exporter's textfile collector");

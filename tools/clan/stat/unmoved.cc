@@ -2,11 +2,34 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <set>
 
 #include "why_tcp.h"
 
 namespace clan::tool {
+namespace {
+
+EndView end_of(const Scan& scan, const Address& address, const TcpSocket& socket) {
+  EndView end;
+  end.address = address;
+  end.owner = socket.owner;
+  end.socket = socket.inode;
+  const auto holders = scan.sockets.find(socket.inode);
+  if (holders != scan.sockets.end()) end.processes = holders->second;
+  return end;
+}
+
+/// One of its processes moves connections to other hosts.
+bool reaches_others(const EndView& end, Processes& processes) {
+  const auto under = under_clan(end, processes);
+  return std::any_of(under.begin(), under.end(), [&](pid_t pid) {
+    const ProcessFacts& facts = processes.of(pid);
+    return facts.settings && facts.settings->net;
+  });
+}
+
+}  // namespace
 
 void add_unmoved(const Scan& scan, const ReasonPages& pages, TcpTables& tables,
                  Processes& processes, std::vector<Connection>& listed) {
@@ -24,23 +47,22 @@ void add_unmoved(const Scan& scan, const ReasonPages& pages, TcpTables& tables,
   }
   for (const TcpTable* table : to_search) {
     for (const auto& [pair, socket] : *table) {
+      if (known.count(pair) > 0) continue;
       const auto other = table->find(pair.mirrored());
-      if (other == table->end() || known.count(pair) > 0) continue;
+      const bool far = other == table->end();
+      if (far && pair.local.ip == pair.remote.ip) continue;  // the other end has just gone
       Connection connection;
-      const TcpSocket sockets[2] = {socket, other->second};
-      bool served = false;
-      for (int i = 0; i < 2; ++i) {
-        EndView& end = connection.ends[i];
-        end.address = i == 0 ? pair.local : pair.remote;
-        end.owner = sockets[i].owner;
-        end.socket = sockets[i].inode;
-        const auto holders = scan.sockets.find(sockets[i].inode);
-        if (holders != scan.sockets.end()) end.processes = holders->second;
-        served = served || !under_clan(end, processes).empty();
+      connection.ends[0] = end_of(scan, pair.local, socket);
+      connection.ends[1] =
+          far ? EndView{.address = pair.remote} : end_of(scan, pair.remote, other->second);
+      if (far ? !reaches_others(connection.ends[0], processes)
+              : under_clan(connection.ends[0], processes).empty() &&
+                    under_clan(connection.ends[1], processes).empty()) {
+        continue;
       }
-      if (!served) continue;
-      connection.why = why_on_tcp(scan, pages, connection, processes);
-      known.insert(pair.mirrored());
+      connection.why = far ? why_far_on_tcp(scan, pages, connection, processes)
+                           : why_on_tcp(scan, pages, connection, processes);
+      if (!far) known.insert(pair.mirrored());
       listed.push_back(connection);
     }
   }

@@ -11,8 +11,8 @@
 
 namespace clan::tool {
 
-/// Local TCP connections with a program under CLAN at one end at least, that are in none of
-/// `listed`.
+/// Local TCP connections with a program under CLAN at one end at least, and those to other hosts of
+/// programs under `clan run --net`, that are in none of `listed`.
 void add_unmoved(const Scan& scan, const ReasonPages& pages, TcpTables& tables,
                  Processes& processes, std::vector<Connection>& listed);
 

@@ -98,8 +98,7 @@ std::string why_kept(const Connection& connection, Processes& processes, const R
   bool may_be_user = false;
   const auto owners = std::minmax(connection.ends[0].owner, connection.ends[1].owner);
   if (!owners.first || !owners.second) return "";
-  std::string users =
-      fmt::format("users {} and {}, see CLAN_UIDS", *owners.first, *owners.second);
+  std::string users = fmt::format("users {} and {}, see CLAN_UIDS", *owners.first, *owners.second);
   for (int end = 0; end < 2; ++end) {
     const uid_t own = *connection.ends[end].owner;
     const uid_t other = *connection.ends[1 - end].owner;
@@ -214,6 +213,21 @@ std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& c
   if (!why.empty()) return why;
   if (told.most && told.most->reason.why != Why::kUnused) return text_of(*told.most);
   return unused(told, connection, processes);
+}
+
+std::string why_far_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& connection,
+                           Processes& processes) {
+  const Told told = told_by(pages, connection, processes);
+  if (told.most && !reasons::is_weak(told.most->reason.why)) return text_of(*told.most);
+  std::string why = why_kept(connection, processes, &pages);
+  if (why.empty()) why = by_descriptors(scan, connection.ends[0], processes);
+  if (why.empty()) why = perhaps_filtered(pages, connection.ends[0], processes);
+  if (!why.empty()) return why;
+  const Reason none{0, Why::kUnused, false, 0};
+  const Said said = told.most.value_or(Said{under_clan(connection.ends[0], processes)[0], none});
+  const bool has_asked =
+      said.reason.why != Why::kUnused || said.reason.number >= reasons::kCallsNeeded;
+  return text_of(said) + (has_asked ? "; `clan ping` says whether CLAN answers on that host" : "");
 }
 
 void add_what_is_said(const ReasonPages& pages, Connection& connection) {

@@ -22,6 +22,9 @@ std::string why_not_moved(const Connection& connection, Processes& processes);
 /// in the calls of both ends.
 std::string why_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& connection,
                        Processes& processes);
+/// Likewise of a connection to another host, of which only the first end is on this one.
+std::string why_far_on_tcp(const Scan& scan, const ReasonPages& pages, Connection& connection,
+                           Processes& processes);
 /// To a connection that has a pipe and goes by TCP: what its ends say.
 void add_what_is_said(const ReasonPages& pages, Connection& connection);
 
