@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 
 #include "support/pattern.h"
 
@@ -87,6 +88,16 @@ TEST(LinkWire, ReadsTheGreetingThatItWrites) {
   for (std::size_t cut = 0; cut < n; ++cut)
     EXPECT_FALSE(read_greeting(std::span(bytes).first(cut), &got)) << cut;
   EXPECT_FALSE(read_greeting(std::span(bytes).first(n + 1), &got));
+}
+
+// Its receiver would show the head of a record before the rest.
+TEST(LinkWire, RefusesTheGreetingOfALinkThatDoesNotStoreAPutsFirstWordLast) {
+  std::array<std::byte, kMostGreeting> bytes;
+  const std::size_t n = write_greeting(bytes, {42, 1000, 4321, 77, 4790, "a service"});
+  Greeting got;
+  ASSERT_TRUE(read_greeting(std::span(bytes).first(n), &got));
+  std::memcpy(bytes.data(), "CLAN", 4);
+  EXPECT_FALSE(read_greeting(std::span(bytes).first(n), &got));
 }
 
 TEST(LinkWire, RefusesAGreetingOfNobodyOrWithAZeroInItsName) {
