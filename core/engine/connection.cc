@@ -7,6 +7,12 @@
 #include "clan/words.h"
 
 namespace clan::engine {
+namespace {
+
+constexpr std::uint64_t kLeastKept = 8 * 1024;  ///< shorter records are copied by the link
+constexpr std::size_t kMostStaging = 5;         ///< the first among them
+
+}  // namespace
 
 ConnectionState::ConnectionState(std::shared_ptr<ContextCore> context,
                                  std::shared_ptr<nic::Link> link, nic::Nic& nic)
@@ -36,7 +42,23 @@ std::byte* Connection::reserve(std::uint64_t payload) {
     return nullptr;
   }
   return mapped() ? shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot_)
-                  : staging_.get() + shm::kRingHeadBytes;
+                  : staging_for(payload) + shm::kRingHeadBytes;
+}
+
+void Connection::add_staging() {
+  const std::uint64_t size = out_geometry_.max_payload() + 2 * kCacheLine;
+  staging_.push_back(std::make_shared<nic::KeptMemory>(size));
+}
+
+std::byte* Connection::staging_for(std::uint64_t payload) {
+  building_ = 0;
+  if (payload >= kLeastKept) {
+    std::size_t i = 1;
+    while (i < staging_.size() && !staging_[i]->is_free()) ++i;
+    if (i == staging_.size() && i < kMostStaging) add_staging();
+    if (i < staging_.size()) building_ = i;
+  }
+  return staging_[building_]->bytes.get();
 }
 
 void Connection::no_room(int rc) {
@@ -76,6 +98,8 @@ void Connection::commit(std::uint64_t payload, RecordType type) {
 void Connection::put_record(std::uint64_t payload, shm::RingHead head) {
   const std::uint64_t begin = out_geometry_.index(slot_.position);
   const std::uint64_t end = out_geometry_.index(slot_.position + slot_.lines);
+  const auto& staging = staging_[building_];
+  std::byte* const record = staging->bytes.get();
   std::uint64_t bytes = shm::kRingHeadBytes + payload;
   // The terminator, a word of zeros, is behind the record's last line unless the ring ends there.
   // It goes with the payload then: nobody reads that line before the head says that there is
@@ -83,16 +107,17 @@ void Connection::put_record(std::uint64_t payload, shm::RingHead head) {
   const bool ended = end != 0;
   if (ended) {
     const std::uint64_t whole = slot_.lines * kCacheLine + shm::kRingHeadBytes;
-    std::fill(staging_.get() + bytes, staging_.get() + whole, std::byte{0});
+    std::fill(record + bytes, record + whole, std::byte{0});
     bytes = whole;
   }
-  std::memcpy(staging_.get(), &head.word, sizeof head.word);
+  std::memcpy(record, &head.word, sizeof head.word);
   const bool several = !ended || slot_.skips;
   if (several) link_->begin_batch();
   shm::ring_publish_by(out_geometry_, slot_, head, [&](std::uint64_t index, std::uint64_t word) {
     const std::uint64_t at = kRegionRing + index * kCacheLine;
     if (index == begin) {
-      (void)link_->publish(remote_, at, std::span(staging_.get(), bytes));
+      (void)link_->publish(remote_, at, std::span(record, bytes),
+                           building_ == 0 ? nullptr : staging);
     } else if (!ended || index != end) {
       put_ordered(at, word);
     }

@@ -171,8 +171,7 @@ class Connection final : public OobSink,
     // relaxed: a thread that closes a connection while another sends on it gets one or the other
     return !closed_.load(std::memory_order_relaxed) && context_->usable();
   }
-  void wake_local();
-  void tell_asker();
+  void wake_local(), tell_asker();
   int nothing_there(Fetch fetch);
   int broken();
   std::uint64_t load_credit();
@@ -181,7 +180,8 @@ class Connection final : public OobSink,
   void notify(std::uint64_t offset, std::uint64_t length);
   void notify_armed(std::uint64_t offset, std::uint64_t length);
   void publish(const shm::RingSlot& slot, shm::RingHead head);
-  void put_record(std::uint64_t payload, shm::RingHead head);
+  void put_record(std::uint64_t payload, shm::RingHead head), add_staging();
+  std::byte* staging_for(std::uint64_t payload);
   void no_room(int rc);
   template <typename Ready>
   Status wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns,

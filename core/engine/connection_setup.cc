@@ -93,7 +93,7 @@ Status Connection::open_remote(const ConnectRecord& record) {
   peer_can_copy_ = record.can_copy == 1;
   // Not touched before it is used, nor further than that.
   if (remote_.mapped == nullptr)
-    staging_.reset(new std::byte[out_geometry_.max_payload() + 2 * kCacheLine]);
+    add_staging();
   return {};
 }
 

@@ -14,6 +14,7 @@
 #include "engine/connection_closed.h"
 #include "engine/context_core.h"
 #include "engine/event_queue_core.h"
+#include "nic/kept_memory.h"
 #include "shm/ring.h"
 
 namespace clan::engine {
@@ -46,7 +47,10 @@ class ConnectionState {
   shm::RingGeometry out_geometry_;
   shm::RingProducer producer_;
   shm::RingSlot slot_;
-  std::unique_ptr<std::byte[]> staging_;  ///< where a record is built when the ring is not mapped
+  /// Where records are built when the ring is not mapped. The first is for short ones, which the
+  /// link copies; the others last until the peer has acknowledged what is in them.
+  std::vector<std::shared_ptr<nic::KeptMemory>> staging_;
+  std::size_t building_ = 0;  ///< the one in use
   bool fin_sent_ = false;
   bool remote_imported_ = false;
   bool peer_can_copy_ = false;

@@ -26,6 +26,7 @@
 #include "clan/rdma_request.h"
 #include "clan/result.h"
 #include "nic/image.h"
+#include "nic/kept_memory.h"
 
 namespace clan::nic {
 
@@ -114,9 +115,11 @@ class Link {
   virtual Status put(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<const std::byte> bytes, PutOrder order) = 0;
   /// Puts at least a word of 8 bytes to where words are, and stores the first one behind the rest:
-  /// whoever sees that sees all.
+  /// whoever sees that sees all. `kept`, if any, is what they are in: the link may go on to read
+  /// it, and has handed it over then.
   virtual Status publish(const RemoteHandle& handle, std::uint64_t offset,
-                         std::span<const std::byte> bytes);
+                         std::span<const std::byte> bytes,
+                         const std::shared_ptr<KeptMemory>& kept = {});
   virtual Status get(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<std::byte> bytes) = 0;
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,26 @@ struct Sending : testing::Test {
 };
 
 using Tokens = std::vector<std::uint64_t>;
+
+TEST_F(Sending, LetsGoOfMemoryOnceAllThatIsInItHasBeenAcknowledged) {
+  auto kept = std::make_shared<nic::KeptMemory>(1);
+  kept->hand_over();
+  Message m = message("in it");
+  m.copy = false;
+  channel.push(m);
+  m.kept = kept;
+  channel.push(m);
+  m.kept.reset();
+  channel.push(m);
+  while (next()) {
+  }
+  const std::uint64_t each = kHeaderCharge + 5;
+  (void)acked(each, 2 * each);
+  EXPECT_FALSE(kept->is_free()) << "the one before it may have to leave again";
+  (void)acked(0, each);
+  EXPECT_TRUE(kept->is_free());
+  EXPECT_EQ(kept.use_count(), 1);
+}
 
 TEST_F(Sending, AMessageThatFitsLeavesInOneFrameWithItsHeader) {
   constexpr std::string_view kHeader = "head";

@@ -127,6 +127,27 @@ TEST_F(LinkPair, PublishesAWordAndWhatFollowsItByOneMessageIfAPacketHoldsIt) {
   EXPECT_EQ(link->publish(handle, kExported - 8, bytes(16, 0)).error().err, ERANGE);
 }
 
+TEST_F(LinkPair, KeptMemoryIsReadUntilThePeerHasAcknowledgedItAndNotCopied) {
+  const auto handle = import(exported());
+  const auto first = bytes(50'000, 1), second = bytes(50'000, 2);
+  auto kept = std::make_shared<nic::KeptMemory>(first.size());
+  std::copy(first.begin(), first.end(), kept->bytes.get());
+  const std::span<const std::byte> sent(kept->bytes.get(), first.size());
+  link->begin_batch();  // nothing leaves yet
+  ASSERT_TRUE(link->publish(handle, 0, sent, kept).ok());
+  EXPECT_FALSE(kept->is_free());
+  std::copy(second.begin(), second.end(), kept->bytes.get());
+  link->end_batch();
+  settle(handle);
+  EXPECT_EQ(std::memcmp(block->data() + 8, second.data() + 8, second.size() - 8), 0) << "a copy";
+  for (const auto end = monotonic_ns() + 20 * kSecond; !kept->is_free() && monotonic_ns() < end;)
+    client.node().progress();
+  EXPECT_TRUE(kept->is_free());
+  EXPECT_EQ(kept.use_count(), 1);
+  ASSERT_TRUE(link->publish(handle, 0, sent.first(100), kept).ok());
+  EXPECT_TRUE(kept->is_free()) << "a short one is copied";
+}
+
 TEST_F(LinkPair, APutThatDoesNotHurryIsSentInTheEnd) {
   const auto handle = import(exported());
   const auto sent = bytes(100, 2);

@@ -15,6 +15,7 @@ void SendChannel::push(const Message& message) {
   m.position = end_;
   m.token = message.token;
   m.notify = message.notify;
+  m.kept = message.kept;
   m.total = static_cast<std::uint32_t>(message.payload.size());
   m.header_bytes = static_cast<std::uint8_t>(message.header.size());
   std::copy(message.header.begin(), message.header.end(), m.header.begin());

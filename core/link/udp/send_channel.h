@@ -10,12 +10,15 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "link/udp/range_set.h"
 #include "link/udp/ring_queue.h"
 #include "link/udp/wire.h"
+#include "nic/kept_memory.h"
 
 namespace clan::udp {
 
@@ -26,6 +29,8 @@ struct Message {
   bool copy = true;                    ///< false: the payload stays where it is until on_sent
   bool notify = false;                 ///< call on_sent(token) when all of it has been acknowledged
   std::uint64_t token = 0;
+  /// What is let go of once this message and all before it have been acknowledged.
+  std::shared_ptr<nic::KeptMemory> kept = {};
 };
 
 class SendChannel {
@@ -61,6 +66,7 @@ class SendChannel {
       Outgoing& m = messages_.front();
       const bool notify = m.notify;
       const std::uint64_t token = m.token;
+      if (m.kept) std::exchange(m.kept, nullptr)->let_go();
       messages_.pop_front();
       if (next_index_ > 0) --next_index_;
       if (notify) sent(token);
@@ -87,6 +93,7 @@ class SendChannel {
     std::array<std::byte, kMostHeader> header;
     /// the payload when it was copied; kept for the slot's next user
     std::vector<std::byte> owned;
+    std::shared_ptr<nic::KeptMemory> kept;
     std::uint64_t end() const { return position + kHeaderCharge + total; }
     void detach() {
       if (payload == owned.data() || total == 0) return;

@@ -29,15 +29,15 @@ uid_t UdpLink::remote_uid() const { return node_->owner_.uid; }
 // --- sending, under the node's mutex -------------------------------------------------------------
 
 void UdpLink::send(std::uint8_t channel, const LinkHeader& header,
-                   std::span<const std::byte> payload, bool copy, bool notify,
-                   std::uint64_t token) {
+                   std::span<const std::byte> payload, bool copy, bool notify, std::uint64_t token,
+                   const std::shared_ptr<nic::KeptMemory>& kept) {
   if (connection_ == nullptr) return;
   std::array<std::byte, kMostHeader> bytes;
   const std::size_t n = write_link_header(bytes, header);
   if (channel == kUrgent) ++urgent_sent_;
   node_->cork_.add(kWholeFrame + n + payload.size());
   (void)node_->endpoint_.send(*connection_, channel,
-                              {std::span(bytes).first(n), payload, copy, notify, token});
+                              {std::span(bytes).first(n), payload, copy, notify, token, kept});
 }
 
 void UdpLink::send_revoked(std::uint32_t aperture, std::uint32_t generation) {

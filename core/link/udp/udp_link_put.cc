@@ -14,6 +14,7 @@ namespace {
 constexpr std::uint64_t kNap = 200'000;         ///< and then sleeps, between looks for room
 constexpr std::uint64_t kMostQueued = 1 << 20;  ///< of channel 0, before a put waits
 constexpr std::size_t kPutOverhead = kDataHeader + kWholeFrame + 32 + kTagBytes;
+constexpr std::size_t kWord = sizeof(std::uint64_t);
 constexpr std::size_t kMostPublished = kBasePacket - kPutOverhead;  ///< a message that is not cut
 
 }  // namespace
@@ -27,9 +28,9 @@ bool UdpLink::wait_for_room(Lock& lock) {
     lock = Lock(node_->mutex_);
     const bool gone = connection_ == nullptr || !alive();
     // In a batch the mutex is held, and the driver thread must not wait for itself.
-    const bool room = !gone && (node_->batch_ > 0 ||
-                                connection_->queued_bytes(kUrgent) < kMostQueued ||
-                                node_->on_driver_thread());
+    const bool room =
+        !gone && (node_->batch_ > 0 || connection_->queued_bytes(kUrgent) < kMostQueued ||
+                  node_->on_driver_thread());
     if (room) [[likely]]
       return true;
     lock.unlock();
@@ -62,6 +63,12 @@ Status UdpLink::begin_put(Lock& lock, const nic::RemoteHandle& handle, std::uint
 // is queued already has its place in the first: a piece that was cut would have all others cut.
 Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
                     std::span<const std::byte> bytes, nic::PutOrder order) {
+  return put_pieces(handle, offset, bytes, order, {});
+}
+
+Status UdpLink::put_pieces(const nic::RemoteHandle& handle, std::uint64_t offset,
+                           std::span<const std::byte> bytes, nic::PutOrder order,
+                           const std::shared_ptr<nic::KeptMemory>& kept) {
   do {
     Lock lock;
     if (auto s = begin_put(lock, handle, offset, bytes.size()); !s) return s;
@@ -71,7 +78,9 @@ Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
     std::size_t room = before < piece / 2 ? piece - before : piece;
     for (std::uint64_t sent = 0; sent < kMostQueued / 4 && !bytes.empty();) {
       const std::size_t n = std::min(std::exchange(room, piece), bytes.size());
-      send(kUrgent, access(LinkMessageType::kPut, handle, offset), bytes.first(n));
+      const bool last = n == bytes.size();
+      send(kUrgent, access(LinkMessageType::kPut, handle, offset), bytes.first(n), !kept, false, 0,
+           last ? kept : nullptr);
       bytes = bytes.subspan(n);
       offset += n;
       sent += n;
@@ -82,10 +91,19 @@ Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
   return {};
 }
 
-// One message: the peer stores the first word of each behind the rest.
+// One message, if a packet holds it: the peer stores the first word of each behind the rest.
 Status UdpLink::publish(const nic::RemoteHandle& handle, std::uint64_t offset,
-                        std::span<const std::byte> bytes) {
-  if (bytes.size() > kMostPublished) return Link::publish(handle, offset, bytes);
+                        std::span<const std::byte> bytes,
+                        const std::shared_ptr<nic::KeptMemory>& kept) {
+  if (bytes.size() > kMostPublished) {
+    begin_batch();
+    // Before the link can let go of it. It stays so where a piece cannot be sent any more.
+    if (kept) kept->hand_over();
+    Status s = put_pieces(handle, offset + kWord, bytes.subspan(kWord), nic::PutOrder::kAny, kept);
+    if (s) s = put(handle, offset, bytes.first(kWord), nic::PutOrder::kAfterEarlier);
+    end_batch();
+    return s;
+  }
   Lock lock;
   if (auto s = begin_put(lock, handle, offset, bytes.size()); !s) return s;
   send(kUrgent, access(LinkMessageType::kPut, handle, offset), bytes);
