@@ -32,10 +32,10 @@ Error refusal(int err) {
 // A lost packet holds what is behind it back for a round trip, and room takes another to be known:
 // between hosts a ring has to hold what is sent in several.
 std::uint64_t ring_bytes_for(ContextCore& context, const nic::Link& link) {
-  constexpr std::uint64_t kFarTimes = 4, kMost = 64u << 20;
+  constexpr std::uint64_t kFarTimes = 4;
   const std::uint64_t bytes = context.options().ring_bytes;
   const bool far = !link.capabilities().mapped && context.network() != nullptr;
-  return far ? std::min(bytes * kFarTimes, kMost) : bytes;
+  return far ? std::min(bytes * kFarTimes, kMostRingBytes) : bytes;
 }
 
 }  // namespace
@@ -78,6 +78,7 @@ ConnectRecord Connection::describe(ConnectionKind kind, const Address& from) {
 
 Status Connection::open_remote(const ConnectRecord& record) {
   if (!std::has_single_bit(record.ring_lines) || record.ring_lines < shm::kMinRingLines ||
+      record.ring_lines > kMostRingBytes / kCacheLine ||
       record.region.length != kRegionRing + std::uint64_t{record.ring_lines} * kCacheLine) {
     return Error{EPROTO, "the peer offers a ring of an impossible size"};
   }
@@ -92,8 +93,7 @@ Status Connection::open_remote(const ConnectRecord& record) {
   out_geometry_.lines = record.ring_lines;
   peer_can_copy_ = record.can_copy == 1;
   // Not touched before it is used, nor further than that.
-  if (remote_.mapped == nullptr)
-    add_staging();
+  if (remote_.mapped == nullptr) add_staging();
   return {};
 }
 

@@ -22,7 +22,7 @@ ContextCore::ContextCore(const ContextOptions& options)
 
 Result<std::shared_ptr<ContextCore>> ContextCore::create(const ContextOptions& options) {
   if (!std::has_single_bit(options.ring_bytes) || options.ring_bytes < 1024 ||
-      options.ring_bytes > (64u << 20)) {
+      options.ring_bytes > kMostRingBytes) {
     return Error{EINVAL, "ContextOptions::ring_bytes must be a power of two from 1024 to 64 MiB"};
   }
   if (options.oob_queue == 0 || options.backlog == 0) {

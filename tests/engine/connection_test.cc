@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -10,6 +11,7 @@
 
 #include "clan/clock.h"
 #include "engine/context_core.h"
+#include "engine/network.h"
 #include "engine/record_text.h"
 
 namespace clan::engine {
@@ -161,6 +163,60 @@ TEST_F(ConnectionTest, ResetsAPeerThatClaimsToHaveReadWhatWasNotSent) {
   while (put(*client_, text)) continue;
   EXPECT_EQ(client_->reset_reason(), EPROTO);
   EXPECT_EQ(a_->snapshot().hostile_peers, 1u);
+}
+
+// What an acceptor over the network answers to a request of ours.
+class Refusals final : public OobSink {
+ public:
+  void on_oob(const std::shared_ptr<nic::Link>&, const OobMessage& message) override {
+    std::lock_guard lock(mutex_);
+    if (message.type == kOobRefuse) (void)get_payload(message, &err_);
+    if (message.type == kOobAccept) err_ = 0;
+    changed_.notify_all();
+  }
+  void on_link_down(const std::shared_ptr<nic::Link>&) override {}
+  int wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return err_ >= 0; });
+    return std::exchange(err_, -1);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int err_ = -1;
+};
+
+// What is written into it is gathered here first, and the size of that the peer says.
+TEST(FarConnection, ARingOfAnImpossibleSizeIsRefused) {
+  ContextOptions options;
+  options.network.enabled = true;
+  options.network.mode = NetworkOptions::Mode::kOff;
+  options.network.directory_port = 0;
+  const auto server = *ContextCore::create(options), client = *ContextCore::create(options);
+  const std::string service = "far-connection-" + std::to_string(::getpid());
+  const auto acceptor = std::make_shared<Acceptor>(server);
+  ASSERT_TRUE(server->add_service(service, *server->add_endpoint(acceptor)).ok());
+  const auto refusals = std::make_shared<Refusals>();
+  OobMessage request;
+  request.from = *client->add_endpoint(refusals);
+  request.type = kOobConnect;
+  const std::string name =
+      "udp:127.0.0.1:" + std::to_string(server->network()->port()) + "/" + service;
+  auto link = client->link_to_service(name, ::geteuid(), deadline_after_ms(kWaitMs), &request.to,
+                                      nullptr);
+  ASSERT_TRUE(link.ok()) << link.error().message();
+  for (const unsigned bits : {31u, 21u, 20u}) {
+    ConnectRecord record;
+    record.region.node = client->node();
+    record.ring_lines = 1u << bits;
+    record.region.length = kRegionRing + std::uint64_t{record.ring_lines} * kCacheLine;
+    record.kind = ConnectionKind::kMessages;
+    put_payload(request, record);
+    ASSERT_TRUE((*link)->send_oob(request).ok());
+    EXPECT_EQ(refusals->wait(), bits > 20 ? EPROTO : 0) << "2^" << bits << " lines";
+  }
+  for (const auto& context : {client, server}) context->shut_down();
 }
 
 }  // namespace
