@@ -1,14 +1,10 @@
 #include "engine/network.h"
 
-#include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <vector>
 
-#include "base/fd.h"
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "engine/context_core.h"
@@ -21,40 +17,8 @@ namespace clan::engine {
 namespace {
 
 constexpr std::uint64_t kGoodBye = 2 * udp::kSecond;  ///< for what has been sent to be acknowledged
-constexpr long kAskUs = 200'000;  ///< the driver thread waits so long for a process of this host
-constexpr std::size_t kMostWatchers = 1024;
 constexpr std::uint64_t kUrgentCredit = 4 << 20;
 constexpr std::size_t kMostAddresses = 1024;  ///< remembered
-
-std::string own_name(const std::string& service) {
-  return "clan/" + std::to_string(::geteuid()) + "/udp/" + service;
-}
-std::string holder_name(std::uint16_t port) {
-  return "clan/" + std::to_string(::geteuid()) + "/udp-directory/" + std::to_string(port);
-}
-
-// At which port the process of this host that offers the service is; 0: nobody does.
-std::uint16_t ask_port(const std::string& service) {
-  auto socket = connect_abstract(own_name(service), 0);
-  if (!socket) return 0;
-  auto owner = peer_credentials(socket->get());
-  if (!owner || owner->uid != ::geteuid()) return 0;
-  const timeval limit{0, kAskUs};
-  (void)::setsockopt(socket->get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  pollfd ready{socket->get(), POLLIN, 0};
-  std::uint16_t port = 0;
-  if (::poll(&ready, 1, kAskUs / 1000) != 1) return 0;
-  return ::recv(socket->get(), &port, sizeof port, MSG_DONTWAIT) == sizeof port ? port : 0;
-}
-
-// By the driver thread. Without a descriptor for it the client waits in the kernel, and the
-// listener stays ready.
-Fd accept_client(int listener) {
-  Fd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  const int err = client ? 0 : errno;
-  if (err == EMFILE || err == ENFILE || err == ENOMEM || err == ENOBUFS) ::usleep(10'000);
-  return client;
-}
 
 udp::Packets packets_of(NetworkOptions::Packets packets) {
   return packets == NetworkOptions::Packets::kXdp    ? udp::Packets::kXdp
@@ -88,56 +52,6 @@ bool has_port(const std::string& host) {
 }
 
 }  // namespace
-
-/// Answers whoever connects with our node's port.
-class Network::Teller final : public Pollable {
- public:
-  Teller(Fd listener, std::uint16_t port) : listener_(std::move(listener)), port_(port) {}
-  int fd() const { return listener_.get(); }
-  void on_ready(std::uint32_t) override {
-    const Fd client = accept_client(listener_.get());
-    if (client) (void)::send(client.get(), &port_, sizeof port_, MSG_NOSIGNAL);
-  }
-  void abandon_after_fork() override { listener_.reset(); }
-
- private:
-  Fd listener_;
-  std::uint16_t port_;
-};
-
-/// At the holder: keeps the others' sockets, so that they see it end. At the others: sees it.
-class Network::HolderWatch final : public Pollable {
- public:
-  HolderWatch(Network* network, Fd socket, bool holds)
-      : network_(network), socket_(std::move(socket)), holds_(holds) {}
-  int fd() const { return socket_.get(); }
-  void on_ready(std::uint32_t) override {
-    if (!holds_) {
-      network_->context_.reactor().remove(socket_.get());
-      network_->join_directory();
-      return;
-    }
-    std::erase_if(watchers_, [](const Fd& fd) {
-      char byte;
-      return ::recv(fd.get(), &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
-    });
-    Fd client = accept_client(socket_.get());
-    if (!client || watchers_.size() >= kMostWatchers) return;
-    // Anybody of this host can connect; descriptors are kept for processes of the user only.
-    const auto watcher = peer_credentials(client.get());
-    if (watcher && watcher->uid == ::geteuid()) watchers_.push_back(std::move(client));
-  }
-  void abandon_after_fork() override {
-    watchers_.clear();
-    socket_.reset();
-  }
-
- private:
-  Network* const network_;
-  Fd socket_;
-  const bool holds_;
-  std::vector<Fd> watchers_;
-};
 
 // --- life ----------------------------------------------------------------------------------------
 
@@ -218,16 +132,6 @@ void Network::abandon_after_fork() {
 
 // --- services ------------------------------------------------------------------------------------
 
-int Network::find_service(const std::string& service, bool directory, udp::Greeting* answer) {
-  if (context_.services().find(service, &answer->endpoint)) {
-    if (directory) answer->port = port();
-    return 0;
-  }
-  if (!directory) return ECONNREFUSED;
-  answer->port = ask_port(service);
-  return answer->port == 0 ? ECONNREFUSED : 0;
-}
-
 // Of "HOST", its directory. The resolver may be asked for a name, and may take long: so the driver
 // thread, which dials a service again whose owner has gone, has what was found for the first time.
 Result<udp::SocketAddress> Network::address_of(std::string host) {
@@ -297,57 +201,6 @@ Result<PathReport> Network::ping(const std::string& host, std::span<std::uint64_
   PathReport report = found->link->report();
   found->link->shut_down();
   return report;
-}
-
-std::shared_ptr<Pollable> Network::tell_port_of(const std::string& service) {
-  auto listener = listen_abstract(own_name(service));
-  if (!listener) {
-    CLAN_WARN("other hosts find the service \"%s\" at port %u only: %s", service.c_str(), port(),
-              listener.error().message().c_str());
-    return nullptr;
-  }
-  auto teller = std::make_shared<Teller>(std::move(*listener), port());
-  if (!context_.reactor().add(teller->fd(), teller)) return nullptr;
-  return teller;
-}
-
-void Network::forget(const std::shared_ptr<Pollable>& teller) {
-  context_.reactor().remove(static_cast<Teller&>(*teller).fd());
-}
-
-// --- the directory -------------------------------------------------------------------------------
-
-// The port is bound before the name is, so whoever finds neither may look again a little later.
-void Network::join_directory() {
-  for (int i = 0; i < 4; ++i) {
-    if (hold_directory() || watch_holder()) return;
-    ::usleep(5'000);
-  }
-  CLAN_INFO("UDP port %u is in use by somebody else: other hosts have to name our port %u",
-            options_.directory_port, port());
-}
-
-bool Network::hold_directory() {
-  udp::SocketAddress local =
-      options_.address.empty() ? udp::SocketAddress{} : node_->local_address();
-  local.port = options_.directory_port;
-  auto directory = make_node(local, true);
-  if (!directory) return false;
-  auto name = listen_abstract(holder_name(options_.directory_port));
-  if (name) {
-    auto watch = std::make_shared<HolderWatch>(this, std::move(*name), true);
-    if (context_.reactor().add(watch->fd(), watch)) holder_ = std::move(watch);
-  }
-  std::lock_guard lock(mutex_);
-  directory_ = std::move(*directory);
-  return true;
-}
-
-bool Network::watch_holder() {
-  auto socket = connect_abstract(holder_name(options_.directory_port), 0);
-  if (!socket) return false;
-  auto watch = std::make_shared<HolderWatch>(this, std::move(*socket), false);
-  return context_.reactor().add(watch->fd(), watch).ok();
 }
 
 }  // namespace clan::engine

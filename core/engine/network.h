@@ -71,12 +71,14 @@ class Network final : public PacketSource {
  private:
   class Teller;
   class HolderWatch;
+  class Rejoin;
 
   Status start();
   Result<udp::SocketAddress> address_of(std::string host);
   Result<std::shared_ptr<udp::UdpNode>> make_node(const udp::SocketAddress& local, bool directory);
   int find_service(const std::string& service, bool directory, udp::Greeting* answer);
-  void join_directory();
+  void join_directory(), join_later();
+  void holder_ended(std::uint64_t after_ns);
   bool hold_directory();
   bool watch_holder();
 
@@ -89,6 +91,9 @@ class Network final : public PacketSource {
   /// What names of hosts have stood for, for the driver thread, which does not ask again.
   std::unordered_map<std::string, udp::SocketAddress> addresses_;
   std::mutex addresses_mutex_;        ///< a leaf
+  /// Services of processes that have not answered, and when: under the directory node's mutex.
+  std::unordered_map<std::string, std::uint64_t> silent_;
+  unsigned joins_ = 0;                ///< of the directory, without success that lasted
   std::shared_ptr<Pollable> holder_;  ///< the name by which others see that we hold the directory
 };
 

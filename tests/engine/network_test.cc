@@ -7,6 +7,7 @@
 #include <clan/stream.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/fd.h"
 #include "support/pattern.h"
 #include "support/streams.h"
 
@@ -164,6 +166,24 @@ TEST_F(NetworkTest, AnotherContextTakesTheDirectoryOver) {
     return;
   }
   FAIL() << "nobody took the directory over";
+}
+
+// Its name is whose takes it first, and the holder may have no room for one more.
+TEST_F(NetworkTest, ADirectoryThatEndsAtOnceAgainAndAgainIsNotJoinedInALoop) {
+  const std::uint16_t directory = free_port();
+  auto squatter = must(listen_abstract("clan/" + std::to_string(::geteuid()) + "/udp-directory/" +
+                                       std::to_string(directory)));
+  auto holder = must(Context::create(with_network(Mode::kOff, directory)));
+  auto other = must(Context::create(with_network(Mode::kOff, directory)));
+  int joins = 0;
+  for (;; ++joins) {
+    pollfd ready{squatter.get(), POLLIN, 0};
+    if (joins == 500 || ::poll(&ready, 1, 500) != 1) break;
+    Fd(::accept(squatter.get(), nullptr, nullptr));
+  }
+  EXPECT_GE(joins, 1);
+  EXPECT_LT(joins, 20);
+  squatter.reset();
 }
 
 TEST_F(NetworkTest, APathIsReportedByPing) {
