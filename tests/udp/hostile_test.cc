@@ -275,6 +275,40 @@ TEST_F(HostilePeer, ThatSendsButNeverAcknowledgesIsDead) {
   EXPECT_EQ(notes_.err, ETIMEDOUT);
 }
 
+// It acknowledges and asks, and takes nothing: neither the thread that waits for room nor the
+// messages of a connection that we have closed may wait for ever.
+TEST_F(HostilePeer, ThatAcknowledgesAndGivesNoCreditIsDead) {
+  for (const bool closed : {false, true}) {
+    notes_ = {};
+    begin();
+    const std::uint64_t id = connect(here_);
+    data(here_, id, 1, ping());
+    std::vector<std::byte> payload(1000);
+    for (int i = 0; i < 2000; ++i) {  // more than the 1 MB that it takes
+      ASSERT_EQ(endpoint_->send(*notes_.established, 0, {{}, payload}), 0);
+    }
+    if (closed) endpoint_->close(*notes_.established, 0, now_);
+    const std::uint64_t end = now_ + 16 * kSecond;
+    std::uint64_t last = 0;  // of what it has sent us
+    for (std::uint64_t number = 2; notes_.downs == 0 && now_ < end; ++number) {
+      drain([&](const udp::SocketAddress&, std::span<const std::byte> p) {
+        last = udp::Reader(p.subspan(16)).number<std::uint64_t>();
+      });
+      const Frames ack =
+          last == 0 ? ping()
+                    : frame(FrameType::kAck, std::uint8_t{0}, std::uint16_t{0},
+                            std::uint32_t{1000}, last, static_cast<std::uint32_t>(last - 1));
+      data(here_, id, number, both(ping(), ack));
+      now_ += kMillisecond;
+      endpoint_->on_timeout(now_);
+    }
+    EXPECT_EQ(notes_.downs, 1u);
+    EXPECT_EQ(notes_.err, ETIMEDOUT);
+    EXPECT_TRUE(run_until(now_ + kSecond));
+    EXPECT_EQ(endpoint_->connections(), 0u);
+  }
+}
+
 TEST_F(HostilePeer, ThatMakesUsAcknowledgeWithoutEndFillsNoMemory) {
   begin();
   const std::uint64_t id = connect(here_);

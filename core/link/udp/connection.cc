@@ -103,12 +103,25 @@ std::uint64_t Connection::silence() const {
   return watchers_ > 0 ? std::min(options_.silence, options_.watched_silence) : options_.silence;
 }
 
+// The link takes what comes when it comes, so a peer that is there gives credit. One that
+// acknowledges all and gives none would have what waits for room wait for ever.
+void Connection::note_credit(std::uint64_t now) {
+  const bool starved = std::any_of(std::begin(send_), std::end(send_),
+                                   [](const SendChannel& c) { return c.blocked_by_credit(); });
+  if (!starved) {
+    starved_since_ = kNever;
+  } else if (starved_since_ == kNever) {
+    starved_since_ = now;
+  }
+}
+
 std::uint64_t Connection::next_timeout() const {
   if (state_ == State::kHello) return std::min({hello_at_, deadline_, gone_at_});
   if (state_ == State::kAccepted) return deadline_;
   if (state_ == State::kDraining) return std::min(close_deadline_, ack_at_);
   std::uint64_t at =
       std::min({ack_at_, loss_at_, gone_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
+  if (starved_since_ != kNever) at = std::min(at, starved_since_ + options_.dead);
   if (packets_under_way_ > 0) {
     at = std::min(at, last_asked_at_ + (probe_timeout() << std::min(timeouts_, 10u)));
     at = std::min(at, last_asked_at_ + kMostProbeWait);
@@ -142,7 +155,8 @@ void Connection::on_timeout(std::uint64_t now) {
     ack_at_ = kNever;
   }
   if (state_ == State::kDraining) return;
-  if (unanswered_since_ != kNever && now - unanswered_since_ >= options_.dead) {
+  const std::uint64_t waits_since = std::min(unanswered_since_, starved_since_);
+  if (waits_since != kNever && now - waits_since >= options_.dead) {
     end(ETIMEDOUT);
     return;
   }

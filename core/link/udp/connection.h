@@ -85,6 +85,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   void on_too_big(std::size_t bytes, std::uint64_t now);
   /// The peer's host has said that nobody has its port.
   void on_refused(std::uint64_t now);
+  void note_credit(std::uint64_t now);  ///< after what may have changed whether credit is missing
   std::uint64_t silence() const;
   /// The peer is there, whatever others have said.
   void heard() { gone_at_ = refused_since_ = kNever; }
@@ -173,6 +174,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   /// the last progress of what waits for an acknowledgement
   std::uint64_t unanswered_since_ = kNever;
 
+  std::uint64_t starved_since_ = kNever;  ///< a channel waits for credit and has been given none
   unsigned watchers_ = 0;          ///< threads that sleep until the peer sends something
   std::uint64_t released_at_ = 0;  ///< when memory that is not needed was last given back
   /// When those are believed that have said that the peer has gone (its host, or a RESET with

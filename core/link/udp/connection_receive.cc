@@ -67,7 +67,9 @@ Connection::Verdict Connection::take_frames(std::span<const std::byte> frames,
       case FrameType::kAck:
         if (!take_ack(frame, now)) return Verdict::kBroken;
         break;
-      case FrameType::kCredit: send_[frame.channel].set_limit(frame.position); break;
+      case FrameType::kCredit:
+        if (send_[frame.channel].set_limit(frame.position)) starved_since_ = kNever;
+        break;
       case FrameType::kData:
       case FrameType::kFragment:
         if (const Verdict v = take_message(frame); v != Verdict::kFine) return v;

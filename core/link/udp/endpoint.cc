@@ -113,6 +113,7 @@ void Endpoint::touch(Connection& c, std::uint64_t now) {
       (c.state_ == Connection::State::kHello && now >= c.hello_at_)) {
     queue(c);
   }
+  c.note_credit(now);
   heap_update(c, c.next_timeout());
 }
 

@@ -38,7 +38,12 @@ class SendChannel {
   explicit SendChannel(std::uint8_t channel = 0) : channel_(channel) {}
 
   void push(const Message& message);
-  void set_limit(std::uint64_t limit) { limit_ = limit > limit_ ? limit : limit_; }
+  /// False: it is no more than before.
+  bool set_limit(std::uint64_t limit) {
+    if (limit <= limit_) return false;
+    limit_ = limit;
+    return true;
+  }
 
   /// Something may be sent now.
   bool ready() const { return !lost_.empty() || new_ready(); }
