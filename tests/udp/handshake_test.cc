@@ -112,5 +112,22 @@ TEST_F(HandshakeTest, HalfOpenConnectionsAreFewAndForgotten) {
   EXPECT_EQ(server.endpoint().half_open(), 0u);
 }
 
+TEST_F(HandshakeTest, AServerHasOnlySoManyConnectionsAndRefusesMore) {
+  udp::Options options;
+  options.most_connections = 3;
+  add(options);
+  std::vector<Talk*> talks;
+  for (int i = 0; i < 4; ++i) {
+    add();
+    Node& client = network_.node(network_.nodes() - 1);
+    talks.push_back(&client.connect(0, traffic(1, 1, 0), traffic(2, 1, 0)));
+    ASSERT_TRUE(until([&] { return talks.back()->established || talks.back()->down; }));
+  }
+  EXPECT_TRUE(talks[2]->established);
+  EXPECT_TRUE(talks[3]->down);
+  EXPECT_EQ(talks[3]->err, EAGAIN);
+  EXPECT_EQ(network_.node(0).endpoint().connections(), 3u);
+}
+
 }  // namespace
 }  // namespace clan::test

@@ -42,6 +42,7 @@ struct Options {
   /// until an accepted client that sends nothing is forgotten
   std::uint64_t half_open = 5 * kSecond;
   std::size_t most_half_open = 1024;
+  std::size_t most_connections = 16'384;  ///< with which a server accepts no further one
 };
 
 }  // namespace clan::udp

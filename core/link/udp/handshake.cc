@@ -234,7 +234,7 @@ void Endpoint::on_hello(const SocketAddress& from, const Handshake& h, std::span
 
 void Endpoint::accept(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
                       std::uint64_t now) {
-  if (half_open_ >= options_.most_half_open) {
+  if (half_open_ >= options_.most_half_open || by_id_.size() >= options_.most_connections) {
     refuse(from, h, EAGAIN);
     return;
   }
