@@ -66,11 +66,19 @@ void EventQueueCore::add_lane(const nic::NicImage& lane) {
 void EventQueueCore::wake_all() {
   const std::size_t n = lanes();
   for (std::size_t i = 0; i < n; ++i) {
-    std::uint32_t how = shm::kAwake;
-    (void)nic::post_event_bit(*lanes_[i].memory, shm::kEventsPerQueue - 1, &how);
-    futex_wake(lanes_[i].memory->sleeping);  // whatever it says: see rescan()
+    std::uint32_t word = 0;
+    (void)nic::post_event_bit(*lanes_[i].memory, shm::kEventsPerQueue - 1, &word);
+    wake_whatever(*lanes_[i].memory);
   }
+}
+
+// Everyone that sleeps, whatever `sleeping` says.
+void EventQueueCore::wake_whatever(shm::EventQueueMemory& queue) {
+  std::uint32_t word = 0;
+  const bool sleeps = nic::begin_wake(queue, &word);
+  futex_wake(queue.sleeping);
   ring();
+  if (sleeps) nic::end_wake(queue, word);
 }
 
 EventQueueCore::Slot* EventQueueCore::slot(std::uint32_t event) {
@@ -210,10 +218,13 @@ Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
   if (lanes() == 1 && !context_->packets().has_packets() &&
       eventfd_.load(std::memory_order_relaxed) < 0) {
     const auto each = [this](const auto& look) { return each_lane(look); };
-    if (!prepare_on_futex(each, pending_bits_, eventfd_, [this] { ring(); })) return std::size_t{0};
+    std::uint32_t word = 0;
+    if (!prepare_on_futex(
+            each, pending_bits_, eventfd_, [this] { ring(); }, &word))
+      return std::size_t{0};
     // After a time-out `sleeping` stays: another consumer may still sleep on it. It costs the next
     // producer one needless wake-up.
-    rc = futex_wait(lanes_[0].memory->sleeping, shm::kSleepsOnFutex, deadline_ns);
+    rc = futex_wait(lanes_[0].memory->sleeping, word, deadline_ns);
   } else {
     auto number = fd();
     if (!number) return number.error();
@@ -273,8 +284,9 @@ bool EventQueueCore::arm_packets() {
 
 bool EventQueueCore::prepare_fd(int number) {
   drain_eventfd(number);
+  std::uint32_t word = 0;
   return prepare_consumer([this](const auto& look) { return each_lane(look); }, pending_bits_,
-                          shm::kSleepsOnFd);
+                          shm::kSleepsOnFd, &word);
 }
 
 void EventQueueCore::ring() {
@@ -284,8 +296,7 @@ void EventQueueCore::ring() {
 }
 
 // A producer that died between the steps of a post may have left a leaf without its way up to the
-// root, or have answered for waking the sleeper and not done it. So every leaf is posted again, and
-// then everyone is woken whatever `sleeping` says.
+// root. So every leaf is posted again, and then everyone is woken.
 void EventQueueCore::rescan() {
   std::uint32_t words;
   {
@@ -301,13 +312,12 @@ void EventQueueCore::rescan() {
       while (bits != 0) {
         auto bit = static_cast<std::uint32_t>(__builtin_ctzll(bits));
         bits &= bits - 1;
-        std::uint32_t how = shm::kAwake;
-        (void)nic::post_event_bit(q, word * 64 + bit, &how);
+        std::uint32_t sleeping = 0;
+        (void)nic::post_event_bit(q, word * 64 + bit, &sleeping);
       }
     }
-    futex_wake(q.sleeping);
+    wake_whatever(q);
   }
-  ring();
 }
 
 }  // namespace clan::engine

@@ -81,6 +81,7 @@ class EventQueueCore {
   bool each_lane(const Look& look);
   void hand_on();
   void wake(shm::EventQueueMemory& queue, std::uint32_t how);
+  void wake_whatever(shm::EventQueueMemory& queue);
   // PAIR queue.lanes: sees the lanes that add_lane() has filled in
   std::size_t lanes() const { return words::look(lane_count_); }
   Slot* slot(std::uint32_t event);

@@ -3,7 +3,7 @@
 //
 //   leaves with events in hand              is about to sleep
 //     pending = what is left                  sleeping = how, in each lane
-//     sleeping, in any lane? take it, wake    root and pending both 0? sleep
+//     sleeping, in any lane? wake             root and pending both 0? sleep
 //
 // The events in hand do not show in the lanes any more. All accesses are sequentially consistent:
 // either the consumer that leaves sees `sleeping`, or the one that is about to sleep sees
@@ -28,9 +28,11 @@ namespace clan::engine {
 
 /// A consumer announces sleep. False when there is something to take after all, in a lane or in
 /// another consumer's hand. `each_lane(do)`: calls do(queue memory) until that returns false.
+/// `*word`: what the last lane's futex is to compare.
 template <typename EachLane, typename Word64>
-bool prepare_consumer(const EachLane& each_lane, Word64& pending, std::uint32_t how) {
-  if (!each_lane([how](auto& queue) { return nic::prepare_sleep(queue, how); })) return false;
+bool prepare_consumer(const EachLane& each_lane, Word64& pending, std::uint32_t how,
+                      std::uint32_t* word) {
+  if (!each_lane([=](auto& queue) { return nic::prepare_sleep(queue, how, word); })) return false;
   // PAIR queue.pending: `sleeping` is stored; sees what a consumer has left
   return pending.load(std::memory_order_seq_cst) == 0;
 }
@@ -38,8 +40,9 @@ bool prepare_consumer(const EachLane& each_lane, Word64& pending, std::uint32_t 
 /// The same, to sleep on the futex. False, too, when there is a descriptor (`fd`, not negative):
 /// then `ring()` wakes those that sleep on it, of which `sleeping` may say nothing any more.
 template <typename EachLane, typename Word64, typename Fd, typename Ring>
-bool prepare_on_futex(const EachLane& each_lane, Word64& pending, const Fd& fd, const Ring& ring) {
-  const bool quiet = prepare_consumer(each_lane, pending, shm::kSleepsOnFutex);
+bool prepare_on_futex(const EachLane& each_lane, Word64& pending, const Fd& fd, const Ring& ring,
+                      std::uint32_t* word) {
+  const bool quiet = prepare_consumer(each_lane, pending, shm::kSleepsOnFutex, word);
   // PAIR queue.fd: `sleeping` is stored; sees that there is a descriptor, or is woken
   if (fd.load(std::memory_order_seq_cst) < 0) return quiet;
   ring();
@@ -51,7 +54,8 @@ template <typename EachLane>
 void withdraw_consumer(const EachLane& each_lane) {
   each_lane([](auto& queue) {
     // relaxed: a producer that still sees `sleeping` rings for nothing
-    queue.sleeping.store(shm::kAwake, std::memory_order_relaxed);
+    const std::uint32_t word = queue.sleeping.load(std::memory_order_relaxed);
+    queue.sleeping.store(shm::awake_after(word), std::memory_order_relaxed);
     return true;
   });
 }
@@ -60,9 +64,10 @@ void withdraw_consumer(const EachLane& each_lane) {
 template <typename EachLane, typename Wake>
 void wake_consumers(const EachLane& each_lane, const Wake& wake) {
   each_lane([&wake](auto& queue) {
-    // PAIR event.sleeping: stored before the consumer's last look; one of the producers takes it
-    if (queue.sleeping.load(std::memory_order_seq_cst) != shm::kAwake)
-      wake(queue, queue.sleeping.exchange(shm::kAwake, std::memory_order_seq_cst));
+    std::uint32_t word = 0;
+    if (!nic::begin_wake(queue, &word)) return true;
+    wake(queue, shm::sleep_of(word));
+    nic::end_wake(queue, word);
     return true;
   });
 }

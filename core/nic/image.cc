@@ -81,13 +81,16 @@ void fire_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t
 void post_event(const NicImage& nic, std::uint32_t queue, std::uint32_t event) {
   if (queue >= shm::kMaxEventQueues || event >= shm::kEventsPerQueue) return;
   shm::EventQueueMemory& q = nic.signals->queues[queue];
-  std::uint32_t how = shm::kAwake;
-  if (!post_event_bit(q, event, &how)) return;
-  if (how == shm::kSleepsOnFutex) {
+  std::uint32_t word = 0;
+  if (!post_event_bit(q, event, &word)) return;
+  if (shm::sleep_of(word) == shm::kSleepsOnFutex) {
     futex_wake(q.sleeping);
   } else if (nic.ringer != nullptr) {
     nic.ringer->ring(queue);
+  } else {
+    return;
   }
+  end_wake(q, word);
 }
 
 }  // namespace clan::nic

@@ -16,11 +16,14 @@
 //    them. So does a receiver that waits for nothing else, instead of the heavy one.
 //
 // 2. Event queue                                              consumer about to sleep
-//    producer: leaf |= bit; mid |= bit; root |= bit             sleeping = kSleepsOn...
-//              if sleeping.exchange(awake) != awake: ring       if root != 0: do not sleep
-//    All accesses are sequentially consistent: each side does a read-modify-write or store before
-//    its load. The consumer clears from the root downwards, the producer sets from the leaf
-//    upwards, so that a set leaf is always found.
+//    producer: leaf |= bit; mid |= bit; root |= bit             sleeping = next sleep, kSleepsOn...
+//              if sleeping: sleeping |= being woken; ring;      if root != 0: do not sleep
+//                           sleeping = awake, of the same sleep
+//    All accesses are sequentially consistent: each side does a read-modify-write before its load.
+//    The consumer clears from the root downwards, the producer sets from the leaf upwards, so that
+//    a set leaf is always found. A producer may be stopped anywhere, for as long as its user likes:
+//    until the ring is behind it each of the others rings by itself. One that is late finds another
+//    sleep in the word, and leaves it as it is.
 #pragma once
 
 #include <atomic>
@@ -92,29 +95,45 @@ bool claim_single_shot(Word32& signal_armed) {
   return signal_armed.exchange(0, std::memory_order_acq_rel) != 0;
 }
 
-/// Producer: puts an event in. True when the consumer sleeps and this caller must ring it; `*how`
-/// says where it sleeps. A producer never relies on another one to have finished the way to the
-/// root. One that dies after it has answered for the wake-up (the exchange) is made good by
-/// EventQueueCore::rescan().
+/// There is news. True when the consumer sleeps (shm::sleep_of(*word)): ring it, then end_wake().
 template <typename Queue>
-bool post_event_bit(Queue& q, std::uint32_t event, std::uint32_t* how) {
-  const std::uint32_t word = event / 64;
+bool begin_wake(Queue& q, std::uint32_t* word) {
+  // PAIR event.sleeping: stored before the consumer's last look at root
+  std::uint32_t is = q.sleeping.load(std::memory_order_seq_cst);
+  if (shm::sleep_of(is) == shm::kAwake) return false;
+  *word = is | shm::kBeingWoken;
+  // PAIR event.sleeping: one that compares it does not fall asleep any more. If it has changed the
+  // consumer will look, or others wake it as well.
+  if (is != *word) (void)q.sleeping.compare_exchange_strong(is, *word, std::memory_order_seq_cst);
+  return true;
+}
+
+/// The consumer has been rung.
+template <typename Queue>
+void end_wake(Queue& q, std::uint32_t word) {
+  // PAIR event.sleeping: the ring comes before "awake"; a later sleep is another word
+  (void)q.sleeping.compare_exchange_strong(word, shm::awake_after(word), std::memory_order_seq_cst);
+}
+
+/// Producer: puts an event in. True: as of begin_wake(). It never relies on another one to have
+/// finished the way to the root, nor to ring. EventQueueCore::rescan() makes good what one that
+/// dies has left half-done.
+template <typename Queue>
+bool post_event_bit(Queue& q, std::uint32_t event, std::uint32_t* word) {
+  const std::uint32_t leaf = event / 64;
   // PAIR event.leaf: the event's data precede it; take_events sees them
-  q.leaf[word].fetch_or(std::uint64_t{1} << (event % 64), std::memory_order_seq_cst);
-  const std::uint64_t mid_bit = std::uint64_t{1} << (word % 64);
-  if ((q.mid[word / 64].load(std::memory_order_seq_cst) & mid_bit) == 0) {
+  q.leaf[leaf].fetch_or(std::uint64_t{1} << (event % 64), std::memory_order_seq_cst);
+  const std::uint64_t mid_bit = std::uint64_t{1} << (leaf % 64);
+  if ((q.mid[leaf / 64].load(std::memory_order_seq_cst) & mid_bit) == 0) {
     // PAIR event.mid: publishes the leaf to take_events
-    q.mid[word / 64].fetch_or(mid_bit, std::memory_order_seq_cst);
+    q.mid[leaf / 64].fetch_or(mid_bit, std::memory_order_seq_cst);
   }
-  const std::uint64_t root_bit = std::uint64_t{1} << (word / 64);
+  const std::uint64_t root_bit = std::uint64_t{1} << (leaf / 64);
   if ((q.root.load(std::memory_order_seq_cst) & root_bit) == 0) {
     // PAIR event.root: publishes the mid word; the consumer stores `sleeping`, then loads root
     q.root.fetch_or(root_bit, std::memory_order_seq_cst);
   }
-  // PAIR event.sleeping: stored before the consumer's last look at root
-  if (q.sleeping.load(std::memory_order_seq_cst) == shm::kAwake) return false;
-  *how = q.sleeping.exchange(shm::kAwake, std::memory_order_seq_cst);
-  return *how != shm::kAwake;
+  return begin_wake(q, word);
 }
 
 /// Consumer: takes one word of up to 64 events; `*base` is the number of its bit 0. 0 = none.
@@ -164,13 +183,16 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
   }
 }
 
-/// Consumer: announces sleep. False when there is something to take after all. `sleeping` then
-/// stays as it is: another consumer may sleep already, and one needless wake-up is cheaper than a
-/// lost one.
+/// Consumer: announces sleep; `*word` is for the futex to compare. False when there is something to
+/// take after all. `sleeping` then stays as it is: another consumer may sleep already, and one
+/// needless wake-up is cheaper than a lost one.
 template <typename Queue>
-bool prepare_sleep(Queue& q, std::uint32_t how) {
-  // PAIR event.sleeping: a producer that sets root after our load sees it
-  q.sleeping.store(how, std::memory_order_seq_cst);
+bool prepare_sleep(Queue& q, std::uint32_t how, std::uint32_t* word) {
+  std::uint32_t was = q.sleeping.load(std::memory_order_relaxed);  // relaxed: compared below
+  do {
+    *word = shm::asleep_after(was, how);
+    // PAIR event.sleeping: a producer that sets root after our load sees it
+  } while (!q.sleeping.compare_exchange_strong(was, *word, std::memory_order_seq_cst));
   // PAIR event.root: sees what was posted before `sleeping` was
   return q.root.load(std::memory_order_seq_cst) == 0;
 }

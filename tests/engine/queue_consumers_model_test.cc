@@ -72,8 +72,11 @@ struct ConsumersModel {
 
   void produce(const std::vector<std::uint32_t>& posts, std::uint64_t posted) const {
     if (posted == posts.size()) return;
-    std::uint32_t how = shm::kAwake;
-    if (nic::post_event_bit(queue, posts[posted], &how)) wake(how);
+    std::uint32_t word = shm::kAwake;
+    if (nic::post_event_bit(queue, posts[posted], &word)) {
+      wake(shm::sleep_of(word));
+      nic::end_wake(queue, word);
+    }
     model_restart(posted + 1);
   }
 
@@ -119,15 +122,17 @@ struct ConsumersModel {
       model_restart(on_futex ? kOnFutex : kOnFd);
     }
     if (step == kOnFutex) {
-      const bool sleeps =
-          options.each_its_own_way
-              ? prepare_consumer(lane, pending, shm::kSleepsOnFutex)
-              : prepare_on_futex(lane, pending, fd, [this] { wake(shm::kSleepsOnFd); });
-      if (sleeps) model_futex_wait(queue.sleeping, shm::kSleepsOnFutex);
+      std::uint32_t word = 0;
+      const bool sleeps = options.each_its_own_way
+                              ? prepare_consumer(lane, pending, shm::kSleepsOnFutex, &word)
+                              : prepare_on_futex(
+                                    lane, pending, fd, [this] { wake(shm::kSleepsOnFd); }, &word);
+      if (sleeps) model_futex_wait(queue.sleeping, word);
       model_restart(kLook);
     }
     event_fd.store(0, kSeqCst);  // drain_eventfd()
-    if (prepare_consumer(lane, pending, shm::kSleepsOnFd))
+    std::uint32_t word = 0;
+    if (prepare_consumer(lane, pending, shm::kSleepsOnFd, &word))
       model_futex_wait<std::uint32_t>(event_fd, 0);
     model_restart(options.withdraws ? kWithdraw : kLook);
   }
@@ -155,11 +160,13 @@ Report consumers(Options options) {
   std::printf("             %s\n", r.summary().c_str());
   return r;
 }
+#if CLAN_LONG_SEARCHES
 TEST(QueueConsumers, LoseNoEventOnTheFutex) { expect_safe(consumers({})); }
+TEST(QueueConsumers, LoseNoEventOnTheDescriptor) { expect_safe(consumers({.fd = 7})); }
+#endif
 TEST(QueueConsumers, LoseNoEventOnTheFutexOfOneProducer) {
   expect_safe(consumers({.posts = {{5, 6}}}));
 }
-TEST(QueueConsumers, LoseNoEventOnTheDescriptor) { expect_safe(consumers({.fd = 7})); }
 TEST(QueueConsumers, LoseNoEventOnTheDescriptorOfOneProducer) {
   expect_safe(consumers({.posts = {{5, 6}}, .fd = 7}));
 }
@@ -175,8 +182,9 @@ TEST(QueueConsumers, LoseNoEventWhereTheOnlyOneWithdraws) {
 TEST(QueueConsumersBroken, WouldLoseOneIfOneOfTwoWithdrew) {
   EXPECT_TRUE(consumers({.posts = {{5, 6}}, .fd = 7, .withdraws = true}).failed);
 }
-TEST(QueueConsumersBroken, WouldLoseOneIfNobodyWasToldOfWhatIsLeft) {
-  EXPECT_TRUE(consumers({.hands_on = false}).failed);
+TEST(QueueConsumersBroken, WouldLoseOneOnTheDescriptorIfNobodyWasToldOfWhatIsLeft) {
+  EXPECT_TRUE(consumers({.posts = {{5, 6}}, .fd = 7, .hands_on = false}).failed);
+  EXPECT_TRUE(consumers({.fd = 7, .hands_on = false}).failed);
 }
 TEST(QueueConsumersBroken, WouldLoseOneIfEachSleptItsOwnWay) {
   EXPECT_TRUE(consumers({.posts = {{5, 6}}, .opens = true, .each_its_own_way = true}).failed);

@@ -25,7 +25,8 @@ TEST(QueueConsumerOrder, WhatIsLeftInHandIsSeenByOneThatIsAboutToSleep) {
         hand_on_events(kNoLane, pending, [](auto&, std::uint32_t) {});
       },
       [&] {
-        EXPECT_FALSE(prepare_consumer(kNoLane, pending, shm::kSleepsOnFutex));
+        std::uint32_t word = 0;
+        EXPECT_FALSE(prepare_consumer(kNoLane, pending, shm::kSleepsOnFutex, &word));
         EXPECT_EQ(base, 64u);
       });
 }
@@ -40,7 +41,9 @@ TEST(QueueConsumerOrder, WhatWasDoneBeforeThereIsADescriptorIsSeenByOneThatIsAbo
         publish_queue_fd(kNoLane, fd, 7, [](auto&, std::uint32_t) {});
       },
       [&] {
-        EXPECT_FALSE(prepare_on_futex(kNoLane, pending, fd, [] {}));
+        std::uint32_t word = 0;
+        EXPECT_FALSE(prepare_on_futex(
+            kNoLane, pending, fd, [] {}, &word));
         EXPECT_EQ(made, 1);
       });
 }
@@ -54,7 +57,8 @@ TEST(QueueConsumerOrder, OneThatWakesASleeperSeesWhatItDidBefore) {
   test::hand_over(
       [&] {
         data = 7;
-        EXPECT_TRUE(prepare_consumer(lane, pending, shm::kSleepsOnFd));
+        std::uint32_t word = 0;
+        EXPECT_TRUE(prepare_consumer(lane, pending, shm::kSleepsOnFd, &word));
       },
       [&] {
         wake_consumers(lane, [&](auto&, std::uint32_t how) { woken = how; });

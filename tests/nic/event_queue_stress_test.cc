@@ -72,10 +72,11 @@ void race_events(int producers, bool pauses) {
     std::uint64_t bits = take_events(q, &cursor, &base);
     if (bits == 0) {
       if (race.running == 0 && q.root.load() == 0) break;
-      if (!prepare_sleep(q, shm::kSleepsOnFutex)) continue;
+      std::uint32_t word = 0;
+      if (!prepare_sleep(q, shm::kSleepsOnFutex, &word)) continue;
       if (race.running == 0 && q.root.load() == 0) break;
       ++sleeps;
-      if (futex_wait(q.sleeping, shm::kSleepsOnFutex, monotonic_ns() + kLostAfterNs) == ETIMEDOUT) {
+      if (futex_wait(q.sleeping, word, monotonic_ns() + kLostAfterNs) == ETIMEDOUT) {
         lost = true;
         break;
       }

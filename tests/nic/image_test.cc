@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 namespace clan::nic {
@@ -62,12 +64,16 @@ struct Image : testing::Test, Ringer {
   void write(std::uint64_t offset, std::uint64_t length) {
     fire_tripwires(nic, kAperture, offset, length, AccessKind::kWrite);
   }
-  void ring(std::uint32_t queue) override { rung.push_back(queue); }
+  void ring(std::uint32_t queue) override {
+    if (while_ringing) std::exchange(while_ringing, nullptr)();
+    rung.push_back(queue);
+  }
 
   ImageMemory<shm::NicTables> tables;
   ImageMemory<shm::NicSignals> signals;
   NicImage nic;
   std::vector<std::uint32_t> rung;
+  std::function<void()> while_ringing;
 };
 
 TEST_F(Image, FiresWhatAnAccessOverlapsAndNoNeighbour) {
@@ -191,6 +197,33 @@ TEST_F(Image, RingsAConsumerThatSleepsOnADescriptorOnce) {
   EXPECT_EQ(rung.size(), 1u);
   EXPECT_EQ(signals->queues[7].sleeping.load(), shm::kAwake);
   EXPECT_EQ(signals->queues[7].leaf[0].load(), 0b11110u);
+}
+
+// As one that is stopped: the others do not wait for it.
+TEST_F(Image, RingsByItselfWhileAnotherOneIsAboutToRing) {
+  std::size_t others = 0;
+  while_ringing = [&] {
+    post_event(nic, 7, 2);
+    others = rung.size();
+  };
+  signals->queues[7].sleeping = shm::kSleepsOnFd;
+  post_event(nic, 7, 1);
+  EXPECT_EQ(others, 1u);
+  post_event(nic, 7, 3);
+  EXPECT_EQ(rung.size(), 2u) << "it is awake, and looks";
+}
+
+TEST_F(Image, LeavesALaterSleepAsItIs) {
+  while_ringing = [&] {  // it is late: the consumer has looked, and sleeps again
+    std::uint32_t word = 0, cursor = 0, base = 0;
+    while (take_events(signals->queues[7], &cursor, &base) != 0) {
+    }
+    EXPECT_TRUE(prepare_sleep(signals->queues[7], shm::kSleepsOnFd, &word));
+  };
+  signals->queues[7].sleeping = shm::kSleepsOnFd;
+  post_event(nic, 7, 1);
+  post_event(nic, 7, 2);
+  EXPECT_EQ(rung.size(), 2u);
 }
 
 // A process that has mapped the tables has nobody to ring.

@@ -662,11 +662,11 @@ TEST_F(NicEvents, RingASleeperOnADescriptorOnce) {
   shm::EventQueueMemory& q = nic_->image().signals->queues[9];
   post_event(nic_->image(), 9, 1);
   EXPECT_TRUE(ringer.rung.empty());
-  EXPECT_FALSE(prepare_sleep(q, shm::kSleepsOnFd));
-  std::uint32_t cursor = 0, base = 0;
+  std::uint32_t word = 0, cursor = 0, base = 0;
+  EXPECT_FALSE(prepare_sleep(q, shm::kSleepsOnFd, &word));
   EXPECT_NE(take_events(q, &cursor, &base), 0u);
   EXPECT_EQ(take_events(q, &cursor, &base), 0u);
-  EXPECT_TRUE(prepare_sleep(q, shm::kSleepsOnFd));
+  EXPECT_TRUE(prepare_sleep(q, shm::kSleepsOnFd, &word));
   post_event(nic_->image(), 9, 1);
   post_event(nic_->image(), 9, 2);
   EXPECT_EQ(ringer.rung, std::vector<std::uint32_t>{9});

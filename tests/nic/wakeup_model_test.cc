@@ -402,7 +402,8 @@ struct ModelQueue {
 
 using Post = bool (*)(const ModelQueue&, std::uint32_t, std::uint32_t*);
 using Take = std::uint64_t (*)(const ModelQueue&, std::uint32_t*, std::uint32_t*);
-using Prepare = bool (*)(const ModelQueue&, std::uint32_t);
+using Prepare = bool (*)(const ModelQueue&, std::uint32_t, std::uint32_t*);
+using End = void (*)(const ModelQueue&, std::uint32_t);
 
 constexpr auto kSeqCst = std::memory_order_seq_cst;
 
@@ -413,7 +414,7 @@ bool post_without_looking_at_sleeping(const ModelQueue& q, std::uint32_t event, 
   q.root.fetch_or(std::uint64_t{1} << event / 4096, kSeqCst);
   return false;
 }
-bool post_that_relies_on_others(const ModelQueue& q, std::uint32_t event, std::uint32_t* how) {
+bool post_that_relies_on_others(const ModelQueue& q, std::uint32_t event, std::uint32_t* word) {
   // Stops climbing where a bit is set already: whoever set it will go on.
   q.leaf[event / 64].fetch_or(std::uint64_t{1} << event % 64, kSeqCst);
   const std::uint64_t mid_bit = std::uint64_t{1} << event / 64 % 64;
@@ -421,32 +422,47 @@ bool post_that_relies_on_others(const ModelQueue& q, std::uint32_t event, std::u
     q.mid[event / 4096].fetch_or(mid_bit, kSeqCst);
     q.root.fetch_or(std::uint64_t{1} << event / 4096, kSeqCst);
   }
-  if (q.sleeping.load(kSeqCst) == shm::kAwake) return false;
-  *how = q.sleeping.exchange(shm::kAwake, kSeqCst);
-  return *how != shm::kAwake;
+  return begin_wake(q, word);
 }
-bool post_from_the_root_downwards(const ModelQueue& q, std::uint32_t event, std::uint32_t* how) {
+bool post_from_the_root_downwards(const ModelQueue& q, std::uint32_t event, std::uint32_t* word) {
   q.root.fetch_or(std::uint64_t{1} << event / 4096, kSeqCst);
   q.mid[event / 4096].fetch_or(std::uint64_t{1} << event / 64 % 64, kSeqCst);
   q.leaf[event / 64].fetch_or(std::uint64_t{1} << event % 64, kSeqCst);
-  if (q.sleeping.load(kSeqCst) == shm::kAwake) return false;
-  *how = q.sleeping.exchange(shm::kAwake, kSeqCst);
-  return *how != shm::kAwake;
+  return begin_wake(q, word);
 }
 bool post_that_looks_at_sleeping_first(const ModelQueue& q, std::uint32_t event,
-                                       std::uint32_t* how) {
-  const bool sleeps = q.sleeping.load(kSeqCst) != shm::kAwake;
-  post_without_looking_at_sleeping(q, event, how);
-  if (!sleeps) return false;
-  *how = q.sleeping.exchange(shm::kAwake, kSeqCst);
-  return *how != shm::kAwake;
+                                       std::uint32_t* word) {
+  const bool sleeps = begin_wake(q, word);
+  post_without_looking_at_sleeping(q, event, word);
+  return sleeps;
 }
-bool prepare_without_looking(const ModelQueue& q, std::uint32_t how) {
-  q.sleeping.store(how, kSeqCst);
+bool post_that_answers_for_all(const ModelQueue& q, std::uint32_t event, std::uint32_t* word) {
+  post_without_looking_at_sleeping(q, event, word);
+  if (shm::sleep_of(q.sleeping.load(kSeqCst)) == shm::kAwake) return false;
+  *word = q.sleeping.exchange(shm::kAwake, kSeqCst);
+  return shm::sleep_of(*word) != shm::kAwake;
+}
+bool post_without_a_mark(const ModelQueue& q, std::uint32_t event, std::uint32_t* word) {
+  post_without_looking_at_sleeping(q, event, word);
+  *word = q.sleeping.load(kSeqCst);
+  return shm::sleep_of(*word) != shm::kAwake;
+}
+void end_nothing(const ModelQueue&, std::uint32_t) {}
+void end_any_sleep(const ModelQueue& q, std::uint32_t word) {
+  q.sleeping.store(shm::awake_after(word), kSeqCst);
+}
+bool prepare_without_looking(const ModelQueue& q, std::uint32_t how, std::uint32_t* word) {
+  (void)prepare_sleep(q, how, word);
   return true;
 }
-bool prepare_with_a_plain_store(const ModelQueue& q, std::uint32_t how) {
-  q.sleeping.store(how, std::memory_order_release);
+bool prepare_with_a_plain_store(const ModelQueue& q, std::uint32_t how, std::uint32_t* word) {
+  *word = shm::asleep_after(q.sleeping.load(std::memory_order_relaxed), how);
+  q.sleeping.store(*word, std::memory_order_release);
+  return q.root.load(kSeqCst) == 0;
+}
+bool prepare_without_counting(const ModelQueue& q, std::uint32_t how, std::uint32_t* word) {
+  *word = how;
+  q.sleeping.store(how, kSeqCst);
   return q.root.load(kSeqCst) == 0;
 }
 std::uint64_t take_from_the_leaf_upwards(const ModelQueue& q, std::uint32_t*, std::uint32_t* base) {
@@ -493,12 +509,14 @@ struct QueueOptions {
   Post post = &post_event_bit<const ModelQueue>;
   Take take = &take_events<const ModelQueue>;
   Prepare prepare = &prepare_sleep<const ModelQueue>;
-  bool data = true;  // a word of data goes before every event
-  bool first_may_die = false;
+  End end = &end_wake<const ModelQueue>;
+  bool data = true;            // a word of data goes before every event
+  bool first_may_die = false;  // where nobody rescans: may be stopped
   Rescan rescan = Rescan::kNone;
 };
 
 struct QueueModel {
+  static constexpr std::uint64_t kWord = std::uint64_t{1} << 32;  // in keys
   Model m;
   QueueOptions options;
   ModelQueue q{ModelRoot(m.word<std::uint64_t>("root").address()),
@@ -512,24 +530,69 @@ struct QueueModel {
   std::map<std::uint32_t, unsigned> number;  // of an event, in order of first use
   std::map<std::uint32_t, ModelAtomic<std::uint32_t>> data;
 
-  void post(std::uint32_t event) const {  // nic::post_event
-    std::uint32_t how = shm::kAwake;
-    if (options.post(q, event, &how)) model_futex_wake(q.sleeping);
+  // nic::post_event, event after event. The key has how many, and the word of one that has to be
+  // rung for: the rest depends on nothing else.
+  void produce(std::size_t i, std::uint64_t key) const {
+    const std::uint64_t posted = key % kWord;
+    if (auto word = static_cast<std::uint32_t>(key / kWord); word != 0) {
+      model_futex_wake(q.sleeping);
+      options.end(q, word);
+      model_restart(posted + 1);
+    }
+    if (posted == options.posts[i].size()) return;
+    const std::uint32_t event = options.posts[i][posted];
+    if (options.data) data.at(event).store(1, std::memory_order_relaxed);
+    begun.add(std::uint64_t{1} << 8 * number.at(event));
+    std::uint32_t word = 0;
+    model_restart(options.post(q, event, &word) ? posted + word * kWord : posted + 1);
   }
 
-  // EventQueueCore::rescan, one word after the other; the key counts them.
+  // EventQueueCore::rescan. The key has which leaf, and the bits of it that are not posted yet.
   void rescan(std::uint64_t key) const {
     if (key == 0) model_await(dead);
-    if (key == q.leaf.all().size()) {
-      if (options.rescan == Rescan::kAlwaysRings) model_futex_wake(q.sleeping);
+    std::uint64_t leaf = key % kWord, bits = key / kWord;
+    if (leaf == q.leaf.all().size()) {
+      std::uint32_t word = 0;
+      const bool sleeps = begin_wake(q, &word);
+      if (sleeps || options.rescan == Rescan::kAlwaysRings) model_futex_wake(q.sleeping);
+      if (sleeps) options.end(q, word);
       return;
     }
-    const auto& [word, leaf] = *std::next(q.leaf.all().begin(), static_cast<std::ptrdiff_t>(key));
-    std::uint64_t bits = leaf.load(std::memory_order_relaxed);
-    for (; bits != 0; bits &= bits - 1) {
-      post(word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)));
+    const auto& [number_of_leaf, atomic] =
+        *std::next(q.leaf.all().begin(), static_cast<std::ptrdiff_t>(leaf));
+    if (bits == 0) {
+      bits = atomic.load(std::memory_order_relaxed);
+      model_restart(bits == 0 ? leaf + 1 : leaf + bits * kWord);
     }
-    model_restart(key + 1);
+    std::uint32_t word = 0;
+    (void)options.post(q, number_of_leaf * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)),
+                       &word);
+    bits &= bits - 1;
+    model_restart(bits == 0 ? leaf + 1 : leaf + bits * kWord);
+  }
+
+  void consume(std::uint64_t key) const {
+    auto cursor = static_cast<std::uint32_t>(key % kWord);
+    std::uint32_t base = 0, word = 0;
+    if (key >= kWord) {  // it has found nothing
+      if (options.prepare(q, shm::kSleepsOnFutex, &word))
+        model_futex_wait<std::uint32_t>(q.sleeping, word);
+      model_restart(cursor);
+    }
+    ModelQueue view = q;
+    view.root.rounds_with(&cursor);
+    std::uint64_t bits = options.take(view, &cursor, &base);
+    if (bits == 0) model_restart(cursor + kWord);
+    for (; bits != 0; bits &= bits - 1) {
+      const std::uint32_t event = base + static_cast<std::uint32_t>(std::countr_zero(bits));
+      if (number.count(event) == 0) {
+        early.add(1);  // nobody ever posts it
+        continue;
+      }
+      delivered.add(std::uint64_t{1} << 8 * number.at(event));
+      if (options.data && data.at(event).load(std::memory_order_acquire) == 0) early.add(1);
+    }
+    model_restart(cursor);
   }
 
   Report run(QueueOptions o) {
@@ -545,42 +608,14 @@ struct QueueModel {
       }
     }
     for (std::size_t i = 0; i < options.posts.size(); ++i) {
-      std::size_t id = m.thread("producer" + std::to_string(i), [this, i](std::uint64_t posted) {
-        if (posted == options.posts[i].size()) return;
-        const std::uint32_t event = options.posts[i][posted];
-        if (options.data) data.at(event).store(1, std::memory_order_relaxed);
-        begun.add(std::uint64_t{1} << 8 * number.at(event));
-        post(event);
-        model_restart(posted + 1);
-      });
+      std::size_t id = m.thread("producer" + std::to_string(i),
+                                [this, i](std::uint64_t key) { produce(i, key); });
       if (i == 0 && options.first_may_die) m.may_stop(id, dead);
     }
     if (options.rescan != Rescan::kNone) {
       m.thread("driver", [this](std::uint64_t key) { rescan(key); });
     }
-    std::size_t consumer = m.thread("consumer", [this](std::uint64_t key) {
-      auto cursor = static_cast<std::uint32_t>(key);
-      std::uint32_t base = 0;
-      ModelQueue view = q;
-      view.root.rounds_with(&cursor);
-      std::uint64_t bits = options.take(view, &cursor, &base);
-      if (bits == 0) {
-        if (options.prepare(q, shm::kSleepsOnFutex)) {
-          model_futex_wait<std::uint32_t>(q.sleeping, shm::kSleepsOnFutex);
-        }
-        model_restart(cursor);
-      }
-      for (; bits != 0; bits &= bits - 1) {
-        const std::uint32_t event = base + static_cast<std::uint32_t>(std::countr_zero(bits));
-        if (number.count(event) == 0) {
-          early.add(1);  // nobody ever posts it
-          continue;
-        }
-        delivered.add(std::uint64_t{1} << 8 * number.at(event));
-        if (options.data && data.at(event).load(std::memory_order_acquire) == 0) early.add(1);
-      }
-      model_restart(cursor);
-    });
+    std::size_t consumer = m.thread("consumer", [this](std::uint64_t key) { consume(key); });
     const bool reposts = options.rescan != Rescan::kNone;
     m.always([this, reposts](const Model::End& end) {
       if (end.value(early) != 0) return std::string("an event without its data");
@@ -596,13 +631,15 @@ struct QueueModel {
     });
     m.at_end([this, consumer](const Model::End& end) {
       if (!end.asleep(consumer)) return std::string("the consumer does not sleep at the end");
+      const bool half_done = end.value(dead) != 0 && options.rescan == Rescan::kNone;
       for (const auto& [word, atomic] : q.leaf.all()) {
-        if (end.value(atomic) != 0)
+        if (end.value(atomic) != 0 && !half_done)
           return std::string("the consumer sleeps, an event is in the queue");
       }
-      if (end.value(dead) == 0) {
-        for (unsigned n = 0; n < number.size(); ++n) {
-          if ((end.value(delivered) >> 8 * n & 0xff) == 0) return std::string("an event was lost");
+      for (std::size_t i = end.value(dead) != 0 ? 1 : 0; i < options.posts.size(); ++i) {
+        for (const std::uint32_t event : options.posts[i]) {
+          if ((end.value(delivered) >> 8 * number.at(event) & 0xff) == 0)
+            return std::string("an event was lost");
         }
       }
       return std::string();
@@ -666,6 +703,36 @@ TEST(EventQueueWakeup, WouldBeLostIfTheConsumerDidNotLookAtMidAgain) {
   expect_caught(queue({.posts = {{5}, {64}}, .take = &take_without_a_second_look_at_mid}));
 }
 
+// Every place at which a producer may be stopped, as by a signal: nobody is told of that.
+Report stop_beside(std::vector<std::uint32_t> others, Post post = &post_event_bit<const ModelQueue>,
+                   End end = &end_wake<const ModelQueue>) {
+  return queue({.posts = {{5}, std::move(others)},
+                .post = post,
+                .end = end,
+                .data = false,
+                .first_may_die = true});
+}
+TEST(EventQueueStop, HidesNoEventOfItsEvent) { expect_safe(stop_beside({5})); }
+TEST(EventQueueStop, HidesNoEventInItsLeafWord) { expect_safe(stop_beside({6})); }
+TEST(EventQueueStop, HidesNoEventInItsMidWord) { expect_safe(stop_beside({64})); }
+TEST(EventQueueStop, HidesNoEventInAnotherMidWord) { expect_safe(stop_beside({4096})); }
+TEST(EventQueueStop, HidesNoneOfTwoEvents) { expect_safe(stop_beside({6, 5})); }
+TEST(EventQueueStop, WouldHideEventsIfProducersAnsweredForAllBeforeTheyRing) {
+  expect_caught(stop_beside({6}, &post_that_answers_for_all, &end_nothing));
+}
+TEST(EventQueueWakeup, WouldBeLostIfWhatIsBeingWokenCouldStillFallAsleep) {
+  expect_caught(queue({.posts = {{5}}, .post = &post_without_a_mark}));
+}
+TEST(EventQueueWakeup, WouldBeLostIfAProducerEndedALaterSleep) {
+  expect_caught(queue({.posts = {{5}, {6}}, .end = &end_any_sleep}));
+}
+TEST(EventQueueStop, WouldHideEventsIfOneSleepWereLikeTheNext) {
+  expect_caught(queue({.posts = {{5}, {6}, {7}},
+                       .prepare = &prepare_without_counting,
+                       .data = false,
+                       .first_may_die = true}));
+}
+
 // Every place at which a producer may die, and the driver's rescan at every time after that.
 Report death_beside(std::uint32_t other) {
   return queue({.posts = {{5}, {other}},
@@ -686,12 +753,11 @@ TEST(EventQueueCrash, WouldHideEventsIfProducersReliedOnEachOther) {
                        .first_may_die = true,
                        .rescan = Rescan::kAlwaysRings}));
 }
-TEST(EventQueueCrash, WouldLeaveTheConsumerAsleepIfTheRescanDidNotAlwaysRing) {
-  // The dead producer may have set `sleeping` to awake and not come to the wake-up.
-  expect_caught(queue({.posts = {{5}, {6}},
-                       .data = false,
-                       .first_may_die = true,
-                       .rescan = Rescan::kRingsIfAsked}));
+TEST(EventQueueCrash, NeedsNoRingThatSleepingDoesNotAskFor) {
+  expect_safe(queue({.posts = {{5}, {5}},
+                     .data = false,
+                     .first_may_die = true,
+                     .rescan = Rescan::kRingsIfAsked}));
 }
 
 }  // namespace

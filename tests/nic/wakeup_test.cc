@@ -55,8 +55,8 @@ void race_events(const std::vector<std::vector<std::uint32_t>>& of_producers) {
           while (!event->taken.load(std::memory_order_acquire)) std::this_thread::yield();
           event->taken.store(false, std::memory_order_relaxed);  // relaxed: nobody else's now
           event->data = round;
-          std::uint32_t how;
-          (void)post_event_bit(*queue, event->number, &how);
+          std::uint32_t word = 0;
+          if (post_event_bit(*queue, event->number, &word)) end_wake(*queue, word);
         }
       }
     });
@@ -66,7 +66,8 @@ void race_events(const std::vector<std::vector<std::uint32_t>>& of_producers) {
   for (std::size_t found = 0; found < expected;) {
     std::uint64_t bits = take_events(*queue, &cursor, &base);
     if (bits == 0) {
-      (void)prepare_sleep(*queue, shm::kSleepsOnFutex);
+      std::uint32_t word = 0;
+      (void)prepare_sleep(*queue, shm::kSleepsOnFutex, &word);
       std::this_thread::yield();
     }
     for (; bits != 0; bits &= bits - 1) {
@@ -187,8 +188,8 @@ struct SmallQueue {
 
 template <typename Mid>
 void hand_an_event_over(SmallQueue<Mid>& queue) {
-  std::uint32_t how = shm::kAwake, cursor = 0, base = 0;
-  test::hand_over([&] { EXPECT_FALSE(post_event_bit(queue, 3, &how)); },
+  std::uint32_t word = 0, cursor = 0, base = 0;
+  test::hand_over([&] { EXPECT_FALSE(post_event_bit(queue, 3, &word)); },
                   [&] { EXPECT_EQ(take_events(queue, &cursor, &base), 1u << 3); });
 }
 
@@ -208,12 +209,13 @@ TEST(WakeupRace, WhatIsPostedIsSeenByOneThatIsAboutToSleep) {
   std::uint64_t data = 0;
   test::hand_over(
       [&] {
-        std::uint32_t how;
+        std::uint32_t word = 0;
         data = 7;
-        EXPECT_FALSE(post_event_bit(*queue, 3, &how));
+        EXPECT_FALSE(post_event_bit(*queue, 3, &word));
       },
       [&] {
-        EXPECT_FALSE(prepare_sleep(*queue, shm::kSleepsOnFutex));
+        std::uint32_t word = 0;
+        EXPECT_FALSE(prepare_sleep(*queue, shm::kSleepsOnFutex, &word));
         EXPECT_EQ(data, 7u);
       });
 }

@@ -6,8 +6,9 @@ LOAD = "on x86 all loads are alike, and the data come by another pair"
 WAKEUP = {
     "post_event_bit q.mid.load seq_cst": LOAD,
     "post_event_bit q.root.load seq_cst": LOAD,
-    "post_event_bit q.sleeping.load seq_cst": LOAD,
-    "post_event_bit q.sleeping.exchange seq_cst": RMW,
+    "begin_wake q.sleeping.load seq_cst": LOAD,
+    "begin_wake q.sleeping.compare_exchange_strong seq_cst": RMW,
+    "end_wake q.sleeping.compare_exchange_strong seq_cst": RMW,
     "take_events q.root.fetch_and seq_cst": RMW,
     "take_events q.mid.load seq_cst": LOAD,
     "take_events q.root.fetch_and seq_cst #2": RMW,
@@ -29,11 +30,6 @@ WAIT_WORDS = {
     "may_sleep words.armed.load seq_cst": LOAD,
     "wake_sleepers words.armed.exchange seq_cst": RMW,
     "wake_sleepers words.sleepers.load seq_cst": LOAD,
-}
-
-QUEUE_CONSUMERS = {
-    "each_lane queue.sleeping.load seq_cst": LOAD,
-    "each_lane queue.sleeping.exchange seq_cst": RMW,
 }
 
 OPEN_FILE = {
@@ -101,7 +97,6 @@ UNNOTICED = {
     "libfabric-provider/shared_table.cc": SHARED_TABLE,
     "core/nic/wakeup.h": WAKEUP,
     "core/engine/pipe_waiting.h": PIPE_WAITING,
-    "core/engine/queue_consumers.h": QUEUE_CONSUMERS,
     "plugins/mpi/channel_sender.h": CHANNEL,
     "libfabric-provider/wait_words.h": WAIT_WORDS,
     "preload/state/open_file.h": OPEN_FILE,

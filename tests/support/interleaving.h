@@ -199,7 +199,7 @@ class Model {
   static constexpr std::size_t kMostThreads = 6;
   static constexpr std::size_t kMostWords = 28;
   static constexpr std::size_t kMostBuffered = 8;
-  static constexpr std::uint64_t kMostStates = 5'000'000;
+  static constexpr std::uint64_t kMostStates = 20'000'000;
 
   /// What the checks may look at.
   class End {

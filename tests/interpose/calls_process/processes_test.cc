@@ -176,6 +176,8 @@ TEST(Processes, ASetOfTheParentGoesOnInTheParentAlone) {
 }
 
 TEST(Processes, WhatOneHasMovedTheOthersSetTellsOf) {
+  if (std::getenv("CLAN_TEST_MOVE") != nullptr)
+    GTEST_SKIP() << "connect() offers to move: of an offer's processes its maker alone moves";
   for (const bool forked_with_set : {false, true}) {
     Peer peer([](int fd) { return echo(fd); }, false);
     int orders[2], done[2];
@@ -183,6 +185,8 @@ TEST(Processes, WhatOneHasMovedTheOthersSetTellsOf) {
     int set = forked_with_set ? set_of(peer.fd) : -1;
     const pid_t mover = child([&] {
       char byte = 'x';
+      ::close(done[0]);
+      ::close(orders[1]);
       ping(peer.fd, 40);
       if (!by_pipe(peer.fd)) return 1;
       (void)!::write(done[1], &byte, 1);
@@ -194,6 +198,8 @@ TEST(Processes, WhatOneHasMovedTheOthersSetTellsOf) {
       return 0;
     });
     if (!forked_with_set) set = set_of(peer.fd);
+    ::close(done[1]);  // one that has failed is not waited for
+    ::close(orders[0]);
     char byte;
     ASSERT_EQ(::read(done[0], &byte, 1), 1);
     EXPECT_FALSE(tells(set, 0)) << "of what the other one has read";
@@ -209,7 +215,7 @@ TEST(Processes, WhatOneHasMovedTheOthersSetTellsOf) {
     ASSERT_EQ(::write(orders[1], "x", 1), 1);
     EXPECT_EQ(result_of(mover), 0);
     EXPECT_TRUE(by_pipe(peer.fd));
-    for (const int fd : {orders[0], orders[1], done[0], done[1], set}) ::close(fd);
+    for (const int fd : {orders[1], done[0], set}) ::close(fd);
   }
 }
 
