@@ -1,5 +1,5 @@
 // Sockets by name, for programs that run under `clan run`: <clan/af_clan.h> and the socket API, no
-// library. A server squares numbers for whoever connects to its name, and writes a note by datagram
+// library. A server squares numbers for each client of its name, and writes a note by datagram
 // when it ends.
 //
 //   clan run build/release/bin/examples/af_clan

@@ -58,7 +58,7 @@ void Bell::run() {
       if (events[i].data.fd == stop_) return;
     }
     if (n <= 0) continue;  // EINTR
-    // Who has held the mutex from before its last look until now sleeps on the condition by now.
+    // A thread that has held the mutex since before its last look sleeps on the condition by now.
     ::pthread_mutex_lock(&mutex_);
     ::pthread_cond_broadcast(&condition_);
     ::pthread_mutex_unlock(&mutex_);

@@ -26,7 +26,7 @@ namespace clan::ofi {
 class Eq;
 class PassiveEndpoint;
 
-/// Who wants to connect: fi_info::handle of a FI_CONNREQ.
+/// The end that wants to connect: fi_info::handle of a FI_CONNREQ.
 class ConnectionRequest final : public fid {
  public:
   using Face = fid;

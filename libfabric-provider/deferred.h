@@ -26,7 +26,7 @@ struct Deferred {
   /// -FI_EAGAIN: once more later.
   std::function<ssize_t()> start;
   Counter* changes = nullptr;  ///< the counter that it adds to or sets
-  // Who hears of it when it cannot be started.
+  // What hears of it when it cannot be started.
   Counter* counter = nullptr;
   void* context = nullptr;
   std::uint64_t flags = 0;  ///< of the completion

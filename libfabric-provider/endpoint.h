@@ -77,8 +77,8 @@ class Endpoint final : public fid_ep {
   /// The passive endpoint that it has asked for a connection, while it waits for the answer.
   Peer* asked() const { return asked_; }
   bool waits_for(std::uint64_t attempt) const { return asked_ != nullptr && attempt == attempt_; }
-  /// The answer has come: the peer of the connection, or null. Whom to hang up on; null: it is not
-  /// the answer.
+  /// The answer has come: the peer of the connection, or null. The peer to hang up on; null: it is
+  /// not the answer.
   Peer* answered(Peer* peer, const WireHeader& header, std::span<const std::byte> data);
   /// Marks those that it knows.
   void mark_peers() const {

@@ -32,8 +32,8 @@ bool take_all() {
   return true;
 }
 
-// Whoever holds one may be waiting for another, or for the registry: so all or none, and never
-// waiting with some.
+// A thread that holds one may be waiting for another, or for the registry: so all or none, and
+// never waiting with some.
 void before_fork() {
   for (int attempt = 0;; ++attempt) {
     registry().mutex.lock();

@@ -71,7 +71,7 @@ std::uint64_t receiving_caps(std::uint64_t caps) {
                  FI_SOURCE_ERR | FI_RMA_EVENT | FI_TRIGGER);
 }
 
-// Who asks for messages and does not say whether to send or to receive them means both.
+// A program that asks for messages without saying whether to send or to receive means both.
 std::uint64_t with_directions(std::uint64_t caps) {
   if ((caps & (FI_MSG | FI_TAGGED)) != 0 && (caps & (FI_SEND | FI_RECV)) == 0)
     caps |= FI_SEND | FI_RECV;
@@ -313,7 +313,7 @@ int find_addresses(const char* node, const char* service, std::uint64_t flags, c
     if (passive || node != nullptr) {
       if (int rc = resolve(node, service, flags, format, passive, which); rc != 0) return rc;
     } else {
-      // A service without a node: some port of whoever it will be. Nobody can be sent to there.
+      // A service without a node: some port of a peer to come. Nothing can be sent there.
       SocketAddress port;
       if (int rc = resolve(nullptr, service, flags, format, true, &port); rc != 0) return rc;
     }

@@ -35,7 +35,7 @@ class SharedTable {
   bool read_only() const { return read_only_; }
   /// The numbers that have been given, in their order: what fi_av_attr::map_addr shows.
   void* numbers() const { return map_ + sizeof(Header); }
-  /// Changes after each insertion and removal, whoever makes it.
+  /// Changes after each insertion and removal, by any process.
   const std::atomic<std::uint32_t>& generation() const { return header().generation; }
 
   /// -FI_ENOSPC, -FI_EIO (the file cannot be locked).

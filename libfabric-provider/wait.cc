@@ -233,7 +233,7 @@ bool WaitObject::prepare() {
   return false;
 }
 
-// True: we count as asleep, and whoever changes something from now on wakes us.
+// True: we count as asleep, and a thread that changes something from now on wakes us.
 bool WaitObject::lie_down() {
   {
     std::lock_guard lock(mutex_);

@@ -47,7 +47,7 @@ class Source {
   /// alone.
   enum class SleepsIn { kSource, kBoth, kDescriptor };
   /// Makes progress and gets ready for that. False: do not sleep, there is more; then others that
-  /// sleep on it have been woken, as whoever calls may not come again. Who has to be called again
+  /// sleep on it have been woken, as the caller may not come again. What has to be called again
   /// though the descriptor says nothing makes `look_again_ms` as small as that.
   virtual bool arm(SleepsIn where, std::uint32_t* look_again_ms) = 0;
   /// As poll(), of at most two descriptors, in which the thread hears from the network by itself,
@@ -94,7 +94,7 @@ class WaitObject {
   /// Whether any of the waitables is pending.
   bool any_pending();
   /// Makes progress, and sleeps until something may have changed, but not if `ready()`: it is asked
-  /// when whoever makes it true would wake us. 0: look again; -FI_ETIMEDOUT, -FI_EINTR.
+  /// when a thread that makes it true would wake us. 0: look again; -FI_ETIMEDOUT, -FI_EINTR.
   template <typename Ready>
   int sleep_unless(Ready&& ready, std::int64_t timeout_ms) {
     if (!lie_down()) return 0;
@@ -121,9 +121,9 @@ class WaitObject {
 
   fi_wait_obj kind_ = FI_WAIT_FD;
   int sources_epoll_ = -1;
-  int event_ = -1;          ///< of sleep_unless()
-  int timer_ = -1;          ///< for sources that must be called again; made when there is one
-  bool timer_set_ = false;  ///< under mutex_
+  int event_ = -1;              ///< of sleep_unless()
+  int timer_ = -1;              ///< for sources that must be called again; made when there is one
+  bool timer_set_ = false;      ///< under mutex_
   bool hears_packets_ = false;  ///< what is slept on elsewhere has the sources' packets() in it
   WaitWords words_;
   // What a program sleeps on by itself, once it has asked for it.

@@ -36,7 +36,7 @@ bool may_sleep(const Words& words) {
 }
 template <typename Words, typename Fill, typename FillShown>
 void wake_sleepers(Words& words, const Fill& fill, const FillShown& fill_shown) {
-  // PAIR ofi.wait.armed: whoever has set it has been counted among the sleepers before
+  // PAIR ofi.wait.armed: the thread that set it was counted among the sleepers before
   if (!words.armed.exchange(false, std::memory_order_seq_cst)) return;  // another wakes them
   if (words.sleepers.load(std::memory_order_seq_cst) > 0) fill();
   // PAIR ofi.wait.shown: sees the descriptor

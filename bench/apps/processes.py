@@ -176,9 +176,9 @@ class Session:
 
     def start(self, *argv, core=None, under=False, user=None, environment=None, stop=signal.SIGTERM,
               share=None, **more):
-        """A process in a group of its own; `core` None: any of ours. `under`: False, True (CLAN) or
-        SOCKMAP. Ends with this program, even if that is killed (a change of user takes that
-        away)."""
+        """A process in a group of its own; `core` None: any that this program has. `under`: False,
+        True (CLAN) or SOCKMAP. Ends with this program, even if that is killed (a change of user
+        takes that away)."""
         cores = self.cores if core is None else [self.cores[core]]
         words = [find("setpriv"), "--pdeathsig=TERM", *WITH_ITS_PARENT, str(os.getpid())]
         words += self.redirection.prefix() if under == SOCKMAP else []

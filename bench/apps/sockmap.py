@@ -87,7 +87,8 @@ def note_sockets(hash_fd):
 
 def redirect(hash_fd):
     """struct sk_msg_md: family at 16, remote_ip4 20, local_ip4 24, remote_port 60, local_port 64.
-    The other end's key is ours the other way round. Who is not there gets the message by TCP."""
+    The other end's key is ours the other way round. An end that is not there gets the
+    message by TCP."""
     send = key([(20, False), (24, False), (60, True), (64, False)])
     send += call_with_key(MSG_REDIRECT_HASH, hash_fd, INGRESS)
     return (move(6, 1) + load(2, 6, 16) + unequal(2, AF_INET, length(send)) + send +

@@ -59,7 +59,7 @@ struct BareXdp {
     std::memcpy(to.data(), frame.data() + kFrameHeader, to.size());
     return true;
   }
-  /// By the UDP socket: whoever sends first makes the kernels know each other.
+  /// By the UDP socket: the end that sends first makes the kernels know each other.
   SocketAddress wait_for_one() const {
     std::array<Arrival, 8> arrivals;
     while (held->receive(arrivals) == 0) {

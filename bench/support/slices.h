@@ -28,16 +28,16 @@ struct Turns {
   }
 };
 
-/// To whom the thread that measures has lost its processor in a slice.
+/// What took the processor from the thread that measures in a slice.
 enum class Lost {
   kNever,
   kToOwn,     ///< to other threads of its process only: what the measured software costs
   kToOthers,  ///< to another process too
 };
 
-/// The kernel counts losses, not to whom. A turn of another thread of the process takes the
-/// processor from the measuring thread once at most: more losses than turns are not explained by
-/// them. Where such a thread runs elsewhere a disturbed slice may be kept, which makes no figure
+/// The kernel counts losses, not what caused them. A turn of another thread of the process takes
+/// the processor from the measuring thread once at most: more losses than turns are not explained
+/// by them. Where such a thread runs elsewhere a disturbed slice may be kept, which makes no figure
 /// better.
 inline Lost lost_between(const Turns& before, const Turns& after) {
   const long lost = after.lost - before.lost;

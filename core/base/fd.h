@@ -52,7 +52,7 @@ Result<Fd> create_memfd(const char* name, std::size_t bytes);
 /// Forbids any further writable mapping of a memfd; mappings that exist stay writable.
 Status seal_future_write(int memfd);
 
-/// Forbids any further seal, or whoever has the descriptor could seal the memfd against its other
+/// Forbids any further seal, or a holder of the descriptor could seal the memfd against its other
 /// users. Once or more often.
 Status seal_seals(int memfd);
 
@@ -100,7 +100,7 @@ Result<Fd> listen_abstract(std::string_view name);
 /// of 0, which does not wait.
 Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns);
 
-/// Who is at the other end, by the kernel's word.
+/// The process at the other end, by the kernel's word.
 struct PeerCredentials {
   pid_t pid = 0;
   uid_t uid = 0;

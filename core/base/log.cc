@@ -35,7 +35,7 @@ LogLevel log_level() {
     const int named = level_named(wanted);
     level = std::max(named, 0);
     int unknown = -1;
-    // Whoever stores it first is the one to complain.
+    // The thread that stores it first is the one to complain.
     if (cached.compare_exchange_strong(unknown, level, std::memory_order_relaxed) && named < 0) {
       log_line(LogLevel::kWarn,
                "CLAN_LOG=%.64s is not understood: say off, error, warn, info or debug", wanted);

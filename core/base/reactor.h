@@ -1,4 +1,4 @@
-// Reactor: one thread that sleeps in epoll_wait and calls whoever's descriptor is ready.
+// Reactor: one thread that sleeps in epoll_wait and calls the owner of each ready descriptor.
 //
 // The driver of a Context: connection set-up, deaths of peers and whatever else may wait for a
 // system call happen here. It never polls and never wakes without cause: an idle process costs no

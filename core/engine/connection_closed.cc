@@ -15,7 +15,7 @@ void tell_end(nic::Link& link, std::uint32_t type, std::uint32_t to, std::uint32
 }
 
 void ClosedConnection::release() {
-  // relaxed: only who is first
+  // relaxed: only which caller is first
   if (released_.exchange(true, std::memory_order_relaxed)) return;
   if (aperture_ != shm::kMaxApertures) nic_.retire(aperture_);
   arena_->free(region_);

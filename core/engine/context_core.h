@@ -75,7 +75,7 @@ class ContextCore final : public nic::LinkSink,
 
   // Links.
   LinkTable& links() { return links_; }
-  /// The link to whoever offers `service` (owned by `uid`), dialled if need be.
+  /// The link to the peer that offers `service` (owned by `uid`), dialled if need be.
   Result<std::shared_ptr<nic::Link>> link_to_service(const std::string& service, uid_t uid,
                                                      std::uint64_t deadline_ns,
                                                      std::uint32_t* endpoint,

@@ -113,7 +113,7 @@ Status ContextCore::begin(const std::shared_ptr<link::ShmLink>& link) {
 
 void ContextCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
   for (const auto& sink : endpoints_.all()) sink->on_link_down(link);
-  if (links_.remove(link)) {  // said once, by whoever finds it
+  if (links_.remove(link)) {  // said once, by the thread that finds it
     CLAN_INFO("the link with process %d is down", static_cast<int>(link->remote_pid()));
   }
   queues_.rescan_all();

@@ -183,8 +183,8 @@ void EventQueueCore::wake(shm::EventQueueMemory& queue, std::uint32_t how) {
 }
 
 bool EventQueueCore::any_pending() {
-  // relaxed: a look without the guard; whoever put bits there is about to take them or another look
-  // follows
+  // relaxed: a look without the guard; a thread that put bits there is about to take them or look
+  // again follows
   if (pending_bits_.load(std::memory_order_relaxed) != 0) return true;
   const std::size_t n = lanes();
   for (std::size_t i = 0; i < n; ++i) {

@@ -54,7 +54,7 @@ class EventQueueCore {
 
   /// A lane has been added to the context.
   void add_lane(const nic::NicImage& lane);
-  /// Wakes whoever sleeps on the descriptor. Any thread.
+  /// Wakes the threads that sleep on the descriptor. Any thread.
   void ring();
   /// Wakes every sleeper, so that it looks at the state of the context again.
   void wake_all();

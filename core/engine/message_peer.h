@@ -22,7 +22,7 @@ struct OfferRecord {
   std::uint32_t reserved = 0;
 };
 
-/// A message of ours that stays in our memory until the peer has copied it.
+/// A message that we send, and that stays in our memory until the peer has copied it.
 struct MessageOffer {
   bool open = false;
   RdmaCookie cookie;

@@ -132,8 +132,8 @@ Status MessageEndpointCore::sleep(std::uint64_t deadline_ns) {
 
 void MessageEndpointCore::bind_peer(Peer& peer) {
   Connection& c = *peer.connection;
-  // Younger than the one that posts to arrivals_, so it fires second: whoever takes the event finds
-  // the peer there.
+  // Younger than the one that posts to arrivals_, so it fires second: the thread that takes the
+  // event finds the peer there.
   auto tripwire = c.add_event_tripwire(user_queue_->index(), user_event_);
   if (!tripwire) return;
   c.also_notify(user_queue_, user_event_);

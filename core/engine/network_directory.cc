@@ -57,7 +57,7 @@ std::uint16_t ask_port(const std::string& service, bool* silent) {
 
 }  // namespace
 
-/// Answers whoever connects with our node's port.
+/// Answers each client that connects with our node's port.
 class Network::Teller final : public Pollable {
  public:
   Teller(Fd listener, std::uint16_t port) : listener_(std::move(listener)), port_(port) {}
@@ -135,7 +135,7 @@ int Network::find_service(const std::string& service, bool directory, udp::Greet
     return 0;
   }
   if (!directory) return ECONNREFUSED;
-  // Whoever asks makes the driver thread wait for a process that is stopped: once in a while.
+  // A question makes the driver thread wait for a process that is stopped: once in a while.
   const std::uint64_t now = monotonic_ns();
   const auto it = silent_.find(service);
   if (it != silent_.end() && now - it->second < kNoAnswerFor) return ECONNREFUSED;
@@ -164,7 +164,8 @@ void Network::forget(const std::shared_ptr<Pollable>& teller) {
 
 // --- the directory -------------------------------------------------------------------------------
 
-// The port is bound before the name is, so whoever finds neither looks again a little later.
+// The port is bound before the name is, so a client that finds neither looks again a little
+// later.
 void Network::join_directory() {
   ++joins_;
   if (hold_directory() || watch_holder()) return;

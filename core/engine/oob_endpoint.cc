@@ -134,7 +134,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     return rc;
   }
   void wake() {
-    // PAIR oob.sleeping: changed, then the look for sleepers; who announced itself before is woken
+    // PAIR oob.sleeping: changed, then the look for sleepers; one announced before is woken
     dekker::add(arrivals_, 1);
     if (dekker::look(sleeping_) != 0) futex_wake(arrivals_);
   }

@@ -189,7 +189,7 @@ namespace {
 // A thread that was stopped there relies on a line that is not 0, and may write where it has
 // planned.
 bool has_plans(const PipePage::End& end) {
-  // relaxed: under the lock of the sender; who plans later has lost it and writes nothing
+  // relaxed: under the lock of the sender; one that plans later has lost it and writes nothing
   return end.sender.claimed.load(std::memory_order_relaxed) != 0 &&
          std::any_of(std::begin(end.claims), std::end(end.claims), [](const auto& claim) {
            return (claim.owner.load(std::memory_order_relaxed) & kPlanned) != 0;
@@ -263,9 +263,7 @@ bool Pipe::want_data() {
   return front() == PipeFront::kNothing;
 }
 
-void Pipe::unwant_data() {
-  withdraw_reader(page_->ends[end_].receiver.waiting, thread_id());
-}
+void Pipe::unwant_data() { withdraw_reader(page_->ends[end_].receiver.waiting, thread_id()); }
 
 void Pipe::keep_wanted(bool room) {
   auto& end = page_->ends[end_];

@@ -20,15 +20,15 @@ namespace clan::pipes {
 
 constexpr std::uint64_t kPlanned = 1u << 24;  ///< of a claim's owner
 /// Likewise, of every other plan of a call. An owner that has lost the lock may write one plan more
-/// before it looks: whoever has the lock sees by this that what it reads is of two.
+/// before it looks: the lock's owner sees by this that what it reads is of two.
 constexpr std::uint64_t kTurn = 1u << 27;
 
-/// Behind the words of the claim; whoever calls this looks at its lock next.
+/// Behind the words of the claim; the caller looks at its lock next.
 template <typename Fence, typename Word>
 void mark_claim(Word& owner, std::uint64_t marked) {
   // PAIR pipe.claim: publishes it to read_marked()
   owner.store(marked, std::memory_order_release);
-  Fence::even();  // PAIR pipe.claim: Dekker with who takes the lock
+  Fence::even();  // PAIR pipe.claim: Dekker with a thread that takes the lock
 }
 
 /// The owner writes to its lines no more. `word`: 0, or itself.

@@ -38,7 +38,7 @@ bool owner_has_died(std::uint64_t owner) {
 
 void raise_cursors(PipePage::Sender& sender, const Planned& planned) {
   std::uint32_t open = 0;
-  // relaxed: whoever plans behind that record sees its tail
+  // relaxed: a thread that plans behind that record sees its tail
   if (planned.ends != 0)
     sender.ended.compare_exchange_strong(open, planned.ends, std::memory_order_relaxed);
   raise(sender.jump_gap, gap_word(planned.after));

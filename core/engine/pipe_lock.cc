@@ -32,9 +32,9 @@ constexpr int kRoundsWithoutWait = 2;
 /// the last look took
 constexpr std::uint64_t kMapsNs = 50'000'000, kMapsRest = 64;
 
-// Whoever is in a call on a pipe has it mapped. A thread that has not is named by somebody who
-// lies, or who has died and whose number is another's by now: it is as good as not there. Of owners
-// that /proc does not show to us it is not known. Asked seldom, as /proc takes its time.
+// A process that is in a call on a pipe has it mapped. A word that names a thread of another one is
+// a lie, or its thread has died and the number is another's by now: it is as good as not there. Of
+// owners that /proc does not show to us it is not known. Asked seldom, as /proc takes its time.
 bool has_not_mapped(std::uint32_t thread, std::uint64_t inode) {
   // in handlers, too: initial-exec needs no call
   static thread_local struct {
@@ -75,7 +75,7 @@ bool yield_to(std::uint32_t owner, std::uint32_t me, WaitBudget& of_thread) {
 
 }  // namespace
 
-// Whoever may be named by the word: it is safe to take it even from one that runs, which has to
+// Whichever thread the word may name: it is safe to take it even from one that runs, which has to
 // begin again then. So it does not matter whose thread has that number in another pid namespace.
 bool pipes::may_take(std::uint32_t owner) {
   if ((owner & kTakeable) == 0 || thread_of(owner) > kMostThreadId) return false;
@@ -92,7 +92,7 @@ void Pipe::look_at_owner(OwnerWait& wait, std::uint32_t owner, std::uint32_t me)
   if (owner == 0) return;
   if (thread > kMostThreadId) return broke("a lock that is no thread's");
   const bool releases = (owner & pipes::kReleases) != 0;
-  // Who releases may count in another pid namespace.
+  // The thread that releases may count in another pid namespace.
   const bool cannot_be =
       thread == me || (!releases && wait.gave_up() && has_not_mapped(thread, inode_));
   switch (wait.look(cannot_be ? 0 : thread, owner_waits_, OwnerWait::Work::kShort,
@@ -105,7 +105,7 @@ void Pipe::look_at_owner(OwnerWait& wait, std::uint32_t owner, std::uint32_t me)
 
 bool Pipe::is_held_up(bool of_sender) const {
   const auto& mine = page_->ends[end_];
-  // relaxed: a glance; who then takes the lock sees what was done under it
+  // relaxed: a glance; the next owner of the lock sees what was done under it
   const std::uint32_t owner =
       (of_sender ? mine.sender.lock : mine.receiver.lock).load(std::memory_order_relaxed);
   if (owner == 0 && of_sender && !broken()) return Shared::claims_hold_up(*this);

@@ -142,7 +142,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     }
     if (peek) return done;
     const bool ahead = c.head - c.published >= ring.keep_up();
-    // Whoever asks for as many bytes as there are does not see that these were all.
+    // A caller that asks for as many bytes as there are does not see that these were all.
     drained = rc == 0 || (ahead && offset == 0 && ring.peek(c, in_, &record) == 0);
     if (drained && ahead) {
       give_back(receiver, c);

@@ -162,7 +162,7 @@ bool Pipe::Shared::try_receive(Pipe& pipe, const iovec* buffers, int count, bool
   done->err = faults ? EFAULT : 0;
   if (peek) return done->bytes = call.copied, call.is_ours(lock);
   const bool ahead = call.c.head - call.c.published >= ring.keep_up();
-  // Whoever asks for as many bytes as there are does not see that these were all.
+  // A caller that asks for as many bytes as there are does not see that these were all.
   const bool drained =
       rc == 0 || (ahead && call.offset == 0 && ring.peek(call.c, pipe.in_, &record) == 0);
   if (!call.keep(0)) return call.is_taken();

@@ -135,7 +135,8 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     Locked lock(*this, sending_, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
-    const bool claims = Shared::claims_in_force(*this);  // and who ended it in one is known now
+    const bool claims =
+        Shared::claims_in_force(*this);  // and the thread that ended it in one is known now
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
     if (claims) return {0, false, EBUSY};
     const PipeRing ring{lines_};
@@ -174,7 +175,7 @@ bool Pipe::has_room(int end, PipeRoom room) const {
   // PAIR pipe.credit
   const std::uint64_t seen = words::look(peer.credit);
   if (seen - p.consumed <= p.tail - p.consumed) p.consumed = seen;
-  // Not at the first free line: whoever is woken for room should find some.
+  // Not at the first free line: a thread that is woken for room should find some.
   const std::uint64_t used = ring.used(p);
   const bool within =
       used <= (room == PipeRoom::kWhole ? most - most / 3 : most - most / 8) || used > lines_;

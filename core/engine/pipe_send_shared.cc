@@ -9,7 +9,7 @@
 //      those that a claim of an earlier tail has, where it comes to them again. The plan stands in
 //      its claim
 //   3. looks whether the lock is still its own. If not it goes back to 1; it has written nothing.
-//      Otherwise whoever takes the lock from now on sees the claim
+//      Otherwise a thread that takes the lock from now on sees the claim
 //   4. copies the bytes, and writes what lies behind them: to lines of its claim alone
 //   5. publishes: one compare-and-swap of the line at the tail, from 0 to the head of the record,
 //      or to a hop to it. It fails if another one has published there: then back to 1
@@ -20,7 +20,7 @@
 //      tail: | 0 | claim of a thread that is stopped (5 to come) | record | 0 |
 //              `------------------- jump, at 5 of another one ---^
 //
-// Of all that plan for the same tail one comes first at 5, whoever has the lock by then, and its
+// Of all that plan for the same tail one comes first at 5, whichever has the lock by then, and its
 // record is sent. The line at the tail is never 0 again as long as there is a claim of that tail:
 // it belongs to these lines, which nobody uses (2), and no memory is released meanwhile. So the
 // swap of one that comes late fails. So does that of one that was stopped before the last record:
@@ -31,9 +31,9 @@
 //   2        likewise; a plan that is made later is noticed at 3, before anything is written
 //   4        likewise, and send past its lines, which stay out of use until it goes on, or has died
 //   5        is one instruction
-//   6        who takes the lock sees that the line at the tail is not 0, and does 6 from the claim.
+//   6        the next owner sees that the line at the tail is not 0, and does 6 from the claim.
 //            A late 6 changes nothing
-//   7        whoever comes next sees a thread that has died, or a claim without a plan
+//   7        the next owner sees a thread that has died, or a claim without a plan
 // The owner says with the claim in which pid namespace it counts: only there it can be said that it
 // has died.
 //
@@ -166,7 +166,7 @@ Pipe::Shared::Plan Pipe::Shared::plan(Pipe& pipe, Send& call, std::uint64_t* n) 
   }
   // One that has lost the lock may still publish, and then raises the cursors, the tail at last,
   // and gives up its claim. If it has not by now, they belong together, and its claim has been
-  // seen. PAIR ring.head: who has published may have raised cursors
+  // seen. PAIR ring.head: the publisher may have raised cursors
   if (shm::head_at(pipe.out_, call.ring.index(tail)).load(std::memory_order_acquire) != 0 ||
       end.sender.tail.load(relaxed) != tail)
     return call.lock.is_ours() ? Plan::kAgain : Plan::kTaken;

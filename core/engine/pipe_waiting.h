@@ -1,13 +1,13 @@
-// The flags by which the two ends of a pipe say that they are about to sleep, and who rings for
-// them.
+// The flags by which the two ends of a pipe say that they are about to sleep, and which of them
+// rings for them.
 //
 //   sleeps (for data, for room)            the other end
-//     waiting = who                          publishes data (room)
+//     waiting = thread                       publishes data (room)
 //     fence                                  fence
 //     data (room) there? do not sleep        waiting? take it, and ring
 //
 // Either the sleeper sees what has been published, or the other end sees the flag. A ring is for
-// everybody who sleeps at that end, and lasts until it has been heard (a byte of the TCP
+// every thread that sleeps at that end, and lasts until it has been heard (a byte of the TCP
 // connection).
 //
 // Templates over the word and the fence, so that tests/engine/pipe_waiting_model_test.cc runs these

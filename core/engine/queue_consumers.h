@@ -9,7 +9,7 @@
 // either the consumer that leaves sees `sleeping`, or the one that is about to sleep sees
 // `pending`.
 //
-// `sleeping` says how the last consumer sleeps, and whoever wakes them wakes those that sleep so.
+// `sleeping` says how the last consumer sleeps, and a waker wakes those that sleep so.
 // So all of them sleep on the descriptor from when there is one. A consumer that is about to sleep
 // on the futex stores `sleeping` and then looks for it; the thread that makes it stores it, and
 // then wakes those that sleep on the futex.

@@ -134,7 +134,7 @@ RemoteApertureCore* RdmaDriver::find_remote(std::uint32_t handle) const {
   return remotes_[index].core;
 }
 
-// The mutex, which whoever runs the driver lets go of between slices.
+// The mutex, which the thread that runs the driver lets go of between slices.
 std::unique_lock<std::mutex> RdmaDriver::enter() {
   waiting_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a courtesy
   std::unique_lock lock(mutex_);

@@ -1,6 +1,6 @@
 // RdmaDriver: the NIC driver's RDMA half: rings, scheduler, TLB and links put together.
 //
-// One per context, made with the first RDMA queue. Whoever has work for it runs it, under its
+// One per context, made with the first RDMA queue. A thread that has work for it runs it, under its
 // mutex, in slices of one scheduler quantum, so that others come in between, and until its own
 // request is done; what nobody runs is left to the context's driver thread (kick). A short request
 // on a queue that has nothing else outstanding is moved at once by the thread that posts it: it has
@@ -45,7 +45,7 @@ class RdmaDriver final : public nic::RdmaMover {
 
   Result<nic::RdmaQueueId> attach(nic::RdmaRingDriver ring, RdmaQueueCore* queue);
   void detach(nic::RdmaQueueId id);
-  /// The doorbell of a ring: whoever runs the driver answers it. Takes no lock.
+  /// The doorbell of a ring: the thread that runs the driver answers it. Takes no lock.
   void activate(nic::RdmaQueueId id);
   /// Serves until idle, `enough()` or `bytes` have been handed on. False: somebody else is at it.
   template <typename Enough>

@@ -48,9 +48,9 @@ int ShmLink::copy_range(RdmaOp op, std::byte* local_address, std::uint64_t remot
 
 namespace {
 
-// The next chunk of whatever job is there, or false when all are claimed. Who has claimed a chunk
-// holds the job: its fields stay until that chunk is counted as done. All of the word is compared,
-// so a job that ends and another that begins in between are told apart by the sequence.
+// The next chunk of whatever job is there, or false when all are claimed. A thread that has claimed
+// a chunk holds the job: its fields stay until that chunk is counted as done. All of the word is
+// compared, so a job that ends and another that begins in between are told apart by the sequence.
 bool claim_chunk(shm::CopyJob& job, std::uint32_t* chunk) {
   // PAIR job.claim: sees the fields the initiator stored before it started the job
   std::uint64_t seen = words::look(job.claim);

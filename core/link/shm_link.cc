@@ -47,7 +47,7 @@ ShmLink::~ShmLink() { leave_nic(); }
 
 // What the link holds in our NIC. Later the NIC may be gone.
 void ShmLink::leave_nic() {
-  // order: whoever has it gives it back once, with all that was done with it
+  // order: its holder gives it back once, with all that was done with it
   if (!slot_held_.exchange(false, std::memory_order_acq_rel)) return;
   nic_.remove_peer_slot(peer_.peer_slot);
   std::unique_lock lock(mutex_);
@@ -201,7 +201,8 @@ void ShmLink::descriptor_lost(const ControlMessage& message) {
 
 // What was granted has not come to be here: the next grant sends it again, for another connection.
 void ShmLink::ask_again(const ControlMessage& granted) {
-  if (granted.type != ControlType::kMemory) return;  // an import says so to who waits for it
+  if (granted.type != ControlType::kMemory)
+    return;  // an import says so to the thread that waits for it
   ControlMessage again;
   again.type = ControlType::kLost;
   again.memory_id = granted.memory_id;

@@ -1,6 +1,6 @@
-// NicImage: a NIC as seen by whoever delivers to it: its own process or a peer that has its memory
-// mapped. This is the "hardware" of the simulated NIC: the CAM look-up behind every access, and the
-// insertion of events.
+// NicImage: a NIC as seen by a process that delivers to it: its own process or a peer that has its
+// memory mapped. This is the "hardware" of the simulated NIC: the CAM look-up behind every access,
+// and the insertion of events.
 //
 // Callable from any thread of any attached process. Everything in `tables` is input (see
 // shm/nic_memory.h): indices are bounded, chains are walked a bounded number of steps.

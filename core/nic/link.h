@@ -115,8 +115,8 @@ class Link {
   virtual Status put(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<const std::byte> bytes, PutOrder order) = 0;
   /// Puts at least a word of 8 bytes to where words are, and stores the first one behind the rest:
-  /// whoever sees that sees all. `kept`, if any, is what they are in: the link may go on to read
-  /// it, and has handed it over then.
+  /// a thread that sees that sees all. `kept`, if any, is what they are in: the link may go on to
+  /// read it, and has handed it over then.
   virtual Status publish(const RemoteHandle& handle, std::uint64_t offset,
                          std::span<const std::byte> bytes,
                          const std::shared_ptr<KeptMemory>& kept = {});
@@ -183,7 +183,7 @@ class Link {
   virtual void abandon_after_fork() {}
 };
 
-/// Who a link reports to.
+/// What a link reports to.
 class LinkSink {
  public:
   virtual void on_oob(const std::shared_ptr<Link>& link, const OobMessage& message) = 0;

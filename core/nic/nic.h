@@ -178,8 +178,8 @@ class Nic {
   mutable std::mutex mutex_;
   RandomPool keys_;
   std::vector<LocalAperture> apertures_;
-  /// First in, first out: an index rests for as long as possible, so that whoever still holds a
-  /// stale import of it keeps finding it revoked.
+  /// First in, first out: an index rests for as long as possible, so that a process that still
+  /// holds a stale import of it keeps finding it revoked.
   std::deque<std::uint32_t> free_apertures_;
   std::vector<LocalTripwire> tripwires_;
   std::vector<std::uint32_t> free_tripwires_;

@@ -1,7 +1,7 @@
 // PagePinner: the Pinner of this process's own memory: the kernel's side of a NIC that runs in it.
 //
 // pin() never waits for a page: mincore() says what is present; what is not is put on a list, and
-// whoever has time (the driver thread between rounds, or a thread of its own) calls
+// a thread that has time (the driver thread between rounds, or a thread of its own) calls
 // resolve_deferred(), which takes the page faults off the data path. Rights are checked by the
 // kernel itself (MADV_POPULATE_READ/WRITE, Linux 5.14): a write translation is a write by the
 // process, copy-on-write included. A page's address for the NIC is its virtual address.

@@ -91,7 +91,7 @@ class RdmaRingApp {
 
  private:
   explicit RdmaRingApp(const detail::RdmaRingView& view)
-      // relaxed: both are ours; whoever handed the ring over has synchronised
+      // relaxed: both are ours; the handing over of the ring has synchronised
       : view_(view),
         tail_(view.header->request_tail.load(std::memory_order_relaxed)),
         completion_head_(view.header->completion_head.load(std::memory_order_relaxed)) {}

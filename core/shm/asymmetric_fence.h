@@ -32,8 +32,8 @@ class AsymmetricFence {
     word.fetch_add(1, std::memory_order_seq_cst);
   }
 
-  /// Both halves, where the other side runs it, too: whoever delivers packets, and who sleeps for
-  /// nothing but packets. Nothing for the kernel to do.
+  /// Both halves, where the other side runs it, too: a thread that delivers packets, and one that
+  /// sleeps for nothing but packets. Nothing for the kernel to do.
   static void even() {
 #if defined(__SANITIZE_THREAD__)
     full();  // ThreadSanitizer knows no fences

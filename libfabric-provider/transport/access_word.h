@@ -1,7 +1,7 @@
 // The word by which two processes agree which of them makes a small access to memory.
 //
 // It lies in the message (Op::kPut, Op::kGet), in the ring that both map. Either side may take the
-// access first; whoever has it says how it ended:
+// access first; its taker says how it ended:
 //
 //              the target comes to it       copied
 //   waiting ───────────────────> theirs ──────────────> done

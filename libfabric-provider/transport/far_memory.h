@@ -28,7 +28,7 @@ namespace clan::ofi {
 class Domain;
 class RemoteMemory;
 
-/// One piece of an access: memory of ours, and as much behind an address of the peer's.
+/// One piece of an access: our memory, and as much behind an address of the peer's.
 struct FarPiece {
   std::byte* local = nullptr;
   std::size_t length = 0;

@@ -58,9 +58,9 @@ class Handshake {
   void only_introduce() { connects_ = false; }
   bool connects() const { return connects_; }
 
-  /// Asks for a connection. Whoever connects introduces itself; `first`, if any, follows at once.
-  /// The driver threads see to it that both get there, whether or not the program makes progress. 0
-  /// or -FI_...
+  /// Asks for a connection. The end that connects introduces itself; `first`, if any, follows at
+  /// once. The driver threads see to it that both get there, whether or not the program makes
+  /// progress. 0 or -FI_...
   int begin(Peer& peer, std::span<const std::byte> first);
   /// Waits a moment until the peer has accepted; not at all when that was of no use lately.
   void wait_briefly(Peer& peer);

@@ -22,7 +22,7 @@ std::string service_at(const Name& name);
 /// Says what to set where an endpoint of another host has been asked for and none can be reached.
 void say_what_is_missing(const Name& name);
 
-/// What others find an endpoint of ours by, on a host that we reach: `own`, or where that is the
+/// What others find our endpoint by, on a host that we reach: `own`, or where that is the
 /// loopback's, the address that packets to them leave from.
 SocketAddress shown_to(const SocketAddress& own, const Name& peer);
 

@@ -50,7 +50,7 @@ class RemoteMemory {
     }
   }
   bool has_begun() const { return copying_ > 0; }
-  /// Whether the kernel has forbidden a copy of ours.
+  /// Whether the kernel has forbidden us a copy.
   bool copied_by_peers() const { return copied_by_peers_; }
   /// Waits, though not for long, for what access() has begun. 0, -FI_...; -FI_EINPROGRESS:
   /// keep_slow().

@@ -112,8 +112,8 @@ class Transport {
 
   // Message endpoints.
   void only_introduce() { handshake_.only_introduce(); }  ///< nothing else connects from now on
-  /// Connects to whoever has this name, and says what. `hear`: to what it says we listen from now
-  /// on; else to its answer alone, while the endpoint waits for that.
+  /// Connects to the endpoint that has this name, and says what. `hear`: to what it says we listen
+  /// from now on; else to its answer alone, while the endpoint waits for that.
   int introduce(const Name& to, const WireHeader& header, const void* data, std::size_t length,
                 bool hear, Peer** peer);
   void hang_up(Peer& peer);

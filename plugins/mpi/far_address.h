@@ -34,7 +34,7 @@ std::vector<Interface> interfaces();
 /// As many of them as there are places for.
 FarAddress far_address(std::span<const Interface> own, std::uint16_t port,
                        NetworkOptions::Mode mode);
-/// Which of a rank's addresses to try, as hosts of a service's name: those in a network of ours
+/// Which of a rank's addresses to try, as hosts of a service's name: those in one of our networks
 /// first, never one that is our own. What another process has written is looked at as input.
 std::vector<std::string> hosts_to_try(std::span<const Interface> own, const FarAddress& peer);
 

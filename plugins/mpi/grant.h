@@ -14,7 +14,7 @@
 //      owner, which has asked in 2., looks whether X has come to this.
 //
 // A no stays a no: nothing is granted to a rank that asks a closed segment. A yes of 2. is seen by
-// each who says no: it was asked for before `closed` was read as 0, so before the other set it or
+// each that says no: it was asked for before `closed` was read as 0, so before the other set it or
 // read it, and that comes before the other's last look. Owner words and `closed` are seq_cst for
 // this; the functions are templates so that the model checker runs these lines
 // (tests/mpi/grant_test.cc).
@@ -101,7 +101,8 @@ std::optional<std::uint32_t> ask_for_channel(const Table& table, NodeId node, bo
       change_owner(table.owner(i), asked, 0);
       return i;
     }
-    // PAIR segment.closed: not set here, it is set behind the owner word, and whoever sets it looks
+    // PAIR segment.closed: not set here, it is set behind the owner word, and the side that sets it
+    // looks
     closed = table.closed().load(std::memory_order_seq_cst) != 0;
     if (!closed) change_owner(table.owner(i), asked, owner_word(node, ChannelState::kGranted));
     // Where one of these fails, the other has granted it, or X has another one.

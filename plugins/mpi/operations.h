@@ -2,8 +2,8 @@
 // which nobody else can do, and puts and gets of a few bytes, where a peer that polls is faster
 // than the kernel.
 //
-// Each channel has some cells. Its sender fills one in and says so in the segment's header; whoever
-// of the receiver's threads looks first takes it, does it with the processor's own atomic
+// Each channel has some cells. Its sender fills one in and says so in the segment's header; the
+// first of the receiver's threads that looks takes it, does it with the processor's own atomic
 // instructions, and stores the answer there:
 //
 //   free -> posted     the sender

@@ -315,7 +315,8 @@ void look_after_peers(Node& node) {
     if (e.name.jobid != OPAL_PROC_MY_NAME.jobid && !e.sender.broken() &&
         !anything_under_way(node, e)) {
       opal_output(
-          0, "btl clan: rank %u of another job (%x) has died; nothing of ours was on its way to it",
+          0,
+          "btl clan: rank %u of another job (%x) has died; nothing from here was on its way to it",
           static_cast<unsigned>(e.name.vpid), e.name.jobid);
       node.segment.forget(e.node);
       continue;

@@ -62,8 +62,8 @@ void serve_all(Node& node) {
 
 }  // namespace
 
-// The thread that answers where no thread of the program is in Open MPI. It is woken by whoever
-// waits.
+// The thread that answers where no thread of the program is in Open MPI. It is woken by a rank
+// that waits.
 void start_server(Node& node) {
   std::lock_guard lock(node.server_mutex);
   if (node.server.joinable()) return;

@@ -60,7 +60,7 @@ Silence& silence() {
 
 /// Nothing is logged: for a port nobody has promised that there is CLAN behind it.
 Result<Stream> connect_to(Context& context, const Name& name, std::int64_t ms) {
-  if (!name.link.empty()) {  // whoever has the key counts as this user
+  if (!name.link.empty()) {  // a holder of the key counts as this user
     return Stream::connect(context, "udp:" + name.link + "/" + service_name(name.word), ms, -1);
   }
   if (!name.word.empty()) return Stream::connect(context, service_name(name.word), ms, name.uid);

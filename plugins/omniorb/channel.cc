@@ -144,7 +144,7 @@ bool Channel::take_buffered() {
   return in_buffer_.exchange(false);
 }
 
-// The same for the watcher. Nobody wants to be told: whoever does next will be.
+// The same for the watcher. No thread wants to be told: the next that does will be.
 bool Channel::take_buffered_event() {
   std::lock_guard lock(arming_);
   if (!in_buffer_ || state_.exchange(kIdle) == kIdle) return false;
@@ -172,7 +172,7 @@ void Channel::clear() {
   if (inherited() || !watcher_) return;
   const std::uint32_t before = state_.exchange(kIdle);
   if (before == kArming) {
-    std::lock_guard lock(arming_);  // whoever is arming looks at the stream
+    std::lock_guard lock(arming_);  // a thread that is arming looks at the stream
   }
   while (telling_) ::sched_yield();  // after this the ORB may delete the connection
 }

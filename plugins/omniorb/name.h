@@ -6,7 +6,7 @@
 // is a name's as long as somebody has the name: the ORB's references and ropes do, by their
 // addresses.
 //
-//     giop:clan:<host>:<port>                     whoever listens at this TCP port of this host, if
+//     giop:clan:<host>:<port>                     what listens at this TCP port of this host, if
 //                                                 it has an endpoint
 //     giop:clan:[::ffff:127.0.0.1]:<number>       a named endpoint; rules take it for 127.0.0.1
 //     giop:clan:<host>:<number>                   one of another host, by the UDP link; rules see

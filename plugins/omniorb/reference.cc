@@ -152,7 +152,7 @@ void add_links(omni::omniInterceptors::decodeIOR_T::info_T& info, cdrEncapsulati
   }
 }
 
-/// Who listens at the TCP port of a reference, if it is one of this machine's.
+/// The process that listens at the TCP port of a reference, if it is one of this machine's.
 std::optional<Name> name_by_port(const IIOP::Address& address) {
   Name by_port;
   by_port.host = this_machine(address.host);
@@ -163,7 +163,7 @@ std::optional<Name> name_by_port(const IIOP::Address& address) {
 
 /// True if the reference has CLAN's components that say how it is reached; those addresses are
 /// added. One that names this machine's port and another host is of a boot before this one, or of a
-/// server in another container: who listens at the port now, the port says.
+/// server in another container: which process listens at the port now, the port says.
 bool add_from_components(omni::omniInterceptors::decodeIOR_T::info_T& info,
                          const std::optional<Name>& by_port) {
   const auto& components = info.iiop.components;

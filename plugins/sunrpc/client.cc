@@ -224,7 +224,7 @@ bool Client::serves_or_not(bool wait, std::uint64_t deadline) {
   }
 }
 
-// Programs in C call us: no exception of ours gets to them. That by which a thread is cancelled
+// Programs in C call us: none of our exceptions gets to them. That by which a thread is cancelled
 // does, and whatever the arguments' routine throws.
 Client::Outcome Client::attempt(const Call& call) {
   try {

@@ -11,7 +11,7 @@
 //
 // Threads: the loop that polls is one thread, as libtirpc wants it. Replies may come from others:
 // the endpoint is used under Hub::mutex. Arguments are decoded without it: the peer whose message
-// is being taken apart stays until let_go(), whoever drops it.
+// is being taken apart stays until let_go(), whichever thread drops it.
 #pragma once
 
 #include <clan/message.h>
@@ -180,7 +180,7 @@ class Hub {
   WaitBudget patience_{kPatienceNs, 0};
 };
 
-/// A server's transport has been made: whoever connects to it can find that out.
+/// A server's transport has been made: a client that connects to it can find that out.
 void announce(SVCXPRT* xprt);
 
 }  // namespace clan::rpc

@@ -34,7 +34,7 @@ Answer ask(SockDiag& kernel, const sockaddr_in& local, const sockaddr_in& remote
   return kernel.ask(endpoint_of(local), endpoint_of(remote), 0, found);
 }
 
-// Who listens at a place and nowhere else.
+// The socket that listens at a place and nowhere else.
 Answer listener_at(SockDiag& kernel, const sockaddr_in& place, SockDiag::Found* found,
                    bool* other) {
   const Answer answer = ask(kernel, place, sockaddr_in{}, found);
@@ -101,7 +101,8 @@ int find_owner(SockDiag& kernel, const ClanName& name, sockaddr_in* place, SockD
       case Answer::kFound: return trusts(owner->uid, name) ? 0 : -1;
       case Answer::kNone: continue;
       case Answer::kUnknown:
-        CLAN_WARN("the kernel does not say who has a name of AF_CLAN (sock_diag); not connected");
+        CLAN_WARN(
+            "the kernel does not say which user has a name of AF_CLAN (sock_diag); not connected");
         errno = EACCES;
         return -1;
     }
@@ -121,7 +122,7 @@ bool reached(SockDiag& kernel, int fd, const sockaddr_in& place, const SockDiag:
     if (ask(kernel, place, local, &end) != Answer::kFound) return true;
     if (end.inode == owner.inode) return true;        // not through to it yet
     if (end.inode != 0) return end.uid == owner.uid;  // accepted
-    // It waits to be accepted, by whoever listens there. If that is nobody, it has been accepted
+    // It waits to be accepted, by what listens there. If nothing does, it has been accepted
     // since.
     bool other = false;
     if (listener_at(kernel, place, &end, &other) == Answer::kFound) {

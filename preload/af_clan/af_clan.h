@@ -12,7 +12,7 @@
 //                                                     clients, where no server that listens on
 //                                                     all addresses should live
 //
-// Should one live there all the same, the name's next place is taken, of kPlaces. Who connects asks
+// Should one live there all the same, the name's next place is taken, of kPlaces. A client asks
 // the kernel (sock_diag) which socket listens at a place, and passes by those bound to another
 // address.
 //
@@ -33,7 +33,7 @@ bool af_clan_appeared(int fd, int type);
 /// Of descriptors that are AF_CLAN, with what the calls of these names return.
 int af_clan_bind(int fd, const sockaddr* address, socklen_t size);
 /// Connects a new socket to a name of this host, for one of another host that calls it: a
-/// descriptor of ours that does not wait, or -errno.
+/// internal descriptor that does not wait, or -errno.
 int open_af_clan(const char* name, std::size_t size);
 int af_clan_listen(int fd, int backlog);
 /// Not to nowhere (AF_UNSPEC), as which a stream is one of TCP like others.

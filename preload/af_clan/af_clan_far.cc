@@ -67,7 +67,7 @@ int accept_end_of(int fd, int listener) {
   return fail(ETIMEDOUT);
 }
 
-// Connects `fd` to a socket of ours: that one, or -1 with errno.
+// Connects `fd` to an internal socket: that one, or -1 with errno.
 int connect_to_us(int fd) {
   sockaddr_in at;
   const int listener = make_listener(&at);

@@ -12,7 +12,7 @@ namespace clan::preload {
 
 inline std::atomic<bool> af_clan_used{false};
 
-/// SOCK_STREAM, …; 0: not one of ours.
+/// SOCK_STREAM, …; 0: it is not of AF_CLAN.
 int af_clan_type(int fd);
 inline bool is_af_clan(int fd) {
   return af_clan_used.load(std::memory_order_relaxed) && af_clan_type(fd) != 0;

@@ -1,4 +1,4 @@
-// Calls that make descriptors which are no sockets: none is refused because of those of ours.
+// Calls that make descriptors which are no sockets: none is refused because of internal ones.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>

@@ -52,8 +52,8 @@ int call_with(char* const* environment, bool without, std::initializer_list<char
   return call(static_cast<char* const*>(with));
 }
 
-// `call` with an environment that tells of our connections and names. Who does not load us takes no
-// notice.
+// `call` with an environment that tells of our connections and names. A program that does not
+// load us takes no notice.
 template <typename Call>
 int exec(const char* path, char* const* environment, Call&& call) {
   if (!in_borrowed_memory()) finish_resends();

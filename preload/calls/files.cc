@@ -26,7 +26,7 @@ using namespace clan::preload;
 
 namespace {
 
-constexpr std::size_t kPiece = 32768;  ///< of what goes through memory of ours
+constexpr std::size_t kPiece = 32768;  ///< of what goes through our memory
 
 // At its own position: what is read of a socket or a pipe could not go back, so the kernel refuses
 // them.

@@ -136,7 +136,7 @@ ssize_t send_passing(int fd, const msghdr& message, int flags) {
   const PipesToSend pipes(message);
   const ssize_t n = plain_sendmsg(fd, pipes.message(), flags);
   if (n >= 0 || errno != ETOOMANYREFS || !pipes.any()) return n;
-  // it may be one too many because of ours
+  // it may be one too many because of internal ones
   for_each_passed(message, [](int other) { leave_pipe(other, true, clan::reasons::Why::kPassed); });
   return plain_sendmsg(fd, &message, flags);
 }

@@ -4,7 +4,7 @@
 // library and not here. On a connection that has moved it would read doorbells. So before such a
 // module is opened, what has moved goes back to TCP, and nothing moves any more.
 //
-// The C library's functions look who calls them: for the caller's search path, and its namespace.
+// The C library's functions look what calls them: for the caller's search path, and its namespace.
 // So these end in a jump, and the caller stays the caller.
 #include <dlfcn.h>
 

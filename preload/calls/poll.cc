@@ -31,7 +31,7 @@ using namespace clan::preload;
 
 namespace {
 
-// What one call waits for: sockets of ours at all, and things that have moved.
+// What one call waits for: migrated sockets at all, and things that have moved.
 struct Watched {
   bool any = false;
   nfds_t moved = 0;

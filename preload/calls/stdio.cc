@@ -22,8 +22,8 @@ using namespace clan::preload;
 
 namespace {
 
-// The C library's own streams read and write past us, so a stream on a TCP socket is made of calls
-// of ours.
+// The C library's own streams read and write past us, so a stream on a TCP socket is made of our
+// calls.
 struct Stream {
   std::atomic<FILE*> file{nullptr};  // null: free for another
   int fd = -1;
@@ -33,7 +33,7 @@ std::atomic<Stream*> streams{nullptr};  // never shortened
 
 Stream* find(FILE* file) {
   Stream* s = clan::words::look(streams);  // PAIR preload.streams
-  // relaxed: a stream is closed by who has opened it, or has been given it
+  // relaxed: a stream is closed by the thread that opened it or was given it
   while (s != nullptr && s->file.load(std::memory_order_relaxed) != file) s = s->next;
   return s;
 }
@@ -93,7 +93,7 @@ int cookie_close(void* cookie) {
 }  // namespace
 
 CLAN_INTERPOSE int fclose(FILE* stream) {
-  // What is left in a stream of ours goes out by write() of ours, and so does its descriptor.
+  // What is left in such a stream goes out by our write(), and its descriptor by our close().
   const int fd = stream != nullptr && find(stream) == nullptr ? ::fileno(stream) : -1;
   if (fd >= 0) gone(fd);
   return real().fclose(stream);

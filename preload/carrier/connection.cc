@@ -120,7 +120,7 @@ void Carried::lose(const char* why) {
   CLAN_INFO("a connection between hosts: %s", why);
 }
 
-// Nobody else is at it: whoever is looks again, as its event is posted.
+// No other thread is at it: one that is looks again, as its event is posted.
 void Carried::pump() {
   if (!mutex_.try_lock()) return post();
   move(false);

@@ -6,9 +6,9 @@
 // It reads no more out of a pipe than the stream takes, and no more out of the stream than the pipe
 // takes; so memory is bounded, and a program that does not read stops the one that sends.
 //
-// Bytes are taken by whoever has them: a thread of the program that has sent, or polls, as far as
-// nobody else is at it (pump()), else the carrier's thread. Both ring for a thread that sleeps; the
-// callbacks that may wait for the program are made by the carrier's thread only (serve()).
+// Bytes are taken by the thread that has them: one of the program that has sent, or polls, as far
+// as nobody else is at it (pump()), else the carrier's thread. Both ring for a thread that sleeps;
+// the callbacks that may wait for the program are made by the carrier's thread only (serve()).
 //
 // The words of the pipe that say what the end of this host's program does are read here and told
 // the other host; what its like tells is written into the words of the other end.
@@ -80,7 +80,7 @@ class Carried : public std::enable_shared_from_this<Carried> {
     const CarrierStage now = stage();
     return now == CarrierStage::kCarried || now == CarrierStage::kOver;
   }
-  /// Nothing is left to be sent, whoever has it.
+  /// Nothing is left to be sent, wherever it lies.
   bool is_quiet();
   std::uint64_t tag() const { return tag_; }
 

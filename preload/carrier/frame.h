@@ -54,7 +54,7 @@ struct Frame {
 };
 
 std::array<std::byte, kFrameHead> encode(const Frame& frame);
-/// Nothing: no frame of ours.
+/// Nothing: it is no frame.
 std::optional<Frame> decode(std::span<const std::byte, kFrameHead> head);
 
 std::array<std::byte, kNamesBytes> encode(const CarrierNames& names);

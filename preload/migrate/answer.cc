@@ -43,7 +43,7 @@ namespace {
 // A direction that has not switched never will: its bytes are TCP's as they were, and nobody rings.
 bool stays_unswitched(int fd, Socket& s) {
   auto& state = s.mine().words[kState];
-  // PAIR face.state: whoever switches says so in the same word
+  // PAIR face.state: the end that switches says so in the same word
   for (std::uint64_t now = state.load(std::memory_order_acquire); (now & kSending) == 0;) {
     if (!state.compare_exchange_weak(now, now | kGone, std::memory_order_seq_cst)) continue;
     (void)silence(s);
@@ -73,11 +73,11 @@ bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {
   return has_waited_for_long(wanted_ns) || may_go(fd, s);
 }
 
-// Bytes that it holds of ours cannot be had. By its part in this, done by us: the application is
-// told of a reset, not of an end.
+// Bytes of this end that it holds cannot be had. By its part in this, done by us: the application
+// is told of a reset, not of an end.
 void lose(int fd, Socket& s) {
   log_line(LogLevel::kError,
-           "fd %d: its peer goes back to TCP, and holds bytes of ours that cannot be had from it "
+           "fd %d: its peer goes back to TCP, and holds bytes of this end that cannot be had "
            "(another pid "
            "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
            fd);

@@ -31,7 +31,7 @@ inline bool is_to_go(const Socket& s) {
 /// Does what that takes of this end. To be called when is_to_go(). False: later, see
 /// put_off(); or as the other end has not said yet what it has read, or a process that shares this
 /// one is stopped while it uses it, or somebody has the lock, or rings. It is waited for that for
-/// 80 ms once; from then on the socket is looked at again by all who use it, and nobody sleeps for
+/// 80 ms once; from then on all that use the socket look at it again, and no thread sleeps for
 /// long (stream/held_up.h).
 bool answer_leaving(int fd, Socket& s);
 
@@ -40,7 +40,7 @@ bool answer_leaving(int fd, Socket& s);
 bool came_back(int fd, Socket& s);
 
 /// What both ends do of it, under s.moving. False: not for now. go_or_later(): tries for a moment,
-/// and else leaves it to all who look at the socket.
+/// and else leaves it to all threads that look at the socket.
 bool go(int fd, Socket& s);
 bool go_now(int fd, Socket& s);
 bool go_or_later(int fd, Socket& s);

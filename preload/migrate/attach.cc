@@ -61,9 +61,9 @@ std::atomic<std::uint32_t>* shared_moves = nullptr;
 // Nobody has the pipe any more. All that it carried had been read: the rest is TCP's.
 bool ends_by_tcp(int fd, Slot& slot) {
   constexpr int kUntilClosedMs = 100;  // the other end has let go of the pipe, and closes next
-  // PAIR preload.moved: whoever had the pipe has handed the end of the connection over
+  // PAIR preload.moved: the pipe's last holder has handed the end of the connection over
   if (slot.pipe_fd.load(std::memory_order_acquire) < 0) return true;
-  // relaxed: whoever had the pipe has closed it since
+  // relaxed: its last holder has closed it since
   if ((slot.pipe_end.load(std::memory_order_relaxed) & Slot::kReadToEnd) == 0) return false;
   pollfd p{fd, POLLRDHUP, 0};
   if (sys::poll(&p, 1, kUntilClosedMs) <= 0) return false;
@@ -146,7 +146,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   }
   introduce(fd, s, route);
   s.offered_ns = monotonic_ns();
-  // Whoever sleeps in the kernel on this socket already did so without a flag: the first bytes must
+  // A thread that sleeps in the kernel on this socket already set no flag: the first bytes must
   // ring.
   // PAIR face.state: before kAttached, which lets the other end publish
   s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1, std::memory_order_seq_cst);
@@ -182,7 +182,7 @@ void catch_up(int fd, Socket& s) {
   const std::uint64_t cookie = cookie_of(fd);
   const auto mover = static_cast<unsigned>(slot.pipe_pid.load(std::memory_order_relaxed));
   auto pipe = open_pipe_of(open_memfd_of(mover, memfd, kPipeLink, O_RDWR), end, cookie);
-  if (!pipe) {  // who moved it is gone
+  if (!pipe) {  // the process that moved it is gone
     const int other = find_pipe(cookie, &end);
     pipe = open_pipe_of(other, end, cookie);
   }
@@ -210,7 +210,7 @@ bool keep_on_tcp(int fd, Socket& s, reasons::Why why) {
   while (slot != &s.open_file()) {  // fork moves it
     slot = &s.open_file();
     slot->pin();
-    // Who moves it just now, perhaps another process, has looked before.
+    // A thread that moves it just now, perhaps of another process, has looked before.
     const std::uint64_t end = monotonic_ns() + kPatienceNs;
     while ((slot->receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
   }

@@ -14,8 +14,8 @@
 namespace clan::preload {
 
 /// From now on both directions may move to `s.pipe`. False: a call is under way in the kernel;
-/// later. `counted`: whoever gave us the descriptor has counted us among the holders, or we were
-/// before exec.
+/// later. `counted`: the process that passed us the descriptor has counted us among the holders, or
+/// we were before exec.
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted = false);
 
 /// Another process that shares the open file has moved it: follow.
@@ -31,8 +31,8 @@ inline Held hold_current(int fd) {
 /// As catch_up() does it: the calling process finds the connection moved. Under Socket::moving.
 void begin_sharing(int fd, Socket& s, bool counted, bool moves);
 
-/// The connection stays on TCP for good: nobody who shares the open file moves it any more. False:
-/// it has moved already, and has still to be taken back if it must not stay there.
+/// The connection stays on TCP for good: no process that shares the open file moves it any more.
+/// False: it has moved already, and has still to be taken back if it must not stay there.
 bool keep_on_tcp(int fd, Socket& s, reasons::Why why);
 
 /// Counts the sockets that this process, or one it shares them with over fork, has moved after the

@@ -33,8 +33,8 @@ inline bool looks_at(std::uint32_t call) {
   return call < 16 || call % (std::bit_floor(call) / 8) == 0;
 }
 
-/// Of an offer. Who sends without end makes so many calls in a millisecond, in which the other end
-/// need not have run: it gets a second, too.
+/// Of an offer. A program that sends without end makes so many calls in a millisecond, in which the
+/// other end need not have run: it gets a second, too.
 inline bool has_waited_long(const Socket& s, std::uint32_t call) {
   return call >= kMostOfferCalls && looks_at(call) && monotonic_ns() - s.offered_ns > kLeastOfferNs;
 }

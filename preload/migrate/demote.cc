@@ -120,10 +120,10 @@ void reset_unless_clean(int fd, Socket& s) {
   read_kernel(fd, s);
 }
 
-// Under s.moving. False: nobody has come into the pipe; who comes now sees that we have gone.
+// Under s.moving. False: no end has come into the pipe; one that comes now sees that we have gone.
 bool say_leaving(int fd, Socket& s, bool reads_on) {
-  // Who is sending just now rings, and so tells of bytes in the pipe what reads and signals by TCP
-  // would not.
+  // A thread that sends just now rings, and so tells of bytes in the pipe what reads and signals by
+  // TCP would not.
   if (reads_on) (void)s.pipe.want_data();
   // PAIR face.given: first, as this process may be stopped behind each of these
   if (std::uint64_t none = 0; reads_on) words::replace(s.mine().words[kGivenBack], none, kReadsOn);
@@ -156,7 +156,8 @@ void pin(int fd, Socket& s) {
   constexpr std::uint64_t kMoveNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kMoveNs;
   auto being_moved = [&] {
-    // order: a read-modify-write sees the last word; whoever closes the gate after it sees `pinned`
+    // order: a read-modify-write sees the last word; a thread that closes the gate after it sees
+    // `pinned`
     return (slot.sends.fetch_add(0, std::memory_order_acq_rel) & Slot::kClosed) != 0;
   };
   while (!s.is_resending() && being_moved() && monotonic_ns() < end) sched_yield();

@@ -32,10 +32,10 @@
 
 namespace clan::preload {
 
-/// Takes the connection back to TCP, for good. `to_others`: somebody who does not know of pipes is
-/// going to use the descriptor, so it is clean when this returns, or reset when that cannot be had.
-/// Otherwise what is sent from now on goes by TCP, and what is received does when the other end has
-/// noticed.
+/// Takes the connection back to TCP, for good. `to_others`: a program that does not know of pipes
+/// is going to use the descriptor, so it is clean when this returns, or reset when that cannot be
+/// had. Otherwise what is sent from now on goes by TCP, and what is received does when the other
+/// end has noticed.
 void leave_pipe(int fd, bool to_others, reasons::Why why);
 
 /// Goes back to TCP if the other end has never come into the pipe. False: it has, or somebody is at
@@ -43,7 +43,7 @@ void leave_pipe(int fd, bool to_others, reasons::Why why);
 bool leave_alone(int fd, Socket& s);
 
 /// The other end took our pipe, or was about to, and has not come into it since. It will not any
-/// more after so many calls of ours that moved bytes; without a pipe they cost less.
+/// more after so many of our calls that moved bytes; without a pipe they cost less.
 void give_up_on_peer(int fd, Socket& s);
 
 /// That, and leave_pipe(fd, true) if it has moved.

@@ -114,8 +114,8 @@ void end_by_tcp(int fd, Socket& s) {
 }
 
 void settle(Socket& s) {
-  // PAIR preload.resending: Dekker of who reads from the kernel again and who has sent all again;
-  // each has said so before it looks here
+  // PAIR preload.resending: Dekker of a thread that reads from the kernel again and one that has
+  // sent all again; each has said so before it looks here
   const bool back =
       s.back_in.load(std::memory_order_seq_cst) && !s.resending.load(std::memory_order_seq_cst);
   if (!back || (state_of(s.mine()) & kGone) == 0) return;

@@ -39,14 +39,14 @@ Pipe::Done put_last_record(Socket& s);
 ///   3 the count is closed, by the kernel's number: once closed it stays what it is
 ///   4 kGone is said
 /// Before 4 nobody sends anything else by TCP. So when the first one comes to 3 the kernel has sent
-/// all doorbells and nothing else, whoever has sent them, or was stopped or killed at 1 to 3.
+/// all doorbells and nothing else, whichever has sent them, or was stopped or killed at 1 to 3.
 bool say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings = true);
 
 /// The end that shutdown() still owes (socket_face::kEnding), of an end that sends by TCP.
 void end_by_tcp(int fd, Socket& s);
 
-/// Both directions are TCP's again: nothing is left to be done here, nor by whoever shares the open
-/// file.
+/// Both directions are TCP's again: nothing is left to be done here, nor by others that share the
+/// open file.
 void settle(Socket& s);
 
 /// What is read next is the kernel's.

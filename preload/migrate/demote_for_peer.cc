@@ -86,7 +86,7 @@ int their_socket(int fd) {
   return found;
 }
 
-// Whoever could read it waits for us: what TCP does not hold it does not take.
+// The process that could read it waits for us: what TCP does not hold it does not take.
 bool send_all(int to, const char* bytes, std::size_t count) {
   std::uint64_t deadline_ns = monotonic_ns() + WaitBudget::kMostInCallsNs;
   for (std::size_t at = 0; at < count;) {

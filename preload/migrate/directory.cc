@@ -16,13 +16,13 @@
 // Each step is done in a call that the application makes; nobody waits for anybody.
 //
 // The window is a sock_diag socket. What is asked through it the kernel answers for the network
-// namespace in which it was made, whoever asks. So each end sees for itself that a TCP connection
-// with the same addresses, mirrored, is established there, that it belongs to the user at the other
-// end of the rendezvous, and that as many bytes went by it as by our own. A duplicate of the TCP
-// socket would show the same. But until it has been received it would keep the connection open,
-// even when its sender has been killed: a program asleep in recv() would wait for an end that does
-// not come. It would also be a key to the connection, given away before we know to whom. A window
-// is neither.
+// namespace in which it was made, whichever process asks. So each end sees for itself that a TCP
+// connection with the same addresses, mirrored, is established there, that it belongs to the user
+// at the other end of the rendezvous, and that as many bytes went by it as by our own. A duplicate
+// of the TCP socket would show the same. But until it has been received it would keep the
+// connection open, even when its sender has been killed: a program asleep in recv() would wait for
+// an end that does not come. It would also be a key to the connection, given away before we know to
+// which process. A window is neither.
 #include "migrate/directory.h"
 
 #include <poll.h>
@@ -55,7 +55,7 @@ namespace clan::preload {
 namespace {
 
 constexpr std::uint32_t kMostChecks = 256;  ///< calls in which the counters may differ
-constexpr int kPatienceMs = 20;             ///< with who has connected, and is about to say why
+constexpr int kPatienceMs = 20;  ///< with a process that has connected, and is about to say why
 
 struct Hello {
   char magic[8] = {'c', 'l', 'a', 'n', 'd', 'i', 'r', '1'};
@@ -189,7 +189,7 @@ void offer_in_directory(int fd, Socket& s, const Route& route) {
   if (listener < 0) return stay(fd, s, Why::kNoUnix);
   listener = move_high(listener);
   if (listener < 0) return stay(fd, s, Why::kNoDescriptors);
-  // Who may connect is judged by his credentials, not by our umask.
+  // Which process may connect is decided by its credentials, not by our umask.
   if (!bind_offer(listener, name, config().uid_count > 0 ? 0666 : 0600)) {
     const auto error = static_cast<std::uint32_t>(errno);
     sys::close(listener);
@@ -205,7 +205,7 @@ void claim_in_directory(int fd, Socket& s, const Route& route) {
   if (rendezvous < 0) return;
   uid_t uid = 0;
   if (!connect_to_offer(rendezvous, name_of(route.remote, route.local))) {
-    // Not there yet, left over, or somebody else's. Full: taken up by somebody, who may be a
+    // Not there yet, left over, or another user's. Full: taken up by some process, which may be a
     // stranger.
     sys::close(rendezvous);
     return;

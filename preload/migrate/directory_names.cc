@@ -51,8 +51,9 @@ struct OfProc : sockaddr_un {
   }
 };
 
-// The file that has just been bound has that mode, as far as it can be given. Not by its name: who
-// owns the directory may have put another file there, one of ours even. False, with errno: it has.
+// The file that has just been bound has that mode, as far as it can be given. Not by its name: the
+// directory's owner may have put another file there, even one of this user's. False, with errno: it
+// has.
 bool give_mode(const sockaddr_un& path, mode_t mode) {
   struct stat st {};
   const int file = open_itself(path, &st);
@@ -68,7 +69,7 @@ bool give_mode(const sockaddr_un& path, mode_t mode) {
   return ours;
 }
 
-// To that very file: whoever may write the directory may put a link there, to a socket of ours that
+// To that very file: a user that may write the directory may put a link there, to our socket that
 // has nothing to do with this.
 bool connect_to_file(int socket, const sockaddr_un& path, socklen_t size) {
   struct stat st {};

@@ -28,7 +28,7 @@ bool is_left_over(const sockaddr_un& path, socklen_t size);
 bool connect_to_offer(int socket, std::uint64_t name);
 
 /// `listener` listens at the file of that name, which has that mode whatever our umask is. False,
-/// with errno: it does not, and there is no such file of ours.
+/// with errno: it does not, and this user has no such file.
 bool bind_offer(int listener, std::uint64_t name, mode_t mode);
 
 /// Removes what killed processes have left behind, some of it, now and then. How many names it has

@@ -1,5 +1,5 @@
-// Connections to another host: how they go back to TCP before somebody has them whom the carrier
-// cannot follow, and how a process ends that has some.
+// Connections to another host: how they go back to TCP before a process has them that the
+// carrier cannot follow, and how a process ends that has some.
 //
 // Both ends go back as between two processes of one host (migrate/demote.h), each by itself, and
 // the carriers tell each of the other. When both have, the pipe is as any other: what has been
@@ -18,8 +18,8 @@ namespace clan::preload {
 /// connection if that takes too long. 0: 2 s. Under Socket::moving.
 void wait_for_far_end(int fd, Socket& s, std::uint64_t until_ns = 0);
 
-/// The connection goes back from the other host, before it is in the hands of somebody whom the
-/// carrier cannot follow. What has not been read stays in its pipe.
+/// The connection goes back from the other host, before a process has it that the carrier
+/// cannot follow. What has not been read stays in its pipe.
 void leave_far(int fd, Socket& s, reasons::Why why);
 /// All that this process has: before a fork.
 void leave_all_far();

@@ -11,8 +11,8 @@ namespace clan::preload {
 /// The memfd of a pipe, as /proc shows it.
 constexpr char kPipeLink[] = "/memfd:clan-pipe (deleted)";
 
-/// The pipe of a connection, by the cookie of our end of it: from whoever has it, which is the peer
-/// at least. -1: nobody has it who may be asked.
+/// The pipe of a connection, by the cookie of our end of it: from a process that has it, as the
+/// peer does at least. -1: none has it that may be asked.
 int find_pipe(std::uint64_t cookie, int* end);
 
 /// Likewise of memfds that somebody has passed to us, as a descriptor of its own.

@@ -37,7 +37,7 @@ bool shares(int fd, const Socket& s, std::uint32_t thread) {
 Users users_of_end(int fd, const Socket& s) {
   KeepErrno keep;
   constexpr std::uint32_t kThread = (1u << 23) - 1, kTakeable = 1u << 29;  // of a lock's word
-  auto relaxed = std::memory_order_relaxed;  // looks; who acts on them takes what it needs
+  auto relaxed = std::memory_order_relaxed;  // looks; one that acts on them takes what it needs
   const auto closer = [&](const Slot::Counter& counter) {
     const std::uint64_t now = counter.load(relaxed);
     const bool takeable = now >> Slot::kCloser >> Slot::kReader != 0;

@@ -5,13 +5,14 @@
 //   connection's addresses, before its 2nd send
 //                                                     connects to that name after its 5th, 10th,
 //                                                     20th… call
-//                          <── a sealed memfd ──      asks the kernel who listens, makes the pipe
-//   asks the kernel who sent it, maps it,
+//                          <── a sealed memfd ──      asks the kernel which process listens, makes
+//                          the pipe
+//   asks the kernel which one sent it, maps it,
 //   says so in the pipe (kAttached)
 //
 // Abstract names are of one network namespace, vanish with their process, and cost a peer without
-// CLAN nothing. Whoever else takes the name is found out: the kernel knows the owner of the other
-// end of the TCP connection (sock_diag), and it must be the user at the other end of the
+// CLAN nothing. Another process that takes the name is found out: the kernel knows the owner of the
+// other end of the TCP connection (sock_diag), and it must be the user at the other end of the
 // rendezvous.
 #pragma once
 

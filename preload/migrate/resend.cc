@@ -228,8 +228,8 @@ bool resends(int fd, Socket& s) {
   if (!s.is_resending()) return false;
   Slot& slot = s.open_file();
   // relaxed: published by `resending`, or by fork
-  std::int32_t who = slot.resender.load(std::memory_order_relaxed);
-  if (who == 0 || who == ::getpid()) return true;
+  std::int32_t resender = slot.resender.load(std::memory_order_relaxed);
+  if (resender == 0 || resender == ::getpid()) return true;
   KeepErrno keep;
   // PAIR preload.gate: sees what was sent before it was opened
   if ((slot.sends.load(std::memory_order_acquire) & Slot::kClosed) == 0) {
@@ -239,15 +239,15 @@ bool resends(int fd, Socket& s) {
     settle(s);
     return false;
   }
-  if (sys::exists(who)) return true;
+  if (sys::exists(resender)) return true;
   // order: one of those that find it killed goes on in its place
-  if (!slot.resender.compare_exchange_strong(who, 0, std::memory_order_seq_cst)) return true;
+  if (!slot.resender.compare_exchange_strong(resender, 0, std::memory_order_seq_cst)) return true;
   log_line(LogLevel::kError,
            "fd %d: the process that sent again what its peer had not read was killed; the "
            "connection is reset",
            fd);
   reset_connection(fd);
-  resent(s, who);
+  resent(s, resender);
   return false;
 }
 

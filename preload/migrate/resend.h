@@ -14,8 +14,8 @@ namespace clan::preload {
 /// Bytes that have been sent again, in this process.
 extern constinit std::atomic<std::uint64_t> bytes_resent;
 
-/// Ten seconds, from the last time that some of it was taken, and thirty in all: who reads a byte
-/// now and then does not keep us.
+/// Ten seconds, from the last time that some of it was taken, and thirty in all: a peer that
+/// reads a byte now and then does not keep us.
 class UntilTaken {
  public:
   static constexpr std::uint64_t kMostNs = 30'000'000'000u;
@@ -46,8 +46,8 @@ bool resends(int fd, Socket& s);
 void nap_while_resending();
 
 /// Before this process loses its threads, by exit or exec: all that has been given back is on its
-/// way when this returns. Who does not read for ten seconds, or not all within thirty, sees a
-/// reset.
+/// way when this returns. A peer that does not read for ten seconds, or not all within thirty, sees
+/// a reset.
 void finish_resends();
 
 /// For fork, and after it in the child: the parent goes on.

@@ -8,9 +8,9 @@
 
 namespace clan::preload {
 
-/// Begins the memfd of bytes that were taken out of TCP unread. Whoever opens one by a number of
-/// another process sees that it belongs to his connection, and not to some other of a process that
-/// has that number here.
+/// Begins the memfd of bytes that were taken out of TCP unread. A process that opens one by
+/// another's number sees that it belongs to its connection, and not to one of a process that has
+/// that number here.
 struct TakenHead {
   std::uint64_t magic = 0x316e656b61746e63;  // "cntaken1"
   std::uint64_t pipe = 0;                    // the inode of its memfd
@@ -33,8 +33,8 @@ Given given_back(const Socket& s);
 /// Shows the other end what take_unread() has put into `taken`.
 void give_back(Socket& s, int taken);
 
-/// Reads what is left of TCP before the other end's switch. True: all of it is in `to`. Who says
-/// that it switches far ahead and goes on sending is read until the deadline.
+/// Reads what is left of TCP before the other end's switch. True: all of it is in `to`. A peer
+/// that says that it switches far ahead and goes on sending is read until the deadline.
 bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns);
 
 }  // namespace clan::preload

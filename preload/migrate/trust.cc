@@ -21,7 +21,7 @@ bool is_loopback(const in6_addr& a) {
   return IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
 }
 
-// Who owns the other end of the connection, and its socket's inode, by the kernel's word.
+// The user that owns the other end of the connection, and its socket's inode, by the kernel's word.
 bool owner_of_other_end(const Route& r, SockDiag::Found* owner) {
   SockDiag kernel;
   return kernel.ask(r.remote, r.local, r.interface, owner) == SockDiag::Answer::kFound;

@@ -79,7 +79,8 @@ void read() {
   const auto say = [&](const WrongSetting& wrong) {
     complain(wrong, path, "CLAN leaves all connections to the kernel");
   };
-  the_config.looks_at_key = false;  // no socket needs it, and a process may be a user's who may not
+  the_config.looks_at_key =
+      false;  // no socket needs it, and a process's user may not be allowed to
   (void)take_settings(file, environment, &the_config, say);
   the_config.disabled = the_config.disable || (has_file && file == nullptr);
   if (the_config.disable && !(has_file && file == nullptr))

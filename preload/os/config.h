@@ -21,7 +21,7 @@ struct Config : Settings {
   std::atomic<bool> disabled{false};
 
   /// Whether processes of this user may share memory with us. Never the one by whose number the
-  /// kernel shows every user that is not in our user namespace: nobody knows who that is.
+  /// kernel shows every user that is not in our user namespace: it may be any of these.
   bool allows_uid(uid_t uid) const;
   /// The number stands for any user that our user namespace does not have.
   bool is_anybody(uid_t uid) const;

@@ -28,7 +28,7 @@ struct Real {
 #include "calls.def"
 };
 
-/// Every pointer set. Looked up on the first call, by whoever makes it.
+/// Every pointer set. Looked up on the first call, by the thread that makes it.
 const Real& real();
 
 }  // namespace clan::preload

@@ -309,7 +309,7 @@ bool may_try() {
 }  // namespace
 
 bool is_filtered() {
-  int now = state.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
+  int now = state.load(std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
   if (now == kUnknown) {
     KeepErrno keep;
     int filter = read_status().filter;
@@ -324,14 +324,15 @@ bool is_filtered() {
 
 bool permits_moving() {
   static std::atomic<int> reaches{-1};
-  int now = state.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
+  int now = state.load(std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
   if (now == kPermits) return true;
   if (now == kUnknown) {
     (void)is_filtered();
     now = state.load(std::memory_order_relaxed);  // relaxed: likewise
   }
   if (now == kNoFilter) {
-    int known = reaches.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
+    int known =
+        reaches.load(std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
     if (known < 0) {
       KeepErrno keep;
       known = reach_kernel() ? 1 : 0;
@@ -374,7 +375,7 @@ bool permits_memory() {
 }
 
 void note_fork(bool in_child) {
-  forked.store(true, std::memory_order_relaxed);  // relaxed: whoever sees it late asks again
+  forked.store(true, std::memory_order_relaxed);  // relaxed: a thread that sees it late asks again
   int trying = kBeingTried;                       // by a thread of the parent
   // relaxed: the child has one thread
   if (in_child) state.compare_exchange_strong(trying, kUntried, std::memory_order_relaxed);

@@ -17,7 +17,7 @@ class Scratch {
   explicit Scratch(std::size_t bytes) : bytes_(bytes <= kUsual ? kUsual : bytes) {
     for (auto& kept : pool()) {
       if (bytes_ != kUsual) break;
-      // PAIR preload.scratch: whoever had it has done with it
+      // PAIR preload.scratch: its last holder has done with it
       if (kept.load(std::memory_order_relaxed) == nullptr) continue;
       if ((memory_ = kept.exchange(nullptr, std::memory_order_acquire)) != nullptr) return;
     }

@@ -3,14 +3,14 @@
 //
 // A handler that has interrupted the library under a lock, and uses the same socket, would wait for
 // itself; one that jumps away (siglongjmp) would leave the lock behind. So the application's
-// handlers are called by one of ours. While its thread is Undisturbed, that one blocks the signal
+// handlers are called by the library's. While its thread is Undisturbed, that one blocks the signal
 // and sends it to the thread anew; the end of the section lets it in. siginfo_t is passed on as it
 // came.
 //
 // Not put off: faults (SIGSEGV and its like), as what has faulted cannot go on, and handlers that
 // were set by system call, past the C library.
 //
-// The same handler of ours gets the faults of copies from and to the application's buffers: where
+// The library's handler also gets the faults of copies from and to the application's buffers: where
 // there is no such memory the kernel would say EFAULT, and so do we. For that it stands, once a
 // connection has moved, where the application has set none; the application does not see it, and
 // what is not such a fault ends the program as ever. A thread that blocks SIGSEGV cannot be helped:

@@ -64,7 +64,7 @@ Question question_of(const Endpoint& local, const Endpoint& remote, std::uint32_
   question.header.nlmsg_len = sizeof question;
   question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   question.header.nlmsg_flags = NLM_F_REQUEST;
-  // relaxed: a number, whoever draws it
+  // relaxed: a number, whichever thread draws it
   question.header.nlmsg_seq = static_cast<std::uint32_t>(monotonic_ns()) ^
                               questions.fetch_add(0x10001, std::memory_order_relaxed);
   auto& q = question.request;

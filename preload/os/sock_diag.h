@@ -1,5 +1,5 @@
-// What the kernel says of TCP sockets (sock_diag, what `ss` asks): who owns one, where it listens,
-// what went by it.
+// What the kernel says of TCP sockets (sock_diag, what `ss` asks): which user owns one, where it
+// listens, what went by it.
 //
 // A SockDiag asks in one network namespace: our own, or, with a socket that another process has
 // sent us, the one in which that socket was made. Where our own is refused (no AF_NETLINK),

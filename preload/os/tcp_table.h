@@ -1,5 +1,5 @@
-// /proc/self/net/tcp and tcp6: who owns a TCP socket of our own network namespace, where sock_diag
-// is refused.
+// /proc/self/net/tcp and tcp6: which user owns a TCP socket of our own network namespace, where
+// sock_diag is refused.
 //
 // The kernel says there what it says by sock_diag: addresses, state, owner as our user namespace
 // has it, and inode, of all sockets of the namespace that the reader is in. A file that is not

@@ -40,8 +40,8 @@ struct Inheritance {
 };
 constinit Inheritance list;  ///< after exec nobody else needs it; after vfork the parent waits
 
-// The program that a child of vfork() executes holds the connection beside the parent, who goes on
-// in this memory. `by`: 1 or, if there is no such program after all, -1.
+// The program that a child of vfork() executes holds the connection beside the parent, which goes
+// on in this memory. `by`: 1 or, if there is no such program after all, -1.
 void count_program(Socket& s, int by) {
   if (!in_borrowed_memory()) return;  // it takes the place of this process
   s.share();
@@ -145,7 +145,7 @@ void take_all_back() { for_each_socket(take_back, nullptr); }
 void take_over_connections() {
   const char* text = std::getenv(kInherited);
   if (text == nullptr) return;
-  note_fork(false);  // whoever moved them had the filter of system calls, if there is one
+  note_fork(false);  // the process that moved them had the filter, if there is one
   const char* const all = text;
   int fd, memfd, end, used;
   for (; std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) == 3; text += used) {

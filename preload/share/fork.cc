@@ -68,7 +68,7 @@ void share_slots() {
   for_each_socket(
       [](int, Socket& s, void*) {
         if (counted_in_this_fork(s)) return;
-        // Who moves it just now has not seen that there is a fork; nobody begins to. Going back may
+        // A thread that moves it just now has not seen the fork; none begins to. Going back may
         // take longer, as the other end has a part in it, but that both see.
         auto patience_ns = [&] {
           const bool leaves = s.shared() && (state_of(s.mine()) & socket_face::kLeaving) != 0;
@@ -114,7 +114,7 @@ void forked() {
         s.moving.unlock();
         s.charge = {};
         s.far.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
-        // The parent's offer is the parent's: who takes it up must find one process there.
+        // The parent's offer is the parent's: a process that takes it up must find one there.
         const bool half_way = s.place == Socket::Place::kElsewhere;
         if (s.state_now() == Socket::State::kOffered && (!s.pipe || half_way)) {
           drop_offer(s);

@@ -52,7 +52,7 @@ bool put_on_its_way(int fd, Socket& s) {
   if (state == Socket::State::kOffered && (s.pipe || s.place == Socket::Place::kElsewhere))
     return false;
   Slot* slot = &s.open_file();
-  constexpr std::uint64_t kMost = 1000;  // somebody takes them who does not claim
+  constexpr std::uint64_t kMost = 1000;  // a process takes them that does not claim
   // PAIR preload.held: looked at again when it counts
   if (dekker::look(slot->pinned) != 0 || Slot::on_its_way(dekker::look(slot->held)) > kMost) {
     return false;
@@ -72,13 +72,13 @@ bool put_on_its_way(int fd, Socket& s) {
   } else if (!is_passable(slot)) {
     return false;
   }
-  if (state == Socket::State::kOffered) {  // whoever goes on with it offers again
+  if (state == Socket::State::kOffered) {  // a process that goes on with it offers again
     withdraw_offer(s);
     s.become(Socket::State::kTcp);
   }
   // PAIR preload.held: Dekker with enter_pipe(), before the looks at its gate and its pipe
   dekker::add(slot->held, Slot::kOnItsWay);
-  // Who moves it just now, another process, has looked before.
+  // Another process, which moves it just now, has looked before.
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
   const auto is_closed = [&] {
@@ -133,8 +133,8 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   return true;
 }
 
-// Whoever gets what is sent through this AF_UNIX socket knows of pipes. The kernel says who is at
-// the other end of a connection; of a pair it only says who made it.
+// The receiver of what is sent through this AF_UNIX socket knows of pipes. The kernel says which
+// process is at the other end of a connection; of a pair it only says which one made it.
 bool receiver_knows(int through) {
   sockaddr_un name{};
   socklen_t mine = sizeof name, theirs = sizeof name;

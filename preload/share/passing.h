@@ -1,13 +1,13 @@
 // Descriptors that are passed on by SCM_RIGHTS before their connection has moved.
 //
-// Whoever has the open file has to know before it moves. The sender cannot say who will receive the
-// descriptor, nor whether that program loads the library. So it puts the socket's Slot where others
-// can find it, in a memfd, and counts the descriptor as on its way; the receiver finds the slot by
-// what the kernel says of the socket, and claims it. From then on both share the slot as after a
-// fork, and either may move the connection, or close.
+// Each process that has the open file has to know before it moves. The sender cannot say which one
+// will receive the descriptor, nor whether that program loads the library. So it puts the socket's
+// Slot where others can find it, in a memfd, and counts the descriptor as on its way; the receiver
+// finds the slot by what the kernel says of the socket, and claims it. From then on both share the
+// slot as after a fork, and either may move the connection, or close.
 //
 //   sender      counts one on its way | sendmsg                     nobody moves it
-//   receiver                                 recvmsg | finds the slot, claims     anybody who has
+//   receiver                                 recvmsg | finds the slot, claims     any that has
 //   it may
 //
 // A receiver without the library, or one that may not or does not want to share memory, claims
@@ -23,7 +23,7 @@ namespace clan::preload {
 struct Socket;
 
 /// A descriptor from another process, by the AF_UNIX socket `through`: if its connection has moved,
-/// follows it; if not, it may move when all who have it know of each other. `peeked`: it will be
+/// follows it; if not, it may move when all that have it know of each other. `peeked`: it will be
 /// received again. `pipes`: memfds that came along, and stay the caller's.
 void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes = {});
 

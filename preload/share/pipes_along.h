@@ -1,6 +1,6 @@
 // The pipes of connections that are passed on go along in the same message, behind the program's
-// own descriptors. So the memory is there as long as the message is, whoever ends before it is
-// received.
+// own descriptors. So the memory is there as long as the message is, whichever process ends before
+// it is received.
 //
 //   the sender's program      [a b]           pass_on() has seen to it that the receiver has the
 //                                             library, or that the

@@ -5,7 +5,7 @@
 
 namespace clan::preload {
 
-/// Whoever shares our sockets must find their pipes when we are gone.
+/// Processes that share our sockets must find their pipes when we are gone.
 void at_exit();
 
 /// A sandbox is about to be closed around the process: it knows the system calls of the program,

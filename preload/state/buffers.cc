@@ -38,8 +38,8 @@ std::uint64_t last_number_of(const char* file, std::uint64_t usual) {
   return number > 0 ? number : usual;
 }
 
-// Both are of the network namespace, and read once: who changes them restarts programs for TCP's
-// sake too.
+// Both are of the network namespace, and read once: an operator that changes them restarts programs
+// for TCP's sake too.
 struct Most {
   std::uint64_t sends, receives;
 };

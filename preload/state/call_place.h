@@ -1,8 +1,8 @@
 // A thread's place in the slot of its open file: the words by which it makes a call of the kernel
 // that another thread can take from it, though each of the two may be stopped at any instruction.
 // There are two such calls: one reads bytes of TCP under a lock (Reader, stream/draining.h), one
-// sends a doorbell while the gate of its end is open (Ringer, stream/bell_call.h). Who takes the
-// lock, or closes the gate, takes the call from all others.
+// sends a doorbell while the gate of its end is open (Ringer, stream/bell_call.h). A thread that
+// takes the lock, or closes the gate, takes the call from all others.
 //
 // Templates over the word and the fence, so that tests/preload/state/call_place_test.cc and
 // doorbell_count_test.cc run these very lines under every interleaving of a machine with store
@@ -40,7 +40,7 @@ enum class Condition { kRuns, kIsStopped, kHasDied };
 /// Of the owner of a place, by /proc. When in doubt, it runs.
 Condition condition_of(std::uint64_t owner);
 
-/// Of its own place; whoever calls this looks next at the lock, or at the gate.
+/// Of its own place; the caller looks next at the lock, or at the gate.
 template <typename Fence, typename Word>
 void begin_call(Word& owner, Word& length, std::uint64_t me, std::uint64_t n) {
   // relaxed: before the fence

@@ -60,7 +60,7 @@ void say_what_is_refused() {
 }
 
 void release(Socket* s) {
-  // PAIR preload.refs: sees what all who had it have done
+  // PAIR preload.refs: sees what all that had it have done
   if (words::subtract(s->refs, 1) != 1) return;
   KeepErrno keep;
   if (s->offer_fd.get() >= 0 || s->window_fd.get() >= 0 || s->offer_name.get() != 0) {

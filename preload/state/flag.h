@@ -5,9 +5,9 @@
 
 namespace clan::preload {
 
-/// Any thread sets it, any looks. Sequentially consistent: whoever has set it then looks whether
-/// anybody sleeps, and whoever is about to sleep looks at it. It is set once in a connection's
-/// life.
+/// Any thread sets it, any looks. Sequentially consistent: a thread that has set it then looks
+/// whether another sleeps, and one that is about to sleep looks at it. It is set once in a
+/// connection's life.
 class Flag {
  public:
   // PAIR preload.flag

@@ -4,11 +4,11 @@
 //   open --- kUndecided ---+--- kTogether --- open, behind kGone
 //                          '--- a process --- open, when it has sent all again
 //
-// Undecided: whoever comes joins, and puts the last record into the ring if none is there. Then
-// each says what it wants, and the first one has decided for all.
-// Together: nothing is to be sent again. Each makes all of the steps that are left, and each step
-// may be made several times, at any time: migrate/demote_end.h.
-// A process: it sends again what the other end has not read, and nobody else may meanwhile.
+// Undecided: each one that comes joins, and puts the last record into the ring if none is there.
+// Then each says what it wants, and the first one has decided for all. Together: nothing is to be
+// sent again. Each makes all of the steps that are left, and each step may be made several times,
+// at any time: migrate/demote_end.h. A process: it sends again what the other end has not read, and
+// nobody else may meanwhile.
 //
 // Stopped or killed, undecided or together: another one that comes does what is left, and opens.
 // One that goes on later finds what is done, and changes nothing.
@@ -34,7 +34,7 @@ inline bool may_be_joined(std::uint64_t word) {
   return is_closed_by(word, kUndecided) || is_closed_by(word, kTogether);
 }
 
-/// Closes the counter, whoever is counted, or joins those that have. False: somebody else has it
+/// Closes the counter, whatever is counted, or joins those that have. False: another one has it
 /// closed.
 template <typename Word>
 bool join(Word& sends) {

@@ -16,12 +16,12 @@ namespace clan::preload {
 
 struct Socket;
 
-/// `fd` with a number of ours, and closed where it was. -1 with errno: there is no room, and it is
-/// closed. -1 stays -1.
+/// `fd` with an internal number, and closed where it was. -1 with errno: there is no room, and it
+/// is closed. -1 stays -1.
 int move_high(int fd);
 /// A pipe's. False: there is no room, and it is where it was.
 bool move_high(Pipe& pipe);
-/// The pipe behind a memfd, which ends up with a number of ours or closed.
+/// The pipe behind a memfd, which ends up with an internal number or closed.
 Result<Pipe> open_high(int memfd, int end);
 /// The memfd of slots that are passed (share/passing.h), for receivers to find; -1: what is passed
 /// now cannot be found.
@@ -33,9 +33,9 @@ bool close_slots(unsigned first, unsigned last, bool already_closed);
 /// The pipe goes on without.
 void close_descriptor(Socket& s);
 
-/// The application has got a descriptor. Those of ours that are near it are closed.
+/// The application has got a descriptor. Internal ones near it are closed.
 void keep_away_from(int fd);
-/// It may be one of ours.
+/// It may be an internal one.
 bool is_ours(int fd);
 /// The highest that the application has, as /proc says: it takes long. -1: that is not known.
 int highest_of_application();
@@ -45,7 +45,7 @@ void disown(unsigned first, unsigned last);
 /// The application has been refused one. True: it may try again, as ours are closed.
 bool give_up_ours();
 
-/// `call()`, which makes a descriptor, and again if it was refused one because of ours.
+/// `call()`, which makes a descriptor, and again if it was refused one because of internal ones.
 template <typename Call>
 auto with_room(Call&& call) {
   auto result = call();

@@ -1,5 +1,5 @@
-// Kept: a descriptor or a name that a connection keeps for a while, and whoever takes it gives
-// back.
+// Kept: a descriptor or a name that a connection keeps for a while, and the thread that takes it
+// gives back.
 #pragma once
 
 #include <atomic>

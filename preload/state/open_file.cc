@@ -13,7 +13,7 @@
 namespace clan::preload {
 namespace {
 
-// Whoever comes to the socket's own counters from now on sees that he has to look where they are
+// A thread that comes to the socket's own counters from now on sees that it has to look where they
 // now. False: a call is under way.
 bool close_for_good(Socket& s) {
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
@@ -48,10 +48,10 @@ bool share_slot(Socket& s, Slot* shared) {
   if (!closed && s.resending.load(std::memory_order_acquire)) {
     while (!Slot::try_close(s.own_slot.receives, thread_id())) sched_yield();
     // relaxed: behind `resending`
-    const std::int32_t who = s.own_slot.resender.load(std::memory_order_relaxed);
+    const std::int32_t resender = s.own_slot.resender.load(std::memory_order_relaxed);
     // relaxed: published with `slot`, and by fork
-    shared->resender.store(who, std::memory_order_relaxed);
-    shared->sends.store(Slot::closed_by(who), std::memory_order_relaxed);
+    shared->resender.store(resender, std::memory_order_relaxed);
+    shared->sends.store(Slot::closed_by(resender), std::memory_order_relaxed);
   }
   // relaxed: nobody changes them behind the closed gates; what is shared has them since before
   const auto copy = [](auto& to, const auto& from) {

@@ -12,12 +12,12 @@ namespace clan::preload {
 
 struct Socket;
 
-/// Counts calls that are under way in the kernel on a socket that is still on TCP, so that nobody
-/// moves it under them. After a fork it lies in memory that parent and child share.
+/// Counts calls that are under way in the kernel on a socket that is still on TCP, so that no
+/// thread moves it under them. After a fork it lies in memory that parent and child share.
 struct Slot {
-  /// Calls (bits 0 to 29), whether somebody has closed it, and who (from kCloser on): the id of a
+  /// Calls (bits 0 to 29), whether it is closed, and by which (from kCloser on): the id of a
   /// thread, or of the process for what another of its threads may finish. So that others see when
-  /// he has been killed. Above the id, of `receives`: 1 + which Reader the thread has, 0: none; of
+  /// it has been killed. Above the id, of `receives`: 1 + which Reader the thread has, 0: none; of
   /// `sends`, without an id: what state/going_back.h says.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
@@ -27,17 +27,17 @@ struct Slot {
   static std::uint64_t closed_by(std::int32_t closer) {
     return static_cast<std::uint64_t>(closer) << kCloser | kClosed;
   }
-  /// Who has closed a counter with this word.
+  /// What has closed a counter with this word.
   static std::int32_t id_of(std::uint64_t word) {
     return static_cast<std::int32_t>(word >> kCloser & kId);
   }
-  /// Closes a counter that is zero. Whoever counts up meanwhile sees kClosed and steps back.
+  /// Closes a counter that is zero. A call that counts up meanwhile sees kClosed and steps back.
   static bool try_close(Counter& counter, std::int32_t closer) {
     std::uint64_t none = 0;
     // PAIR preload.gate: sees what calls under way have done
     return counter.compare_exchange_strong(none, closed_by(closer), std::memory_order_acq_rel);
   }
-  /// Likewise, whoever is counted: nobody of these is in the kernel.
+  /// Likewise, whatever is counted: none of these calls is in the kernel.
   static bool try_close_over(Counter& counter, std::int32_t closer) {
     std::uint64_t now = counter.load(std::memory_order_relaxed);
     return (now & kClosed) == 0 &&
@@ -70,13 +70,13 @@ struct Slot {
     Counter& counter_;
     bool allowed_;
   };
-  /// Nobody moves it any more; who does just now has looked before.
+  /// No thread moves it any more; one that does just now has looked before.
   // PAIR preload.held: looked at again when it counts
   void pin() { dekker::announce(pinned, 1); }
 
   Counter sends{0};
   Counter receives{0};
-  std::atomic<std::int32_t> pipe_pid{0};  ///< who moved it
+  std::atomic<std::int32_t> pipe_pid{0};  ///< the process that moved it
   std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
   std::atomic<std::int32_t> pipe_end{0};  ///< its end there; and kReadToEnd
   /// A process has read the other end's last record, and was done with the connection: behind the
@@ -84,13 +84,13 @@ struct Slot {
   static constexpr std::int32_t kReadToEnd = 2;
   /// if `sends` is closed for Socket::resending: whose it is
   std::atomic<std::int32_t> resender{0};
-  /// somebody has the open file whom we cannot reach: never move it
+  /// a process has the open file that we cannot reach: never move it
   std::atomic<std::int32_t> pinned{0};
   /// Of these, processes that have not followed into the pipe, and so are not among its kHolders.
   std::atomic<std::int32_t> to_follow{1};
-  /// Who has the open file: processes (bits 0 to 31; who was killed, or executed another program,
-  /// counts), and descriptors that have been passed to somebody who has not said yet that he knows
-  /// of this (bits 32 to 47). Above, which life of the slot it is: see passing.cc.
+  /// What has the open file: processes (bits 0 to 31; one that was killed, or executed another
+  /// program, counts), and descriptors that have been passed to a process that has not said yet
+  /// that it knows of this (bits 32 to 47). Above, which life of the slot it is: see passing.cc.
   std::atomic<std::uint64_t> held{1};
   static constexpr std::uint64_t kOnItsWay = std::uint64_t{1} << 32;
   static std::uint64_t users(std::uint64_t held) { return held & (kOnItsWay - 1); }
@@ -110,7 +110,7 @@ struct Slot {
   /// Of threads that send a doorbell, see stream/bell_call.h.
   static constexpr std::uint32_t kRingers = 3;
   Ringer ringers[kRingers];
-  /// Nobody has the open file: whoever gets it finds nothing of the last one's.
+  /// No process has the open file: the next one finds nothing of the last one's.
   void free_places() {
     const auto free = [](auto& place) {
       place.owner.store(0, std::memory_order_relaxed);   // relaxed: published with the slot
@@ -125,7 +125,7 @@ struct Slot {
 /// process has one user there. False: a call is under way that is not counted there, so it never
 /// moves.
 bool share_slot(Socket& s, Slot* shared);
-/// This process has the socket no more. True: others have it who have not followed into the pipe.
+/// This process has the socket no more. True: others have it that have not followed into the pipe.
 bool leave_slot(Socket& s);
 
 }  // namespace clan::preload

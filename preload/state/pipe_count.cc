@@ -72,7 +72,7 @@ class Counters {
     return sys::call(SYS_semop, id, &one, 1) == 0;
   }
   int find(std::uint64_t group) {
-    int id = id_.load(std::memory_order_relaxed);  // relaxed: whoever asks finds the same
+    int id = id_.load(std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
     if (id != kUnknown) return id;
     id = permits_counting() ? pipe_counters(::geteuid(), group, true) : kNone;
     id_.store(id, std::memory_order_relaxed);  // relaxed: as above

@@ -9,9 +9,9 @@
 //   receiver  reads from TCP exactly up to that number, then from the pipe
 //
 // From then on TCP carries only doorbells: bytes that mean nothing but make the descriptor
-// readable, so that whoever sleeps on it in the kernel (recv, poll, epoll, another process) wakes
-// up. Their number is in the pipe's page, so they are told from the application's bytes of before
-// and after.
+// readable, so that all threads that sleep on it in the kernel (recv, poll, epoll, of any process)
+// wake up. Their number is in the pipe's page, so they are told from the application's bytes of
+// before and after.
 //
 // The end of a connection is the kernel's word: when the peer's process is gone or has closed, TCP
 // says so. What then is left in the pipe is read first.

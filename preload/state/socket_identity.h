@@ -32,7 +32,7 @@ struct Identity {
   Pipe pipe;
   Flag left_at_exit;                       ///< counted out when the process ended
   std::atomic<bool> left_slot{false};      ///< not among the users of its slot any more
-  std::atomic<bool> not_to_follow{false};  ///< nor among those who are to follow
+  std::atomic<bool> not_to_follow{false};  ///< nor among those that are to follow
   /// which it has been counted for; under the lock of fork
   std::uint64_t last_fork = 0;
 
@@ -48,8 +48,8 @@ struct Identity {
     // order: before the looks at its gate and its pipe that follow
     inherited.store(true, std::memory_order_seq_cst);
   }
-  /// For the next connection. Not the counts of references: there are none. Relaxed stores: whoever
-  /// gets the Socket next gets it by the pool's lock.
+  /// For the next connection. Not the counts of references: there are none. Relaxed stores: a
+  /// thread that gets the Socket next gets it by the pool's lock.
   void reset();
   /// Fork moves it to where parent and child see it.
   // PAIR preload.slot: sees its counters

@@ -26,7 +26,7 @@ struct Migration {
   std::uint64_t offered_ns = 0;    ///< under `moving`
   Place place = Place::kNotAsked;  ///< under `moving`
   // Of an offer in CLAN_DIR, see migrate/directory.cc.
-  KeptName offer_name;                                   ///< of the file; 0: there is none of ours
+  KeptName offer_name;                                   ///< of the file; 0: there is none
   KeptFd window_fd;                                      ///< into the other end's network namespace
   std::uint32_t window_interface = 0, window_looks = 0;  ///< under `moving`
   SpinLock moving;

@@ -36,7 +36,7 @@ struct Transfer {
   std::atomic<bool> rang{false};  ///< the other end slept when something was last sent to it
   /// of the counters of calls (Slot), while somebody else keeps them closed
   OwnerWait sends_wait, receives_wait;
-  /// Who rings at the other end (its word), since when it has been seen, and when it is looked at
+  /// What rings at the other end (its word), since when it has been seen, and when it is looked at
   /// next.
   std::atomic<std::uint64_t> ringer{0}, ringer_since_ns{0}, ringer_look_ns{0};
   /// counts sends that found no room, for edge-triggered EPOLLOUT

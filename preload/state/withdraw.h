@@ -20,8 +20,8 @@ constexpr char kOfferPrefix[] = "clan1-";
 constexpr std::size_t kOfferPrefixSize = sizeof kOfferPrefix - 1;
 static_assert(kOfferPrefixSize + 16 == kOfferName);
 
-/// Takes back an offer, or a claim. drop_offer() leaves the file, which is another process's who
-/// has it too.
+/// Takes back an offer, or a claim. drop_offer() leaves the file, which is another process's
+/// that has it too.
 void withdraw_offer(Socket& s);
 
 void drop_offer(Socket& s);

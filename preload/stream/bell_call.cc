@@ -102,7 +102,7 @@ bool BellCall::count_in_bells() {
     names_ = (now & kRingerIrrevocable) == 0 || named_before_;
     next = now + kIrrevocable;
     if (names_) next = (next & ~bells::kName) | kRingerIrrevocable | me;
-    // PAIR face.bells: whoever closes the gate sees it
+    // PAIR face.bells: a thread that closes the gate sees it
   } while (!words::replace(bells_, now, next));
   return true;
 }

@@ -3,9 +3,9 @@
 // A process may be stopped (SIGSTOP, a debugger) at any instruction of it, or be killed, and
 // another one may take the connection back to TCP meanwhile: when the stopped one goes on, its byte
 // would be the application's. So a thread sends with control data in memory that they share
-// (state/call_place.h), which the kernel looks at when it makes the call: whoever closes the gate
-// writes 0 there as their length, and the call fails. And it counts by exchanges that fail once the
-// count is closed (state/doorbell_count.h).
+// (state/call_place.h), which the kernel looks at when it makes the call: the one that closes the
+// gate writes 0 there as their length, and the call fails. And it counts by exchanges that fail
+// once the count is closed (state/doorbell_count.h).
 //
 //   a thread that rings                      one that closes the gate (silence(), close_count())
 //     1 owner |= kInCall                       kBells |= kBellsClosed
@@ -24,7 +24,7 @@
 //   7, 8    its byte is among those that the kernel counts. The place of a dead one is taken by the
 //           next that finds no other
 // Where no place is free, or nobody shares the end, the thread is counted in kBells instead
-// (kIrrevocable), and whoever closes the gate waits for it.
+// (kIrrevocable), and the thread that closes the gate waits for it.
 #pragma once
 
 #include <sys/types.h>
@@ -34,8 +34,8 @@
 #include <cstring>
 
 #include "os/signals.h"
-#include "state/open_file.h"
 #include "state/call_place.h"
+#include "state/open_file.h"
 #include "state/socket.h"
 
 namespace clan::preload {

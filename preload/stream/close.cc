@@ -78,16 +78,16 @@ bool only_end_is_left(int fd, Socket& s) {
 }  // namespace
 
 void hand_over_end(int fd, Socket& s) {
-  // relaxed: the pipe and who has it do not become more when the other end has closed
+  // relaxed: the pipe and its holders do not become more when the other end has closed
   const bool last = s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) <= 1;
   Slot& slot = s.open_file();
-  // PAIR preload.to_follow: whoever follows now has the pipe, and needs no word of this
+  // PAIR preload.to_follow: a process that follows now has the pipe, and needs no word of this
   if (!last || dekker::look(slot.to_follow) <= 0 || is_far(s)) return;
   const KeepErrno keep;
   const Undisturbed undisturbed;
   if (!s.has_drained() || bytes_to_read(fd, s) > 0) return;
   if (!only_end_is_left(fd, s)) {
-    // relaxed: a word by itself; it is read by whoever finds the pipe's descriptor closed
+    // relaxed: a word by itself; it is read by a process that finds the pipe's descriptor closed
     if (has_ended(s)) slot.pipe_end.fetch_or(Slot::kReadToEnd, std::memory_order_relaxed);
     return;
   }
@@ -99,7 +99,8 @@ void hand_over_end(int fd, Socket& s) {
 
 void shared_close(int fd, Socket& s, bool others) {
   KeepErrno keep;
-  // What the kernel does at the last close is a matter of the open file, whoever closes last.
+  // What the kernel does at the last close is a matter of the open file, whichever process closes
+  // last.
   linger lingers{};
   socklen_t size = sizeof lingers;
   sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &size);
@@ -116,7 +117,7 @@ void shared_close(int fd, Socket& s, bool others) {
   const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;
   add_state(s.mine(), socket_face::kClosed | reset);
   look_at_kernel(fd, s);
-  // nobody is left who could sleep for them, and unread they would make a reset
+  // no thread is left that could sleep for them, and unread they would make a reset
   swallow_doorbells(fd, s);
   // The kernel's word comes in a moment; a peer that looks at the pipe sees this one at once,
   // behind all bytes. Not while a call is under way, which goes on until it returns.
@@ -143,7 +144,7 @@ int shared_shutdown(int fd, Socket& s, int how) {
       return real().shutdown(fd, how);
     }
   }
-  // Whoever sleeps on this descriptor here has to notice.
+  // Threads that sleep on this descriptor here have to notice.
   if (how != SHUT_WR) return real().shutdown(fd, SHUT_RD);
   note_held_up(s);  // sets look at it again, and what holds is an edge
   return 0;

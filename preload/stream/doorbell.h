@@ -1,4 +1,5 @@
-// Doorbells: single bytes of TCP that make the descriptor readable for whoever sleeps on it.
+// Doorbells: single bytes of TCP that make the descriptor readable for the threads that sleep on
+// it.
 //
 // An end that goes back to TCP first closes its gate (kBells): from then on what it sends by TCP is
 // the application's.
@@ -54,7 +55,7 @@ bool another_rings(const Socket& s);
 std::int64_t nap_beside_ringer(Socket& s);
 
 /// The pipe is full, and several processes hold its reading end: one may be killed between making
-/// room and telling of it. Whoever waits for room looks this often.
+/// room and telling of it. A thread that waits for room looks this often.
 constexpr std::int64_t kSharedReaderNs = 1'000'000'000;
 inline bool waits_for_shared_reader(const Socket& s) {
   // relaxed: a hint; it is looked at in each wait

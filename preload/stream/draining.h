@@ -6,7 +6,7 @@
 // takes the lock over, and the stopped one finds so when it goes on, and begins again. What it was
 // about to read it must not read then: those bytes may be the application's by that time. So a
 // thread reads by an iovec in memory that they share (state/call_place.h), which the kernel looks
-// at when it makes the call, and whoever takes the lock over writes 0 there.
+// at when it makes the call, and the thread that takes the lock over writes 0 there.
 //
 //   a thread that reads                      one that takes the lock
 //     1 owner |= kInCall                       lock = mine
@@ -37,8 +37,8 @@
 #include <cstring>
 
 #include "os/signals.h"
-#include "state/open_file.h"
 #include "state/call_place.h"
+#include "state/open_file.h"
 #include "state/socket.h"
 
 namespace clan::preload {

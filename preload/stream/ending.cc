@@ -54,9 +54,9 @@ void look_for_end(int fd, Socket& s) {
 bool was_reset(const Socket& s) {
   if (!s.kernel_end && !s.kernel_error) return false;
   const std::uint64_t theirs = state_of(s.theirs());
-  // Who sends by TCP may have half-closed, and read on.
+  // A peer that sends by TCP may have half-closed, and read on.
   const bool died = (theirs & (kSending | kGone)) == kSending && s.pipe.unread_by_peer() > 0;
-  // Who has gone, or never came, and read all doorbells, left other bytes unread.
+  // A peer that has gone, or never came, and read all doorbells, left other bytes unread.
   const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) &&
                       s.kernel_error &&
                       s.theirs().words[kSwallowed].load(std::memory_order_relaxed) ==

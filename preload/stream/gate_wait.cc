@@ -30,7 +30,7 @@ bool UntilOpen::resends(const Slot::Counter& counter, pid_t closer) const {
   return &counter == &slot.sends && slot.resender.load(std::memory_order_relaxed) == closer;
 }
 
-// In the place of who has closed it.
+// In the place of the thread that has closed it.
 void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed) {
   const pid_t closer = Slot::id_of(now);
   if (!killed || resends(counter, closer)) {
@@ -46,9 +46,9 @@ void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed)
       counter.compare_exchange_strong(now, now & (Slot::kClosed - 1), std::memory_order_acq_rel);
 }
 
-// At whoever has it closed.
+// At the thread that has it closed.
 void UntilOpen::look(Slot::Counter& counter, OwnerWait& wait) {
-  // PAIR preload.gate: sees who has closed it
+  // PAIR preload.gate: sees which thread has closed it
   const std::uint64_t now = counter.load(std::memory_order_acquire);
   if ((now & Slot::kClosed) == 0) return;
   if (going_back::may_be_joined(now)) {

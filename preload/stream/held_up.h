@@ -1,9 +1,9 @@
 // A call that another process keeps from its bytes or its room: one that was stopped while it used
 // the connection.
 //
-// The call waits for a moment, as whoever has a lock of the pipe may just be off its processor, and
-// then answers as if there were nothing: EAGAIN; a blocking one naps and tries again. The kernel
-// would go on, so the connection is not reset while /proc shows the other process as stopped
+// The call waits for a moment, as the owner of a lock of the pipe may just be off its processor,
+// and then answers as if there were nothing: EAGAIN; a blocking one naps and tries again. The
+// kernel would go on, so the connection is not reset while /proc shows the other process as stopped
 // (clan/pipe.h). Meanwhile the connection is not ready, so nobody spins; nobody tells when it is
 // again, so nobody sleeps for long; and what then is ready is an edge, as the program has been told
 // that there was nothing.

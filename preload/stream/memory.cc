@@ -32,7 +32,7 @@ std::atomic<bool> any{false};
 
 void set(int fd) {
   const int word = fd / 64;
-  // relaxed: who sees it later sees to it later
+  // relaxed: a thread that sees it later sees to it later
   owing[word].fetch_or(std::uint64_t{1} << fd % 64, std::memory_order_relaxed);
   groups[word / 64].fetch_or(std::uint64_t{1} << word % 64, std::memory_order_relaxed);
   any.store(true, std::memory_order_relaxed);

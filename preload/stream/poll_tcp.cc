@@ -56,7 +56,7 @@ bool enough_bytes(const Socket& s, std::size_t of_tcp) {
 
 namespace {
 
-// Something that somebody who sleeps would want to know of.
+// Something that a sleeper would want to know of.
 bool worth_waking(const Socket& s) {
   const PipeFront front = s.pipe.front();
   // After kLeave, TCP's own bytes wake everybody.
@@ -67,7 +67,7 @@ bool worth_waking(const Socket& s) {
   return others_want_room(s) && s.pipe.writable();
 }
 
-// A doorbell wakes everybody who sleeps in the kernel on this socket, but only those who get the
+// A doorbell wakes all that sleep in the kernel on this socket, but only those that get the
 // processor before it is taken away. So when others may sleep, it stays as long as it has something
 // to tell:
 //
@@ -79,7 +79,7 @@ bool drop_doorbells(int fd, Socket& s) {
   // order: 1 comes before 2 and 3
   const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
   if (!doorbells_waiting(s)) return true;
-  // Not those rung since: somebody may have gone to sleep meanwhile, and they are for him.
+  // Not those rung since: a thread may have gone to sleep meanwhile, and they are for it.
   if (!others_sleep(s)) return swallow_doorbells(fd, s, rung), !tcp_is_held_up(s);
   s.pipe.keep_wanted(s.inherited.load(std::memory_order_relaxed) || others_want_room(s));
   if (worth_waking(s)) return false;

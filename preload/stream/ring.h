@@ -14,16 +14,17 @@ void ring_doorbell(int fd, Socket& s);
 
 /// Several processes hold this end, as far as one knows that may not be the only one.
 inline bool others_hold(const Socket& s) {
-  // relaxed: counts by themselves; who comes to hold it while a call is under way does not count
+  // relaxed: counts by themselves; one that comes to hold it while a call is under way does not
+  // count
   return s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1 ||
          s.open_file().to_follow.load(std::memory_order_relaxed) > 0;
 }
 
 /// Around what publishes something in the pipe. Where several processes hold this end, the kernel
 /// tells nobody when one of them is killed, and it may be killed between publishing and ringing. So
-/// it says that it rings (kBells), then rings whoever sleeps already, and then publishes; whoever
-/// goes to sleep meanwhile sees that, see nap_beside_ringer(). Nothing where an end is held by one
-/// process: its death ends the connection, and that wakes everybody.
+/// it says that it rings (kBells), then rings those that sleep already, and then publishes; one
+/// that goes to sleep meanwhile sees that, see nap_beside_ringer(). Nothing where an end is held by
+/// one process: its death ends the connection, and that wakes everybody.
 class Announced {
  public:
   Announced(int fd, Socket& s) {

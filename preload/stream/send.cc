@@ -258,7 +258,7 @@ class Sending {
 
   bool sleep_once(bool* over) {
     const Undisturbed again;
-    const bool naps = others_sleep(s_);  // who may take the doorbell for our room with them
+    const bool naps = others_sleep(s_);  // which may take the doorbell for our room with them
     // A thread that sleeps here for the peer's bytes needs the doorbells.
     const bool left_to_others = doorbells_waiting(s_) && !look_at_kernel(fd_, s_);
     std::optional<Sleeper> sleeper(std::in_place, s_, false, true);

@@ -17,7 +17,7 @@ namespace clan::preload {
 ///   3 what lies in the queue = what has come less what has been read
 ///
 /// so with kSwallowed taken first, then the queue, then kDoorbells, the queue holds no more than
-/// kDoorbells - kSwallowed, whoever is stopped, killed or off its processor wherever. kGone is
+/// kDoorbells - kSwallowed, whatever is stopped, killed or off its processor wherever. kGone is
 /// looked at last: what was sent after it is the application's.
 bool reset_for_strays(int fd, Socket& s);
 

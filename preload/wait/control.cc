@@ -106,7 +106,7 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   i->data = event->data;
   i->next_of_socket = s.interests;
   s.interests = i;
-  // Who has gone back to TCP meanwhile sees this, or we see that below.
+  // A thread that has gone back to TCP meanwhile sees this, or we see that below.
   // order: before the look whether the socket is shared(); demotion stores that first and looks
   // here then
   s.in_sets.store(true, std::memory_order_seq_cst);

@@ -100,7 +100,7 @@ struct Set {
   std::atomic<bool> kernels_turn{true};
   /// descriptors may be in it of which only the kernel knows
   std::atomic<bool> plain{true};
-  std::atomic<std::uint32_t> changes{0};     ///< of what is in it, for who looks without the lock
+  std::atomic<std::uint32_t> changes{0};     ///< of what is in it, for looks without the lock
   std::atomic<std::uint32_t> remembered{0};  ///< interests.count, for a glance without the lock
   std::atomic<std::uint64_t> now_ns{0};      ///< at the last wait, or nearly
   std::uint64_t now() const { return now_ns.load(std::memory_order_relaxed); }

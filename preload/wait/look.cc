@@ -28,7 +28,7 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
   // relaxed: its record moves the tail
   const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;
-  // relaxed: stored before the kernel wakes whoever sleeps here
+  // relaxed: stored before the kernel wakes those that sleep here
   const bool shut = s.shut_read.load(std::memory_order_relaxed);
   // order: what is looked at later is no older than this tail
   return of_tcp + given_up + peer.tail.load(std::memory_order_acquire) * 16 + (shut ? 8u : 0u) +
@@ -97,7 +97,7 @@ std::int64_t longest_sleep(const Interest& i) {
   if (!wants_room(i)) return kNoCap;
   // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
   if (reads_tcp(*i.socket)) return 1'000'000;
-  // Who shares the open file may take the doorbell for our room.
+  // A process that shares the open file may take the doorbell for our room.
   if (waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed))
     return 10'000'000;
   return waits_for_shared_reader(*i.socket) ? kSharedReaderNs : kNoCap;

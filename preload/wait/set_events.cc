@@ -48,7 +48,7 @@ void held_up(Socket& s) {
 }
 
 void stayed(Socket& s) {
-  // Who shares the open file may still move it.
+  // A process that shares the open file may still move it.
   if (!s.is_watched() || s.inherited.load(std::memory_order_relaxed)) return;
   Guard guard;
   for (Interest* i = s.interests; i != nullptr;) {

@@ -74,7 +74,7 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
   return true;
 }
 
-// One epoll_wait() on a set that holds sockets of ours. `sleep(events, most, timeout_ns)` is the
+// One epoll_wait() on a set that holds migrated sockets. `sleep(events, most, timeout_ns)` is the
 // kernel's wait as the application called it.
 class Wait {
  public:

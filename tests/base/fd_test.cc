@@ -97,7 +97,7 @@ TEST(Eventfd, CountsSignalsAndDrainsWithoutBlocking) {
   std::uint64_t count = 0;
   ASSERT_EQ(::read(event->get(), &count, sizeof count), 8);
   EXPECT_EQ(count, 2u);
-  // A counter at its maximum does not block whoever signals.
+  // A counter at its maximum does not block the thread that signals.
   count = ~std::uint64_t{0} - 1;
   ASSERT_EQ(::write(event->get(), &count, sizeof count), 8);
   signal_eventfd(event->get());

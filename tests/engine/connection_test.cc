@@ -165,7 +165,7 @@ TEST_F(ConnectionTest, ResetsAPeerThatClaimsToHaveReadWhatWasNotSent) {
   EXPECT_EQ(a_->snapshot().hostile_peers, 1u);
 }
 
-// What an acceptor over the network answers to a request of ours.
+// What an acceptor over the network answers to our request.
 class Refusals final : public OobSink {
  public:
   void on_oob(const std::shared_ptr<nic::Link>&, const OobMessage& message) override {
@@ -203,8 +203,8 @@ TEST(FarConnection, ARingOfAnImpossibleSizeIsRefused) {
   request.type = kOobConnect;
   const std::string name =
       "udp:127.0.0.1:" + std::to_string(server->network()->port()) + "/" + service;
-  auto link = client->link_to_service(name, ::geteuid(), deadline_after_ms(kWaitMs), &request.to,
-                                      nullptr);
+  auto link =
+      client->link_to_service(name, ::geteuid(), deadline_after_ms(kWaitMs), &request.to, nullptr);
   ASSERT_TRUE(link.ok()) << link.error().message();
   for (const unsigned bits : {31u, 21u, 20u}) {
     ConnectRecord record;

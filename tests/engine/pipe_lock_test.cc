@@ -124,7 +124,7 @@ TEST(Pipe, WaitsForAnOwnerThatLetsGo) {
   EXPECT_EQ(get(p.b, 5), (std::vector<char>{'x'}));
 }
 
-// A peer that writes the id of somebody alive, or in turn of that and of somebody stopped, who
+// A peer that writes the id of a thread that lives, or in turn of that and of a stopped one, which
 // alone might be waited for.
 TEST(Pipe, BreaksAtLastOnALockThatIsNotLetGoWhoeverItNames) {
   PipePair named_living, named_both;
@@ -152,7 +152,7 @@ TEST(Pipe, BreaksAtLastOnALockThatIsNotLetGoWhoeverItNames) {
   for (const double seconds : took) EXPECT_LT(seconds, kAtLast);
 }
 
-// Whoever is in a call on a pipe has it mapped.
+// A process that is in a call on a pipe has it mapped.
 TEST(Pipe, BreaksSoonOnALockOfAThreadThatHasNotMappedIt) {
   Bystander living(false), stopped(true);
   PipePair p, q;

@@ -109,7 +109,7 @@ TEST(Pipe, BreaksOnEmptyRecordsWithoutEnd) {
   EXPECT_EQ(p.b.front(), PipeFront::kBroken);
 }
 
-// Records of a byte each, and no end of them: whoever wrote them has gone.
+// Records of a byte each, and no end of them: their writer has gone.
 TEST(Pipe, BreaksWhenAWriterThatHasGoneHasLeftMoreThanARing) {
   PipePair p(4096);
   auto* ring = reinterpret_cast<std::byte*>(&p.a.page()) + 4096;

@@ -104,7 +104,7 @@ TEST(Pipe, TakesAWindowOnlyFromASenderThatMayWait) {
   EXPECT_EQ(got, much);
 }
 
-// As the kernel has it: a third of the room, so that whoever is woken has something to do.
+// As the kernel has it: a third of the room, so that a thread that is woken has something to do.
 TEST(Pipe, RingsForRoomWhenAThirdIsFree) {
   PipePair p(kLargeRing);
   p.a.set_limits(2 << 20, 1, false);

@@ -29,7 +29,7 @@ struct Options {
   std::uint32_t room = 1;  ///< messages that the ring holds
   bool looks_first = false;
   bool anybody = false;         ///< the reader asks by announce_anybody(), as sets do
-  bool forgets_others = false;  ///< whoever drops a doorbell does not ask for another
+  bool forgets_others = false;  ///< a thread that drops a doorbell does not ask for another
 };
 
 constexpr auto kAcquire = std::memory_order_acquire;

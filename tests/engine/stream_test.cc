@@ -686,7 +686,7 @@ TEST(Listener, AcceptsOnSeveralThreadsEachConnectionOnce) {
 }
 
 TEST(Connections, OpenedAndClosedOverAndOverUseNoMoreMemory) {
-  // The ring memory of a closed connection is used again, whoever closes first.
+  // The ring memory of a closed connection is used again, whichever end closes first.
   StreamPair pair(with_mode(Mode::kAdaptive, 256 * 1024));
   const std::string name = unique_name("cycle");
   auto listener = must(Listener::create(pair.server_context, name));

@@ -493,8 +493,8 @@ TEST(AfClan, LeavesOtherSocketsAlone) {
   ::close(listening);
 }
 
-// Whoever listens on all addresses at the port of a name is not taken for it, and keeps it from
-// nobody.
+// A server that listens on all addresses at the port of a name is not taken for it, and keeps it
+// from nobody.
 TEST(AfClanStream, PassesByAServerThatListensEverywhereAtItsPort) {
   std::string name;
   int everywhere = -1;

@@ -84,7 +84,7 @@ TEST(Buffers, HoldWhatBothEndsWriteBeforeEitherReads) {
   pair.expect_carried(there.size(), back.size());
 }
 
-// Whoever waits for room gets some at a time, not each line as it is read.
+// A sender that waits for room gets some at a time, not each line as it is read.
 TEST(Buffers, AreWritableAgainWhenAPartIsFree) {
   Pair pair;
   const std::size_t sent = fill(pair.near);

@@ -129,10 +129,10 @@ std::vector<int> told(Call call, int set, const std::array<int, 2>& fds, int tim
 
 class Order : public testing::TestWithParam<std::tuple<Kind, Call, int, bool>> {};
 
-// Another thread writes to the first and then to the second. Whoever is told of the second has been
-// told of the first. The kernel itself promises that only nearly: poll and select look at one after
-// the other, and on a busy machine loopback TCP arrives late. So a few rounds may differ; without a
-// snapshot it was up to two thirds.
+// Another thread writes to the first and then to the second. A thread that is told of the second
+// has been told of the first. The kernel itself promises that only nearly: poll and select look at
+// one after the other, and on a busy machine loopback TCP arrives late. So a few rounds may differ;
+// without a snapshot it was up to two thirds.
 TEST_P(Order, WhatWasWrittenFirstIsToldWithOrBeforeWhatWasWrittenLater) {
   const auto [kind, call, timeout_ms, other_first] = GetParam();
   Source moved(Kind::kMoved), other(kind);

@@ -466,7 +466,7 @@ TEST(Epoll, ExclusiveWakesAtLeastOneOfThem) {
     EXPECT_TRUE(two.falls_asleep());
     put(pair.near, "x");
     EXPECT_TRUE(comes_true([&] { return woken.load() > 0; }));
-    // Who was not woken is by what comes next, or sees what has not been read.
+    // A thread that was not woken is by what comes next, or sees what has not been read.
     for (int i = 0; i < 2000 && woken.load() < 2; ++i) {
       put(pair.near, "y");
       ::usleep(1000);

@@ -1099,7 +1099,7 @@ void World::servers() {
 }
 
 /// A client writes to one source and then to another while the set, or poll, is asked all the time:
-/// whoever is told of the second has been told of the first.
+/// a thread that is told of the second has been told of the first.
 void World::spin() {
   constexpr int kRounds = 12;
   flush();

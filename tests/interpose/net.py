@@ -313,7 +313,7 @@ def ask_again(names, server, settings):
 
 def af_clan_keys(names):
     """A key that is not the server's, no key, and a key where the server has none: refused in time,
-    and whoever agrees with the server is served."""
+    and a client that agrees with the server is served."""
     with contextlib.ExitStack() as stack:
         keys = [stack.enter_context(tempfile.NamedTemporaryFile("w", prefix="clan-key-"))
                 for _ in range(2)]

@@ -242,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(, FabricStill, testing::Bool(), [](const auto& it) {
   return it.param ? "copied_by_us" : "copied_by_them";
 });
 
-// Whoever is spoken to meanwhile hears nothing of it.
+// A peer that is spoken to meanwhile hears nothing of it.
 void expect_conversation(Survivor& us, fi_addr_t with) {
   for (int i = 0; i < 20; ++i) {
     const auto before = Clock::now();

@@ -1046,7 +1046,7 @@ TEST_F(FabricHostile, AMessageEndpointHearsItsConnectionAlone) {
     attempt = header.tag;
   }));
   passive.take_all();
-  // Who is asked may say yes or no, and nothing else; others not even that.
+  // A peer that is asked may say yes or no, and nothing else; others not even that.
   try_everything(passive);
   for (int i = 0; i < 50; ++i) EXPECT_EQ(victim.received(10), 0);
   intrude(stranger, stranger.port());

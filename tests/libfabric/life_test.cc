@@ -213,8 +213,8 @@ TEST(FabricThreads, MaySendAndReceiveAtOneEndpoint) {
         ASSERT_EQ(fi_trecv(two.b.ep.get(), &value, sizeof value, nullptr, FI_ADDR_UNSPEC,
                            static_cast<std::uint64_t>(t), 0, &here),
                   0);
-        // Completions of all threads come by one queue: whoever takes one tells the one it belongs
-        // to.
+        // Completions of all threads come by one queue: the thread that takes one tells the one it
+        // belongs to.
         while (!here.load()) {
           fi_cq_tagged_entry entry;
           if (fi_cq_sread(two.b.cq.get(), &entry, 1, nullptr, 20) != 1) continue;

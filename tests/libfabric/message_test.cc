@@ -186,7 +186,7 @@ TEST(FabricMessages, CarryDataAndTellTheirSource) {
 TEST(FabricMessages, OfUnknownSendersNameTheirAddressToWhoAsks) {
   Node a;
   {
-    // Who does not ask gets the message, of nobody known.
+    // A receiver that does not ask gets the message, of no known sender.
     Two two;
     Node stranger;
     stranger.enable();

@@ -110,7 +110,8 @@ TEST_F(PlainLinkTest, OrderedPutsWaitForEverythingSentBefore) {
   auto h = import(aperture);
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> looks{0};
-  // Whoever sees the word sees the data, without any other synchronisation: this is what rings do.
+  // A thread that sees the word sees the data, without any other synchronisation: this is what
+  // rings do.
   std::thread consumer([&] {
     auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(memory.back().data());
     auto& answer = *reinterpret_cast<std::atomic<std::uint64_t>*>(memory.back().data() + 8);

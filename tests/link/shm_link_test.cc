@@ -138,7 +138,7 @@ TEST_F(Link, OfAForkedChildIsTheParents) {
   EXPECT_FALSE(a->alive());
   EXPECT_EQ(a_notes.downs, 0);
   a.reset();
-  EXPECT_EQ(must(client.nic->add_peer_slot()), 1u) << "the slot is the parent's, who has it";
+  EXPECT_EQ(must(client.nic->add_peer_slot()), 1u) << "the slot is the parent's, which has it";
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// What the words of a segment tell whoever decides about a channel: plain data that another thread
-// has written before, under ThreadSanitizer. That both of a pair get one answer: grant_test.cc.
+// What the words of a segment tell the thread that decides about a channel: plain data that another
+// thread has written before, under ThreadSanitizer. That both of a pair get one answer:
+// grant_test.cc.
 #include <gtest/gtest.h>
 
 #include <atomic>

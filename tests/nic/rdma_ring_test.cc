@@ -371,8 +371,8 @@ TEST(RdmaRing, ThreadsLoseNeitherRequestsNorDoorbells) {
   EXPECT_GT(sleeps, 0u);
 }
 
-// Plain data, in the buffers that the requests name: whoever sees a request or its completion sees
-// what the other end wrote there before. For ThreadSanitizer.
+// Plain data, in the buffers that the requests name: a thread that sees a request or its completion
+// sees what the other end wrote there before. For ThreadSanitizer.
 TEST(RdmaRing, PublishesWhatIsInTheBuffersOfItsRequests) {
   constexpr std::uint64_t kRequests = 5000, kBuffers = 16;
   Ring ring(kBuffers, kBuffers);

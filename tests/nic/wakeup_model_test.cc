@@ -415,7 +415,7 @@ bool post_without_looking_at_sleeping(const ModelQueue& q, std::uint32_t event, 
   return false;
 }
 bool post_that_relies_on_others(const ModelQueue& q, std::uint32_t event, std::uint32_t* word) {
-  // Stops climbing where a bit is set already: whoever set it will go on.
+  // Stops climbing where a bit is set already: the thread that set it will go on.
   q.leaf[event / 64].fetch_or(std::uint64_t{1} << event % 64, kSeqCst);
   const std::uint64_t mid_bit = std::uint64_t{1} << event / 64 % 64;
   if ((q.mid[event / 4096].load(kSeqCst) & mid_bit) == 0) {

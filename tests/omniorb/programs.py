@@ -389,7 +389,7 @@ def users(stage):
 
 
 def calls(stage):
-    """That a call makes no system call. On a busy machine some do, as who waits long sleeps; but if
+    """That a call makes no system call. On a busy machine some do, as a long wait sleeps; but if
     each had to, there would be no stretch of hundreds without any."""
     strace = [find("strace", "strace"), *system_calls.STRACE]
     if len(os.sched_getaffinity(0)) < 2:
@@ -411,7 +411,7 @@ def calls(stage):
         if quiet > 0:
             return
     if os.getloadavg()[0] > os.cpu_count():
-        raise Skip("others want the processors: who waits sleeps")
+        raise Skip("others want the processors: waits sleep")
     raise Wrong("calls make system calls")
 
 

@@ -313,7 +313,7 @@ def stretches(clan, server, client, directory):
 
 
 def calls(clan, server, client, _):
-    """That a call makes no system call. On a busy machine some do, as who waits long sleeps; but if
+    """That a call makes no system call. On a busy machine some do, as a long wait sleeps; but if
     each had to, there would be no stretch of hundreds without any."""
     if shutil.which("strace") is None:
         skip("strace is not installed")
@@ -329,7 +329,7 @@ def calls(clan, server, client, _):
             if quiet > 0:
                 return
     if os.getloadavg()[0] > os.cpu_count():
-        skip("others want the processors: who waits sleeps")
+        skip("others want the processors: waits sleep")
     raise AssertionError("calls make system calls")
 
 

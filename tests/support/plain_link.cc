@@ -478,7 +478,7 @@ void copy_in(std::byte* to, const std::byte* from, std::size_t bytes, bool order
     if (aligned(to) && bytes >= 8) {
       std::uint64_t word;
       std::memcpy(&word, from, 8);
-      // Pairs with whoever polls the word, e.g. ring.head and ring.credit.
+      // Pairs with the thread that polls the word, e.g. ring.head and ring.credit.
       std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(to))
           .store(word, std::memory_order_release);
       to += 8, from += 8, bytes -= 8;
@@ -638,8 +638,7 @@ void PlainLink::release_put(PlainPacket& p) {
   // Still there? Then every earlier packet has found the aperture there as well.
   if (p.err == 0) land(p, p.bytes.size(), Rights::kWrite, &p.err);
   if (p.err == 0) {
-    nic::fire_for_packets(nic_.image(), p.aperture, p.offset, p.bytes.size(),
-                          AccessKind::kWrite);
+    nic::fire_for_packets(nic_.image(), p.aperture, p.offset, p.bytes.size(), AccessKind::kWrite);
   } else {
     send_refused(p.aperture, p.generation, p.err);
   }

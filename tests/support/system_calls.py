@@ -15,8 +15,8 @@ def made_at(file):
 
 def quiet_stretches(times, logs):
     """How many stretches there are between `times`, and how many of them without a system call in
-    any of the logs. Whoever makes one stands still until strace has noted it: so it is noted within
-    the stretch in which it was made."""
+    any of the logs. A thread that makes one stands still until strace has noted it: so it is
+    noted within the stretch in which it was made."""
     made = sorted(at for log in logs for at in made_at(log))
     quiet = sum(bisect.bisect_left(made, begin) == bisect.bisect_right(made, end)
                 for begin, end in zip(times, times[1:]))

@@ -65,7 +65,7 @@ def slices_dropped_and_slices_kept_are_told_apart():
 def calls_of_corba_share_the_cpu_time_of_server_and_clients():
     one = {"calls_per_s": 250_000, "processors": 0.5, "server_processors": 1.0}
     assert orb.cpu_us([one]) == 6
-    # The server is one, whoever looks at it.
+    # The server is one, whichever client looks at it.
     assert orb.cpu_us([one, one]) == 4
 
 

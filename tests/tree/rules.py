@@ -9,6 +9,7 @@ may.
     files            sources have at most 400 lines, headers 200
     functions        functions have at most 60 lines
     columns          lines have at most 100 columns, but for tables and examples in documents
+    words            comments speak of threads and processes as things, and use no old words
     orders           acquire, release, acq_rel and seq_cst have a PAIR or `order:` comment
     atomics          no operation on an atomic without a memory order
     mirrors          every source has a mirrored test; interposed calls have that of
@@ -174,6 +175,22 @@ def columns(root):
                     continue
             if len(line) > MOST_COLUMNS:
                 yield name, f"{name}:{number} has {len(line)} columns, {MOST_COLUMNS} are allowed"
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+# A thread is "it": docs/style.md, Prose. Code in backticks may have any name.
+OLD_WORDS = re.compile(r"\b(?:who|whom|whoever|he|him|his|nought|in vain|of ours)\b", re.I)
+COMMENT = {".cc": "//", ".h": "//", ".py": "#", ".cmake": "#", ".txt": "#"}
+
+
+def words(root):
+    for path in written_files(root):
+        name, mark = str(path.relative_to(root)), COMMENT.get(path.suffix)
+        for number, line in enumerate(lines_of(path) if mark else (), 1):
+            comment = re.sub(r"`[^`]*`", "", line.partition(mark)[2])
+            for word in OLD_WORDS.findall(comment):
+                yield name, f"{name}:{number}: \"{word}\" of a thread, process or thing"
 
 
 # --- atomics --------------------------------------------------------------------------------------
@@ -368,8 +385,8 @@ def exports(root, nm, library, *names):
 
 RULES = {
     rule.__name__: rule
-    for rule in (includes, files, functions, columns, orders, atomics, mirrors, named_tests, calls,
-                 exports)
+    for rule in (includes, files, functions, columns, words, orders, atomics, mirrors, named_tests,
+                 calls, exports)
 }
 
 

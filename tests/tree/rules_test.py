@@ -85,6 +85,12 @@ class Rules(unittest.TestCase):
         for text in (f"| {long} |", f"```\n{long}\n```", f"# {long}", "é" * 100):
             self.assertEqual(self.check("columns", {"README.md": text + "\n"}), [])
 
+    def test_old_words_in_comments_but_not_in_code_and_names(self):
+        self.assert_one("words", {"core/a.h": "int a;  // whoever sees it\n"}, "whoever")
+        self.assert_one("words", {"tests/a.py": f"# a socket {'of'} ours\n"}, "tests/a.py:1")
+        for text in ("auto who = f();\n", "// `who` is a name, and so is here\n"):
+            self.assertEqual(self.check("words", {"core/a.cc": text}), [])
+
     def test_long_functions(self):
         body = "  x();\n" * 58
         self.assertEqual(self.check("functions", {"core/a.cc": f"void f() {{\n{body}}}\n" * 2}), [])

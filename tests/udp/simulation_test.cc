@@ -144,8 +144,8 @@ std::string bad_weather(std::uint64_t seed) {
 
 TEST(Simulation, EveryByteComesOnceAndInOrderOverBadPaths) { for_seeds(1, 2000, bad_weather); }
 
-// Clients of one server, restarts at any moment, cuts that outlast every patience. Whoever loses
-// its connection makes another; after the last trouble all must have been served soon.
+// Clients of one server, restarts at any moment, cuts that outlast every patience. An end that
+// loses its connection makes another; after the last trouble all must have been served soon.
 class Troubles {
  public:
   explicit Troubles(std::uint64_t seed) : n_(seed), r_(mix(seed + 77)), clients_(1 + r_.below(4)) {

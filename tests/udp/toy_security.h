@@ -1,6 +1,6 @@
 // ToySecurity: the Security interface without secrecy, for tests: keys are SipHash of what both
-// ends know. Whoever changes a bit, replays or lacks the key is noticed; whoever reads the shares
-// has the key.
+// ends know. A peer that changes a bit, replays or lacks the key is noticed; one that reads the
+// shares has the key.
 #pragma once
 
 #include <array>

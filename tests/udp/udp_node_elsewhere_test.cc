@@ -112,7 +112,7 @@ TEST_F(ElsewhereTest, TheDriverThreadWatchesForThreadsThatDoNotFetch) {
   }
 }
 
-// What the peer writes needs no thread of ours, so nothing wakes one that has armed and is busy.
+// What the peer writes needs no thread here, so nothing wakes one that has armed and is busy.
 TEST_F(ElsewhereTest, ADriverThreadTakesOverFromAThreadThatDoesNotComeBack) {
   std::vector<std::byte> region(1 << 20);
   auto aperture = must(Aperture::export_region(a_, region, Rights::kReadWrite));

@@ -303,7 +303,7 @@ TEST_F(SleepTest, ThreadsThatSleepInDifferentWaysHandThePacketsToEachOther) {
   EXPECT_EQ(region, bytes);
 }
 
-// Who fetches a packet fires the tripwire that the thread sleeps for, and is that thread itself: it
+// A thread that fetches a packet fires the tripwire that it sleeps for itself: it
 // need not wake itself by a system call.
 TEST_F(SleepTest, AThreadInChargeIsNoSleeperOnAFutex) {
   auto [client, server] = connect();

@@ -53,7 +53,7 @@ std::string why_no_orb() {
 }
 
 std::vector<std::pair<std::string, std::string>> orb_variables() {
-  // An option of the ORB's, by its rule for the environment. Who has set it has decided.
+  // An option of the ORB's, by its rule for the environment. A user that has set it has decided.
   if (std::getenv("ORBclanEndPoint") != nullptr) return {};
   return {{"ORBclanEndPoint", "1"}};
 }

@@ -25,8 +25,8 @@ class Sessions {
       servers_.emplace_back(static_cast<std::uint32_t>(s + 1), &sink_, s % 2 == 1);
       if (s < workload_.concurrent) events.emplace(random_.below(1000), s);
     }
-    // Who has said all takes leave when the first of those beside it does, and a new one logs in:
-    // sessions begin in order and last about equally long.
+    // A session that has said all takes leave when the first of those beside it does, and a new one
+    // logs in: sessions begin in order and last about equally long.
     std::size_t next = workload_.concurrent;
     std::size_t oldest = 0;
     while (!events.empty()) {

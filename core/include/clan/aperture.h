@@ -28,7 +28,7 @@ class RemoteApertureCore;
 class ContextCore;
 }  // namespace engine
 
-/// Bytes that the owner of a named aperture tells whoever looks it up.
+/// Bytes that the owner of a named aperture tells each process that looks it up.
 constexpr std::size_t kMaxApertureNote = 64;
 
 /// What RemoteAperture::look_up() finds.
@@ -119,7 +119,7 @@ class CLAN_EXPORT RemoteAperture {
       std::memcpy(mapped_ + offset, source, bytes);
       // order: the light half of the asymmetric fence (`shm/asymmetric_fence.h`)
       std::atomic_signal_fence(std::memory_order_seq_cst);
-      // relaxed: ordered by the asymmetric fence of whoever arms
+      // relaxed: ordered by the asymmetric fence of the thread that arms
       if (armed_->load(std::memory_order_relaxed) == 0) [[likely]]
         return {};
       return after_write(offset, bytes);

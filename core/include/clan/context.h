@@ -48,7 +48,7 @@ struct NetworkOptions {
   bool enabled = false;
   Mode mode = Mode::kEncrypt;
   /// The pre-shared key of all hosts that may talk to each other (modes kIntegrity and kEncrypt): a
-  /// file that only this user may use. Whoever holds the key counts as this user.
+  /// file that only this user may use. A process that holds it counts as this user.
   std::string key_file;
   std::string address;  ///< to bind, "HOST:PORT"; empty: any address and port
   enum class Packets {

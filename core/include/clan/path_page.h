@@ -5,7 +5,7 @@
 //   PathPage   whose it is, then a row for each peer
 //   PathRow    begin | values | end      both the same number: the values belong together
 //
-// The writer changes `end` first and `begin` last, and who copies the page reads upwards: a copy
+// The writer changes `end` first and `begin` last, and a reader copies the page upwards: a copy
 // that was made meanwhile has two numbers.
 #pragma once
 

@@ -1,7 +1,7 @@
 // Pipe: two byte streams in one memfd, one each way, that belong to no process.
 //
 // A Stream lives in its Context and dies with its process. A socket does not: it is shared by fork,
-// handed on by SCM_RIGHTS, closed by whoever is last. A Pipe is what stands behind such a socket.
+// handed on by SCM_RIGHTS, closed by its last holder. A Pipe is what stands behind such a socket.
 // Every cursor and counter lies in the memfd, so any process that maps it continues where another
 // stopped.
 //

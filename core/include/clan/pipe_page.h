@@ -67,7 +67,7 @@ struct PipePage {
     std::uint32_t ring_bytes;
     std::uint64_t created_ns;  ///< CLOCK_REALTIME
     std::uint64_t reserved[4];
-    std::atomic<std::uint32_t> broken;  ///< written by whoever finds out
+    std::atomic<std::uint32_t> broken;  ///< written by the end that finds out
     std::uint32_t pad;
   };
   /// Written by this end when it sends; `waiting` also by the other end, which clears it.
@@ -83,15 +83,15 @@ struct PipePage {
     std::atomic<std::uint32_t> ended;  ///< 1: half-closed, 2: left
     /// lines of the ring, from line 0 on, that may have memory
     alignas(64) std::atomic<std::uint64_t> touched;
-    std::atomic<std::uint64_t> jump_at;  ///< and the rest
-    std::atomic<std::uint64_t> jump_gap;  ///< behind jump_at's low bits: it never decreases, too
+    std::atomic<std::uint64_t> jump_at;      ///< and the rest
+    std::atomic<std::uint64_t> jump_gap;     ///< behind jump_at's low bits: it never decreases, too
     std::atomic<std::uint64_t> released_at;  ///< tail when memory was last released
     /// head of this end's receiver when its sender last looked
     std::atomic<std::uint64_t> answered;
     std::atomic<std::uint64_t> rang;  ///< the reader slept; cleared when this end looks
     /// of `bytes`, what a test has been told (); by either end
     std::atomic<std::uint64_t> counted;
-    std::atomic<std::uint64_t> claimed;  ///< 1: there may be claims
+    std::atomic<std::uint64_t> claimed;              ///< 1: there may be claims
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
     std::uint32_t pad2;
     std::atomic<std::uint64_t> limit;  ///< bytes; see Pipe::set_limits(). 0: none

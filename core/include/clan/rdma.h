@@ -11,8 +11,8 @@
 // takes part in large ones. Where the kernel forbids that, the peer's driver copies through staging
 // memory. Errors come as completions.
 //
-// Who does the work: small requests are done before the call returns; what is left over is done by
-// whoever polls or waits, and otherwise by the driver thread.
+// Which thread does the work: small requests are done before the call returns; what is left over is
+// done by a thread that polls or waits, and otherwise by the driver thread.
 //
 // Thread-safety: one thread posts, one thread (it may be another) takes completions.
 #pragma once

@@ -33,7 +33,7 @@ constexpr const char* text_of(Why why) {
       return "its process has as many connections as half of its mappings allow (vm.max_map_count)";
     case Why::kNoUnix: return "sockets of AF_UNIX are refused, by which the ends meet";
     case Why::kNoNetlink:
-      return "the kernel does not say who owns the other end: it takes AF_NETLINK, or "
+      return "the kernel does not say which process owns the other end: it takes AF_NETLINK, or "
              "/proc/self/net/tcp";
     case Why::kOtherUser:
       return "the other end belongs to another user, which CLAN_UIDS does not name";

@@ -85,8 +85,8 @@ inline void describe(const WrongSetting& wrong, const char* file, char* to, std:
   std::snprintf(to, size, "%s: %.60s=%.120s %s", where, wrong.name, wrong.value, wrong.why);
 }
 
-/// Says it on descriptor 2, whatever CLAN_LOG is: who has set something wants to know. `all`: what
-/// happens where everything stays with the kernel.
+/// Says it on descriptor 2, whatever CLAN_LOG is: a user that has set something wants to know.
+/// `all`: what happens where everything stays with the kernel.
 inline void complain(const WrongSetting& wrong, const char* file, const char* all) {
   char text[768];
   describe(wrong, file, text, sizeof text);

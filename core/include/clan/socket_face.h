@@ -25,7 +25,7 @@ enum Word : std::uint32_t {
   kHolders,  ///< processes of this end that have not closed it; one that was killed counts
   /// How many threads of this end are ringing, of how many of them nobody can take the doorbell
   /// back (each kIrrevocable more); kBellsClosed: none may any more; the id of one of them <<
-  /// kRinger, so that whoever waits for it sees whether it lives, and kRingerIrrevocable.
+  /// kRinger, so that a thread that waits for it sees whether it lives, and kRingerIrrevocable.
   kBells,
   /// when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
   /// reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its

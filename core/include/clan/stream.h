@@ -31,7 +31,7 @@ class StreamCore;
 class ListenerCore;
 }  // namespace engine
 
-/// Who is at the other end.
+/// The process at the other end.
 struct PeerInfo {
   NodeId node;
   pid_t pid = 0;

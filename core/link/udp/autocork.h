@@ -8,7 +8,7 @@
 //   one has waited for more than kMostNs             none waits for a while: the program computes
 //                                                    between what it sends
 //
-// Whoever asks sees to it that somebody looks soon where the thread does not (the node's tick).
+// The caller sees to it that another thread looks soon where this one does not (the node's tick).
 // Times are those of monotonic_ns(). Not thread-safe.
 #pragma once
 

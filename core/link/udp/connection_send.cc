@@ -210,7 +210,7 @@ std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::
     }
     if (g != Gate::kShut) asks |= write_data(w, g);
     asks |= write_ping(w, asks, acked);
-    // To a shorter one nobody says that he does not know the connection any more.
+    // A shorter one is not answered with RESET where the connection is unknown.
     if (asks && w.size() + seal_space() < kLeastReset)
       w.zeros(kLeastReset - seal_space() - w.size());
   }

@@ -49,7 +49,7 @@ class DatagramSocket {
 
   /// To `to`, or to where it is connected (null). `segment` shorter than `bytes`: a train.
   Sent send(const SocketAddress* to, std::span<const std::byte> bytes, std::size_t segment);
-  /// One datagram, or what GRO has made one of. 0 bytes: it is not one of ours. False: there is
+  /// One datagram, or what GRO has made one of. 0 bytes: it is not CLAN's. False: there is
   /// none.
   bool receive(std::span<std::byte> to, Received* out);
   /// Of one that is connected and has no GRO: bytes alone, for which the kernel does less. 0 as

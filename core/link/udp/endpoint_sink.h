@@ -11,7 +11,7 @@ namespace clan::udp {
 
 class Connection;
 
-/// Who uses an Endpoint. In up-calls send() and close() are allowed, of any connection, nothing
+/// The user of an Endpoint. In up-calls send() and close() are allowed, of any connection, nothing
 /// else. A connection stays in memory until the endpoint's call that made the up-call has returned.
 class EndpointSink {
  public:

@@ -125,8 +125,8 @@ void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
   }
   auto finished = std::move(c->handshake_);
   // A host with several addresses answers from the one that its routes choose, which need not be
-  // the one that was asked. With a key the packet has passed its check; without, whoever knows the
-  // random id of our HELLO is on the path.
+  // the one that was asked. With a key the packet has passed its check; without, a sender
+  // that knows the random id of our HELLO is on the path.
   c->address_ = from;
   c->establish(h.id, h.parameters, now);
   by_peer_id_[h.id] = c;

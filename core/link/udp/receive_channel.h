@@ -21,7 +21,7 @@
 
 namespace clan::udp {
 
-/// Who takes the messages of a channel.
+/// The taker of a channel's messages.
 class MessageSink {
  public:
   /// Bytes of a message, before it is complete, in any order; no byte twice. True: placed, not to

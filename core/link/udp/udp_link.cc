@@ -23,7 +23,7 @@ nic::LinkCapabilities UdpLink::capabilities() const {
   return c;
 }
 
-// Who holds the pre-shared key counts as our own user: user ids of other hosts mean nothing here.
+// A holder of the pre-shared key counts as our own user: user ids of other hosts mean nothing here.
 uid_t UdpLink::remote_uid() const { return node_->owner_.uid; }
 
 // --- sending, under the node's mutex -------------------------------------------------------------

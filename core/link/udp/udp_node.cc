@@ -102,7 +102,7 @@ bool UdpNode::pump(std::uint64_t now) {
   return pump_.run(now);
 }
 
-// Before whoever sees to the socket sleeps.
+// Before the thread that sees to the socket sleeps.
 void UdpNode::show_paths() {
   if (owner_.board != nullptr) owner_.board->show();
 }
@@ -199,7 +199,7 @@ void UdpNode::set_timer() {
 
 // A thread that polls holds the mutex most of the time, and a driver thread that waits for it makes
 // each of that thread's unlocks a system call and a switch. So at a tick, and for up-calls while it
-// ticks, the driver thread does not wait: whoever has the mutex fetches packets, and the next tick
+// ticks, the driver thread does not wait: the mutex's owner fetches packets, and the next tick
 // looks again. Revocations have no other thread.
 void UdpNode::drive(bool timer) {
   // PAIR udp_node.kicked: what is told from now on kicks again
@@ -223,7 +223,7 @@ void UdpNode::drive(bool timer) {
     if (in_charge_ != nullptr) {
       (void)pump(now);
       note_timer();
-      // it has slept for a tick: whoever is next makes it tick again
+      // it has slept for a tick: the next thread makes it tick again
       if (ticks && !slept) set_timer();
       rouse_sleeper();
     } else if (polled || (slept && !keep_watching_) || left_to_others(timer, now)) {
@@ -281,7 +281,7 @@ void UdpNode::announce_revoked(std::shared_ptr<UdpLink> link, std::uint32_t aper
   if (abandoned()) return;
   std::lock_guard lock(revoked_mutex_);
   revoked_.push_back({link, aperture, generation});
-  // PAIR udp_node.revoked: what is in the list is sent by whoever looks next
+  // PAIR udp_node.revoked: what is in the list is sent by the next look
   if (dekker::swap(any_revoked_, true)) return;
   // PAIR udp_node.ticking: the next tick looks, or set_timer() has seen the list
   if (!dekker::look(ticking_)) signal_eventfd(kick_.get());

@@ -4,17 +4,18 @@
 // A thread that sleeps takes charge of the socket: it sleeps in ppoll() on the socket, fetches what
 // comes and leaves when its word has changed. So a packet wakes one thread, not the driver thread
 // and then the sleeper. One thread at a time is in charge. The others sleep as they would anywhere:
-// who is in charge fires their tripwires, and hands the socket to the driver thread when it leaves.
+// that is in charge fires their tripwires, and hands the socket to the driver thread when it
+// leaves.
 //
 //   in charge   the driver thread does not watch the socket; timers are the time-out of ppoll()
 //   left        nobody watches the socket for one tick: the thread is most often back by then. If
 //               not, the driver thread watches it from the tick on, and at once where other threads
 //               sleep.
 //   elsewhere   a program sleeps in a call of its own on the sockets and on an event queue's
-//               descriptor. Whoever takes a packet delivers it before it leaves the mutex. So what
-//               was taken before the program has armed here shows in the queue, which it looks at
-//               behind that; what is taken later finds the queue armed; and what nobody takes keeps
-//               the socket readable.
+//               descriptor. A thread that takes a packet delivers it before it leaves the mutex. So
+//               what was taken before the program has armed here shows in the queue, which it looks
+//               at behind that; what is taken later finds the queue armed; and what nobody takes
+//               keeps the socket readable.
 #include <poll.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ constexpr int kMostLooks = 64;  ///< in one go: others want the mutex
 void UdpNode::progress() {
   if (abandoned()) return;
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return;  // whoever has it is at it
+  if (!lock.owns_lock()) return;  // its owner is at it
   if (poll()) kick();
 }
 

@@ -137,7 +137,7 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
 }
 
 // In the kernel's stack the program comes behind GRO, and would take packets that it has made one
-// of for one datagram. Where the sockets do not ask for it, it makes none of ours.
+// of for one datagram. Where the sockets do not ask for it, it makes none for us.
 void XdpIo::keep_apart(const Lane& lane) {
   if (!lane.native && kernel_->merges(lane.device.index)) sockets_->stop_gro();
 }

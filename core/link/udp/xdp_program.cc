@@ -129,7 +129,7 @@ Result<Fd> load_program(const Fd& sockets, const Fd& ports, int longest) {
       /* 15 */ jump_if(15, BPF_JNE, r4, 0, kPass),  // a fragment
       /* 16 */ load(BPF_B, r4, r2, 23),
       /* 17 */ jump_if(17, BPF_JNE, r4, IPPROTO_UDP, kPass),
-      /* 18 */ load(BPF_W, r8, r2, 30),  // to whom
+      /* 18 */ load(BPF_W, r8, r2, 30),  // the destination
       /* 19 */ load(BPF_H, r9, r2, 36),  // at which port
       /* 20 */ insn(BPF_ALU | BPF_END | BPF_TO_BE, r9, 0, 0, 16),
       /* 21 */ store(BPF_W, r10, -4, r9),

@@ -54,7 +54,7 @@ XdpSocket::~XdpSocket() {
   if (memory_ != nullptr) (void)::munmap(memory_, kMemory);
 }
 
-// The memory is shared, not private: a child of fork() must not make us lose it to a copy of ours.
+// The memory is shared, not private: a child of fork() must not make us lose it to a copy.
 Status XdpSocket::prepare(int device) {
   socket_ = Fd(::socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
   if (!socket_) return errno_error("an AF_XDP socket");

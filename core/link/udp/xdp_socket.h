@@ -2,7 +2,7 @@
 // rings that it shares with the kernel. The kernel has one such memory at each queue.
 //
 //   us --fill--> kernel --received--> us      frames for arrivals, back when they have been read
-//   us --to send--> kernel --sent--> us       frames of ours, back when they have left
+//   us --to send--> kernel --sent--> us       our frames, back when they have left
 //
 // By copying: the kernel never lends us a device's memory, so any device will do. Indices in the
 // rings count up and wrap; each is written by one side. What the kernel writes is trusted as far as
@@ -73,7 +73,7 @@ class XdpSocket {
   std::uint32_t queue_ = 0;
   std::byte* memory_ = nullptr;
   Ring fill_, received_, to_send_, sent_;
-  std::vector<std::uint32_t> free_;  ///< frames of ours, by number
+  std::vector<std::uint32_t> free_;  ///< our frames, by number
   std::uint32_t begun_ = 0;          ///< the frame that next_frame() gave
   std::uint32_t taken_ = 0;          ///< arrivals that are ours
   bool posted_ = false;              ///< and not all of it has been taken by the kernel

@@ -240,7 +240,7 @@ int clan_shrimp_serve(clan_shrimp_server* server, int timeout_ms) {
   }
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   const auto stopped = [&] {
-    // relaxed: who sets it wakes the endpoint behind that, so it is looked at again
+    // relaxed: the thread that sets it wakes the endpoint behind that, so it is looked at again
     return server->stop.load(std::memory_order_relaxed);
   };
   const auto ready = [&] {

@@ -200,7 +200,7 @@ TEST(End, OfAProcessThatExitsAfterItWasWokenIsNoReset) {
   tcp_info info{};
   socklen_t size = sizeof info;
   EXPECT_EQ(::getsockopt(peer.fd, IPPROTO_TCP, TCP_INFO, &info, &size), 0);
-  EXPECT_EQ(info.tcpi_state, TCP_CLOSE_WAIT);  // for ss, and for whoever goes on by TCP
+  EXPECT_EQ(info.tcpi_state, TCP_CLOSE_WAIT);  // for ss, and for programs that go on by TCP
   EXPECT_TRUE(ends(peer.fd));
 }
 

@@ -11,7 +11,7 @@ namespace {
 /// Of a call that waits a fifth of a second at most, on a very busy machine.
 constexpr double kOfAll = 4;
 
-// Takes the connection back to TCP, clean for whoever knows nothing of pipes.
+// Takes the connection back to TCP, clean for a program that knows nothing of pipes.
 void take_back(int fd) { (void)set(fd, IPPROTO_TCP, TCP_REPAIR, 0); }
 
 bool was_reset(int fd) {

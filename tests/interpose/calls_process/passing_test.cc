@@ -340,7 +340,7 @@ TEST(Passing, AMovedConnectionGoesBackForAReceiverThatIsDisabled) {
   static char disabled[] = "CLAN_DISABLE=1";
   std::vector<char*> disabling = environment_with(disabled);
   const int sides[2] = {listening, through};
-  // Who executes it connects, and so the kernel says.
+  // The process that executes it connects, and so the kernel says.
   const pid_t receiver = child([&] {
     if (::connect(through, reinterpret_cast<const sockaddr*>(&name), size) != 0) return 3;
     std::string from = std::string(kTakeFrom) + "=" + std::to_string(sides[1]);

@@ -280,7 +280,7 @@ TEST(Processes, OneThatHasMovedItMayCloseWhileAnotherHasYetToFollow) {
       false);
   ping(peer.fd, 50);
   EXPECT_TRUE(by_pipe(peer.fd));
-  ::usleep(20'000);  // whoever reads there sleeps
+  ::usleep(20'000);  // the reader there sleeps
   ping(peer.fd, 50);
   EXPECT_TRUE(by_pipe(peer.fd));
 }

@@ -1,5 +1,5 @@
-// Processes that are stopped in the middle of using a connection: whoever shares it, or has its
-// other end, is not held up.
+// Processes that are stopped in the middle of using a connection: a process that shares it, or has
+// its other end, is not held up.
 #include "stopped.h"
 
 #include <sys/epoll.h>

@@ -332,7 +332,7 @@ void contended(Kind kind) {
       MUST(MPI_Compare_and_swap(&taken, &free, &was, type, owner, window.at(owner, 0),
                                 window.window()));
       MUST(MPI_Win_flush(owner, window.window()));
-      if (was != free) sched_yield();  // whoever has the lock may need this processor
+      if (was != free) sched_yield();  // the lock's owner may need this processor
     }
     T sum{};
     MUST(MPI_Get(&sum, 1, type, owner, window.at(owner, 1), 1, type, window.window()));

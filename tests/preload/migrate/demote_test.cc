@@ -63,7 +63,7 @@ TEST_F(Demote, OfAPeerThatSaysNoMoreThanThatItLeavesHoldsUpNoCall) {
   EXPECT_EQ(pair.receive(0, 8), "pipe tcp");
 }
 
-// The other end can write the word of who rings.
+// The other end can write the word that says what rings.
 TEST_F(Demote, OfAPeerThatNamesALivingThreadAsRingingHoldsUpNoCall) {
   using namespace clan::socket_face;
   const auto other =

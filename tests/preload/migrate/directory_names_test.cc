@@ -98,7 +98,7 @@ TEST(DirectoryNames, ThatSomethingElseHasAreLeftToIt) {
   EXPECT_EQ(errno, EADDRINUSE);
 }
 
-// Who owns a directory may take out what others have made there, and put something else in its
+// A directory's owner may take out what others have made there, and put something else in its
 // place at any time: a link to a file of theirs.
 TEST(DirectoryNames, OfAnOfferThatIsExchangedGiveTheirModeToNoOtherFile) {
   const OwnDirectory directory;

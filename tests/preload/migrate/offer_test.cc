@@ -45,7 +45,7 @@ TEST(Offer, ThatWasWithdrawnIsNotFound) {
   EXPECT_FALSE(pair.socket(1).shared());
 }
 
-// Another process that took the name first hands out a memfd that is none of ours.
+// Another process that took the name first hands out a memfd that is not CLAN's.
 TEST(Offer, ThatIsAnsweredByNonsenseStaysOnTcp) {
   TcpPair pair;
   offer(pair.fd(0), pair.socket(0));

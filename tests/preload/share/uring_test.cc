@@ -45,7 +45,7 @@ TEST(UringRooms, ADescriptorThatIsNoRingClosesNone) {
   ring_closed();
 }
 
-// Whoever registers the ring with itself may close its descriptor and go on.
+// A program that registers the ring with itself may close its descriptor and go on.
 TEST(UringRooms, ARingThatIsRegisteredWithItselfLivesOn) {
   constexpr unsigned kRegisterRingFds = 20;
   (void)ring_register(-1, kRegisterRingFds, nullptr, 0);

@@ -1,4 +1,4 @@
-// Runs the words by which threads of several processes agree on who reads bytes of TCP
+// Runs the words by which threads of several processes agree on which one reads bytes of TCP
 // (state/call_place.h) under every interleaving of an x86 machine, and broken versions of them to
 // show that the checker would notice.
 //
@@ -69,7 +69,7 @@ struct Queue {
     lock.compare_exchange_strong(mine, 0, kSeqCst, kRelaxed);
   }
 
-  // From whoever has it, if that one is stopped. The others read nothing then.
+  // From its owner, if that one is stopped. The others read nothing then.
   bool enter(std::uint64_t me) const {
     std::uint64_t owner = lock.load(kRelaxed);
     const bool takes = owner != 0;

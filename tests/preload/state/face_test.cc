@@ -26,7 +26,7 @@ TEST(Face, AnswersHowManyHoldersThereWere) {
   EXPECT_EQ(face.words[socket_face::kHolders].load(), 0u);
 }
 
-// Whoever closes last has to end the connection.
+// The last one to close has to end the connection.
 TEST(Face, IsLeftLastByOneOfManyThatLeaveAtOnce) {
   for (int round = 0; round < 50; ++round) {
     PipePage::Face face{};

@@ -37,7 +37,7 @@ TEST(Flag, TellsOneOfManyThreadsThatItWasTheFirst) {
   EXPECT_FALSE(flag);
 }
 
-// Whoever has set its own flag sees the other's, or is seen by it: nobody sleeps.
+// A thread that has set its own flag sees the other's, or is seen by it: neither sleeps.
 TEST(Flag, OfTwoThreadsThatSetTheirOwnAtLeastOneSeesTheOthers) {
   constexpr int kRounds = 20'000;
   std::vector<Flag> ours(kRounds), theirs(kRounds);
@@ -73,28 +73,30 @@ TEST(Flag, ShowsWhatWasDoneBeforeItWasSet) {
 TEST(Flag, ShowsWhatWasDoneBeforeItWasFirstSet) {
   Flag flag;
   int before = 0;
-  test::hand_over([&] {
-                    before = 1;
-                    EXPECT_TRUE(flag.set_first());
-                  },
-                  [&] {
-                    EXPECT_TRUE(flag.clear());
-                    EXPECT_EQ(before, 1);
-                  });
+  test::hand_over(
+      [&] {
+        before = 1;
+        EXPECT_TRUE(flag.set_first());
+      },
+      [&] {
+        EXPECT_TRUE(flag.clear());
+        EXPECT_EQ(before, 1);
+      });
 }
 
 TEST(Flag, ShowsWhatWasDoneBeforeItWasCleared) {
   Flag flag;
   int before = 0;
   flag.set();
-  test::hand_over([&] {
-                    before = 1;
-                    EXPECT_TRUE(flag.clear());
-                  },
-                  [&] {
-                    EXPECT_TRUE(flag.set_first());
-                    EXPECT_EQ(before, 1);
-                  });
+  test::hand_over(
+      [&] {
+        before = 1;
+        EXPECT_TRUE(flag.clear());
+      },
+      [&] {
+        EXPECT_TRUE(flag.set_first());
+        EXPECT_EQ(before, 1);
+      });
 }
 
 }  // namespace

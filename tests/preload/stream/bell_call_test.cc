@@ -196,7 +196,7 @@ TEST_F(BellCallOfSharers, ThatFindsNoPlaceIsWaitedFor) {
   nothing_is_left();
 }
 
-// By the one that is named there, whoever else rings.
+// By the one that is named there, whatever else rings.
 TEST_F(BellCallOfSharers, ThatIsWaitedForStaysNamedWhileItLasts) {
   s().inherited = false;
   const std::uint64_t first =

@@ -13,7 +13,7 @@
 namespace clan::preload {
 namespace {
 
-/// Of a connection whose bytes are TCP's so far, and whose gates somebody else has closed who
+/// Of a connection whose bytes are TCP's so far, and whose gates another process has closed that
 /// lives.
 struct ShutGate : testing::Test {
   ShutGate() {

@@ -18,7 +18,7 @@ struct HeldUp : testing::Test {
   PipePage::End& end(int number) const {
     return pair.socket(number).pipe.page().ends[pair.socket(number).pipe.end()];
   }
-  const std::uint32_t other = static_cast<std::uint32_t>(::getppid());  ///< somebody who lives
+  const std::uint32_t other = static_cast<std::uint32_t>(::getppid());  ///< a process that lives
   TcpPair pair;
 };
 

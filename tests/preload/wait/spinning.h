@@ -25,7 +25,7 @@ struct Spinning {
   Spinning(const Spinning&) = delete;
   Spinning& operator=(const Spinning&) = delete;
 
-  /// So long that whoever does not ask the kernel meanwhile is found to sleep after it.
+  /// So long that a thread that does not ask the kernel meanwhile is found to sleep after it.
   static constexpr WaitOptions kForLong{WaitOptions::Mode::kAdaptive, 50'000};
 
   /// `waits()`, whose waiter `renew()` makes anew, answers whether it has told of the pipe alone;

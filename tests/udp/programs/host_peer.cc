@@ -210,7 +210,7 @@ void take_turns(Stream& first, Stream& second) {
     const pid_t parent = ::getpid();
     child = ::fork();
     if (child == 0) {
-      // It must not outlive a parent that fails: whoever reads our output waits for its end.
+      // It must not outlive a parent that fails: the reader of our output waits for its end.
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() == parent) ::pause();
       ::_exit(1);

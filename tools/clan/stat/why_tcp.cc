@@ -18,7 +18,7 @@ namespace {
 using reasons::Reason;
 using reasons::Why;
 
-/// What keeps this process from moving a connection with these ports, whoever is at the other end;
+/// What keeps this process from moving a connection with these ports, whatever is at the other end;
 /// null: nothing that is known here.
 const char* obstacle(const ProcessFacts& facts, std::uint16_t local, std::uint16_t remote) {
   if (facts.small_files) return "the limit of file sizes (ulimit -f)";
@@ -150,8 +150,8 @@ std::string other_version(const Scan& scan, const EndView& end, Processes& proce
   return all ? fmt::format("process {} has another version of CLAN", under[0]) : "";
 }
 
-/// A library whose place is in front of ours may call the kernel by itself: then ours has not seen
-/// the connection, or not how it was made, and looks for an offer that nobody makes.
+/// A library in front of CLAN's may call the kernel by itself: then CLAN has not seen the
+/// connection, or not how it was made, and looks for an offer that is never made.
 std::string perhaps_in_front(const EndView& end, const std::optional<Said>& said,
                              Processes& processes) {
   if (said && said->reason.why == Why::kUnused && said->reason.number < reasons::kCallsNeeded)
