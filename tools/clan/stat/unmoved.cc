@@ -53,8 +53,11 @@ void add_unmoved(const Scan& scan, const ReasonPages& pages, TcpTables& tables,
       if (far && pair.local.ip == pair.remote.ip) continue;  // the other end has just gone
       Connection connection;
       connection.ends[0] = end_of(scan, pair.local, socket);
-      connection.ends[1] =
-          far ? EndView{.address = pair.remote} : end_of(scan, pair.remote, other->second);
+      if (far) {
+        connection.ends[1].address = pair.remote;
+      } else {
+        connection.ends[1] = end_of(scan, pair.remote, other->second);
+      }
       if (far ? !reaches_others(connection.ends[0], processes)
               : under_clan(connection.ends[0], processes).empty() &&
                     under_clan(connection.ends[1], processes).empty()) {
