@@ -9,6 +9,7 @@ WAKEUP = {
     "begin_wake q.sleeping.load seq_cst": LOAD,
     "begin_wake q.sleeping.compare_exchange_strong seq_cst": RMW,
     "end_wake q.sleeping.compare_exchange_strong seq_cst": RMW,
+    "prepare_sleep q.sleeping.compare_exchange_strong seq_cst": RMW,
     "take_events q.root.fetch_and seq_cst": RMW,
     "take_events q.mid.load seq_cst": LOAD,
     "take_events q.root.fetch_and seq_cst #2": RMW,
