@@ -220,5 +220,24 @@ TEST(WakeupRace, WhatIsPostedIsSeenByOneThatIsAboutToSleep) {
       });
 }
 
+// A producer that finds "awake" leaves it to the ring before that.
+TEST(WakeupRace, ARingComesBeforeTheWordThatItsSleepIsOver) {
+  auto queue = std::make_unique<shm::EventQueueMemory>();
+  queue->sleeping = shm::asleep_after(shm::kAwake, shm::kSleepsOnFd);
+  std::uint64_t rung = 0;
+  test::hand_over(
+      [&] {
+        std::uint32_t word = 0;
+        EXPECT_TRUE(begin_wake(*queue, &word));
+        rung = 1;
+        end_wake(*queue, word);
+      },
+      [&] {
+        std::uint32_t word = 0;
+        EXPECT_FALSE(begin_wake(*queue, &word));
+        EXPECT_EQ(rung, 1u);
+      });
+}
+
 }  // namespace
 }  // namespace clan::nic

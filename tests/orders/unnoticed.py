@@ -6,9 +6,7 @@ LOAD = "on x86 all loads are alike, and the data come by another pair"
 WAKEUP = {
     "post_event_bit q.mid.load seq_cst": LOAD,
     "post_event_bit q.root.load seq_cst": LOAD,
-    "begin_wake q.sleeping.load seq_cst": LOAD,
     "begin_wake q.sleeping.compare_exchange_strong seq_cst": RMW,
-    "end_wake q.sleeping.compare_exchange_strong seq_cst": RMW,
     "prepare_sleep q.sleeping.compare_exchange_strong seq_cst": RMW,
     "take_events q.root.fetch_and seq_cst": RMW,
     "take_events q.mid.load seq_cst": LOAD,
