@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kNap = 200'000;         ///< and then sleeps, between looks for room
 constexpr std::uint64_t kMostQueued = 1 << 20;  ///< of channel 0, before a put waits
 constexpr std::size_t kPutOverhead = kDataHeader + kWholeFrame + 32 + kTagBytes;
-constexpr std::size_t kWord = sizeof(std::uint64_t);
+constexpr std::size_t kFirstWord = sizeof(std::uint64_t);
 constexpr std::size_t kMostPublished = kBasePacket - kPutOverhead;  ///< a message that is not cut
 
 }  // namespace
@@ -99,8 +99,9 @@ Status UdpLink::publish(const nic::RemoteHandle& handle, std::uint64_t offset,
     begin_batch();
     // Before the link can let go of it. It stays so where a piece cannot be sent any more.
     if (kept) kept->hand_over();
-    Status s = put_pieces(handle, offset + kWord, bytes.subspan(kWord), nic::PutOrder::kAny, kept);
-    if (s) s = put(handle, offset, bytes.first(kWord), nic::PutOrder::kAfterEarlier);
+    Status s = put_pieces(handle, offset + kFirstWord, bytes.subspan(kFirstWord),
+                          nic::PutOrder::kAny, kept);
+    if (s) s = put(handle, offset, bytes.first(kFirstWord), nic::PutOrder::kAfterEarlier);
     end_batch();
     return s;
   }
