@@ -180,8 +180,7 @@ bool Carried::obey_without_pipe(const Frame& frame) {
 
 void Carried::other_end_leaves() {
   auto& theirs = pipe_.my_face();
-  constexpr std::uint64_t kReadsOn = 3;                // of kGivenBack
-  words::publish(theirs.words[kGivenBack], kReadsOn);  // PAIR face.given
+  words::publish(theirs.words[kGivenBack], socket_face::kReadsOn);  // PAIR face.given
   add(theirs, kLeaving);
   call(calls_.comes_back);
   add(theirs, kGone);

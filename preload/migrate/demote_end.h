@@ -4,12 +4,13 @@
 #include <cstdint>
 
 #include "clan/pipe.h"
+#include "clan/socket_face.h"
 #include "state/socket.h"
 
 namespace clan::preload {
 
 constexpr std::uint64_t kForOtherEndNs = 10'000'000'000u;       ///< until its program makes a call
-constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;  ///< of kGivenBack
+using socket_face::kDone, socket_face::kNothing, socket_face::kReadsOn;
 
 void nap();
 

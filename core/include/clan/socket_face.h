@@ -58,6 +58,10 @@ constexpr std::uint64_t kBellsClosed = 1u << 30;
 constexpr std::uint64_t kRingerIrrevocable = std::uint64_t{1} << 31;  ///< the one that is named
 constexpr unsigned kRinger = 32;                                      ///< a shift
 
+/// What an end that leaves says by kGivenBack where it names no bytes: there are none, it has done
+/// the other end's part too, or it reads on in its ring.
+constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;
+
 /// The name of the memfd, as /proc/<pid>/fd shows it: "/memfd:clan-pipe (deleted)".
 constexpr char kMemfdName[] = "clan-pipe";
 
