@@ -106,6 +106,33 @@ class SocketIoTest : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Offload, SocketIoTest, testing::Bool(),
                          [](const auto& which) { return which.param ? "WithGso" : "WithoutGso"; });
 
+TEST_P(SocketIoTest, ADescriptorThatIsNotArmedShowsWhatHasComeOnceItIs) {
+  const auto shows = [&] {
+    pollfd fd{b_.io->descriptor(), POLLIN, 0};
+    return ::poll(&fd, 1, 0) == 1;
+  };
+  const auto send = [&](std::uint64_t number) {
+    const auto bytes = pattern(100, number);
+    return a_.endpoint->send(*a_.connection, 0, {{}, bytes}) == 0 && a_.pump->flush(monotonic_ns());
+  };
+  ASSERT_TRUE(run([&] { return a_.connection->under_way() == 0; }));
+  ASSERT_TRUE(b_.io->arm(false));
+  for (std::uint64_t i = 0; i < 300; ++i) {  // it makes its second socket meanwhile
+    ASSERT_TRUE(send(i));
+    EXPECT_FALSE(shows());
+    const std::uint64_t end = monotonic_ns() + 20 * kSecond;
+    while (b_.messages <= i && monotonic_ns() < end) (void)b_.pump->run(monotonic_ns());
+    ASSERT_EQ(b_.messages, i + 1);
+    (void)a_.pump->run(monotonic_ns());
+  }
+  ASSERT_TRUE(send(300));
+  EXPECT_FALSE(shows());
+  ASSERT_TRUE(b_.io->arm(true));
+  EXPECT_TRUE(shows());
+  ASSERT_TRUE(run([&] { return b_.messages == 301; }));
+  EXPECT_EQ(b_.wrong, 0u);
+}
+
 // A dozen full packets ask for an acknowledgement at once, by a PING.
 TEST_P(SocketIoTest, ALookThatFindsSomethingLeavesTheAcknowledgementToTheAnswer) {
   constexpr std::uint64_t kMessages = 12;

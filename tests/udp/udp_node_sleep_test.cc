@@ -111,6 +111,30 @@ TEST_F(SleepTest, ADriverThreadTakesOverFromThreadsThatDoNotComeBack) {
   EXPECT_EQ(region, bytes);
 }
 
+// One that polls puts off the look of the driver thread, and nobody can sleep on the sockets.
+TEST_F(SleepTest, ADriverThreadTakesOverFromAThreadThatPolledForLong) {
+  auto [client, server] = connect();
+  std::vector<std::byte> region(1 << 16);
+  auto aperture = must(Aperture::export_region(a_, region, Rights::kReadWrite));
+  auto remote = must(RemoteAperture::import(b_, aperture.cookie(), 10'000));
+  auto queue = must(RdmaQueue::create(b_));
+  for (unsigned i = 0; i < 5; ++i) {
+    const auto end = steady_clock::now() + milliseconds(20);
+    std::byte byte{};
+    while (steady_clock::now() < end) {
+      const auto got = server.recv({&byte, 1}, 0);
+      ASSERT_FALSE(got.ok());
+      ASSERT_TRUE(got.error().err == ETIMEDOUT || got.error().err == EAGAIN);
+    }
+    const auto bytes = pattern(region.size(), i);
+    ASSERT_TRUE(queue.write(remote, 0, bytes.data(), bytes.size()).ok());
+    RdmaCompletion done[1];
+    ASSERT_TRUE(queue.wait(done, 10'000).ok());
+    ASSERT_EQ(done[0].status, 0);
+    EXPECT_EQ(region, bytes);
+  }
+}
+
 TEST_F(SleepTest, AMessageEndpointFetchesWhileItSleeps) {
   const std::string messages = unique_name("sleep-messages");
   auto server = must(MessageEndpoint::create(a_, messages));

@@ -48,6 +48,10 @@ class PacketIo {
   virtual void doubt(const SocketAddress&) {}
   /// Readable when something has come, or there is room again and want_room() has asked for it.
   virtual int descriptor() const = 0;
+  /// Whether anybody may sleep on the descriptor or on sources(), as at first. If not they may show
+  /// nothing, and each packet costs 0.2 us less: sockets without a waiter wake nobody. False: they
+  /// cannot be slept on.
+  virtual bool arm(bool) { return true; }
   virtual void want_room(bool) {}
   /// A thread that slept on the descriptor has woken: receive() looks at what had something last
   /// first, and everywhere before it says that nothing has come.

@@ -66,6 +66,15 @@ Status SocketIo::watch(const DatagramSocket& socket, int how) const {
                                                                      : errno_error("epoll_ctl");
 }
 
+bool SocketIo::arm(bool on) {
+  if (armed_ == on) return true;
+  const int how = on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL;
+  const bool done = watch(main_, how) && (!second_ || watch(second_, how));
+  armed_ = on && done;
+  if (on && !done) (void)watch(main_, EPOLL_CTL_DEL);  // both or none
+  return armed_ == on;
+}
+
 // Room is asked for where there was none: the other one always has some, and nobody would sleep.
 bool SocketIo::waits_at(const DatagramSocket& socket) const {
   return want_room_ && (&socket == &second_) == second_is_full_;
@@ -73,15 +82,18 @@ bool SocketIo::waits_at(const DatagramSocket& socket) const {
 
 void SocketIo::note_full(bool second) {
   if (std::exchange(second_is_full_, second) == second || !want_room_) return;
-  (void)watch(main_, EPOLL_CTL_MOD);
-  if (second_) (void)watch(second_, EPOLL_CTL_MOD);
-  changed();
+  ask_for_room();
 }
 
 void SocketIo::want_room(bool on) {
-  if (std::exchange(want_room_, on) == on) return;
-  (void)watch(main_, EPOLL_CTL_MOD);
-  if (second_) (void)watch(second_, EPOLL_CTL_MOD);
+  if (std::exchange(want_room_, on) != on) ask_for_room();
+}
+
+void SocketIo::ask_for_room() {
+  if (armed_) {
+    (void)watch(main_, EPOLL_CTL_MOD);
+    if (second_) (void)watch(second_, EPOLL_CTL_MOD);
+  }
   changed();
 }
 
@@ -150,7 +162,9 @@ Status SocketIo::join(const SocketAddress& peer) {
   const auto at = made->peer_address();
   if (!at || !(*at == peer))
     return Error{EADDRNOTAVAIL, "something else than that peer was connected"};
-  if (auto s = watch(*made, EPOLL_CTL_ADD); !s) return s;
+  if (armed_) {
+    if (auto s = watch(*made, EPOLL_CTL_ADD); !s) return s;
+  }
   second_ = std::move(*made);
   peer_ = peer;
   strays_ = reads_ = alone_ = 0;
@@ -174,7 +188,7 @@ void SocketIo::leave() {
 }
 
 void SocketIo::close_second() {
-  (void)sys::epoll_ctl(ready_.get(), EPOLL_CTL_DEL, second_.fd(), nullptr);
+  if (armed_) (void)watch(second_, EPOLL_CTL_DEL);
   second_.close();
   stage_ = Stage::kNone;
   second_first_ = false;

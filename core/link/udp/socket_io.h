@@ -64,6 +64,7 @@ class SocketIo final : public PacketIo {
   void stop_gro();
   /// A set of epoll, to which other descriptors may be added.
   int descriptor() const override { return ready_.get(); }
+  bool arm(bool on) override;
   SocketAddress local_address() const override { return local_; }
   std::size_t largest_packet() const override { return kLargestPacket; }
   std::uint32_t packets_of_room() const override { return packets_of_room_; }
@@ -82,6 +83,7 @@ class SocketIo final : public PacketIo {
   Status prepare(const SocketAddress& local, const Options& options);
   bool connected() const { return stage_ == Stage::kFresh || stage_ == Stage::kSettled; }
   Status watch(const DatagramSocket& socket, int how) const;
+  void ask_for_room();
   bool waits_at(const DatagramSocket& socket) const;
   void note_full(bool second);
   std::size_t look(std::span<Arrival> out), look_at_other(std::span<Arrival> out);
@@ -99,7 +101,8 @@ class SocketIo final : public PacketIo {
 
   Options options_;
   DatagramSocket main_, second_;
-  Fd ready_;  ///< an epoll set of both
+  Fd ready_;  ///< an epoll set of both, if it is armed
+  bool armed_ = true;
   Stage stage_ = Stage::kNone;
   SocketAddress peer_;  ///< of the second socket
   FavouritePeer favourite_;

@@ -20,12 +20,10 @@
 namespace clan::udp {
 namespace {
 
-// A thread polls when it has looked so often since the driver thread did, the last time so short
-// ago; or at a tick, when it has looked so often since the last tick.
-constexpr unsigned kPolls = 4;
+// A thread polls when it has looked kPolls times since the driver thread did, the last time so
+// short ago; or at a tick, when it has looked so often since the last tick.
 constexpr std::uint64_t kJustNow = 30'000;
-constexpr std::uint64_t kTick = kMillisecond / 2;  ///< how long the driver thread keeps out then
-constexpr std::uint64_t kLately = 100'000;         ///< a thread has looked: it is back in a moment
+constexpr std::uint64_t kLately = 100'000;  ///< a thread has looked: it is back in a moment
 constexpr std::size_t kMostOobWaiting = 16'384;
 constexpr int kMostRuns = 64;  ///< of the pump, before other descriptors get their turn
 
@@ -142,9 +140,20 @@ void UdpNode::wake_driver() {
   if (!words::swap(kicked_, true)) signal_eventfd(kick_.get());
 }
 
+// Left to the driver thread. Where it cannot watch the socket it looks at each tick.
+void UdpNode::hand_to_driver() {
+  watch_socket(true);
+  if (watching_) {
+    set_timer();
+  } else {
+    keep_out();
+  }
+}
+
 void UdpNode::watch_socket(bool on) {
   if (on) show_paths();
   if (on == watching_) return;
+  if (on && !io_->arm(true)) return;
   const int fd = io_->descriptor();
   if (!on) {
     owner_.reactor->remove(fd);
@@ -161,18 +170,6 @@ void UdpNode::note_timer() {
                                                  : endpoint_.next_timeout() < charge_until_ ||
                                                        pump_.waits_for_room() || pump_.has_more();
   if (has_to_know) set_timer();
-}
-
-// Nobody watches the socket: the driver thread looks at each tick whether a thread still sees to
-// it.
-void UdpNode::keep_out() {
-  watch_socket(false);
-  if (ticking_.load(std::memory_order_relaxed)) return;  // relaxed: written under the mutex
-  ticking_.store(true, std::memory_order_relaxed);
-  itimerspec when{};
-  when.it_value.tv_nsec = when.it_interval.tv_nsec = static_cast<long>(kTick);
-  (void)::timerfd_settime(timer_.get(), 0, &when, nullptr);
-  timer_at_ = kNever;
 }
 
 // Arms the timer for the endpoint's next time-out, and for ticks no more; later ones find it armed.
@@ -230,11 +227,11 @@ void UdpNode::drive(bool timer) {
       // A thread fetches what comes; later we see whether it still does. It may be busy for a
       // while, as when it sends.
       if (pump_.has_more() || (polled && !just_now)) (void)pump(now);
+      if (!polled) (void)io_->arm(true);  // one may sleep on it elsewhere
       keep_out();
     } else {
       for (int i = 0; i < kMostRuns && pump(now); ++i) now = monotonic_ns();
-      watch_socket(true);
-      set_timer();
+      hand_to_driver();
     }
     told_ = false;
     lock.unlock();
@@ -337,6 +334,7 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
   std::unique_lock lock(mutex_);
   if (std::exchange(shut_down_, true)) return;
   send_revocations();
+  (void)io_->arm(true);
   const std::uint64_t begin = monotonic_ns();
   std::vector<Connection*> open;
   for (auto& [connection, link] : links_) open.push_back(connection);

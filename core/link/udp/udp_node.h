@@ -105,6 +105,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   void on_down(Connection& connection, int err) override;
 
  private:
+  static constexpr unsigned kPolls = 4;
   friend class UdpLink;
   class Event;
 
@@ -136,14 +137,14 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
                         std::uint32_t generation);
 
   // Under the mutex.
-  bool pump(std::uint64_t now), poll(), may_hold() const;
+  bool pump(std::uint64_t now), poll(), may_hold() const, put_off_tick(std::uint64_t now);
   void flush(std::uint64_t now), send_revocations();
-  void set_timer(), note_timer(), announce(), show_paths();
-  void watch_socket(bool on);
-  void kick(), wake_driver(), after_call(), keep_out(), rouse_sleeper();
+  void set_timer(), note_timer(), hand_to_driver();
+  void start_ticks(std::uint64_t now, std::uint64_t first);
+  void announce(), show_paths(), watch_socket(bool on), kick(), wake_driver(), after_call(),
+      keep_out(), rouse_sleeper();
   using Lock = std::unique_lock<std::recursive_mutex>;
-  void before_sleep(UdpLink* link);
-  void after_sleep(UdpLink* link);
+  void before_sleep(UdpLink*link), after_sleep(UdpLink*link);
   int sleep_in_charge(Lock& lock);
   void tell_in_charge(Lock& lock);
   bool word_has_changed() const, left_to_others(bool tick, std::uint64_t now);
@@ -151,8 +152,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   bool hand_out_transfers();
 
   // Driver thread.
-  void drive(bool timer);
-  void hand_out();
+  void drive(bool timer), hand_out();
 
   const NodeOwner owner_;
   const Mode mode_;
@@ -172,8 +172,9 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   bool watching_ = false;               ///< the driver thread watches the socket
   std::atomic<bool> kicked_{false};     ///< the driver thread will come for the up-calls
   std::uint64_t timer_at_ = kNever;
-  std::uint64_t polled_at_ = 0;       ///< when a thread last made progress while it waited
-  unsigned polls_ = 0;                ///< how often since the driver thread looked
+  std::uint64_t kept_out_since_ = 0, put_off_at_ = 0;  ///< while it ticks
+  std::uint64_t polled_at_ = 0;  ///< when a thread last made progress while it waited
+  unsigned polls_ = 0;  ///< how often since the driver thread looked, or the tick was put off
   std::atomic<bool> ticking_{false};  ///< the timer ticks: the driver thread looks now and then
   unsigned sleeps_ = 0;               ///< in charge, since the last tick
   const Sleep* in_charge_ = nullptr;  ///< of the thread that sleeps and fetches the packets

@@ -76,6 +76,20 @@ Status XdpIo::watch(int fd, int how) const {
   return sys::epoll_ctl(descriptor(), how, fd, &event) == 0 ? Status() : errno_error("epoll_ctl");
 }
 
+bool XdpIo::arm(bool on) {
+  if (armed_ == on) return true;
+  bool done = sockets_->arm(on);
+  for (auto& lane : lanes_) {
+    done = watch(lane->socket->fd(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL) && done;
+  }
+  armed_ = on && done;
+  if (on && !done) {
+    (void)sockets_->arm(false);
+    for (auto& lane : lanes_) (void)watch(lane->socket->fd(), EPOLL_CTL_DEL);
+  }
+  return armed_ == on;
+}
+
 void XdpIo::want_room(bool on) {
   if (std::exchange(want_room_, on) != on) ask_for_room();
 }
@@ -83,6 +97,7 @@ void XdpIo::want_room(bool on) {
 // Where there was none: the others always have some, and nobody would sleep.
 void XdpIo::ask_for_room() {
   sockets_->want_room(want_room_ && !lane_is_full_);
+  if (!armed_) return;
   for (auto& lane : lanes_) (void)watch(lane->socket->fd(), EPOLL_CTL_MOD);
 }
 
@@ -128,7 +143,7 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
   const std::uint16_t port = local_address().port;
   if (auto s = lane->program.claim(port, ip, lane->socket->queue(), lane->socket->fd()); !s)
     return s.error();
-  if (auto s = watch(lane->socket->fd(), EPOLL_CTL_ADD); !s) {
+  if (auto s = armed_ ? watch(lane->socket->fd(), EPOLL_CTL_ADD) : Status(); !s) {
     lane->program.release(port);
     return s.error();
   }
@@ -198,7 +213,7 @@ void XdpIo::drop_broken_lanes() {
   }
   std::erase_if(lanes_, [&](const std::unique_ptr<Lane>& lane) {
     if (!lane->broken) return false;
-    (void)watch(lane->socket->fd(), EPOLL_CTL_DEL);
+    if (armed_) (void)watch(lane->socket->fd(), EPOLL_CTL_DEL);
     lane->program.release(local_address().port);
     return true;
   });

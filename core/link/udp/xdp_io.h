@@ -54,6 +54,7 @@ class XdpIo final : public PacketIo {
   void woken() override;
   void want_room(bool on) override;
   int descriptor() const override { return sockets_->descriptor(); }
+  bool arm(bool on) override;
   SocketAddress local_address() const override { return sockets_->local_address(); }
   std::size_t largest_packet() const override { return sockets_->largest_packet(); }
   std::uint32_t packets_of_room() const override;
@@ -138,6 +139,7 @@ class XdpIo final : public PacketIo {
   bool by_sockets_ = true;      ///< they had something last
   bool look_at_all_ = true;
   bool want_room_ = false;
+  bool armed_ = true;
   bool lane_is_full_ = false;  ///< the train that waits for room goes by a lane
   bool any_broken_ = false;
   Counters counters_;
