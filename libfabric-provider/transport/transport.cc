@@ -48,10 +48,15 @@ void TransportList::remove(Transport& transport) {
 }
 
 void TransportList::progress(const Cq* until) {
-  for (const auto& [transport, times] : transports_) {
-    transport->tidy();
-    transport->progress(until);
-    if (until != nullptr && !until->empty()) return;
+  if (first_ >= transports_.size()) first_ = 0;
+  for (std::size_t i = 0, at = first_; i < transports_.size(); ++i) {
+    Transport& transport = *transports_[at].first;
+    if (++at == transports_.size()) at = 0;
+    transport.tidy();
+    transport.progress(until);
+    if (until == nullptr || until->empty()) continue;
+    first_ = at;
+    return;
   }
 }
 

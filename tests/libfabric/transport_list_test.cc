@@ -39,5 +39,37 @@ TEST_F(TransportListTest, MakesProgressOfAllUntilThereIsSomething) {
   EXPECT_EQ(into, "there");
 }
 
+TEST_F(TransportListTest, GoesRoundSoThatABusyOneDoesNotKeepTheOthersWaiting) {
+  const End second = open(*theirs_, theirs.cq.get());
+  Peer* const to_second = ours.transport().peer(know(ours, second));
+  ASSERT_NE(to_second, nullptr);
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(until([&] { return ours.transport().ready(*to_second) == 0; }));
+  TransportList list;
+  list.add(theirs.transport());
+  list.add(second.transport());
+  constexpr int kEach = 3;
+  const Message message("x");
+  char into[2];
+  for (int i = 0; i < kEach; ++i) {
+    int which = 0;
+    for (fid_ep* ep : {theirs.ep.get(), second.ep.get()}) {
+      char* const place = &into[which++];
+      ASSERT_EQ(fi_trecv(ep, place, 1, nullptr, FI_ADDR_UNSPEC, 1, 0, place), 0);
+    }
+    for (Peer* to : {peer, to_second})
+      ASSERT_EQ(ours.transport().send(ours.endpoint(), *to, message.request), 0);
+  }
+  std::vector<void*> order;
+  while (order.size() < 2 * kEach) {
+    for (int i = 0; i < 1'000'000 && theirs.queue().empty(); ++i) list.progress(&theirs.queue());
+    fi_cq_tagged_entry entry;
+    ASSERT_EQ(fi_cq_read(theirs.cq.get(), &entry, 1), 1);
+    order.push_back(entry.op_context);
+  }
+  for (std::size_t i = 0; i < order.size(); i += 2)
+    EXPECT_NE(order[i], order[i + 1]) << "one has brought two in a row, of turn " << i / 2;
+}
+
 }  // namespace
 }  // namespace clan::ofi

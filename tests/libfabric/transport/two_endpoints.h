@@ -46,7 +46,8 @@ class TwoEndpoints : public TwoDomains {
     know(theirs, ours);
     peer = ours.transport().peer(0);
   }
-  End open(fid_domain& domain) {
+  /// `shared`: a queue that it shares, in place of one of its own.
+  End open(fid_domain& domain, fid_cq* shared = nullptr) {
     fi_info* info = nullptr;
     EXPECT_EQ(get_info(FI_VERSION(1, 17), "127.0.0.1", nullptr, FI_SOURCE, nullptr, &info), 0);
     fi_info* rdm = info;
@@ -60,9 +61,11 @@ class TwoEndpoints : public TwoDomains {
     end.av.reset(av);
     fi_cq_attr completions{};
     completions.format = FI_CQ_FORMAT_TAGGED;
-    fid_cq* cq = nullptr;
-    EXPECT_EQ(fi_cq_open(&domain, &completions, &cq, nullptr), 0);
-    end.cq.reset(cq);
+    fid_cq* cq = shared;
+    if (shared == nullptr) {
+      EXPECT_EQ(fi_cq_open(&domain, &completions, &cq, nullptr), 0);
+      end.cq.reset(cq);
+    }
     fid_ep* ep = nullptr;
     EXPECT_EQ(fi_endpoint(&domain, rdm, &ep, nullptr), 0);
     end.ep.reset(ep);
