@@ -38,6 +38,9 @@ class Domain final : public fid_domain, public Source {
   int mr_mode() const { return mr_mode_; }
   bool virtual_addresses() const { return (mr_mode_ & FI_MR_VIRT_ADDR) != 0; }
   bool rma_events() const { return rma_events_; }
+  /// This process has been forked off the one that has made it. What peers see is that one's: no
+  /// word in memory that they map may be changed here.
+  bool inherited() const { return forks_ != ForkMutex::forks(); }
   /// FI_PROGRESS_AUTO: a program need not call us for what it has started to go on.
   bool progresses_alone() const { return progress_.has_value(); }
   Eq* eq() const { return eq_; }
@@ -89,6 +92,7 @@ class Domain final : public fid_domain, public Source {
   static fi_ops ops_;
   static fi_ops_domain domain_ops_;
 
+  const std::uint32_t forks_ = ForkMutex::forks();
   Fabric* fabric_ = nullptr;
   Held fabric_held_;
   Context context_;

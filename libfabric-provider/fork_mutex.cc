@@ -64,8 +64,13 @@ ForkMutex::~ForkMutex() {
 }
 
 void ForkMutex::watch_forks() {
-  static const int installed = ::pthread_atfork(before_fork, after_fork, after_fork);
+  static const int installed = ::pthread_atfork(before_fork, after_fork, after_fork_in_child);
   (void)installed;
+}
+
+void ForkMutex::after_fork_in_child() {
+  forks_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the child has one thread
+  after_fork();
 }
 
 }  // namespace clan::ofi

@@ -2,6 +2,7 @@
 // done when the call returns: the copy is this processor's work in any case, and so nothing that
 // follows can overtake them.
 #include <algorithm>
+#include <cerrno>
 #include <vector>
 
 #include "counter.h"
@@ -87,16 +88,17 @@ int start_small(Endpoint& endpoint, const Endpoint::Target& target, const Access
                                                   .counter = ending.counter});
 }
 
-// Small accesses and atomic operations on their way come first, and so do notices that found no
-// room.
-bool nothing_comes_first(Transport& transport, Peer& peer) {
+// 0, or -FI_EAGAIN: small accesses and atomic operations on their way come first, and so do notices
+// that found no room.
+int may_begin(Transport& transport, Peer& peer) {
   if (transport.finish_accesses(peer) != Transport::Left::kNone) {
+    if (transport.domain().inherited()) return -ESHUTDOWN;
     transport.progress();
-    if (transport.finish_accesses(peer) != Transport::Left::kNone) return false;
+    if (transport.finish_accesses(peer) != Transport::Left::kNone) return -FI_EAGAIN;
   }
-  if (peer.atomics == 0 && peer.replies.empty()) return true;
+  if (peer.atomics == 0 && peer.replies.empty()) return 0;
   transport.progress();
-  return peer.atomics == 0 && peer.replies.empty();
+  return peer.atomics == 0 && peer.replies.empty() ? 0 : -FI_EAGAIN;
 }
 
 // Bytes that are the caller's again when the call returns must last as long as the copy: `bytes`.
@@ -168,7 +170,7 @@ ssize_t access_far(Endpoint& endpoint, const Endpoint::Target& target, const Acc
   if ((a.flags & FI_FENCE) != 0) {
     if (const int rc = transport.fence(peer); rc != 0) return rc;
   }
-  if (!nothing_comes_first(transport, peer)) return -FI_EAGAIN;
+  if (const int rc = may_begin(transport, peer); rc != 0) return rc;
   const std::size_t length = remote_length(a);
   const Ending ending = ending_of(endpoint, a);
   std::vector<std::byte> bytes;
@@ -219,7 +221,7 @@ ssize_t access_now(Endpoint& endpoint, const Access& a) {
   if (const int rc = start_small(endpoint, target, a, length, ending); rc != -FI_EOPNOTSUPP)
       [[likely]]
     return rc;
-  if (!nothing_comes_first(transport, *peer)) return -FI_EAGAIN;
+  if (const int rc = may_begin(transport, *peer); rc != 0) return rc;
 
   std::vector<std::byte> bytes;
   bool begun = false;

@@ -159,6 +159,8 @@ inline bool Transport::reap(Peer& peer) {
 }
 
 Transport::Left Transport::take_back(Peer& peer) {
+  if (domain_.inherited()) [[unlikely]]
+    return Left::kTheirs;
   return take_accesses_back(*peer.accesses, AccessHost(*this, peer));
 }
 

@@ -25,6 +25,8 @@ int placed_err(const WireHeader& header) {
 }  // namespace
 
 bool Transport::make_progress(const Cq* until, bool pending) {
+  if (domain_.inherited()) [[unlikely]]
+    return false;
   progressing_ = true;
   bool moved = true;
   try {

@@ -186,6 +186,7 @@ int Transport::introduce(const Name& to, const WireHeader& header, const void* d
 }
 
 void Transport::hang_up(Peer& peer) {
+  if (domain_.inherited()) return;
   finish_accesses(peer);
   handshake_.give_up(peer);
   const PeerIndex index = peer.index;
@@ -210,7 +211,7 @@ bool Transport::may_ask(Peer& peer, std::size_t bytes) {
 
 int Transport::fence(Peer& peer) {
   for (int attempt = 0; operations_.any_with(peer); ++attempt) {
-    if (attempt > 0) return -FI_EAGAIN;
+    if (attempt > 0) return domain_.inherited() ? -ESHUTDOWN : -FI_EAGAIN;
     progress();
     finish_accesses(peer);
   }

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <thread>
@@ -187,6 +188,72 @@ TEST(FabricLife, GoesOnInAForkedChildsParent) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   exchange_something(two);
+}
+
+TEST(FabricLife, AChildThatClosesWhatItHasInheritedDoesNotEndWhatItsParentHasBegun) {
+  auto two = std::make_unique<Two>();
+  exchange_something(*two);
+  std::vector<char> region(64);
+  fid_mr* made = nullptr;
+  ASSERT_EQ(fi_mr_reg(two->b.domain.get(), region.data(), region.size(), FI_REMOTE_WRITE, 0, 5, 0,
+                      &made, nullptr),
+            0);
+  Object<fid_mr> mr(made);
+  const auto bytes = pattern(8, 3);
+  int context = 0;
+  ASSERT_EQ(sent(
+                [&] {
+                  return fi_write(two->a.ep.get(), bytes.data(), bytes.size(), nullptr, two->to_b,
+                                  0, 5, &context);
+                },
+                two->a),
+            0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    mr.reset();
+    two.reset();
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  // What is sent behind it finds it made.
+  fi_cq_tagged_entry entry;
+  char byte = 0;
+  ASSERT_EQ(fi_tinject(two->a.ep.get(), "x", 1, two->to_b, 3), 0);
+  ASSERT_EQ(fi_trecv(two->b.ep.get(), &byte, 1, nullptr, FI_ADDR_UNSPEC, 3, 0, nullptr), 0);
+  ASSERT_TRUE(eventually([&] { return fi_cq_read(two->b.cq.get(), &entry, 1) == 1; }));
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), region.begin()));
+  ASSERT_TRUE(two->completes(two->a, &entry));
+  EXPECT_EQ(entry.op_context, &context);
+  exchange_something(*two);
+}
+
+TEST(FabricLife, AChildThatReadsAQueueItHasInheritedTakesNothingFromItsParent) {
+  Two two;
+  exchange_something(two);
+  const auto data = pattern(500'000, 1);
+  std::vector<char> got(data.size());
+  ASSERT_EQ(
+      fi_trecv(two.b.ep.get(), got.data(), got.size(), nullptr, FI_ADDR_UNSPEC, 1, 0, nullptr), 0);
+  ASSERT_EQ(fi_tsend(two.a.ep.get(), data.data(), data.size(), nullptr, two.to_b, 1, nullptr), 0);
+  fi_cq_tagged_entry entry;
+  ASSERT_TRUE(eventually([&] { return fi_cq_read(two.b.cq.get(), &entry, 1) == 1; }));
+  // The receiver has answered, and the sender has not looked yet.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    for (int i = 0; i < 1000; ++i) {
+      if (fi_cq_read(two.a.cq.get(), &entry, 1) != -FI_EAGAIN) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_TRUE(two.completes(two.a, &entry));
+  EXPECT_EQ(entry.flags & FI_SEND, FI_SEND);
 }
 
 TEST(FabricThreads, MaySendAndReceiveAtOneEndpoint) {
