@@ -142,6 +142,7 @@ ssize_t start_later(Endpoint& endpoint, const Atomic& a) {
   if (!trigger_of(a.context, &deferred)) return -FI_EINVAL;
   const auto copy = [](const Vector& v) { return std::vector<fi_ioc>(v.ioc, v.ioc + v.count); };
   deferred.endpoint = &endpoint;
+  deferred.peer = a.peer;
   const bool reads = a.kind != AtomicKind::kWrite;
   deferred.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
   deferred.context = a.context;

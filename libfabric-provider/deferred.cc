@@ -81,16 +81,22 @@ std::function<ssize_t()> atomic_work(Endpoint& endpoint, AtomicKind kind, const 
   };
 }
 
-/// Which endpoint it is for, what its completion says, and how it starts. False: it is none of
-/// these.
+/// Which endpoint and peer it is for, and what its completion says.
+template <typename Op>
+void describe_op(const Op& op, std::uint64_t flags, Deferred& d) {
+  d.endpoint = &endpoint_of(op.ep);
+  d.peer = op.msg.addr;
+  d.context = op.msg.context;
+  d.flags = flags;
+}
+
+/// The same, and how it starts. False: it is none of these.
 bool describe_work(const fi_deferred_work& work, Counter* counter, Deferred& d) {
   switch (work.op_type) {
     case FI_OP_SEND:
     case FI_OP_RECV: {
       const fi_op_msg& op = *work.op.msg;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = (work.op_type == FI_OP_SEND ? FI_SEND : FI_RECV) | FI_MSG;
+      describe_op(op, (work.op_type == FI_OP_SEND ? FI_SEND : FI_RECV) | FI_MSG, d);
       d.start = message_work(work.op_type == FI_OP_SEND ? start_send : start_receive, *d.endpoint,
                              ReceiveQueue::kUntagged, as_tagged(op.msg), op.flags, counter);
       return true;
@@ -98,9 +104,7 @@ bool describe_work(const fi_deferred_work& work, Counter* counter, Deferred& d) 
     case FI_OP_TSEND:
     case FI_OP_TRECV: {
       const fi_op_tagged& op = *work.op.tagged;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = (work.op_type == FI_OP_TSEND ? FI_SEND : FI_RECV) | FI_TAGGED;
+      describe_op(op, (work.op_type == FI_OP_TSEND ? FI_SEND : FI_RECV) | FI_TAGGED, d);
       d.start = message_work(work.op_type == FI_OP_TSEND ? start_send : start_receive, *d.endpoint,
                              ReceiveQueue::kTagged, op.msg, op.flags, counter);
       return true;
@@ -108,34 +112,26 @@ bool describe_work(const fi_deferred_work& work, Counter* counter, Deferred& d) 
     case FI_OP_READ:
     case FI_OP_WRITE: {
       const fi_op_rma& op = *work.op.rma;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = FI_RMA | (work.op_type == FI_OP_WRITE ? FI_WRITE : FI_READ);
+      describe_op(op, FI_RMA | (work.op_type == FI_OP_WRITE ? FI_WRITE : FI_READ), d);
       d.start = memory_work(*d.endpoint, work.op_type == FI_OP_WRITE, op, counter);
       return true;
     }
     case FI_OP_ATOMIC: {
       const fi_op_atomic& op = *work.op.atomic;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = FI_ATOMIC | FI_WRITE;
+      describe_op(op, FI_ATOMIC | FI_WRITE, d);
       d.start = atomic_work(*d.endpoint, AtomicKind::kWrite, op.msg, {}, {}, op.flags, counter);
       return true;
     }
     case FI_OP_FETCH_ATOMIC: {
       const fi_op_fetch_atomic& op = *work.op.fetch_atomic;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = FI_ATOMIC | FI_READ;
+      describe_op(op, FI_ATOMIC | FI_READ, d);
       d.start = atomic_work(*d.endpoint, AtomicKind::kFetch, op.msg, &op.fetch, nullptr, op.flags,
                             counter);
       return true;
     }
     case FI_OP_COMPARE_ATOMIC: {
       const fi_op_compare_atomic& op = *work.op.compare_atomic;
-      d.endpoint = &endpoint_of(op.ep);
-      d.context = op.msg.context;
-      d.flags = FI_ATOMIC | FI_READ;
+      describe_op(op, FI_ATOMIC | FI_READ, d);
       d.start = atomic_work(*d.endpoint, AtomicKind::kCompare, op.msg, &op.fetch, &op.compare,
                             op.flags, counter);
       return true;
@@ -183,43 +179,51 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
 
 void Domain::defer(Deferred deferred) { deferred_.push_back(std::move(deferred)); }
 
+namespace {
+
+// 0, also where it cannot be started and that has been said; -FI_EAGAIN: once more later.
+ssize_t start(Deferred& due) {
+  ssize_t rc;
+  try {
+    rc = due.start();
+  } catch (const std::bad_alloc&) {
+    rc = -FI_ENOMEM;
+  }
+  if (rc == 0 || rc == -FI_EAGAIN) return rc;
+  FI_WARN(&g_provider, FI_LOG_DOMAIN, "deferred work failed: %s\n",
+          fi_strerror(static_cast<int>(-rc)));
+  if (due.counter != nullptr) due.counter->count_error();
+  Cq* cq = nullptr;
+  if (due.endpoint != nullptr)
+    cq = (due.flags & FI_RECV) != 0 ? due.endpoint->receive_cq() : due.endpoint->send_cq();
+  const Completion completion{.context = due.context, .flags = due.flags};
+  if (cq != nullptr) cq->write_error(completion, static_cast<int>(-rc));
+  return 0;
+}
+
+}  // namespace
+
 void Domain::run_due() {
   if (running_due_) return;
   running_due_ = true;
+  std::list<Deferred> later;  // whose peer has no room: what is for others does not wait for that
+  const auto may_start = [&later](const Deferred& d) {
+    return d.due() && std::none_of(later.begin(), later.end(),
+                                   [&d](const Deferred& before) { return before.goes_with(d); });
+  };
   // One that is started may move a counter that others wait for, or add others: begin anew after
   // each.
-  for (bool again = true; again;) {
-    again = false;
-    for (auto it = deferred_.begin(); it != deferred_.end(); ++it) {
-      if (!it->due()) continue;
-      std::list<Deferred> taken;
-      taken.splice(taken.end(), deferred_, it);
-      Deferred& due = taken.front();
-      ssize_t rc;
-      try {
-        rc = due.start();
-      } catch (const std::bad_alloc&) {
-        rc = -FI_ENOMEM;
-      }
-      if (rc == -FI_EAGAIN) {
-        deferred_.splice(deferred_.begin(), taken);
-        running_due_ = false;
-        return;
-      }
-      if (rc != 0) {
-        FI_WARN(&g_provider, FI_LOG_DOMAIN, "deferred work failed: %s\n",
-                fi_strerror(static_cast<int>(-rc)));
-        if (due.counter != nullptr) due.counter->count_error();
-        Cq* cq = nullptr;
-        if (due.endpoint != nullptr)
-          cq = (due.flags & FI_RECV) != 0 ? due.endpoint->receive_cq() : due.endpoint->send_cq();
-        const Completion completion{.context = due.context, .flags = due.flags};
-        if (cq != nullptr) cq->write_error(completion, static_cast<int>(-rc));
-      }
-      again = true;
-      break;
+  for (auto it = deferred_.begin(); it != deferred_.end();) {
+    if (!may_start(*it)) {
+      ++it;
+      continue;
     }
+    std::list<Deferred> taken;
+    taken.splice(taken.end(), deferred_, it);
+    if (start(taken.front()) == -FI_EAGAIN) later.splice(later.end(), taken);
+    it = deferred_.begin();
   }
+  deferred_.splice(deferred_.begin(), later);
   running_due_ = false;
 }
 

@@ -22,6 +22,7 @@ struct Deferred {
   Counter* trigger = nullptr;
   std::uint64_t threshold = 0;
   Endpoint* endpoint = nullptr;  ///< null: it is a counter's
+  fi_addr_t peer = FI_ADDR_UNSPEC;
   const void* work = nullptr;    ///< the fi_deferred_work, by which it can be cancelled
   /// -FI_EAGAIN: once more later.
   std::function<ssize_t()> start;
@@ -31,6 +32,10 @@ struct Deferred {
   void* context = nullptr;
   std::uint64_t flags = 0;  ///< of the completion
   bool due() const;
+  /// Whether the two are for the same peer, and so begin in their order.
+  bool goes_with(const Deferred& other) const {
+    return endpoint != nullptr && endpoint == other.endpoint && peer == other.peer;
+  }
   bool uses(const Counter& which) const {
     return trigger == &which || changes == &which || counter == &which;
   }

@@ -74,6 +74,7 @@ ssize_t send_later(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_a
   Deferred deferred;
   if (!trigger_of(context, &deferred)) return -FI_EINVAL;
   deferred.endpoint = &endpoint;
+  deferred.peer = to;
   deferred.counter = endpoint.counter(Endpoint::kSends);
   deferred.context = context;
   deferred.flags = FI_SEND | (label.kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
@@ -128,6 +129,7 @@ ssize_t inject_message(fid_ep* ep, const void* buffer, std::size_t length, fi_ad
 
 ssize_t start_send(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg,
                    std::uint64_t flags, Counter* counter) {
+  if (msg.iov_count > kIovLimit) return -FI_EINVAL;
   const MessageLabel label{kind, msg.tag, (flags & FI_REMOTE_CQ_DATA) != 0 ? &msg.data : nullptr};
   return send_now(endpoint, msg.msg_iov, msg.iov_count, msg.addr, label, msg.context, flags,
                   {counter, (flags & FI_COMPLETION) != 0 && endpoint.send_cq() != nullptr});

@@ -257,6 +257,7 @@ ssize_t access_later(Endpoint& endpoint, const Access& a) {
   Deferred deferred;
   if (!trigger_of(a.context, &deferred)) return -FI_EINVAL;
   deferred.endpoint = &endpoint;
+  deferred.peer = a.peer;
   deferred.counter = endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
   deferred.context = a.context;
   deferred.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);

@@ -135,6 +135,64 @@ TEST(FabricDeferredWork, ThatFailsIsCountedAndWhatWaitsForThatIsStarted) {
 }
 
 // Started work keeps its counter, which is bound to nothing, until it is done.
+TEST(FabricDeferredWork, ForAPeerWithoutRoomKeepsNothingElseWaiting) {
+  Two two;
+  Node third;
+  third.enable();
+  const fi_addr_t to_third = two.a.insert(third.name());
+  fi_cq_tagged_entry entry;
+  const auto exchange = [&](Node& with, fi_addr_t to) {
+    ASSERT_EQ(sent([&] { return fi_tinject(two.a.ep.get(), "x", 1, to, 9); }, two.a), 0);
+    char byte = 0;
+    ASSERT_EQ(fi_trecv(with.ep.get(), &byte, 1, nullptr, FI_ADDR_UNSPEC, 9, 0, nullptr), 0);
+    ASSERT_TRUE(eventually([&] { return fi_cq_read(with.cq.get(), &entry, 1) == 1; }));
+  };
+  exchange(two.b, two.to_b);
+  exchange(third, to_third);
+  // `b` does not read any more.
+  const auto filler = pattern(4096, 1);
+  for (const std::size_t n : {filler.size(), std::size_t{1}}) {
+    ssize_t rc = 0;
+    while (rc == 0) rc = fi_tinject(two.a.ep.get(), filler.data(), n, two.to_b, 7);
+    ASSERT_EQ(rc, -FI_EAGAIN);
+  }
+
+  fid_cntr* made = nullptr;
+  MUST(fi_cntr_open(two.a.domain.get(), nullptr, &made, nullptr));
+  const Object<fid_cntr> counter(made);
+  struct Message {
+    int value;
+    fi_triggered_context2 context;
+    iovec iov;
+  };
+  Message messages[4] = {{1, {}, {}}, {2, {}, {}}, {3, {}, {}}, {4, {}, {}}};
+  for (Message& m : messages) {
+    m.context = when(counter.get(), 1);
+    m.iov = {&m.value, sizeof m.value};
+    fi_msg msg{};
+    msg.msg_iov = &m.iov;
+    msg.iov_count = 1;
+    msg.addr = m.value <= 2 ? two.to_b : to_third;
+    msg.context = &m.context;
+    ASSERT_EQ(fi_sendmsg(two.a.ep.get(), &msg, FI_TRIGGER), 0);
+  }
+  const auto received = [&](Node& node) {
+    int value = 0;
+    EXPECT_EQ(fi_recv(node.ep.get(), &value, sizeof value, nullptr, FI_ADDR_UNSPEC, &value), 0);
+    EXPECT_TRUE(eventually([&] {
+      (void)fi_cq_read(two.a.cq.get(), &entry, 1);
+      return fi_cq_read(node.cq.get(), &entry, 1) == 1 && entry.op_context == &value;
+    }));
+    return value;
+  };
+  ASSERT_EQ(fi_cntr_add(counter.get(), 1), 0);
+  EXPECT_EQ(received(third), 3);
+  EXPECT_EQ(received(third), 4);
+  // What is for one peer keeps its order.
+  EXPECT_EQ(received(two.b), 1);
+  EXPECT_EQ(received(two.b), 2);
+}
+
 TEST(FabricDeferredWork, ThatIsUnderWayKeepsItsCounter) {
   Two two;
   fid_cntr* c = nullptr;
