@@ -24,6 +24,19 @@ fi_ops ConnectionRequest::ops_ = {
 
 ConnectionRequest::ConnectionRequest() : fid{FI_CLASS_CONNREQ, nullptr, &ops_} {}
 
+// An endpoint that was made for it is closed, or nobody has read of it.
+ConnectionRequest::~ConnectionRequest() {
+  if (answered || unanswered == nullptr) return;
+  if (unanswered->forks != ForkMutex::forks()) return;  // its parent's
+  std::lock_guard lock(unanswered->mutex);
+  if (unanswered->events == nullptr) return;
+  try {
+    unanswered->indices.push_back(index);
+    unanswered->events->post_user(unanswered->event);
+  } catch (const std::bad_alloc&) {  // its client waits until it is tired of it
+  }
+}
+
 int ConnectionRequest::close(fid_t id) {
   delete connection_request(id);
   return 0;
@@ -113,6 +126,7 @@ int Endpoint::accept(fid_ep* id, const void* data, std::size_t length) {
   const int rc = endpoint.transport_->introduce(name_of(request.client), header, own.data(),
                                                 own.size(), true, &client);
   if (rc == -FI_EAGAIN) return rc;  // too many ask it at this moment: the request is there still
+  endpoint.request_->answered = rc == 0;
   endpoint.request_.reset();
   if (rc != 0) return rc;
   endpoint.connection_ = client;

@@ -11,10 +11,12 @@
 // hears FI_SHUTDOWN.
 #pragma once
 
+#include <clan/event_queue.h>
 #include <clan/message.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -26,16 +28,28 @@ namespace clan::ofi {
 class Eq;
 class PassiveEndpoint;
 
+/// What requests that go without an answer tell their passive endpoint, which refuses them.
+struct Unanswered {
+  ForkMutex mutex;
+  std::vector<PeerIndex> indices;
+  EventQueue* events = nullptr;  ///< the passive endpoint's; null: it has gone
+  std::uint32_t event = 0;
+  const std::uint32_t forks = ForkMutex::forks();
+};
+
 /// The end that wants to connect: fi_info::handle of a FI_CONNREQ.
 class ConnectionRequest final : public fid {
  public:
   using Face = fid;
   ConnectionRequest();
+  ~ConnectionRequest();
 
   SocketAddress client;
   std::uint64_t attempt = 0;
   const PassiveEndpoint* passive = nullptr;
   PeerIndex index = 0;  ///< at the passive endpoint
+  std::shared_ptr<Unanswered> unanswered;
+  bool answered = false;  ///< accepted or rejected, or at least tried to
 
  private:
   static int close(fid_t id);

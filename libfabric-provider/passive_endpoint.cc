@@ -79,6 +79,7 @@ int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void
   if (!engine) return failure(engine.error());
   ForkMutex::watch_forks();
   auto unread = std::make_shared<std::atomic<std::size_t>>(0);
+  auto unanswered = std::make_shared<Unanswered>();
   auto* made = new (std::nothrow) PassiveEndpoint(std::move(*engine));
   if (made == nullptr) return -FI_ENOMEM;
   made->fid = {FI_CLASS_PEP, context, &ops_};
@@ -88,6 +89,7 @@ int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void
   made->info_ = fi_dupinfo(info);
   made->wanted_ = read_address(info->src_addr, info->src_addrlen);
   made->unread_ = std::move(unread);
+  made->unanswered_ = std::move(unanswered);
   if (made->info_ == nullptr) {
     delete made;
     return -FI_ENOMEM;
@@ -97,6 +99,10 @@ int PassiveEndpoint::open(fid_fabric* fabric, fi_info* info, fid_pep** pep, void
 }
 
 PassiveEndpoint::~PassiveEndpoint() {
+  {
+    std::lock_guard lock(unanswered_->mutex);
+    unanswered_->events = nullptr;  // all clients hear that we go
+  }
   if (eq_ != nullptr) {
     if (listening_) eq_->remove_source(*this);
     eq_->forget(&fid);
@@ -167,8 +173,13 @@ int PassiveEndpoint::start() {
   auto events = EventQueue::create(context_);
   if (!events) return failure(events.error());
   if (auto s = taken->register_with(*events, 0); !s) return failure(s.error());
+  auto refusals = events->add_user(0);
+  if (!refusals) return failure(refusals.error());
   messages_.emplace(std::move(*taken));
   events_.emplace(std::move(*events));
+  std::lock_guard lock(unanswered_->mutex);
+  unanswered_->events = &*events_;
+  unanswered_->event = *refusals;
   return 0;
 }
 
@@ -195,6 +206,7 @@ int PassiveEndpoint::reject(fid_pep* id, fid_t handle, const void* data, std::si
                                   {static_cast<const std::byte*>(data), length}, 0);
   // our caller has it still, and tries again
   if (!sent && sent.error().err == EAGAIN) return -FI_EAGAIN;
+  request->answered = true;
   delete request;
   return sent ? 0 : failure(sent.error());
 }
@@ -206,6 +218,7 @@ void PassiveEndpoint::make_progress() {
 
 // True: there is more perhaps.
 bool PassiveEndpoint::progress() {
+  refuse_unanswered();
   int taken = 0;
   for (; taken < kMostTaken; ++taken) {
     auto message = messages_->peek();
@@ -235,6 +248,19 @@ bool PassiveEndpoint::progress() {
     messages_->disconnect(gone);
   }
   return taken == kMostTaken;
+}
+
+// Requests that the program has taken and let go of.
+void PassiveEndpoint::refuse_unanswered() {
+  std::vector<PeerIndex> gone;
+  {
+    std::lock_guard lock(unanswered_->mutex);
+    gone.swap(unanswered_->indices);
+  }
+  for (const PeerIndex index : gone) {
+    leaves(index);
+    messages_->disconnect(index);
+  }
 }
 
 void PassiveEndpoint::leaves(PeerIndex index) {
@@ -287,6 +313,7 @@ bool PassiveEndpoint::ask_program(const SocketAddress& client, PeerIndex from,
   request->passive = this;
   request->attempt = header.tag;
   request->index = from;
+  request->unanswered = unanswered_;
   const auto put = [](const SocketAddress& address, void** to, std::size_t* length) {
     std::free(*to);
     *length = 0;

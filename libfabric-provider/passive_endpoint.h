@@ -44,6 +44,7 @@ class PassiveEndpoint final : public fid_pep, public Source {
   ~PassiveEndpoint() override;
   int start();
   bool progress();
+  void refuse_unanswered();
   bool asked(PeerIndex from, const WireHeader& header, std::span<const std::byte> data);
   bool ask_program(const SocketAddress& client, PeerIndex from, const WireHeader& header,
                    std::span<const std::byte> data);
@@ -78,6 +79,7 @@ class PassiveEndpoint final : public fid_pep, public Source {
   std::size_t silent_ = 0;  ///< clients that have not asked
   std::size_t backlog_ = kBacklog;
   std::shared_ptr<std::atomic<std::size_t>> unread_;  ///< requests that the program has not read
+  std::shared_ptr<Unanswered> unanswered_;
 };
 
 }  // namespace clan::ofi

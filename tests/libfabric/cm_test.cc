@@ -227,6 +227,19 @@ TEST(FabricConnections, AreRejectedWithData) {
   EXPECT_EQ(fi_send(client.ep.get(), "x", 1, nullptr, 0, nullptr), -FI_ENOTCONN);
 }
 
+TEST(FabricConnections, AreRefusedWhereTheEndpointThatWasMadeForThemIsClosed) {
+  Listening server;
+  Side client(server.service.c_str());
+  client.open_endpoint(client.info.get());
+  ASSERT_EQ(fi_connect(client.ep.get(), client.info->dest_addr, nullptr, 0), 0);
+  auto request = server.next();
+  ASSERT_EQ(request.what, static_cast<std::uint32_t>(FI_CONNREQ));
+  server.open_endpoint(request.info.get());
+  server.ep.reset();
+  EXPECT_EQ(server.next(50).err, FI_EAGAIN);
+  EXPECT_EQ(client.next().err, FI_ECONNREFUSED);
+}
+
 TEST(FabricConnections, ToNobodyAreRefused) {
   std::string service;
   {
