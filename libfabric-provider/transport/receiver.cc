@@ -182,7 +182,9 @@ inline void Receiver::report(Endpoint& endpoint, Peer& from, Completion& complet
   } else if (!copy_offer(*content.aside, posted, n, &err)) {
     return;
   }
-  if ((header.flags & kWantsAck) != 0) acknowledge(from, header);
+  // Where it could not be copied, that has ended the operation of its sender, whose number may be
+  // another one's by now.
+  if ((header.flags & kWantsAck) != 0 && err == 0) acknowledge(from, header);
 
   Completion completion = receive_completion(posted, header, kind, n);
   const Ending ending = ending_of(endpoint, posted);

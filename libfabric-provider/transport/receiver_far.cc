@@ -85,6 +85,8 @@ void Receiver::begin_far(Endpoint& endpoint, Peer& peer, PeerIndex by, const Wir
   replies_.send(peer,
                 bytes_of(message).first(sizeof message.header + sizeof message.reply + places));
   if (message.reply.count > 0) return;
+  // Its sender takes that for delivered, and the receive says what has been wrong.
+  if (err != 0 && (header.flags & kWantsAck) != 0) acknowledge(peer, header);
   const std::uint64_t number = receive.number;
   far_.take([&](const FarReceive& one) { return one.number == number; },
             [&](FarReceive& one) { finish_far(one, err); });

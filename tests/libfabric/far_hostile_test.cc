@@ -168,6 +168,25 @@ TEST_F(FabricFarHostile, AnOfferedMessageIsWrittenToItsReceiveAndNothingIsWritte
   for (int i = 0; i < 200; ++i) ASSERT_EQ(fi_cq_read(node.cq.get(), &entry, 1), -FI_EAGAIN);
 }
 
+TEST_F(FabricFarHostile, ASendThatWaitsForDeliveryEndsWhereItsReceiveCannotBeWritten) {
+  if (!in_a_network()) return;
+  Node node;
+  node.enable();
+  auto peer = known(node);
+  int context = 0;
+  MUST(fi_recv(node.ep.get(), nullptr, 100'000, nullptr, FI_ADDR_UNSPEC, &context));
+  ASSERT_TRUE(peer->offer(100'000, 4, kWantsAck));
+  WireHeader header;
+  Bytes body;
+  ASSERT_TRUE(hears(*peer, node, Op::kPlace, &header, &body));
+  EXPECT_TRUE(place_in(body).cookies.empty());
+  ASSERT_TRUE(hears(*peer, node, Op::kAck, &header, &body));
+  EXPECT_EQ(header.id, 4u);
+  fi_cq_tagged_entry entry;
+  EXPECT_EQ(ending(node, &entry), EINVAL);
+  EXPECT_EQ(entry.op_context, &context);
+}
+
 TEST_F(FabricFarHostile, ABufferForSeveralMessagesComesBackWhenTheLastWriterIsDone) {
   if (!in_a_network()) return;
   Node node;

@@ -1,11 +1,14 @@
 #include "transport/receiver.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <cerrno>
 #include <cstring>
 #include <string>
 
 #include "cq.h"
+#include "libfabric/transport/two_endpoints.h"
 
 namespace clan::ofi {
 namespace {
@@ -63,6 +66,47 @@ TEST(ReceiveCompletion, SaysWhatHasComeAndWhere) {
       receive_completion(posted, {.flags = kHasData, .data = 6}, ReceiveQueue::kUntagged, 3);
   EXPECT_EQ(with_data.flags, FI_RECV | FI_MSG | FI_REMOTE_CQ_DATA);
   EXPECT_EQ(with_data.data, 6u);
+}
+
+using ReceiverTest = TwoEndpoints;
+
+// What has failed at its sender is over there, and its number another operation's.
+TEST_F(ReceiverTest, AcknowledgesNoMessageThatItCouldNotCopy) {
+  ASSERT_TRUE(connect());
+  Peer* const back = theirs.transport().peer(0);
+  ASSERT_TRUE(until([&] { return theirs.transport().ready(*back) == 0; }));
+  constexpr std::size_t kBytes = 1 << 20;
+  void* const unreadable =
+      ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(unreadable, MAP_FAILED);
+  Message lost("");
+  lost.piece = {unreadable, kBytes};
+  lost.request.length = kBytes;
+  lost.request.delivery = true;
+  ASSERT_EQ(send(lost), 0);
+  // An answer has to wait for room.
+  Message filler(std::string(4096, 'f'), 7);
+  filler.request.completion = false;
+  ssize_t rc = 0;
+  while (rc == 0) rc = theirs.transport().send(theirs.endpoint(), *back, filler.request);
+  ASSERT_EQ(rc, -FI_EAGAIN);
+  std::string into(kBytes, '\0');
+  receive(into);
+  EXPECT_EQ(theirs.failed(), EFAULT);
+  for (int i = 0; i < 1'000'000 && ours.queue().empty(); ++i) ours.transport().progress();
+  EXPECT_EQ(ours.failed(), EFAULT);
+
+  Message next("next", 2);
+  next.request.delivery = true;
+  ASSERT_EQ(send(next), 0);
+  for (int i = 0; i < 1000; ++i) both_progress();
+  EXPECT_TRUE(ours.queue().empty()) << "it has not been received";
+  std::string place(4, '\0');
+  receive(place, 2);
+  ASSERT_TRUE(until([&] { return !ours.queue().empty(); }));
+  EXPECT_EQ(ours.completed(), std::vector<void*>({&next}));
+  EXPECT_EQ(place, "next");
+  ::munmap(unreadable, kBytes);
 }
 
 }  // namespace
