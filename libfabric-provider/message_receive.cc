@@ -46,7 +46,7 @@ ssize_t peek_message(Endpoint& endpoint, const WantedMessage& wanted, void* cont
   show(endpoint, *message, context);
   if ((flags & FI_DISCARD) != 0) {
     queue.unexpected(kTagged).remove(*message);
-    endpoint.transport().receiver().discard(*message);
+    message->to->transport().receiver().discard(*message);
   } else if ((flags & FI_CLAIM) != 0) {
     queue.unexpected(kTagged).remove(*message);
     message->claimed_by = context;
@@ -64,7 +64,7 @@ ssize_t take_claimed_message(Endpoint& endpoint, const iovec* iov, std::size_t c
   queue.claimed().remove(*message);
   if ((flags & FI_DISCARD) != 0) {
     show(endpoint, *message, context);
-    endpoint.transport().receiver().discard(*message);
+    message->to->transport().receiver().discard(*message);
     return 0;
   }
   Posted* posted = make_receive(endpoint, iov, count, wanted, nullptr, context, flags);

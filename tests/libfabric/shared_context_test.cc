@@ -135,6 +135,47 @@ TEST(FabricSharedContexts, AReceiveIsTakenByWhicheverEndpointAMessageComesTo) {
   }
 }
 
+TEST(FabricSharedContexts, AMessageThatIsThrownAwayIsAnsweredByTheEndpointItHasComeTo) {
+  Place here([](fi_info*hints) { hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT; }), there;
+  fid_ep* context = nullptr;
+  ASSERT_EQ(fi_srx_context(here.domain.get(), nullptr, &context, nullptr), 0);
+  const Object<fid_ep> shared(context);
+  Object<fid_ep> first = here.endpoint(), second = here.endpoint(), sender = there.endpoint();
+  for (fid_ep* ep : {first.get(), second.get()}) {
+    ASSERT_EQ(fi_ep_bind(ep, &shared->fid, 0), 0);
+    here.enable(ep);
+  }
+  there.enable(sender.get());
+  char name[64];
+  std::size_t length = sizeof name;
+  MUST(fi_getname(&second->fid, name, &length));
+  fi_addr_t to = FI_ADDR_NOTAVAIL;
+  ASSERT_EQ(fi_av_insert(there.av.get(), name, 1, &to, 0, nullptr), 1);
+  // It stays with its sender until it is received, or thrown away.
+  const auto data = pattern(100'000, 2);
+  const iovec iov{const_cast<char*>(data.data()), data.size()};
+  int sending = 0;
+  const fi_msg_tagged message{&iov, nullptr, 1, to, 5, 0, &sending, 0};
+  ASSERT_EQ(posted(
+                [&] {
+                  return fi_tsendmsg(sender.get(), &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
+                },
+                there, here),
+            0);
+  fi_cq_tagged_entry entry;
+  ASSERT_TRUE(eventually([&] {
+    const fi_msg_tagged wanted{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 5, 0, nullptr, 0};
+    EXPECT_EQ(fi_trecvmsg(first.get(), &wanted, FI_PEEK | FI_DISCARD), 0);
+    fi_cq_err_entry none{};
+    const ssize_t n = fi_cq_read(here.cq.get(), &entry, 1);
+    if (n == -FI_EAVAIL) (void)fi_cq_readerr(here.cq.get(), &none, 0);
+    return n == 1;
+  }));
+  EXPECT_EQ(entry.len, data.size());
+  ASSERT_TRUE(completes(there, here, &entry));
+  EXPECT_EQ(entry.op_context, &sending);
+}
+
 TEST(FabricSharedContexts, EndpointsShareATransmitContext) {
   Place here([](fi_info*hints) { hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT; }), there;
   fid_stx* context = nullptr;
