@@ -144,8 +144,8 @@ bool reap_accesses(SmallAccesses& accesses, Host&& host) {
 /// Makes what the peer has not come to. What waits for atomic operations must not overtake them.
 template <typename Host>
 AccessesLeft take_accesses_back(SmallAccesses& accesses, Host&& host) {
-  for (;;) {
-    host.reap(accesses);
+  for (bool stuck = false;;) {
+    const bool moved = host.reap(accesses);
     if (accesses.empty()) return AccessesLeft::kNone;
     SmallAccess& a = accesses.front();
     if (host.atomics_answered() < a.atomics) return AccessesLeft::kBehindAtomics;
@@ -154,8 +154,12 @@ AccessesLeft take_accesses_back(SmallAccesses& accesses, Host&& host) {
       accesses.avoid_messages();
       if (!host.make(a)) return AccessesLeft::kTheirs;
       accesses.pop();
-    } else if (found == kAccessTheirs || found == kAccessOurs) {
-      return AccessesLeft::kTheirs;  // ours: its driver thread has yet to answer, or it is nonsense
+    } else if (found == kAccessTheirs || found == kAccessOurs || (stuck && !moved)) {
+      // Ours: its driver thread has yet to answer. Another word that is not reaped: the same, and
+      // the peer has written over it.
+      return AccessesLeft::kTheirs;
+    } else {
+      stuck = !moved;
     }
   }
 }

@@ -16,6 +16,7 @@ struct Host {
   std::uint64_t dropped_before = 0;  ///< messages that the target has dropped
   std::uint64_t answered = 0, now = 1'000;
   bool may_make = true;
+  unsigned looks = 0, is_made_until = 0;      ///< the one in front is being made, by a thread
   std::vector<std::uint64_t> made, finished;  ///< addresses
 
   void send(SmallAccesses& accesses, std::uint64_t atomics = 0) {
@@ -44,7 +45,11 @@ struct Host {
   void finish_write(SmallAccess& a) { finished.push_back(a.address); }
   std::uint64_t now_ns() const { return now; }
   std::uint64_t atomics_answered() const { return answered; }
-  bool reap(SmallAccesses& accesses) { return reap_accesses(accesses, *this); }
+  bool reap(SmallAccesses& accesses) {
+    ++looks;
+    if (looks < is_made_until) return false;
+    return reap_accesses(accesses, *this);
+  }
 
   std::byte byte{};
 };
@@ -127,6 +132,18 @@ TEST_F(SmallAccessList, SurvivesATargetThatWritesNonsense) {
   host.words[0]->store(0x0123456789abcdef);
   EXPECT_EQ(take_accesses_back(accesses, host), AccessesLeft::kNone);
   EXPECT_EQ(host.made, Numbers({0}));
+}
+
+TEST_F(SmallAccessList, DoesNotLookForEverAtOneThatIsBeingMadeAndWhoseWordTheTargetWritesOver) {
+  for (const AccessWord nonsense : {kAccessDone, kAccessRefused, AccessWord{0x0123456789abcdef}}) {
+    host.send(accesses);
+    host.words.back()->store(nonsense);
+    host.looks = 0;
+    host.is_made_until = 1000;
+    EXPECT_EQ(take_accesses_back(accesses, host), AccessesLeft::kTheirs);
+    EXPECT_LT(host.looks, 10u);
+    accesses.clear();
+  }
 }
 
 TEST_F(SmallAccessList, AvoidsMessagesTwiceAsLongEachTimeThePeerDoesNotPoll) {
