@@ -78,8 +78,8 @@ bool deliver(Node& node, mca_btl_base_module_t& module, const Record& record);
 // serve.cc
 constexpr std::uint32_t kWake = 1;  ///< type of the out-of-band message that wakes the server
 /// The thread that answers peers while no thread of the program is in Open MPI; from the first
-/// window on.
-void start_server(Node& node);
+/// window on. False: there is none to be had.
+bool start_server(Node& node);
 void end_server(Node& node);
 /// The first is the one in use where a peer waits for each of its operations: its receiver polls
 /// it.

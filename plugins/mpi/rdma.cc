@@ -172,7 +172,7 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
   if (!window && (flags & MCA_BTL_REG_FLAG_LOCAL_WRITE) != 0) return &node.local_memory;
   if (size == 0 || !make_queue(node)) return nullptr;
   if (window) {
-    start_server(node);
+    if (!start_server(node)) return nullptr;
     if (Handle* handle = register_block(node, base, size)) return handle;
   }
   const bool writes = (flags & ~static_cast<std::uint32_t>(MCA_BTL_REG_FLAG_REMOTE_READ)) != 0;

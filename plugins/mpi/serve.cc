@@ -1,7 +1,9 @@
 // The answering side of operations.h: by threads in MPI, and by one that is woken where none is.
 #include <clan/words.h>
 
+#include <csignal>
 #include <cstring>
+#include <system_error>
 
 #include "component.h"
 
@@ -63,16 +65,24 @@ void serve_all(Node& node) {
 }  // namespace
 
 // The thread that answers where no thread of the program is in Open MPI. It is woken by a rank
-// that waits.
-void start_server(Node& node) {
+// that waits. Signals are the program's own threads' business.
+bool start_server(Node& node) {
   std::lock_guard lock(node.server_mutex);
-  if (node.server.joinable()) return;
-  node.server = std::thread([&node] {
-    while (!words::look(node.server_ends)) {  // PAIR mpi.server: ends
-      (void)node.wakeups->recv(1000);
-      serve_all(node);
-    }
-  });
+  if (node.server.joinable()) return true;
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    node.server = std::thread([&node] {
+      while (!words::look(node.server_ends)) {  // PAIR mpi.server: ends
+        (void)node.wakeups->recv(1000);
+        serve_all(node);
+      }
+    });
+  } catch (const std::system_error&) {
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return node.server.joinable();
 }
 
 void end_server(Node& node) {

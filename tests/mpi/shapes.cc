@@ -6,8 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "libfabric/mpi/check.h"
@@ -27,6 +32,7 @@ class Shapes {
   void run() {
     messages();
     shared_window();
+    signals();
     absent_target();
     allocated();
     compared();
@@ -328,6 +334,35 @@ class Shapes {
       MUST(MPI_Win_free(&window));
       if (!allocates) MUST(MPI_Free_mem(memory));
     }
+  }
+
+  /// Threads of this process, by number, and the signals that each has blocked.
+  static std::map<std::string, std::uint64_t> threads() {
+    std::map<std::string, std::uint64_t> found;
+    for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream status(thread.path() / "status");
+      for (std::string word; status >> word;) {
+        if (word == "SigBlk:") status >> std::hex >> found[thread.path().filename()];
+      }
+    }
+    return found;
+  }
+
+  /// Of a first window the transport has a thread of its own. The program's signals are not for it.
+  void signals() {
+    const auto before = threads();
+    std::int64_t word = 0;
+    MPI_Win window{};
+    MUST(MPI_Win_create(&word, sizeof word, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &window));
+    int fresh = 0;
+    for (const auto& [thread, blocked] : threads()) {
+      if (before.contains(thread)) continue;
+      ++fresh;
+      for (const int signal : {SIGTERM, SIGUSR1, SIGALRM, SIGCHLD})
+        EXPECT((blocked >> (signal - 1) & 1) != 0);
+    }
+    EXPECT(fresh > 0);
+    MUST(MPI_Win_free(&window));
   }
 
   int rank_ = rank_in(MPI_COMM_WORLD);
