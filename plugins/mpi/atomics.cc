@@ -21,12 +21,11 @@ constexpr unsigned kRest = 64;
 
 /// A cell of that peer that nobody of us uses, or null.
 OperationCell* take_cell(Endpoint& endpoint) {
-  OperationCell* cells = cells_of(endpoint.remote.channel());
   std::lock_guard lock(endpoint.cells_lock);
   if (endpoint.cells_used == (1u << kCells) - 1) return nullptr;
   const int free = std::countr_one(endpoint.cells_used);
   endpoint.cells_used |= 1u << free;
-  return &cells[free];
+  return &cells_of(endpoint.remote.channel())[free];
 }
 
 void give_back_cell(Endpoint& endpoint, OperationCell* cell) {

@@ -175,7 +175,10 @@ namespace {
 void end_endpoint(Endpoint& endpoint) {
   if (std::exchange(endpoint.ended, true)) return;
   say_sums(endpoint.name, *endpoint.counters);
-  endpoint.imports.clear();
+  {
+    std::lock_guard imports(endpoint.imports_mutex);
+    endpoint.imports.clear();
+  }
   endpoint.remote.leave_channel();
 }
 
@@ -265,8 +268,8 @@ void drop_freed_memory(Endpoint& endpoint) {
   if (lock) std::erase_if(endpoint.imports, [](const auto& i) { return !i.second->check().ok(); });
 }
 
-// A rank of another job that has parted and ended. Open MPI keeps its endpoint, and names it no
-// more but by mistake.
+// A rank of another job that has ended, and nothing is on its way to it. Open MPI keeps its
+// endpoint, and names it no more where the two have parted.
 void give_up(Node& node, Endpoint& endpoint) {
   const std::size_t bytes = segment_bytes(1, g_parameters.bulk_bytes);
   if (!node.nowhere) {
@@ -283,6 +286,8 @@ void give_up(Node& node, Endpoint& endpoint) {
     endpoint.imports.clear();
   }
   std::lock_guard lock(endpoint.lock);
+  std::lock_guard cells(endpoint.cells_lock);
+  if (endpoint.cells_used != 0) return;  // another thread is at one: the next look does it
   endpoint.remote.give_up(nowhere);
   endpoint.sender.attach(nowhere.channel(0));
 }
@@ -302,10 +307,10 @@ void look_after_peers(Node& node) {
   for (auto& [name, endpoint] : node.endpoints) {
     Endpoint& e = *endpoint;
     drop_freed_memory(e);
-    if (e.lost || e.remote.given_up()) continue;
-    const bool dead = !e.remote.check().ok() || e.sender.broken();
-    if (!dead) continue;
-    if (e.remote.leaving()) {
+    if (e.remote.given_up()) continue;
+    const bool ended = !e.remote.check().ok();
+    if (!ended && (e.lost || !e.sender.broken())) continue;
+    if (e.remote.leaving() || e.lost) {
       if (!anything_under_way(node, e)) give_up(node, e);
       continue;
     }
@@ -319,6 +324,7 @@ void look_after_peers(Node& node) {
           "btl clan: rank %u of another job (%x) has died; nothing from here was on its way to it",
           static_cast<unsigned>(e.name.vpid), e.name.jobid);
       node.segment.forget(e.node);
+      give_up(node, e);
       continue;
     }
     char text[160];

@@ -3,9 +3,11 @@
 //   first by a port
 //   spawn in_turn         starts itself twelve times, one after the other: what has ended costs no
 //   descriptors
+//   spawn killed          the same, and those that are started kill themselves
 #include <fcntl.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <vector>
 
@@ -102,9 +104,10 @@ int parent(char* program) {
   return finish("spawn");
 }
 
-int child_in_turn(MPI_Comm parent) {
+int child_in_turn(MPI_Comm parent, bool killed) {
   exchange(parent, 100, 0);
   MUST(MPI_Comm_disconnect(&parent));
+  if (killed) std::raise(SIGKILL);
   return MPI_Finalize() == MPI_SUCCESS ? 0 : 1;
 }
 
@@ -114,11 +117,11 @@ int open_descriptors() {
   return open;
 }
 
-int parent_in_turn(char* program) {
+int parent_in_turn(char* program, const char* role) {
   constexpr int kTurns = 12, kAlive = 4;  // those that have ended may not be known yet
   int before = 0;
   for (int i = 0; i < kTurns; ++i) {
-    MPI_Comm children = start(program, "in_turn", 1);
+    MPI_Comm children = start(program, role, 1);
     exchange(children, 0, 100);
     MUST(MPI_Comm_disconnect(&children));
     if (i == 0) before = open_descriptors();
@@ -135,8 +138,9 @@ int main(int argc, char** argv) {
   MPI_Comm above{};
   MPI_Comm_get_parent(&above);
   const char* role = argc > 1 ? argv[1] : "";
-  const bool in_turn = std::strcmp(role, "in_turn") == 0;
+  const bool killed = std::strcmp(role, "killed") == 0;
+  const bool in_turn = killed || std::strcmp(role, "in_turn") == 0;
   using namespace clan::test::mpi;
-  if (above != MPI_COMM_NULL) return in_turn ? child_in_turn(above) : child(above, role);
-  return in_turn ? parent_in_turn(argv[0]) : parent(argv[0]);
+  if (above != MPI_COMM_NULL) return in_turn ? child_in_turn(above, killed) : child(above, role);
+  return in_turn ? parent_in_turn(argv[0], role) : parent(argv[0]);
 }
