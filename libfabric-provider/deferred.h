@@ -23,7 +23,7 @@ struct Deferred {
   std::uint64_t threshold = 0;
   Endpoint* endpoint = nullptr;  ///< null: it is a counter's
   fi_addr_t peer = FI_ADDR_UNSPEC;
-  const void* work = nullptr;    ///< the fi_deferred_work, by which it can be cancelled
+  const void* work = nullptr;  ///< the fi_deferred_work, by which it can be cancelled
   /// -FI_EAGAIN: once more later.
   std::function<ssize_t()> start;
   Counter* changes = nullptr;  ///< the counter that it adds to or sets

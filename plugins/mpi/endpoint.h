@@ -72,7 +72,7 @@ struct mca_btl_base_endpoint_t {
   bool lost = false;      ///< its death, or its nonsense, has been told
   clan::Address wakeups;  ///< of the thread that answers where the peer does not poll
   clan::mpi::SpinLock cells_lock;
-  std::uint32_t cells_used = 0;  ///< while there are any, the peer's segment is not given up
+  std::uint32_t cells_used = 0;        ///< while there are any, the peer's segment is not given up
   std::atomic<std::uint32_t> rest{0};  ///< small puts and gets for which the peer is not asked
   std::mutex imports_mutex;
   /// windows of that peer, and all of its memory once a message has been fetched

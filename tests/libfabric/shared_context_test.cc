@@ -156,12 +156,11 @@ TEST(FabricSharedContexts, AMessageThatIsThrownAwayIsAnsweredByTheEndpointItHasC
   const iovec iov{const_cast<char*>(data.data()), data.size()};
   int sending = 0;
   const fi_msg_tagged message{&iov, nullptr, 1, to, 5, 0, &sending, 0};
-  ASSERT_EQ(posted(
-                [&] {
-                  return fi_tsendmsg(sender.get(), &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
-                },
-                there, here),
-            0);
+  ASSERT_EQ(
+      posted(
+          [&] { return fi_tsendmsg(sender.get(), &message, FI_COMPLETION | FI_DELIVERY_COMPLETE); },
+          there, here),
+      0);
   fi_cq_tagged_entry entry;
   ASSERT_TRUE(eventually([&] {
     const fi_msg_tagged wanted{nullptr, nullptr, 0, FI_ADDR_UNSPEC, 5, 0, nullptr, 0};
