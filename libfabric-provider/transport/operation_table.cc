@@ -1,6 +1,7 @@
 #include "transport/operation_table.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace clan::ofi {
@@ -8,13 +9,17 @@ namespace {
 
 /// of a buffer for gathered bytes, for the next operation
 constexpr std::size_t kMostKeptBytes = 65536;
+/// of Operation::id; the others are the generation's
+constexpr unsigned kPlaceBits = 22;
+constexpr std::uint32_t kPlaces = 1u << kPlaceBits;
 
 }  // namespace
 
 Operation& OperationTable::make(Endpoint* owner, Peer& peer, const SendRequest& request) {
   if (free_ == nullptr) {
+    if (operations_.size() == kPlaces) throw std::bad_alloc();
     operations_.push_back(std::make_unique<Operation>());
-    operations_.back()->id = static_cast<std::uint32_t>(operations_.size() - 1);
+    operations_.back()->place = static_cast<std::uint32_t>(operations_.size() - 1);
     free_ = operations_.back().get();
   }
   Operation& operation = *free_;
@@ -22,6 +27,7 @@ Operation& OperationTable::make(Endpoint* owner, Peer& peer, const SendRequest& 
   operation.next = nullptr;
   operation.live = true;
   ++operation.generation;
+  operation.id = operation.place | static_cast<std::uint32_t>(operation.generation << kPlaceBits);
   operation.waits_for_copy = operation.waits_for_answer = false;
   operation.err = 0;
   operation.owner = owner;
@@ -61,10 +67,11 @@ void OperationTable::release(Operation& operation) {
 }
 
 Operation* OperationTable::answered(std::uint32_t id, const Peer& peer, Op answer) {
-  if (id >= operations_.size()) return nullptr;
-  Operation& operation = *operations_[id];
+  const std::uint32_t place = id % kPlaces;
+  if (place >= operations_.size()) return nullptr;
+  Operation& operation = *operations_[place];
   const bool waits = operation.live && operation.waits_for_answer && operation.peer == &peer;
-  return waits && operation.answer == answer ? &operation : nullptr;
+  return waits && operation.id == id && operation.answer == answer ? &operation : nullptr;
 }
 
 // Seldom asked for, so no account is kept.

@@ -33,7 +33,10 @@ struct SendRequest {
 
 struct Operation {
   Operation* next = nullptr;  ///< of those that are free
-  std::uint32_t id = 0;       ///< its place in the table
+  std::uint32_t place = 0;    ///< in the table
+  /// What answers name: the place, and some bits of the generation. An answer that comes late, by
+  /// another connection than its question, is none to the operation that has the place by then.
+  std::uint32_t id = 0;
   bool live = false;
   bool waits_for_copy = false;  ///< the engine will say that the peer has copied the message
   bool waits_for_answer = false;

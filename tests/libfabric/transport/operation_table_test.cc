@@ -64,15 +64,25 @@ TEST_F(OperationTableTest, AnswersOnlyToThePeerAndTheKindOfAnswerThatItWaitsFor)
       << "an answer that comes twice";
 }
 
-TEST_F(OperationTableTest, UsesANumberAgainAsAnotherGeneration) {
+TEST_F(OperationTableTest, UsesAPlaceAgainAsAnotherGeneration) {
   Operation& first = begin(peer, 1);
-  const auto id = first.id;
+  const auto place = first.place;
   const auto generation = first.generation;
   table.finish(first, 0);
   Operation& second = begin(other, 2);
-  EXPECT_EQ(second.id, id);
+  EXPECT_EQ(second.place, place);
   EXPECT_NE(second.generation, generation);
   EXPECT_EQ(second.peer, &other);
+}
+
+TEST_F(OperationTableTest, TakesNoAnswerToAnOperationThatIsOverForOneToItsSuccessor) {
+  Operation& first = begin(peer, 1);
+  const auto id = first.id;
+  table.finish(first, ECONNRESET);
+  Operation& second = begin(peer, 2);
+  ASSERT_EQ(second.place, first.place);
+  EXPECT_EQ(table.answered(id, peer, Op::kAck), nullptr);
+  EXPECT_EQ(table.answered(second.id, peer, Op::kAck), &second);
 }
 
 TEST_F(OperationTableTest, ClosesAPeerWhileABarrierIsUnderWay) {
