@@ -87,13 +87,24 @@ void Receiver::mark_referenced() {
 }
 
 void Receiver::forget_offers(const Peer& peer, PeerIndex index) {
+  const auto is_lost = [&](const Unexpected& message) {
+    return message.from == &peer && message.offered && message.aside.from == index;
+  };
   const auto forget = [&](List<Unexpected>& list, Unexpected& message) {
-    if (message.from != &peer || !message.offered || message.aside.from != index) return;
+    if (!is_lost(message)) return;
     list.remove(message);
     Unexpected::destroy(&message);
   };
+  // A program that has claimed one receives it, and hears that it cannot be copied any more.
+  const auto keep = [&](List<Unexpected>&, Unexpected& message) {
+    if (is_lost(message)) message.far = {};
+  };
   for (Endpoint* endpoint : endpoints_) {
-    if (endpoint != nullptr) endpoint->receives().for_each_unexpected(forget);
+    if (endpoint == nullptr) continue;
+    ReceiveQueue& queue = endpoint->receives();
+    for (auto kind : {ReceiveQueue::kUntagged, ReceiveQueue::kTagged})
+      queue.unexpected(kind).for_each(forget);
+    queue.claimed().for_each(keep);
   }
   unclaimed_.for_each(forget);
 }

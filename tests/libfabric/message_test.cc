@@ -482,6 +482,30 @@ TEST_F(FabricPeeks, ClaimAMessageForWhoAsked) {
   EXPECT_EQ(peek(FI_CLAIM, &context_[0], &mine, sizeof mine), -FI_EINVAL);
 }
 
+TEST_F(FabricPeeks, ClaimAMessageThatCannotBeHadAnyMoreAndSaySo) {
+  const auto data = pattern(500'000, 1);
+  ASSERT_EQ(fi_tsend(two_.a.ep.get(), data.data(), data.size(), nullptr, two_.to_b, 7, nullptr), 0);
+  fi_cq_tagged_entry entry;
+  ASSERT_TRUE(eventually([&] {
+    EXPECT_EQ(peek(FI_PEEK | FI_CLAIM, &context_[0]), 0);
+    const ssize_t n = fi_cq_read(two_.b.cq.get(), &entry, 1);
+    fi_cq_err_entry none{};
+    if (n == -FI_EAVAIL) (void)fi_cq_readerr(two_.b.cq.get(), &none, 0);
+    return n == 1;
+  }));
+  two_.a.ep.reset();
+  for (int i = 0; i < 100; ++i) {  // until it has been heard
+    ::usleep(1000);
+    two_.idle(10);
+  }
+  std::vector<char> got(data.size());
+  ASSERT_EQ(peek(FI_CLAIM, &context_[0], got.data(), got.size()), 0);
+  fi_cq_err_entry error;
+  ASSERT_TRUE(two_.fails(two_.b, &error));
+  EXPECT_EQ(error.err, ECONNRESET);
+  EXPECT_EQ(error.op_context, &context_[0]);
+}
+
 TEST_F(FabricPeeks, DiscardWhatIsNotWanted) {
   send(5);
   send(6);
