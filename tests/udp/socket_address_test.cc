@@ -36,5 +36,12 @@ TEST(SocketAddress, IsEqualInAllItsParts) {
   EXPECT_NE(a, other);
 }
 
+TEST(NumericAddress, NamesAreNotAskedFor) {
+  EXPECT_EQ(parse_numeric_address("127.0.0.1:4000")->port, 4000);
+  EXPECT_EQ(parse_numeric_address("[::1]:4000")->port, 4000);
+  EXPECT_EQ(parse_numeric_address("localhost:4000").error().err, ENOENT);
+  EXPECT_EQ(parse_numeric_address("127.0.0.1").error().err, EINVAL);
+}
+
 }  // namespace
 }  // namespace clan::udp

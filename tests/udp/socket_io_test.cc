@@ -818,12 +818,5 @@ TEST_F(SecondSocketPacketsTest, ALinkLocalPeerHasNone) {
   EXPECT_EQ(io->counters().refused, 0u);
 }
 
-TEST(NumericAddress, NamesAreNotAskedFor) {
-  EXPECT_EQ(parse_numeric_address("127.0.0.1:4000")->port, 4000);
-  EXPECT_EQ(parse_numeric_address("[::1]:4000")->port, 4000);
-  EXPECT_EQ(parse_numeric_address("localhost:4000").error().err, ENOENT);
-  EXPECT_EQ(parse_numeric_address("127.0.0.1").error().err, EINVAL);
-}
-
 }  // namespace
 }  // namespace clan::udp

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "clan/result.h"
+
 namespace clan::udp {
 
 struct SocketAddress {
@@ -16,5 +18,9 @@ struct SocketAddress {
 
 /// "10.0.0.1:4790", "[fe80::1]:4790".
 std::string to_string(const SocketAddress& address);
+/// "127.0.0.1:4000", "[::1]:4000", "host:4000". Asks the resolver for names: may wait.
+Result<SocketAddress> parse_address(const char* text);
+/// Does not ask, nor wait: ENOENT for a name.
+Result<SocketAddress> parse_numeric_address(const char* text);
 
 }  // namespace clan::udp

@@ -126,9 +126,4 @@ class SocketIo final : public PacketIo {
   Counters counters_;
 };
 
-/// "127.0.0.1:4000", "[::1]:4000", "host:4000". Asks the resolver for names: may wait.
-Result<SocketAddress> parse_address(const char* text);
-/// Does not ask, nor wait: ENOENT for a name.
-Result<SocketAddress> parse_numeric_address(const char* text);
-
 }  // namespace clan::udp
