@@ -106,14 +106,23 @@ def streams(names):
         right(names, "at_once", seed, moves=None)
 
 
+FIREWALL = """table inet stateful { chain in { type filter hook input priority 0;
+ct state established,related accept; meta l4proto udp drop; }; }"""
+
+
 def other_addresses(names):
-    """The server's second address, and one that is none of the wire's: its host answers from the
-    first."""
+    """The server's second address, and one that is none of the wire's; where its host's routes
+    choose the first. Then the client's host takes only what answers what it has sent."""
     made.ip("-n", names[0], "address", "add", "10.78.0.11/24", "dev", "v0")
     made.ip("-n", names[0], "address", "add", "10.79.0.1/32", "dev", "lo")
     made.ip("-n", names[1], "route", "add", "10.79.0.1/32", "via", SERVER)
     for host in ("10.78.0.11", "10.79.0.1"):
         right(names, "streams", 13, host=host)
+    if not shutil.which("nft"):
+        return print("nft is not installed: no stateful firewall")
+    subprocess.run(made.inside(names[1], "nft", "-f", "-"), input=FIREWALL, text=True, check=True)
+    for host in (SERVER, "10.78.0.11", "10.79.0.1"):
+        right(names, "streams", 14, host=host)
 
 
 def sleepers(names):

@@ -129,6 +129,87 @@ TEST(DatagramSocket, ARefusalByThePeersHostIsToldConnectedOrNot) {
   }
 }
 
+// By a socket of IPv4, and by one of IPv6 that takes both.
+TEST(DatagramSocket, SaysToWhichAddressAPacketCameAndAnswersFromThere) {
+  for (Family family : {Family::kIpv4, Family::kBoth}) {
+    auto made = DatagramSocket::open(family, kBuffer);
+    ASSERT_TRUE(made.ok());
+    DatagramSocket& a = *made;
+    SocketAddress any = address("0.0.0.0:0");
+    ASSERT_TRUE(a.bind(any).ok() && a.tell_destination() && a.use_gro(true));
+    auto b = bound("127.0.0.1:0");
+    const std::string port = ":" + std::to_string(a.local_address()->port);
+    for (const char* host : {"127.0.0.1", "127.0.0.9"}) {
+      const SocketAddress to = address(host + port), back = *b.local_address();
+      ASSERT_EQ(b.send(&to, text("question"), 8), DatagramSocket::Sent::kSent);
+      std::vector<std::byte> room(100);
+      DatagramSocket::Received got;
+      ASSERT_TRUE(a.receive(room, &got));
+      EXPECT_TRUE(got.at.ip == to.ip) << to_string(got.at) << " instead of " << host;
+      for (std::size_t segment : {12u, 6u}) {  // alone, and a train
+        ASSERT_EQ(a.send(&back, text("answeranswer"), segment, &got.at),
+                  DatagramSocket::Sent::kSent);
+        SocketAddress from;
+        for (std::size_t at = 0; at < 12; at += segment)
+          EXPECT_EQ(next(b, &from), std::string("answeranswer").substr(0, segment));
+        EXPECT_TRUE(from == to) << to_string(from) << " instead of " << to_string(to);
+      }
+    }
+  }
+}
+
+TEST(DatagramSocket, ByIpv6ItSaysSoTooAndASourceThatIsNoneOfOursIsLeftToTheRoutes) {
+  auto a = DatagramSocket::open(Family::kBoth, kBuffer),
+       b = DatagramSocket::open(Family::kIpv6, kBuffer);
+  ASSERT_TRUE(a.ok() && b.ok());
+  if (!b->bind(address("[::1]:0")).ok()) GTEST_SKIP() << "no IPv6 here";
+  ASSERT_TRUE(a->bind(address("[::]:0")).ok() && a->tell_destination());
+  const SocketAddress to = address("[::1]:" + std::to_string(a->local_address()->port));
+  const SocketAddress back = *b->local_address(), none = address("[2001:db8::1]:0");
+  ASSERT_EQ(b->send(&to, text("question"), 8), DatagramSocket::Sent::kSent);
+  std::vector<std::byte> room(100);
+  DatagramSocket::Received got;
+  ASSERT_TRUE(a->receive(room, &got));
+  EXPECT_TRUE(got.at.ip == to.ip) << to_string(got.at);
+  for (const SocketAddress& source : {got.at, none}) {
+    ASSERT_EQ(a->send(&back, text("answer"), 6, &source), DatagramSocket::Sent::kSent);
+    SocketAddress from;
+    EXPECT_EQ(next(*b, &from), "answer");
+    EXPECT_TRUE(from == to) << to_string(from);
+  }
+}
+
+TEST(DatagramSocket, ASourceThatIsNoneOfOursIsLeftToTheRoutes) {
+  for (Family family : {Family::kIpv4, Family::kBoth}) {
+    auto made = DatagramSocket::open(family, kBuffer);
+    ASSERT_TRUE(made.ok() && made->bind(address("0.0.0.0:0")).ok());
+    auto b = bound("127.0.0.1:0");
+    const SocketAddress to = *b.local_address(), none = address("192.0.2.1:0");
+    for (std::size_t segment : {4u, 2u}) {
+      ASSERT_EQ(made->send(&to, text("text"), segment, &none), DatagramSocket::Sent::kSent);
+      SocketAddress from;
+      for (std::size_t at = 0; at < 4; at += segment) EXPECT_NE(next(b, &from), "");
+      EXPECT_EQ(to_string(from), "127.0.0.1:" + std::to_string(made->local_address()->port));
+    }
+  }
+}
+
+// What stands before the error, of a socket that is told where packets came to, has its room.
+TEST(DatagramSocket, ARefusalIsToldWhereDestinationsAreToo) {
+  for (Family family : {Family::kIpv4, Family::kBoth}) {
+    auto a = DatagramSocket::open(family, kBuffer);
+    ASSERT_TRUE(a.ok() && a->bind(address("0.0.0.0:0")).ok() && a->tell_destination());
+    const SocketAddress closed = *bound("127.0.0.1:0").local_address();
+    EXPECT_EQ(a->send(&closed, text("x"), 1), DatagramSocket::Sent::kSent);
+    std::vector<std::byte> room(100);
+    DatagramSocket::Received got;
+    EXPECT_FALSE(a->receive(room, &got));
+    SocketAddress refused;
+    ASSERT_TRUE(a->next_refusal(&refused));
+    EXPECT_TRUE(refused == closed);
+  }
+}
+
 TEST(DatagramSocket, PacketsBehindAnErrorAreReceivedAtOnce) {
   auto a = bound("127.0.0.1:0"), b = bound("127.0.0.1:0");
   const SocketAddress to = *a.local_address();

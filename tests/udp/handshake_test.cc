@@ -1,6 +1,5 @@
 // How connections begin: cookies, refusals, half-open ones; over the simulated network.
 #include "link/udp/handshake_state.h"
-
 #include "udp/endpoint_fixture.h"
 
 namespace clan::test {
@@ -82,6 +81,36 @@ TEST_F(HandshakeTest, ACookieIsGoodForItsAddressAndItsTime) {
   h.id = 5;
   // A greeting that the node does not know: but the cookie is taken.
   EXPECT_EQ(hello(1, 1).type, udp::PacketType::kRefuse);
+}
+
+TEST_F(HandshakeTest, AnswersLeaveFromTheAddressThatWasAsked) {
+  Node& server = add();
+  std::vector<std::byte> packet(udp::kBasePacket), out(udp::Endpoint::kTrainBytes);
+  std::byte greeting[2 * sizeof(Traffic) + 8] = {};
+  const auto ours = [](std::uint32_t host) {
+    auto address = Network::address_of(host);
+    address.port = 0;
+    return address;
+  };
+  udp::Handshake h, answer;
+  h.type = udp::PacketType::kHello;
+  h.greeting = greeting;
+  for (std::uint64_t id : {5, 6}) {
+    const auto asked = ours(static_cast<std::uint32_t>(100 + id));
+    h.id = id;
+    h.cookie = {};
+    for (auto type :
+         {udp::PacketType::kRetry, udp::PacketType::kAccept, udp::PacketType::kAccept}) {
+      udp::write_handshake(packet, h);
+      udp::write_check(packet);
+      server.endpoint().receive(Network::address_of(9), packet, network_.now(), asked);
+      const udp::Train t = server.endpoint().transmit(out, network_.now());
+      ASSERT_TRUE(udp::read_handshake(std::span(out).first(t.bytes), &answer));
+      EXPECT_EQ(answer.type, type);
+      EXPECT_EQ(t.from, asked);
+      if (type == udp::PacketType::kRetry) h.cookie = answer.cookie;
+    }
+  }
 }
 
 TEST_F(HandshakeTest, HalfOpenConnectionsAreFewAndForgotten) {

@@ -732,6 +732,33 @@ TEST_F(SecondSocketPacketsTest, TheSourceAddressIsTheMainOnes) {
   }
 }
 
+// Of a peer that has asked at that address: what it writes there goes on to be heard by the second.
+TEST_F(SecondSocketPacketsTest, TheSourceAddressIsThatOfItsTrainsWhereTheyHaveOne) {
+  auto io = open();
+  auto peer = socket("127.0.0.1");
+  const SocketAddress asked = on_loopback(0, "127.0.0.5");
+  const SocketAddress to = on_loopback(io->local_address().port, "127.0.0.5");
+  const std::byte bytes[8] = {};
+  for (int i = 0; i < kMany; ++i)
+    ASSERT_EQ(io->send({*peer.local_address(), 8, 8, asked}, bytes), PacketIo::Sent::kSent);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  std::vector<std::byte> room(100);
+  DatagramSocket::Received got;
+  for (int i = 0; i < kMany; ++i) {
+    ASSERT_TRUE(peer.receive(room, &got));
+    ASSERT_TRUE(got.from == to) << to_string(got.from);
+  }
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(peer.send(&to, bytes, 8), DatagramSocket::Sent::kSent);
+  EXPECT_EQ(senders(*io, 50).size(), 50u);
+  EXPECT_EQ(io->counters().strays, 0u);
+  // Another connection with the same peer, which has asked at another address: by the main socket.
+  const SocketAddress other = on_loopback(0, "127.0.0.6");
+  ASSERT_EQ(io->send({*peer.local_address(), 8, 8, other}, bytes), PacketIo::Sent::kSent);
+  ASSERT_TRUE(peer.receive(room, &got));
+  EXPECT_TRUE(got.from.ip == other.ip) << to_string(got.from);
+  EXPECT_NE(io->connected_peer(), nullptr);
+}
+
 TEST_F(SecondSocketPacketsTest, APeerThatWritesToAnotherAddressOfOursIsHeardAndLosesIt) {
   auto io = open();
   auto peer = socket("127.0.0.1");

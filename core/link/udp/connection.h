@@ -140,7 +140,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   const Options& options_;
   const std::uint64_t id_;
   std::uint64_t peer_id_ = 0;
-  SocketAddress address_;
+  SocketAddress address_, local_;  ///< the peer's; ours that it has asked, all 0: any
   State state_ = State::kHello;
   bool told_down_ = false;
   int close_err_ = 0;
@@ -175,8 +175,8 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   std::uint64_t unanswered_since_ = kNever;
 
   std::uint64_t starved_since_ = kNever;  ///< a channel waits for credit and has been given none
-  unsigned watchers_ = 0;          ///< threads that sleep until the peer sends something
-  std::uint64_t released_at_ = 0;  ///< when memory that is not needed was last given back
+  unsigned watchers_ = 0;                 ///< threads that sleep until the peer sends something
+  std::uint64_t released_at_ = 0;         ///< when memory that is not needed was last given back
   /// When those are believed that have said that the peer has gone (its host, or a RESET with
   /// keys), unless it is heard.
   std::uint64_t gone_at_ = kNever;

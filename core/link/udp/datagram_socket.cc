@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -48,6 +49,55 @@ socklen_t to_kernel(const SocketAddress& a, bool ipv6, sockaddr_storage* out) {
   std::memcpy(&s.sin_addr, a.ip.data() + 12, 4);
   std::memcpy(out, &s, sizeof s);
   return sizeof s;
+}
+
+// --- what goes beside a packet -------------------------------------------------------------------
+
+constexpr std::size_t kSourceSpace = CMSG_SPACE(sizeof(in6_pktinfo));
+
+/// Room for what is said beside a packet that leaves, and what has been said.
+struct Control {
+  alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(std::uint16_t)) + kSourceSpace];
+  std::size_t size = 0;
+
+  template <typename Value>
+  void add(int level, int type, const Value& value) {
+    cmsghdr header{};
+    header.cmsg_level = level;
+    header.cmsg_type = type;
+    header.cmsg_len = CMSG_LEN(sizeof value);
+    std::memset(bytes + size, 0, CMSG_SPACE(sizeof value));
+    std::memcpy(bytes + size, &header, sizeof header);
+    std::memcpy(bytes + size + CMSG_LEN(0), &value, sizeof value);
+    size += CMSG_SPACE(sizeof value);
+  }
+  void add_source(const SocketAddress& from, bool ipv6) {
+    if (ipv6) {
+      in6_pktinfo info{};
+      std::memcpy(&info.ipi6_addr, from.ip.data(), 16);
+      add(IPPROTO_IPV6, IPV6_PKTINFO, info);
+    } else {
+      in_pktinfo info{};
+      std::memcpy(&info.ipi_spec_dst, from.ip.data() + 12, 4);
+      add(IPPROTO_IP, IP_PKTINFO, info);
+    }
+  }
+};
+
+/// What has been said beside one that has come.
+void read_control(msghdr& m, DatagramSocket::Received* out) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
+    if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
+      int value = 0;
+      std::memcpy(&value, CMSG_DATA(c), sizeof value);
+      if (value > 0) out->segment = static_cast<std::size_t>(value);
+    } else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
+      std::memcpy(out->at.ip.data(), CMSG_DATA(c) + offsetof(in6_pktinfo, ipi6_addr), 16);
+    } else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO) {
+      std::copy(std::begin(kMapped), std::end(kMapped), out->at.ip.begin());
+      std::memcpy(out->at.ip.data() + 12, CMSG_DATA(c) + offsetof(in_pktinfo, ipi_spec_dst), 4);
+    }
+  }
 }
 
 /// A message of the error queue: the host that the packet went to says that nobody has the port.
@@ -168,6 +218,11 @@ Status DatagramSocket::connect(const SocketAddress& to) {
 
 bool DatagramSocket::share_port(bool on) { return set(fd(), SOL_SOCKET, SO_REUSEPORT, on ? 1 : 0); }
 
+bool DatagramSocket::tell_destination() {
+  return family_ == Family::kIpv4 ? set(fd(), IPPROTO_IP, IP_PKTINFO, 1)
+                                  : set(fd(), IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
+}
+
 bool DatagramSocket::use_gro(bool on) { return set(fd(), SOL_UDP, UDP_GRO, on ? 1 : 0); }
 
 Result<SocketAddress> DatagramSocket::local_address() const {
@@ -208,7 +263,7 @@ bool DatagramSocket::same_network(const DatagramSocket& other) const {
 }
 
 DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<const std::byte> bytes,
-                                          std::size_t segment) {
+                                          std::size_t segment, const SocketAddress* from) {
   sockaddr_storage address;
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   msghdr message{};
@@ -218,21 +273,18 @@ DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<con
   }
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(std::uint16_t))];
   const bool train = segment < bytes.size();
-  if (train) {
-    std::memset(control, 0, sizeof control);
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_UDP;
-    c->cmsg_type = UDP_SEGMENT;
-    c->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
-    const auto value = static_cast<std::uint16_t>(segment);
-    std::memcpy(CMSG_DATA(c), &value, sizeof value);
-  }
+  Control control;
+  if (train) control.add(SOL_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(segment));
+  const std::size_t without_source = control.size;
+  if (from != nullptr) control.add_source(*from, family_ != Family::kIpv4);
+  const auto say = [&](std::size_t size) {
+    message.msg_control = size > 0 ? control.bytes : nullptr;
+    message.msg_controllen = size;
+  };
+  say(control.size);
   // Without address and train the short call does the same with less to copy.
-  const bool plain = to == nullptr && !train;
+  const bool plain = to == nullptr && control.size == 0;
   for (bool again = false;;) {
     const long n = plain ? send_bytes(fd(), bytes) : send_message(fd(), message);
     if (n >= 0) [[likely]]
@@ -240,6 +292,12 @@ DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<con
     const int err = errno;
     if (err == EINTR) continue;
     if (err == EAGAIN) return Sent::kLater;
+    // It is none of our addresses any more: kernels differ in how they say that.
+    if (from != nullptr && (err == EINVAL || err == ENETUNREACH || err == EADDRNOTAVAIL)) {
+      from = nullptr;
+      say(without_source);
+      continue;
+    }
     take_errors();
     // The first time it may be the error of an earlier packet that is told here.
     if (!std::exchange(again, true)) continue;
@@ -256,7 +314,7 @@ DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<con
 bool DatagramSocket::receive(std::span<std::byte> to, Received* out) {
   sockaddr_storage address;
   iovec part{to.data(), to.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int)) + kSourceSpace];
   msghdr m{};
   m.msg_name = &address;
   m.msg_namelen = sizeof address;
@@ -274,12 +332,8 @@ bool DatagramSocket::receive(std::span<std::byte> to, Received* out) {
   out->from = socket_address(address);
   out->bytes = (m.msg_flags & MSG_TRUNC) != 0 ? 0 : static_cast<std::size_t>(n);
   out->segment = out->bytes;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
-    int value = 0;
-    if (c->cmsg_level != SOL_UDP || c->cmsg_type != UDP_GRO) continue;
-    std::memcpy(&value, CMSG_DATA(c), sizeof value);
-    if (value > 0) out->segment = static_cast<std::size_t>(value);
-  }
+  out->at = {};
+  read_control(m, out);
   return true;
 }
 
@@ -298,7 +352,8 @@ bool DatagramSocket::receive_plain(std::span<std::byte> to, std::size_t* bytes) 
 void DatagramSocket::take_errors() {
   for (int i = 0; i < kMostErrors; ++i) {
     sockaddr_storage address{};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(sock_extended_err) + sizeof(sockaddr_in6))];
+    alignas(cmsghdr) char
+        control[CMSG_SPACE(sizeof(sock_extended_err) + sizeof(sockaddr_in6)) + kSourceSpace];
     msghdr m{};
     m.msg_name = &address;
     m.msg_namelen = sizeof address;

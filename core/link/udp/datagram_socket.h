@@ -30,6 +30,7 @@ class DatagramSocket {
   };
   struct Received {
     SocketAddress from;
+    SocketAddress at;  ///< which of our addresses it came to, without a port; or all 0
     std::size_t bytes = 0;
     std::size_t segment = 0;  ///< what GRO has made one of; else `bytes`
   };
@@ -46,9 +47,13 @@ class DatagramSocket {
   /// Whether another socket of the same user that says so too may bind the same port.
   bool share_port(bool on);
   bool use_gro(bool on);
+  /// From now on Received::at is filled in.
+  bool tell_destination();
 
-  /// To `to`, or to where it is connected (null). `segment` shorter than `bytes`: a train.
-  Sent send(const SocketAddress* to, std::span<const std::byte> bytes, std::size_t segment);
+  /// To `to`, or to where it is connected (null). `segment` shorter than `bytes`: a train. `from`:
+  /// which of our addresses is the source, if it still is one; null: as the kernel's routes choose.
+  Sent send(const SocketAddress* to, std::span<const std::byte> bytes, std::size_t segment,
+            const SocketAddress* from = nullptr);
   /// One datagram, or what GRO has made one of. 0 bytes: it is not CLAN's. False: there is
   /// none.
   bool receive(std::span<std::byte> to, Received* out);

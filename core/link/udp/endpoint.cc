@@ -180,7 +180,7 @@ bool Endpoint::next_answer(std::span<std::byte> out, Train* train) {
   if (answers_.empty()) return false;
   Answer& a = answers_.front();
   std::copy(a.bytes.begin(), a.bytes.end(), out.begin());
-  *train = {a.to, a.bytes.size(), a.bytes.size()};
+  *train = {a.to, a.bytes.size(), a.bytes.size(), a.from};
   answers_.pop_front();
   return true;
 }
@@ -215,6 +215,7 @@ Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
     turns_.pop_front();
     c.queued_ = false;
     train.to = c.address_;
+    train.from = c.local_;
     if (c.state_ == Connection::State::kHello) {
       train.bytes = train.segment = handshake_packet(c, out, now);
     } else if (const std::size_t n = c.build_challenge(out, now, &train.to); n > 0) {
@@ -297,8 +298,10 @@ void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> pack
   touch(c, now);
 }
 
-void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, std::uint64_t now) {
+void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, std::uint64_t now,
+                       const SocketAddress& at) {
   const Inside inside(*this);
+  asked_at_ = at;
   PacketType type;
   Mode mode;
   if (!read_common(packet, &type, &mode)) {

@@ -27,6 +27,7 @@ struct Train {
   SocketAddress to;
   std::size_t bytes = 0;  ///< 0: nothing to send
   std::size_t segment = 0;
+  SocketAddress from{};  ///< which of our addresses they leave from; all 0: as the routes choose
 };
 
 struct EndpointCounters {
@@ -54,8 +55,10 @@ class Endpoint {
   int send(Connection& connection, std::uint8_t channel, const Message& message);
   void close(Connection& connection, int err, std::uint64_t now);
 
-  /// A datagram has come; it is decrypted in place.
-  void receive(const SocketAddress& from, std::span<std::byte> datagram, std::uint64_t now);
+  /// A datagram has come to `at`, an address of this host (all 0: not known); it is decrypted in
+  /// place. What answers it leaves from there, and so do packets of a connection that it begins.
+  void receive(const SocketAddress& from, std::span<std::byte> datagram, std::uint64_t now,
+               const SocketAddress& at = {});
   /// The next train, into `out` (at least kTrainBytes).
   Train transmit(std::span<std::byte> out, std::uint64_t now);
   /// The kernel refused packets of `bytes` to `to`: larger than the path takes.
@@ -76,7 +79,7 @@ class Endpoint {
 
  private:
   struct Answer {  ///< a packet that belongs to no connection
-    SocketAddress to;
+    SocketAddress to, from;
     std::vector<std::byte> bytes;
   };
 
@@ -113,6 +116,7 @@ class Endpoint {
   Parameters parameters() const;
   Cookie make_cookie(const SocketAddress& from, const Handshake& hello, std::uint64_t now_ms) const;
   bool cookie_is_right(const SocketAddress& from, const Handshake& hello, std::uint64_t now) const;
+  Answer* new_answer(const SocketAddress& to);
   void answer(const SocketAddress& to, Handshake& h);
   void on_hello(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
                 std::uint64_t now);
@@ -138,6 +142,7 @@ class Endpoint {
   const Mode mode_;
   std::uint64_t cookie_key_[2];
   EndpointCounters counters_;
+  SocketAddress asked_at_;  ///< of the datagram under look: to which of our addresses it came
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> by_id_;
   std::unordered_map<std::uint64_t, Connection*> by_peer_id_;
   std::vector<Connection*> heap_;      ///< by heap_time_

@@ -124,8 +124,8 @@ void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
     c->session_ = std::move(session);
   }
   auto finished = std::move(c->handshake_);
-  // A host with several addresses answers from the one that its routes choose, which need not be
-  // the one that was asked. With a key the packet has passed its check; without, a sender
+  // Most often where we have asked. A host that does not know where it was asked answers from the
+  // address that its routes choose. With a key the packet has passed its check; without, a sender
   // that knows the random id of our HELLO is on the path.
   c->address_ = from;
   c->establish(h.id, h.parameters, now);
@@ -169,15 +169,23 @@ bool Endpoint::cookie_is_right(const SocketAddress& from, const Handshake& hello
   return make_cookie(from, hello, hello.cookie.issued_ms).mac == hello.cookie.mac;
 }
 
-// Queues a packet that belongs to no connection; dropped when there are many: it will be asked for
-// again.
-void Endpoint::answer(const SocketAddress& to, Handshake& h) {
+// A packet that belongs to no connection, from the address that was asked: a firewall on the way
+// knows no other. Null, and dropped, when there are many: it will be asked for again.
+Endpoint::Answer* Endpoint::new_answer(const SocketAddress& to) {
   if (answers_.size() >= kMostAnswers) {
     ++counters_.dropped_answers;
-    return;
+    return nullptr;
   }
   Answer& a = answers_.push_back();
   a.to = to;
+  a.from = asked_at_;
+  return &a;
+}
+
+void Endpoint::answer(const SocketAddress& to, Handshake& h) {
+  Answer* made = new_answer(to);
+  if (made == nullptr) return;
+  Answer& a = *made;
   a.bytes.resize(kRefuseBytes + kTagBytes + 64);
   a.bytes.resize(write_handshake(a.bytes, h));
   if (h.mode != Mode::kOff && h.type != PacketType::kRetry && security_ != nullptr) {
@@ -223,10 +231,8 @@ void Endpoint::on_hello(const SocketAddress& from, const Handshake& h, std::span
   if (known != by_peer_id_.end()) {  // our ACCEPT was lost or is late
     Connection& c = *known->second;
     if (c.state_ != Connection::State::kAccepted || !(c.address_ == from)) return;
-    if (answers_.size() >= kMostAnswers) return;
-    Answer& a = answers_.push_back();
-    a.to = from;
-    a.bytes.assign(c.handshake_->packet.begin(), c.handshake_->packet.end());
+    if (Answer* a = new_answer(from))
+      a->bytes.assign(c.handshake_->packet.begin(), c.handshake_->packet.end());
     return;
   }
   accept(from, h, packet, now);
@@ -277,15 +283,13 @@ void Endpoint::accept(const SocketAddress& from, const Handshake& h, std::span<s
   made->handshake_ = std::move(state);
   made->state_ = Connection::State::kAccepted;
   made->deadline_ = now + options_.half_open;
+  made->local_ = asked_at_;
   made->establish(h.id, h.parameters, now);
   Connection& c = add(std::move(made));
   by_peer_id_[h.id] = &c;
   ++half_open_;
-  if (answers_.size() < kMostAnswers) {
-    Answer& a = answers_.push_back();
-    a.to = from;
-    a.bytes.assign(c.handshake_->packet.begin(), c.handshake_->packet.end());
-  }
+  if (Answer* a = new_answer(from))
+    a->bytes.assign(c.handshake_->packet.begin(), c.handshake_->packet.end());
   touch(c, now);
 }
 

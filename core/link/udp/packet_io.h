@@ -27,6 +27,7 @@ struct Arrival {
   SocketAddress from;
   std::span<std::byte> bytes;  ///< valid until the next receive(); may be written to
   std::size_t segment = 0;
+  SocketAddress at{};  ///< which of our addresses they came to, without a port; all 0: not known
 };
 
 class PacketIo {
@@ -133,7 +134,7 @@ class PacketPump {
       const Arrival& a = arrivals_[i];
       for (std::size_t at = 0; at < a.bytes.size(); at += a.segment) {
         endpoint_.receive(a.from, a.bytes.subspan(at, std::min(a.segment, a.bytes.size() - at)),
-                          now);
+                          now, a.at);
       }
     }
     SocketAddress refused;

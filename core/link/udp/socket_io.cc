@@ -44,6 +44,7 @@ Status SocketIo::prepare(const SocketAddress& local, const Options& options) {
   offload_ = options.segment_offload && main_.use_gro(true);
   const std::size_t room = main_.receive_buffer() / kTruesize;
   packets_of_room_ = static_cast<std::uint32_t>(std::max<std::size_t>(32, room));
+  (void)main_.tell_destination();  // without it the kernel chooses where answers come from
   if (auto s = main_.bind(local); !s) return s;
   auto bound = main_.local_address();
   if (!bound) return bound.error();
@@ -135,15 +136,17 @@ bool SocketIo::can_join(const SocketAddress& peer) const {
 
 // The source address of a connected socket is fixed when it is connected, by the same look-up that
 // gives each packet of the main one its source. A wildcard is bound again as a wildcard, so the
-// look-up has the same to go by.
-Status SocketIo::join(const SocketAddress& peer) {
+// look-up has the same to go by; or, for packets that have a source, to that.
+Status SocketIo::join(const SocketAddress& peer, const SocketAddress& source) {
   const bool ipv4 = is_ipv4(peer);
   auto made = DatagramSocket::open(ipv4 ? Family::kIpv4 : Family::kIpv6, options_.buffer_bytes);
   if (!made) return made.error();
   if (!made->same_network(main_)) return Error{EXDEV, "the thread is in another network namespace"};
   if (offload_ && gro_ && !made->use_gro(true)) return Error{EOPNOTSUPP, "GRO on one socket only"};
   SocketAddress local = local_;
-  if (is_wildcard(local) && ipv4)
+  if (!is_wildcard(source))
+    local.ip = source.ip;
+  else if (is_wildcard(local) && ipv4)
     local.ip = loopback(true, 0).ip, std::fill_n(local.ip.begin() + 12, 4, 0);
   // 1. The port may be shared: with a process of this user, and only if that asks for it.
   if (!main_.share_port(true) || !made->share_port(true)) return errno_error("SO_REUSEPORT");
@@ -163,6 +166,7 @@ Status SocketIo::join(const SocketAddress& peer) {
   }
   second_ = std::move(*made);
   peer_ = peer;
+  source_ = source;
   strays_ = reads_ = alone_ = 0;
   patience_ = kAlone;
   emptied_ = false;
@@ -177,7 +181,9 @@ Status SocketIo::join(const SocketAddress& peer) {
 // only.
 void SocketIo::leave() {
   if (!connected()) return;
-  (void)second_.connect(loopback(second_.family() == Family::kIpv4, local_.port));
+  SocketAddress nobody = loopback(second_.family() == Family::kIpv4, local_.port);
+  if (!is_wildcard(source_)) nobody.ip = source_.ip;
+  (void)second_.connect(nobody);
   stage_ = Stage::kLeaving;
   plain_ = false;  // what comes to it now has to say where from
   reads_ = 0;
@@ -202,16 +208,18 @@ void SocketIo::doubt(const SocketAddress& peer) {
 // --- sending -------------------------------------------------------------------------------------
 
 DatagramSocket::Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
-                                       std::span<const std::byte> bytes, std::size_t segment) {
+                                       std::span<const std::byte> bytes, std::size_t segment,
+                                       const SocketAddress* from) {
   using Way = DatagramSocket::Sent;
   if (offload_ || segment >= bytes.size()) {
-    const Way sent = socket.send(to, bytes, segment);
+    const Way sent = socket.send(to, bytes, segment, from);
     if (sent != Way::kTooBig || segment >= bytes.size() || segment > kBasePacket) return sent;
     if (&socket != &main_) return sent;
     offload_ = false;  // packets of the least size: it is GSO that the kernel does not have
   }
   for (std::size_t at = 0; at < bytes.size(); at += segment) {
-    const Way s = socket.send(to, bytes.subspan(at, std::min(segment, bytes.size() - at)), segment);
+    const auto packet = bytes.subspan(at, std::min(segment, bytes.size() - at));
+    const Way s = socket.send(to, packet, segment, from);
     // A rest that finds no room is lost, like packets in any queue that is full.
     if (s != Way::kSent && at == 0) return s;
   }
@@ -222,8 +230,9 @@ PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> byt
   using Way = DatagramSocket::Sent;
   favourite_.note(train.to);
   bool tried = false;
-  if (connected() && train.to == peer_) {
-    const Way sent = send_by(second_, nullptr, bytes, train.segment);
+  const bool has_second = connected() && train.to == peer_;
+  if (has_second && train.from == source_) {
+    const Way sent = send_by(second_, nullptr, bytes, train.segment, nullptr);
     if (sent == Way::kSent) [[likely]]
       return Sent::kSent;
     if (sent == Way::kLater) {
@@ -231,17 +240,18 @@ PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> byt
       return Sent::kLater;
     }
     tried = true;
-  } else if (favourite_.is(train.to) && can_join(train.to)) {
+  } else if (!has_second && favourite_.is(train.to) && can_join(train.to)) {
     if (stage_ == Stage::kFresh) {
       // Its peer's packets are in both sockets: they would overtake each other.
     } else if (connected()) {
       leave();
-    } else if (!join(train.to)) {
+    } else if (!join(train.to, train.from)) {
       ++counters_.refused;
       favourite_.distrust();
     }
   }
-  const Way sent = send_by(main_, &train.to, bytes, train.segment);
+  const SocketAddress* source = train.from == SocketAddress{} ? nullptr : &train.from;
+  const Way sent = send_by(main_, &train.to, bytes, train.segment, source);
   if (sent == Way::kLater) {
     note_full(false);
     return Sent::kLater;
@@ -270,13 +280,13 @@ std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> ou
     ++counters_.asked;
     if (plain_ && &socket == &second_) {
       if (!second_.receive_plain(slot, &got.bytes)) break;
-      got.from = peer_, got.segment = got.bytes;
+      got.from = peer_, got.segment = got.bytes, got.at = {};
     } else if (!socket.receive(slot, &got)) {
       break;
     }
     // Also one without bytes, or with too many to be a packet, of which nothing is taken: a peer
     // that floods us with these must not keep the thread here.
-    out[count++] = {got.from, slot.first(got.bytes), got.segment};
+    out[count++] = {got.from, slot.first(got.bytes), got.segment, got.at};
     // A short one is most often alone: it is looked at before the kernel is asked again. Not where
     // the last look has found one, too.
     if (offload_ && got.bytes < kLoneBytes && !in_a_row_) break;

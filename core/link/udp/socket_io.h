@@ -93,9 +93,10 @@ class SocketIo final : public PacketIo {
   void set_plain(bool on);
   std::size_t receive_from_main(std::span<Arrival> out);
   DatagramSocket::Sent send_by(DatagramSocket& socket, const SocketAddress* to,
-                               std::span<const std::byte> bytes, std::size_t segment);
+                               std::span<const std::byte> bytes, std::size_t segment,
+                               const SocketAddress* from);
   bool can_join(const SocketAddress& peer) const;
-  Status join(const SocketAddress& peer);
+  Status join(const SocketAddress& peer, const SocketAddress& source);
   void leave();
   void close_second();
 
@@ -104,7 +105,7 @@ class SocketIo final : public PacketIo {
   Fd ready_;  ///< an epoll set of both, if it is armed
   bool armed_ = true;
   Stage stage_ = Stage::kNone;
-  SocketAddress peer_;  ///< of the second socket
+  SocketAddress peer_, source_;  ///< of the second socket; source_ all 0: the routes' choice
   FavouritePeer favourite_;
   bool second_first_ = false;   ///< it had something last
   unsigned looks_ = 0;          ///< at one of the two, since the last at the other

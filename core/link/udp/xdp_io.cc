@@ -122,6 +122,7 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
   auto lane = std::make_unique<Lane>();
   lane->device = device;
   lane->ip = ip;
+  lane->address = socket_address_of(ip, 0);
   auto socket = XdpSocket::open(device.index);
   if (!socket) return socket.error();
   lane->socket = std::move(*socket);
@@ -310,7 +311,7 @@ void XdpIo::doubt(const SocketAddress& peer) {
 
 PacketIo::Sent XdpIo::send(const Train& train, std::span<const std::byte> bytes) {
   Way* way = last_way_ != nullptr && train.to == last_peer_ ? last_way_ : way_to(train.to);
-  if (way != nullptr && way->lane != nullptr) [[likely]] {
+  if (way != nullptr && way->lane != nullptr && way->leaves_from(train.from)) [[likely]] {
     const std::size_t segment = std::min(train.segment, bytes.size());
     if (auto sent = send_frames(*way, bytes, segment)) return note(*sent, true);
   } else if (way != nullptr && ++way->detours % kDetours == 0) {
@@ -370,7 +371,7 @@ std::size_t XdpIo::receive_frames(std::span<Arrival> out) {
         ++counters_.malformed;
         continue;
       }
-      out[count++] = {parsed.from, parsed.payload, parsed.payload.size()};
+      out[count++] = {parsed.from, parsed.payload, parsed.payload.size(), lane->address};
       ++counters_.received;
     }
   }

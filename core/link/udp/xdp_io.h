@@ -75,6 +75,7 @@ class XdpIo final : public PacketIo {
   struct Lane {
     NetDevice device;
     Ipv4 ip{};
+    SocketAddress address;  ///< the same, without a port
     XdpProgram program;
     std::unique_ptr<XdpSocket> socket;
     bool native = false;  ///< takes packets of any size
@@ -91,6 +92,10 @@ class XdpIo final : public PacketIo {
     bool stale = true;      ///< to be asked for anew
     unsigned detours = 0;   ///< trains that went by the sockets
     unsigned settling = 0;  ///< how many more will, after one too large for frames has
+    /// Its frames may carry packets with that source.
+    bool leaves_from(const SocketAddress& source) const {
+      return source == SocketAddress{} || source == lane->address;
+    }
   };
   struct Candidate {
     SocketAddress peer;
