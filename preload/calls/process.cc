@@ -15,6 +15,7 @@
 #include "clan/settings.h"
 #include "migrate/far_leave.h"
 #include "os/config.h"
+#include "os/kept_key.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/sys.h"
@@ -28,6 +29,7 @@ namespace {
 
 __attribute__((constructor)) void start() {
   note_process();
+  keep_key();
   // Nothing more: a program without TCP connections pays for this only.
   ::pthread_atfork(
       before_fork, [] { after_fork(false); }, [] { after_fork(true); });

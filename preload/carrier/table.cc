@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "carrier/node.h"
@@ -21,12 +22,13 @@ struct Holder {
 // Never deleted: threads of the program may outlive static destructors.
 Holder* holder = new Holder;
 
-const char* start(const Settings& settings, const CarrierCalls& calls) {
+const char* start(const Settings& settings, std::string_view key, const CarrierCalls& calls) {
   const std::lock_guard lock(holder->mutex);
   if (holder->node != nullptr) return nullptr;
   if (!holder->why.empty()) return holder->why.c_str();
   ContextOptions options = settings.context_options();
   options.network.enabled = true;
+  options.network.key = key;
   // The program's threads spin, as far as that is worth while.
   options.wait.mode = WaitOptions::Mode::kSleep;
   auto node = Node::start(options, calls);

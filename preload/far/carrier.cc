@@ -12,6 +12,7 @@
 #include "clan/log.h"
 #include "clan/words.h"
 #include "os/config.h"
+#include "os/kept_key.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
@@ -81,7 +82,7 @@ const CarrierTable* load() {
              "connections to other hosts stay on TCP: %s is of another version of CLAN", path);
     return nullptr;
   }
-  if (const char* why = table->start(config(), carrier_calls); why != nullptr) {
+  if (const char* why = table->start(config(), kept_key(config()), carrier_calls); why != nullptr) {
     log_line(LogLevel::kError, "connections to other hosts stay on TCP: %s", why);
     return nullptr;
   }

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace clan::preload {
 
@@ -67,7 +68,8 @@ struct CarrierCalls {
 struct CarrierTable {
   std::uint32_t version;
   /// Null, or why there is no network.
-  const char* (*start)(const Settings& settings, const CarrierCalls& calls);
+  /// `key`: what has been read of the settings' key file, or empty; it stays where it is.
+  const char* (*start)(const Settings& settings, std::string_view key, const CarrierCalls& calls);
   /// The end that connected looks for the other one; the end that accepted waits for it. Null: no
   /// memory or descriptors.
   Carried* (*dial)(const CarrierNames& names, void* socket);
@@ -102,7 +104,7 @@ struct CarrierTable {
   void (*before_fork)();
   void (*after_fork)(bool in_child);
 };
-constexpr std::uint32_t kCarrierVersion = 4;
+constexpr std::uint32_t kCarrierVersion = 5;
 constexpr char kCarrierSymbol[] = "clan_carrier_table";
 constexpr char kCarrierLibrary[] = "libclan-carrier.so";
 using CarrierTableOf = const CarrierTable*();

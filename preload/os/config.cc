@@ -20,9 +20,11 @@ namespace {
 constinit Config the_config;
 std::atomic<int> state{0};  // 0 unread, 1 being read, 2 read
 
-// The text of a settings file; null, with a message, if it cannot be read.
-char* read_file(const char* path) {
+// The text of the settings file that CLAN_CONFIG names. Null: there is none, or it cannot be read,
+// and `why_not` says why.
+char* read_file(const char* path, const char** why_not) {
   static char text[kSettingsFile];
+  if (path == nullptr || *path == 0) return nullptr;
   const char* why = nullptr;
   const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
   if (fd < 0) {
@@ -34,12 +36,8 @@ char* read_file(const char* path) {
     if (why == nullptr) text[n] = 0;
     sys::close(fd);
   }
-  if (why == nullptr) return text;
-  log_line(
-      LogLevel::kError,
-      "environment: CLAN_CONFIG=%s cannot be read: %s; CLAN leaves all connections to the kernel",
-      path, why);
-  return nullptr;
+  *why_not = why;
+  return why == nullptr ? text : nullptr;
 }
 
 // Up to `size` - 1 bytes of a file in /proc, and a 0. Empty if it cannot be read.
@@ -73,8 +71,14 @@ bool every_user_is_mapped() {
 void read() {
   (void)log_level();  // which complains of a CLAN_LOG that is none, even if there is nothing to log
   const char* path = std::getenv("CLAN_CONFIG");
-  const bool has_file = path != nullptr && *path != 0;
-  char* file = has_file ? read_file(path) : nullptr;
+  const char* why = nullptr;
+  char* file = read_file(path, &why);
+  if (why != nullptr) {
+    log_line(
+        LogLevel::kError,
+        "environment: CLAN_CONFIG=%s cannot be read: %s; CLAN leaves all connections to the kernel",
+        path, why);
+  }
   const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
   const auto say = [&](const WrongSetting& wrong) {
     complain(wrong, path, "CLAN leaves all connections to the kernel");
@@ -82,9 +86,8 @@ void read() {
   the_config.looks_at_key =
       false;  // no socket needs it, and a process's user may not be allowed to
   (void)take_settings(file, environment, &the_config, say);
-  the_config.disabled = the_config.disable || (has_file && file == nullptr);
-  if (the_config.disable && !(has_file && file == nullptr))
-    CLAN_INFO("CLAN_DISABLE; connections stay on TCP");
+  the_config.disabled = the_config.disable || why != nullptr;
+  if (the_config.disable && why == nullptr) CLAN_INFO("CLAN_DISABLE; connections stay on TCP");
   read_test_settings();
   the_config.overflow_uid = read_overflow_uid();
   rlimit limit{};
@@ -117,6 +120,21 @@ const Config& config() {
     }
   }
   return the_config;
+}
+
+Settings network_settings_now() {
+  Settings settings;
+  settings.looks_at_key = false;
+  const char* why = nullptr;
+  char* file = read_file(std::getenv("CLAN_CONFIG"), &why);
+  const auto environment = [](const char* name) -> const char* {
+    const bool asked = find_setting(name)->of_network || std::strcmp(name, "CLAN_NET") == 0 ||
+                       std::strcmp(name, "CLAN_DISABLE") == 0;
+    return asked ? std::getenv(name) : nullptr;
+  };
+  (void)take_settings(file, environment, &settings, [](const WrongSetting&) {});
+  settings.disable = settings.disable || why != nullptr;
+  return settings;
 }
 
 void disable() {

@@ -29,6 +29,9 @@ struct Config : Settings {
 };
 
 const Config& config();
+/// Of what is set at this moment the network's part: nothing is said of what is wrong, and nothing
+/// is kept.
+Settings network_settings_now();
 /// From now on this process leaves new connections alone.
 void disable();
 

@@ -2,6 +2,7 @@
 """One end of a connection whose bytes are known: for net.py.
 
     net_peer.py serve PORT CASE [SEED]       says "ready", serves one connection
+    net_peer.py serve_as USER PORT CASE [SEED]   a child of it serves, which becomes that user
     net_peer.py ask HOST PORT CASE [SEED]
 
 With a PORT that is no number it is a name of AF_CLAN, of HOST for the one that asks.
@@ -14,6 +15,7 @@ import hashlib
 import os
 import random
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -251,15 +253,33 @@ def named(role, words):
         run(clan_socket("connect", f"udp:{words[0]}/{words[1]}"), 1, words[2], int(words[3]))
 
 
+PR_SET_PDEATHSIG = 1
+
+
+def become(user):
+    """The one that returns is a child of that user; this process ends when that has, and the other
+    way round."""
+    child = os.fork()
+    if child != 0:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main():
     role, *words = sys.argv[1:]
     if not words[0 if role == "serve" else 1].isdigit():
         return named(role, words)
-    if role == "serve":
+    if role in ("serve", "serve_as"):
+        user = int(words.pop(0)) if role == "serve_as" else None
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("", int(words[0])))
         listener.listen(5)
+        if user is not None:
+            become(user)
         print("ready", flush=True)
         connection, _ = listener.accept()
         listener.close()

@@ -1,7 +1,10 @@
 // The rules for the key's file, and the library of cryptography that is loaded: which of these is
 // taken. What it does is tested in crypto/crypto_security_test.cc.
 #include <gtest/gtest.h>
+#include <linux/securebits.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <string>
@@ -37,12 +40,31 @@ TEST(KeyFile, ThatOthersMayUseIsRefused) {
   EXPECT_EQ(fault_of(files.make(kKey, 0400)), 0);
 }
 
-TEST(KeyFile, OfAnotherUserIsRefused) {
+TEST(KeyFile, OfAnotherUserIsTakenByRootIfNobodyElseMayUseIt) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  KeyFiles files;
+  const std::string path = files.make(kKey), open = files.make(kKey, 0640);
+  for (const std::string& file : {path, open}) ASSERT_EQ(::chown(file.c_str(), 65'534, 65'534), 0);
+  EXPECT_EQ(fault_of(path), 0);
+  EXPECT_EQ(fault_of(open), EACCES);
+}
+
+// A capability lets it be opened, and it is still nobody's business.
+TEST(KeyFile, OfAnotherUserIsRefusedToAllButRoot) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   KeyFiles files;
   const std::string path = files.make(kKey);
-  ASSERT_EQ(::chown(path.c_str(), 65'534, 65'534), 0);
-  EXPECT_EQ(fault_of(path), EACCES);
+  ASSERT_EQ(::chown(path.c_str(), 65'533, 65'533), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // Capabilities stay effective over the change of the user alone.
+    (void)::prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP);
+    if (::setresuid(65'534, 65'534, 65'534) != 0) ::_exit(2);
+    ::_exit(fault_of(path));
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), EACCES);
 }
 
 TEST(KeyFile, ThatIsShortLongMissingOrNoFileIsRefused) {

@@ -23,8 +23,8 @@ class KeyFile {
   ~KeyFile() { ::explicit_bzero(bytes_, sizeof bytes_); }
 
   /// Takes the key: all of the file but white space at its end. ENOENT; EACCES: others may read or
-  /// write it, or it belongs to somebody else; EINVAL: too short, too long, or no regular file. The
-  /// Error's text says what to do.
+  /// write it, or it belongs to somebody else (root takes any user's); EINVAL: too short, too long,
+  /// or no regular file. The Error's text says what to do.
   Status read(const char* path) {
     if (*path == 0) return Error{EINVAL, "no file with the pre-shared key was named"};
     const int fd = static_cast<int>(
@@ -55,7 +55,10 @@ class KeyFile {
       return Error{errno, "the file with the pre-shared key cannot be looked at"};
     if (!S_ISREG(status.st_mode))
       return Error{EINVAL, "the pre-shared key must be in a regular file"};
-    if (status.st_uid != ::geteuid() && status.st_uid != 0)
+    // Root may use what it has named, as ssh's may: of a program that starts as root and works as
+    // another user, that user's file is the key of both.
+    const uid_t own = ::geteuid();
+    if (own != 0 && status.st_uid != own && status.st_uid != 0)
       return Error{EACCES, "the file with the pre-shared key must belong to this user or to root"};
     if ((status.st_mode & 077) != 0) {
       return Error{

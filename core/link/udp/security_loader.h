@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "clan/result.h"
 #include "link/udp/security.h"
@@ -13,5 +14,8 @@ namespace clan::udp {
 /// where the dynamic linker finds it.
 Result<std::unique_ptr<Security>> load_security(Mode mode, const std::string& key_file,
                                                 const char* library = nullptr);
+/// The same with a key that has been read.
+Result<std::unique_ptr<Security>> load_security_with(Mode mode, std::string_view key,
+                                                     const char* library = nullptr);
 
 }  // namespace clan::udp

@@ -24,9 +24,9 @@ TEST(CarrierTable, HasEveryCallAndItsVersion) {
 TEST(CarrierTable, SaysWhyThereIsNoNetworkAndSaysItAgain) {
   Settings settings;  // no key
   const CarrierCalls calls{};
-  const char* first = clan_carrier_table()->start(settings, calls);
+  const char* first = clan_carrier_table()->start(settings, "", calls);
   ASSERT_NE(first, nullptr);
-  EXPECT_STREQ(clan_carrier_table()->start(settings, calls), first);
+  EXPECT_STREQ(clan_carrier_table()->start(settings, "", calls), first);
 }
 
 }  // namespace
