@@ -4,7 +4,8 @@
 //   client --"echo"?--> udp:HOST:4790  the directory: held by whichever context of the user has
 //   bound it
 //                          | its own service, or asks the process that offers "echo" by an AF_UNIX
-//                          name
+//                          | name; of a TCP connection (clan/connection_name.h) that another user
+//                          | has, one of that user's
 //          <--port 40123---+
 //   client --"echo"?--> udp:HOST:40123  the node of that process: a link, and the endpoint of
 //   "echo"
@@ -77,6 +78,8 @@ class Network final : public PacketSource {
   Result<udp::SocketAddress> address_of(std::string host);
   Result<std::shared_ptr<udp::UdpNode>> make_node(const udp::SocketAddress& local, bool directory);
   int find_service(const std::string& service, bool directory, udp::Greeting* answer);
+  std::uint16_t ask_user(uid_t user, const std::string& service, const std::string& about,
+                         int wait_ms);
   void join_directory(), join_later();
   void holder_ended(std::uint64_t after_ns);
   bool hold_directory();
@@ -90,8 +93,9 @@ class Network final : public PacketSource {
   std::shared_ptr<udp::UdpNode> directory_;
   /// What names of hosts have stood for, for the driver thread, which does not ask again.
   std::unordered_map<std::string, udp::SocketAddress> addresses_;
-  std::mutex addresses_mutex_;        ///< a leaf
-  /// Services of processes that have not answered, and when: under the directory node's mutex.
+  std::mutex addresses_mutex_;  ///< a leaf
+  /// Services of processes that have not answered, or users of other such ones, and when: under the
+  /// directory node's mutex.
   std::unordered_map<std::string, std::uint64_t> silent_;
   unsigned joins_ = 0;                ///< of the directory, without success that lasted
   std::shared_ptr<Pollable> holder_;  ///< the name by which others see that we hold the directory

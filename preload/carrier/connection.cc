@@ -3,12 +3,12 @@
 #include "carrier/connection.h"
 
 #include <clan/clock.h>
+#include <clan/connection_name.h>
 #include <clan/log.h>
 #include <clan/socket_face.h>
 #include <clan/words.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 namespace clan::preload {
@@ -46,22 +46,8 @@ void Carried::post() { queue_.post_user(event_); }
 std::string Carried::service() const {
   const auto& client = client_ ? names_.local : names_.remote;
   const auto& server = client_ ? names_.remote : names_.local;
-  std::string name = "net1.";
-  const auto put = [&](const CarrierSide& side) {
-    char digits[3];
-    const bool v4 = IN6_IS_ADDR_V4MAPPED(&side.address);
-    for (std::size_t i = v4 ? 12 : 0; i < sizeof side.address; ++i) {
-      std::snprintf(digits, sizeof digits, "%02x", side.address.s6_addr[i]);
-      name += digits;
-    }
-    char port[8];
-    std::snprintf(port, sizeof port, ".%u", side.port);
-    name += port;
-  };
-  put(client);
-  name += '.';
-  put(server);
-  return name;
+  const ConnectionName name{client.address, server.address, client.port, server.port};
+  return name.service();
 }
 
 Status Carried::listen(Context& context) {

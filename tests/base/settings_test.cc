@@ -46,6 +46,7 @@ TEST(Settings, OfTheNetworkAreTakenWithoutTheOthers) {
   EXPECT_FALSE(network_of({}, &wrong).enabled);
   const NetworkOptions network = network_of({{"CLAN_NETWORK_MODE", "off"},
                                              {"CLAN_NETWORK_PACKETS", "auto"},
+                                             {"CLAN_NETWORK_PORT", "4791"},
                                              {"CLAN_DISABLE", "1"},
                                              {"CLAN_ONLY", "no port"}},
                                             &wrong);
@@ -53,10 +54,11 @@ TEST(Settings, OfTheNetworkAreTakenWithoutTheOthers) {
   EXPECT_TRUE(network.enabled);
   EXPECT_EQ(network.mode, NetworkOptions::Mode::kOff);
   EXPECT_EQ(network.packets, NetworkOptions::Packets::kAuto);
+  EXPECT_EQ(network.directory_port, 4791);
 }
 
 TEST(Settings, OfTheNetworkReachNobodyWhereOneIsWrong) {
-  for (const char* name : {"CLAN_KEY", "CLAN_NETWORK_PACKETS"}) {
+  for (const char* name : {"CLAN_KEY", "CLAN_NETWORK_PACKETS", "CLAN_NETWORK_PORT"}) {
     std::vector<std::string> wrong;
     EXPECT_FALSE(network_of({{"CLAN_NETWORK_MODE", "off"}, {name, "nonsense"}}, &wrong).enabled);
     EXPECT_EQ(wrong, std::vector<std::string>{name});

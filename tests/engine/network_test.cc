@@ -1,5 +1,6 @@
 // Contexts with a network: services of other hosts by name, under keys. All on loopback: what
 // differs between hosts is in hosts.py.
+#include <clan/connection_name.h>
 #include <clan/context.h>
 #include <clan/message.h>
 #include <clan/network.h>
@@ -16,6 +17,7 @@
 #include <barrier>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <optional>
@@ -39,6 +41,23 @@ void both_ways(Stream& client, Stream& server, std::uint64_t total, std::size_t 
   up.join();
   down.join();
   taking.join();
+}
+
+/// Of the connection that this end has accepted. IPv4.
+ConnectionName name_of_end(int socket) {
+  ConnectionName name;
+  const auto fill = [&](int (*call)(int, sockaddr*, socklen_t*), in6_addr* address,
+                        std::uint16_t* port) {
+    sockaddr_in at{};
+    socklen_t size = sizeof at;
+    EXPECT_EQ(call(socket, reinterpret_cast<sockaddr*>(&at), &size), 0);
+    address->s6_addr[10] = address->s6_addr[11] = 0xff;
+    std::memcpy(address->s6_addr + 12, &at.sin_addr, 4);
+    *port = ntohs(at.sin_port);
+  };
+  fill(::getsockname, &name.server, &name.server_port);
+  fill(::getpeername, &name.client, &name.client_port);
+  return name;
 }
 
 /// A port that was free a moment ago.
@@ -126,8 +145,11 @@ TEST_F(NetworkTest, AnotherKeyOrModeIsNotServed) {
             EPROTO);
   key_ = make_key("another key, of 32 bytes or a few more");
   auto other_key = must(Context::create(with_network(Mode::kEncrypt)));
-  EXPECT_EQ(Stream::connect(other_key, name_at(a, "network-wrong").c_str(), 500).error().err,
-            ETIMEDOUT);
+  const Error refused =
+      Stream::connect(other_key, name_at(a, "network-wrong").c_str(), 500).error();
+  EXPECT_EQ(refused.err, ETIMEDOUT);
+  EXPECT_NE(std::string(refused.what).find("does not take our key"), std::string::npos)
+      << refused.what;
   EXPECT_EQ(a.counters().links, 0u);
 }
 #endif
@@ -148,6 +170,67 @@ TEST_F(NetworkTest, TheDirectoryFindsServicesOfOtherProcesses) {
   echo(listener, b, host + "network-found");
   echo(held, b, host + "network-held");
   EXPECT_EQ(Stream::connect(b, (host + "network-none").c_str(), 5'000).error().err, ECONNREFUSED);
+}
+
+// Of a user that has the port, and another that has accepted a connection: its process is found by
+// that one's name, and a service that no connection stands behind is not.
+TEST_F(NetworkTest, TheDirectoryFindsConnectionsOfOtherUsersButNoNames) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  Fd listening(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  ASSERT_EQ(::bind(listening.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(::listen(listening.get(), 1), 0);
+  ASSERT_EQ(::getsockname(listening.get(), reinterpret_cast<sockaddr*>(&at), &size), 0);
+  const std::uint16_t port = free_port();
+  int ready[2], over[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  ASSERT_EQ(::pipe(over), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char byte = 0;
+    ::close(over[1]);
+    if (::setuid(61'004) != 0) ::_exit(2);
+    const Fd served(::accept(listening.get(), nullptr, nullptr));
+    ConnectionName name = name_of_end(served.get());
+    // The parent holds the directory by then.
+    auto context = must(Context::create(with_network(Mode::kOff, port)));
+    auto of_connection = must(Listener::create(context, name.service()));
+    auto of_name = must(Listener::create(context, "network-other-user"));
+    if (::write(ready[1], &byte, 1) != 1 || ::read(over[0], &byte, 1) != 0) ::_exit(3);
+    ::_exit(0);
+  }
+  ::close(over[0]);
+  auto holder = must(Context::create(with_network(Mode::kOff, port)));
+  Fd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::connect(client.get(), reinterpret_cast<sockaddr*>(&at), sizeof at), 0);
+  ConnectionName name = name_of_end(client.get());
+  std::swap(name.client, name.server);
+  std::swap(name.client_port, name.server_port);
+  char byte;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  auto asking = must(Context::create(with_network(Mode::kOff)));
+  const auto ask = [&](const std::string& service) {
+    return Stream::connect(
+        asking, ("udp:127.0.0.1:" + std::to_string(port) + "/" + service).c_str(), 10'000);
+  };
+  auto found = ask(name.service());
+  EXPECT_TRUE(found.ok()) << found.error().message();
+  EXPECT_EQ(ask("network-other-user").error().err, ECONNREFUSED);
+  ++name.client_port;
+  EXPECT_EQ(ask(name.service()).error().err, ECONNREFUSED);
+  // The other user's process takes the port over.
+  { const Context ends = std::move(holder); }
+  --name.client_port;
+  for (int i = 0; i < 100 && !(found = ask(name.service())).ok(); ++i) ::usleep(50'000);
+  EXPECT_TRUE(found.ok()) << found.error().message();
+  ::close(over[1]);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  for (int fd : {ready[0], ready[1]}) ::close(fd);
 }
 
 TEST_F(NetworkTest, AnotherContextTakesTheDirectoryOver) {

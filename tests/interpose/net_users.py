@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Users of the hosts that `clan run --net` connects: servers that change theirs.
+"""Users of the hosts that `clan run --net` connects: servers that change theirs, and several on one
+host.
 
     net_users.py CLAN PEER SLEEPERS HOSTS [CASE...]
 
@@ -9,6 +10,7 @@ read. Exit code 77: not root, or no `ip`.
 import contextlib
 import glob
 import grp
+import json
 import os
 import pwd
 import secrets
@@ -21,7 +23,7 @@ import time
 import net
 from net import MOVED, PEER, PORT, SERVER, Failed, expect, kill_all, made, said, under
 
-FIRST = 61001  # a user without a name
+FIRST, SECOND = 61001, 61002  # users without a name
 
 
 @contextlib.contextmanager
@@ -53,6 +55,13 @@ def ask(names, port, case, settings):
     return under(names[1], settings, sys.executable, "-B", PEER, "ask", SERVER, port, case, "1")
 
 
+def have_moved(*children):
+    end = time.monotonic() + 30
+    while time.monotonic() < end and not all(MOVED in said(child) for child in children):
+        time.sleep(0.05)
+    return all(MOVED in said(child) for child in children)
+
+
 def ends(*children):
     for child in children:
         text = child.communicate(timeout=120)[0]
@@ -73,6 +82,63 @@ def changes_user(names):
                     expect(MOVED in said(child), f"not moved by a key of {owner}", client, server)
             finally:
                 kill_all(server, client)
+
+
+def second_user(names):
+    """Two users of one host, with the same key: the first has the port of the directory, and the
+    second one's connections are found by it. When the first has gone the second has the port, and
+    a new connection of the first is found by that."""
+    with key_of(0) as (key,), contextlib.ExitStack() as stack:
+        def begin(user, port, case):
+            pair = [serve(names, user, port, case, key)]
+            stack.callback(lambda: kill_all(*pair))
+            pair.append(ask(names, port, case, key))
+            return pair
+
+        first = begin(FIRST, "7001", "flows")
+        expect(have_moved(*first), "the first user's connection has not moved", *first)
+        second = begin(SECOND, "7002", "flows")
+        expect(have_moved(*second), "the second user's connection has not moved", *second)
+        expect(f"belongs to user {FIRST}" in said(second[0]), "whose is the port?", *second)
+        first[0].kill()
+        again = begin(FIRST, "7003", "streams")
+        ends(*again)
+        expect(have_moved(*again), "not moved when another user had taken over", *again)
+
+
+def doctor(host, settings, *asked):
+    text = subprocess.run(made.inside(host, net.CLAN, "doctor", "--json", *asked), text=True,
+                          capture_output=True, env=net.environment(settings)).stdout
+    return {one["name"]: one for one in json.loads(text)["findings"]}
+
+
+def other_keys(names):
+    """Two users of one host with a key each: `clan doctor` says what is wrong at both ends, and a
+    port of its own for the second helps."""
+    with key_of(0) as (key,), key_of(0) as (other,), contextlib.ExitStack() as stack:
+        server = serve(names, FIRST, "7001", "flows", key)
+        stack.callback(kill_all, server)
+        client = ask(names, "7001", "flows", key)
+        stack.callback(kill_all, client)
+        expect(have_moved(server, client), "the first user's connection has not moved", server)
+        seen = doctor(names[1], other, SERVER)["far_host"]
+        expect(seen["state"] == "absent" and "does not take our key" in seen["seen"] and
+               "another user's" in seen["seen"], seen, server)
+        seen = doctor(names[0], other, "10.78.0.2")["network_port"]
+        expect(seen["state"] == "limited" and f"another user, {FIRST}" in seen["seen"] and
+               "CLAN_NETWORK_PORT" in seen["effect"], seen, server)
+        seen = doctor(names[1], other, SERVER)["network_port"]
+        expect(seen["state"] == "ok", seen, server)
+        for port, moves in (("4790", False), ("4791", True)):
+            settings = {**other, "CLAN_NETWORK_PORT": port}
+            second = serve(names, SECOND, "7002", "streams", settings)
+            stack.callback(kill_all, second)
+            asking = ask(names, "7002", "streams", settings)
+            stack.callback(kill_all, asking)
+            ends(second, asking)
+            for child in (second, asking):
+                expect((MOVED in said(child)) == moves, f"port {port}: moved, or not", second,
+                       asking)
 
 
 NGINX = """
@@ -139,7 +205,7 @@ def nginx(names):
             kill_all(server, client)
 
 
-CASES = (changes_user, nginx)
+CASES = (changes_user, nginx, second_user, other_keys)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -55,7 +56,22 @@ def main():
     seen = far_host(CLAN_NETWORK_MODE="off")  # a program of another test may hold the directory
     assert "no CLAN program has that UDP port open" in seen or "CLAN answers there" in seen or \
         "another security mode" in seen, seen
-    assert "far_host" not in names
+    assert "far_host" not in names and "network_port" not in names
+
+    # Whose the port is at which other hosts find programs of this user.
+    def port_of(port):
+        report = json.loads(run(clan, "doctor", "--json", "127.0.0.1",
+                                CLAN_NETWORK_PORT=str(port)).stdout)
+        (finding,) = [one for one in report["findings"] if one["name"] == "network_port"]
+        assert finding["state"] == "ok" and str(port) in finding["effect"], finding
+        return finding["seen"]
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        assert "belongs to this user" in port_of(port), port_of(port)
+    seen = port_of(port)  # another test may have it by now
+    assert "is free" in seen or "belongs to this user" in seen, seen
 
     env = run(clan, "env")
     assert env.returncode == 0 and "CLAN_" in env.stdout, env

@@ -50,7 +50,7 @@ def answers(clan, peer, words, key):
         if key:
             other = key_file(os.path.dirname(key[0]), "other", "b", 0o600)
             complains(ping(clan, f"127.0.0.1:{port}", "--timeout", "500", "--key", other),
-                      "another key")
+                      "does not take our key")
             complains(ping(clan, f"127.0.0.1:{port}", "--timeout", "3000", "--mode", "off"),
                       "another security mode")
     finally:

@@ -27,6 +27,7 @@ VALUES = {
     "CLAN_NETWORK_MODE": ["off", "integrity", "encrypt", "Encrypt", "none"],
     "CLAN_NET": ["0", "no", "perhaps", "2"],
     "CLAN_NETWORK_PACKETS": ["sockets", "xdp", "auto", "XDP", "dpdk"],
+    "CLAN_NETWORK_PORT": ["1", "4791", "65535", "0", "65536", "any", "4790,4791", "-1"],
 }
 LINES = [
     "", "# CLAN_ONLY=x", "  CLAN_EXCEPT=22 \r", "CLAN_ONYL=80", "CLAN_ONLY", "CLAN_DIR",
@@ -97,7 +98,7 @@ def main():
                 assert len(here) == len(there) <= 1, (here, there)
                 assert all(line.startswith(f"{config}, line 2: ") for line in there), there
                 wrong += len(here)
-        assert wrong == 38, wrong
+        assert wrong == 43, wrong
         check_keys(clan, library, top)
         for value, expected in (("no", False), ("0", False), ("OFF", False), ("yes", True),
                                 ("1", True), ("maybe", True)):

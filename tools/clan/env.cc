@@ -35,6 +35,8 @@ constexpr Variable kVariables[] = {
      "encrypted"},
     {"CLAN_NETWORK_PACKETS",
      "sockets (the default), xdp: packets between hosts go by AF_XDP past the kernel, or auto"},
+    {"CLAN_NETWORK_PORT",
+     "4790: the UDP port where other hosts find this user's programs, and where they are asked"},
     {"CLAN_NET",
      "1: connections to other hosts move, too, where both ends have it and the same CLAN_KEY"},
 #endif

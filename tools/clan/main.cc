@@ -287,7 +287,8 @@ void add_env(CLI::App& app, std::string& face, int& exit_code) {
 void add_ping(CLI::App& app, clan::tool::PingOptions& asked, int& exit_code) {
   auto* ping = app.add_subcommand(
       "ping", "The path to CLAN programs of another host: round trips, packets, loss");
-  ping->add_option("HOST", asked.host, "HOST or HOST:PORT; without a port its directory, 4790")
+  ping->add_option("HOST", asked.host,
+                   "HOST or HOST:PORT; without a port its directory, CLAN_NETWORK_PORT or 4790")
       ->required();
   ping->add_option("--key", asked.key_file,
                    "The file with the pre-shared key of both hosts (CLAN_KEY)");

@@ -44,7 +44,7 @@ PingOptions with_settings(PingOptions options, const NetworkOptions& set) {
 
 std::string host_and_port(const std::string& host) {
   const auto colon = host.rfind(':');
-  const std::string port = ":" + std::to_string(NetworkOptions().directory_port);
+  const std::string port = ":" + std::to_string(network_settings().directory_port);
   // An IPv6 address without brackets has several colons, and no port.
   if (host.rfind('[', 0) != 0 && host.find(':') != colon) return "[" + host + "]" + port;
   return colon != std::string::npos && host.back() != ']' ? host : host + port;

@@ -65,8 +65,9 @@ struct NetworkOptions {
     kAuto,  ///< as kXdp where that is possible, else as kSockets
   };
   Packets packets = Packets::kSockets;
-  /// Where the contexts of this user on this host can be asked for services: one of them holds it.
-  /// 0: none.
+  /// Where the contexts of this user on this host can be asked for services, held by one of them;
+  /// or by one of another user, which knows their TCP connections (clan/connection_name.h) only.
+  /// Other hosts that are named without a port are asked there. 0: none.
   std::uint16_t directory_port = 4790;
 };
 

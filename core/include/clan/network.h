@@ -5,6 +5,7 @@
 #include <clan/context.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -29,6 +30,10 @@ struct PathReport {
 CLAN_EXPORT Result<PathReport> ping(Context& context, const std::string& host,
                                     std::span<std::uint64_t> round_trips_ns,
                                     std::uint32_t interval_ms, std::int64_t timeout_ms);
+
+/// Which user has that UDP port of this host: of NetworkOptions::directory_port, the one whose
+/// program holds the directory. Nothing: nobody has it, or that cannot be known.
+CLAN_EXPORT std::optional<unsigned> user_of_udp_port(std::uint16_t port);
 
 /// Whether packets of this process to HOST (empty: anywhere) could go by AF_XDP, and if not why.
 CLAN_EXPORT Status xdp_possible(const std::string& host);

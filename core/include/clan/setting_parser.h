@@ -97,6 +97,8 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
   } else if (is("CLAN_NETWORK_MODE")) {
     good = parse_name(value, kNetworkModes, &NetworkModeName::mode, &settings->network_mode, fault);
     settings->names_network_mode = good;
+  } else if (is("CLAN_NETWORK_PORT")) {
+    good = parse_port(value, &settings->network_port, fault);
   } else if (is("CLAN_NETWORK_PACKETS")) {
     good = parse_name(value, kNetworkPackets, &NetworkPacketsName::packets,
                       &settings->network_packets, fault);

@@ -51,6 +51,8 @@ struct Settings {
   NetworkOptions::Mode network_mode = NetworkOptions::Mode::kEncrypt;  ///< CLAN_NETWORK_MODE
   bool names_network_mode = false;
   bool net = false;  ///< CLAN_NET: connections to other hosts move, too
+  /// CLAN_NETWORK_PORT: of the directories of this host and of others
+  std::uint16_t network_port = NetworkOptions().directory_port;
   NetworkOptions::Packets network_packets =
       NetworkOptions::Packets::kSockets;  ///< CLAN_NETWORK_PACKETS
 
@@ -61,6 +63,7 @@ struct Settings {
     network.enabled = !key_is_wrong && (key_file[0] != 0 || names_network_mode);
     network.mode = network_mode;
     network.packets = network_packets;
+    network.directory_port = network_port;
     network.key_file = key_file;
     return network;
   }
@@ -99,6 +102,7 @@ inline constexpr SettingName kSettings[] = {{"CLAN_ONLY"},
                                             {"CLAN_KEY", true},
                                             {"CLAN_NETWORK_MODE", true},
                                             {"CLAN_NETWORK_PACKETS", true},
+                                            {"CLAN_NETWORK_PORT", true},
                                             {"CLAN_NET"},
                                             {"CLAN_DISABLE"}};
 /// Null: there is none of that name.

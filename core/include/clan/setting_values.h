@@ -94,6 +94,17 @@ inline bool parse_ports(const char* text, Ports* ports, SettingFault* fault) {
                                     fault, take);
 }
 
+/// "4790". False: `fault` says why.
+inline bool parse_port(const char* text, std::uint16_t* port, SettingFault* fault) {
+  constexpr std::uint64_t kMostPort = 65535;
+  std::uint64_t value = 0;
+  const char* end = settings_detail::number(text, kMostPort, &value);
+  if (end != nullptr && *end == 0 && value > 0)
+    return *port = static_cast<std::uint16_t>(value), true;
+  std::snprintf(fault->text, sizeof fault->text, "is not a UDP port, 1 to 65535");
+  return false;
+}
+
 /// "33,113". False: `fault` says why.
 inline bool parse_uids(const char* text, Settings* settings, SettingFault* fault) {
   settings->uid_count = 0;

@@ -102,6 +102,10 @@ void Endpoint::on_retry(const Handshake& h, std::uint64_t now) {
   touch(*c, now);
 }
 
+bool Endpoint::has_answered(const Connection& c) {
+  return c.handshake_ != nullptr && c.handshake_->cookie_seen;
+}
+
 void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
                          std::span<const std::byte> packet, std::uint64_t now) {
   Connection* c = in_hello(h.to);

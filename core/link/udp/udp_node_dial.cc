@@ -17,19 +17,27 @@ namespace {
 constexpr int kMostRedirections = 2;
 constexpr const char* kNoAnswer =
     "no answer from that host: nobody is there, a firewall drops UDP to that port, or it has "
-    "another key or version of the protocol";
+    "another version of the protocol";
 constexpr const char* kNoAnswerBehind =
     "that host's directory answers, and the process that it names does not: a firewall drops UDP "
     "to the port of that process, an ephemeral one";
+constexpr const char* kOtherKey =
+    "a CLAN program has that UDP port and does not take our key: it is another user's, or has "
+    "another key. CLAN_NETWORK_PORT at both ends gives each user of a host a port";
+constexpr const char* kOtherKeyBehind =
+    "that host's directory takes our key, and the process that it names has another one";
 constexpr const char* kNobody =
     "no CLAN program has that UDP port open on that host: start one there with its network on, or "
     "name its port";
 constexpr const char* kNotOffered = "nobody offers this service on that host";
 
-/// `redirections`: how often the host has named another port by then.
-Error failure(int err, const std::string& service, int redirections) {
+/// `redirections`: how often the host has named another port by then. `speaks`: it has asked for a
+/// cookie, as every node does before it looks at keys.
+Error failure(int err, const std::string& service, int redirections, bool speaks = false) {
   switch (err) {
-    case ETIMEDOUT: return {ETIMEDOUT, redirections > 0 ? kNoAnswerBehind : kNoAnswer};
+    case ETIMEDOUT:
+      if (speaks) return {ETIMEDOUT, redirections > 0 ? kOtherKeyBehind : kOtherKey};
+      return {ETIMEDOUT, redirections > 0 ? kNoAnswerBehind : kNoAnswer};
     case ECONNREFUSED: return {ECONNREFUSED, service.empty() ? kNobody : kNotOffered};
     case EPROTO: return {EPROTO, "that host has another security mode, or another version"};
     case ELOOP: return {ELOOP, "that host sends us from one port to another"};
@@ -63,14 +71,15 @@ Result<Dialled> UdpNode::dial_once(const SocketAddress& to, const std::string& s
   while (!dialling->done) {
     const std::uint64_t now = monotonic_ns();
     if (now >= deadline_ns) {
+      const bool speaks = Endpoint::has_answered(*dialling->connection);
       dialling_.erase(dialling->connection);
       endpoint_.close(*dialling->connection, ETIMEDOUT, now);
-      return failure(ETIMEDOUT, service, redirections);
+      return failure(ETIMEDOUT, service, redirections, speaks);
     }
     changed_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline_ns - now, kSecond)));
   }
   if (dialling->err == 0) return std::move(dialling->found);
-  return failure(dialling->err, service, redirections);
+  return failure(dialling->err, service, redirections, dialling->speaks);
 }
 
 // Under the mutex: the host is asked, at the port that we know by now.
@@ -125,6 +134,7 @@ void UdpNode::end_dialling(Connection& connection, int err, Dialled found) {
   const std::shared_ptr<Dialling> dialling = std::move(it->second);
   dialling_.erase(it);
   dialling->connection = nullptr;
+  dialling->speaks = Endpoint::has_answered(connection);
   dialling->err = err;
   dialling->found = std::move(found);
   dialling->done = true;
@@ -158,7 +168,7 @@ void UdpNode::go_on_dialling(const std::shared_ptr<Dialling>& dialling) {
   const int err = dialling->err;
   lock.unlock();
   ended(err == 0 ? Result<Dialled>(std::move(found))
-                 : failure(err, dialling->service, dialling->redirections));
+                 : failure(err, dialling->service, dialling->redirections, dialling->speaks));
 }
 
 std::shared_ptr<UdpLink> UdpNode::make_link(Connection& c, const Greeting& peer) {

@@ -47,7 +47,10 @@ int doctor(bool json, const std::string& host) {
                                 check_process_vm(),  check_cpus(),          check_ptrace_scope(),
                                 check_memlock(),     check_max_map_count(), check_huge_pages(),
                                 check_userfaultfd(), check_af_xdp(host)};
-  if (!host.empty()) findings.push_back(check_far_host(host));
+  if (!host.empty()) {
+    findings.push_back(check_far_host(host));
+    findings.push_back(check_network_port());
+  }
   for (Finding& face : check_faces()) findings.push_back(std::move(face));
   const bool usable =
       std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.fatal; });

@@ -57,6 +57,8 @@ Finding check_unix_sockets();
 Finding check_af_xdp(const std::string& host);
 /// Whether CLAN answers there, asked as the settings say, and if not why.
 Finding check_far_host(const std::string& host);
+/// Whose the UDP port is at which other hosts ask for programs of this user.
+Finding check_network_port();
 // faces.cc: one for each face of this build
 std::vector<Finding> check_faces();
 

@@ -1,6 +1,7 @@
 // `clan doctor`: how packets may leave for other hosts.
 #include <clan/network.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
@@ -49,6 +50,28 @@ Finding check_far_host(const std::string& host) {
                        static_cast<double>(trip[0]) / 1e3, path->packet_bytes,
                        protection(options.network.mode));
   f.effect = fmt::format("`clan run --net`, and the other faces, can reach programs of {}", host);
+  return f;
+}
+
+Finding check_network_port() {
+  const std::uint16_t port = network_settings().directory_port;
+  const auto owner = user_of_udp_port(port);
+  Finding f{.name = "network_port", .state = State::kOk};
+  f.effect =
+      fmt::format("programs of this user under `clan run --net` are found at UDP port {}", port);
+  if (!owner) {
+    f.seen =
+        fmt::format("UDP port {} of this host is free: the first program of a user has it", port);
+  } else if (*owner == geteuid()) {
+    f.seen = fmt::format("UDP port {} of this host belongs to this user", port);
+  } else {
+    f.state = State::kLimited;
+    f.seen = fmt::format("UDP port {} of this host belongs to another user, {}", port, *owner);
+    f.effect = fmt::format(
+        "other hosts find connections of this user there if that is a CLAN program with the same "
+        "key and mode; else give this user a port, CLAN_NETWORK_PORT, here and at the hosts that "
+        "connect");
+  }
   return f;
 }
 

@@ -1,0 +1,28 @@
+// Whose sockets of this network namespace are, as the kernel says: by their numbers in our user
+// namespace. Any thread; nothing here waits.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace clan {
+
+/// An end of a connection; IPv4 addresses mapped.
+struct TcpEnd {
+  in6_addr address{};
+  std::uint16_t port = 0;
+};
+
+/// Of the TCP socket at `local` that is connected to `remote`: the user of the process that has
+/// connected or accepted it. Nothing: there is none, or the kernel is not to be asked (sock_diag,
+/// AF_NETLINK).
+std::optional<uid_t> tcp_owner(const TcpEnd& local, const TcpEnd& remote);
+
+/// Of the UDP socket that is bound to the port, at whatever address: the user of the process that
+/// has made it. Nothing: there is none, or no /proc.
+std::optional<uid_t> udp_port_owner(std::uint16_t port);
+
+}  // namespace clan
