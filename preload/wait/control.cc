@@ -51,15 +51,17 @@ void note_nested(int epfd, int op, int fd, const epoll_event* event) {
   i->events = event->events;
   i->data = event->data;
   i->fired = false;
+  i->told = {};
 }
 
 // What the application wants of a socket that has moved, from now on.
 void ask_for(Interest& i, const epoll_event& event) {
+  // For the sets that this one is in it is news, unless the kernel would have it in its list.
+  if (i.fired || (i.events & EPOLLET) != 0) i.passed_on = {};
   i.events = event.events;
   i.data = event.data;
   i.fired = false;
-  i.out_told = false;
-  i.seen_in = ~std::uint64_t{0};
+  i.told = {};
   i.since = order_stamp() & PipeStamp::kTimeMask;
   i.listed = false;
   watch(i);
@@ -135,6 +137,7 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
   if (op == EPOLL_CTL_ADD) {
     if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
       i->parked = false;
+      i->passed_on = {};
       if (std::exchange(i->missed, false)) (void)look_at_kernel(fd, s);
       ask_for(*i, *event);
       return 0;

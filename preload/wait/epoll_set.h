@@ -64,9 +64,8 @@ struct Interest {
   std::uint32_t rung_in = 0;            ///< or in which the kernel has told of a doorbell
   std::uint64_t since = 0;  ///< order_stamp() of when it was asked for, told of, or TCP had news
   bool listed = false;      ///< told of, and ready at each look since
-  bool out_told = false;
-  std::uint64_t seen_in = ~std::uint64_t{0};
-  std::uint32_t seen_full = 0;
+  ToldEdges told;           ///< to the application; of a set in this one `in` is its `edges`
+  ToldEdges passed_on;      ///< to the sets that this one is in
   Interest* next_of_socket = nullptr;  ///< or of the set in this one
   bool nested = false;                 ///< not a socket but another set, by its descriptor
   Set* inner = nullptr;
@@ -106,6 +105,7 @@ struct Set {
   std::uint64_t now() const { return now_ns.load(std::memory_order_relaxed); }
   void set_now(std::uint64_t ns) { now_ns.store(ns, std::memory_order_relaxed); }
   std::uint32_t nested = 0;  ///< of its interests
+  std::uint64_t edges = 0;   ///< what has moved and became ready, for sets it is in by edges
   int sleepers = 0;          ///< threads in the kernel's wait, or nearly
   SetUse* use = nullptr;     ///< if it has lived through a fork
   /// several use it, and its sockets are on their way to TCP

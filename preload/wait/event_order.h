@@ -29,12 +29,19 @@ namespace clan::preload {
 
 struct Interest;
 
+/// Up to where the edges of a socket have been told.
+struct ToldEdges {
+  std::uint64_t in = ~std::uint64_t{0};  ///< in_stamp()
+  std::uint32_t full = 0;                ///< Socket::full
+  bool out = false;                      ///< room has been told of
+};
+
 /// A descriptor that is ready, while one answer is put together. Times: order_stamp(), 48 bits.
 struct Found {
   Interest* interest = nullptr;  ///< none: only the kernel knows of it
   epoll_event event{};
   std::uint64_t since = 0;  ///< ready, or told of last
-  std::uint64_t edge = 0;   ///< of a socket: what changes with each edge
+  std::uint64_t edge = 0;   ///< what changes with each edge
   std::uint64_t floor = 0;  ///< not ready before this time; 0: unknown
   bool by_kernel = false;   ///< the kernel says where it stands
   PipeStamp past_pipes{};   ///< of the record in front

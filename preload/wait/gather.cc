@@ -102,7 +102,7 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
   KernelOrder order(order_stamp());
   for (int k = 0; k < n; ++k) {
     if (!has_our_tag(events[k])) {
-      if (of_doorbells_in_nested(set, events[k])) continue;
+      if (is_no_news_of_nested(set, events[k])) continue;
       bool again = false;
       const bool known = is_known(set, first, asks, events[k], &again);
       if (!known) set.found.at[set.found.count++] = order.plain(events[k]);

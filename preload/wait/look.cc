@@ -36,19 +36,62 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
          (s.kernel_error ? 1u : 0u);
 }
 
-bool has_edge(const Interest& i, std::uint64_t in_stamp, std::uint32_t ready) {
+bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, std::uint32_t ready) {
   const bool room = (ready & (EPOLLOUT | EPOLLWRNORM)) != 0;
-  if (room && !(i.out_told && i.socket->full.load(std::memory_order_relaxed) == i.seen_full))
-    return true;
-  return (ready & kForReading) != 0 && in_stamp != i.seen_in;
+  if (room && !(told.out && s.full.load(std::memory_order_relaxed) == told.full)) return true;
+  return (ready & kForReading) != 0 && in_stamp != told.in;
 }
+
+namespace {
+
+// All of `ready` is told.
+void note_told(ToldEdges& told, const Socket& s, std::uint64_t in_stamp, std::uint32_t ready) {
+  if ((ready & kForReading) != 0) told.in = in_stamp;
+  if ((ready & EPOLLOUT) == 0) return;
+  told.out = true;
+  told.full = s.full.load(std::memory_order_relaxed);
+}
+
+// Counts in Set::edges what has become ready in a set of what has moved, as the kernel wakes the
+// sets that it is in. False: nothing holds.
+bool count_edges(Set& set) {
+  bool any = false;
+  for (std::uint32_t k = 0; k < set.watched.count;) {
+    Interest& i = *set.watched.at[k];
+    const std::uint32_t ready = look_at(i, false).event.events;
+    any |= ready != 0;
+    if (ready != 0 && i.nested) {
+      const std::uint64_t before = i.passed_on.in;
+      (void)count_edges(*i.inner);
+      i.passed_on.in = i.inner->edges;
+      set.edges += before != i.passed_on.in ? 1 : 0;
+    } else if (ready != 0) {
+      const std::uint64_t stamp = in_stamp(i.fd, *i.socket);
+      if (has_edge(*i.socket, i.passed_on, stamp, ready)) ++set.edges;
+      note_told(i.passed_on, *i.socket, stamp, ready);
+    }
+    // It may have gone back to TCP, and another one taken its place.
+    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
+  }
+  return any;
+}
+
+// Of a set in another one.
+void look_at_nested(const Interest& i, Found& found) {
+  const bool by_edges = (i.events & EPOLLET) != 0;
+  if (!(by_edges ? count_edges(*i.inner) : anything(*i.inner))) return;
+  found.edge = i.inner->edges;
+  if (!by_edges || found.edge != i.told.in) found.event.events = i.events & (EPOLLIN | EPOLLRDNORM);
+}
+
+}  // namespace
 
 Found look_at(Interest& i, bool look) {
   Found found;
   found.interest = &i;
   if (i.fired || !i.moved) return found;
   if (i.nested) {
-    if (anything(*i.inner)) found.event.events = i.events & (EPOLLIN | EPOLLRDNORM);
+    look_at_nested(i, found);
     return found;
   }
   Socket& s = *i.socket;
@@ -67,7 +110,7 @@ Found look_at(Interest& i, bool look) {
   if ((ready & EPOLLIN) != 0) ready |= EPOLLRDNORM;
   if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
   ready &= wanted;
-  found.event.events = by_edges && !has_edge(i, found.edge, ready) ? 0 : ready;
+  found.event.events = by_edges && !has_edge(s, i.told, found.edge, ready) ? 0 : ready;
   return found;
 }
 
@@ -77,13 +120,8 @@ void told(const Found& found, std::uint64_t stamp) {
   i.since = stamp;
   i.listed = (i.events & EPOLLET) == 0;
   i.heard_ns = i.set->now();
-  if ((i.events & EPOLLET) != 0 && !i.nested) {
-    if ((ready & kForReading) != 0) i.seen_in = found.edge;
-    if ((ready & EPOLLOUT) != 0) {
-      i.out_told = true;
-      i.seen_full = i.socket->full.load(std::memory_order_relaxed);
-    }
-  }
+  if ((i.events & EPOLLET) != 0 && i.nested) i.told.in = found.edge;
+  if ((i.events & EPOLLET) != 0 && !i.nested) note_told(i.told, *i.socket, found.edge, ready);
   if ((i.events & EPOLLONESHOT) != 0) i.fired = true;
 }
 

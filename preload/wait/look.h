@@ -25,12 +25,12 @@ inline bool quiet(const Interest& i) {
   const Socket& s = *i.socket;
   if (!nothing_new(s)) return false;
   if (!wants_room(i)) return true;
-  return (i.events & EPOLLET) != 0 && i.out_told &&
-         i.seen_full == s.full.load(std::memory_order_relaxed);
+  return (i.events & EPOLLET) != 0 && i.told.out &&
+         i.told.full == s.full.load(std::memory_order_relaxed);
 }
 
-/// By edges: something of `ready` is new. Then all of it is told, as the kernel does.
-bool has_edge(const Interest& i, std::uint64_t in_stamp, std::uint32_t ready);
+/// By edges: something of `ready` is new since `told`. Then all of it is told, as the kernel does.
+bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, std::uint32_t ready);
 
 /// What holds for an interest. Under the lock. Nothing has been told of it before told() is called.
 Found look_at(Interest& i, bool look);

@@ -17,16 +17,6 @@ namespace {
 
 std::uint64_t tag(int fd) { return kTag | static_cast<std::uint32_t>(fd); }
 
-// EPOLLONESHOT, and the kernel has told of it already: then it asks for nothing any more.
-bool is_spent(const Interest& i) {
-  constexpr unsigned kHow = EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE;
-  bool spent = false;
-  (void)for_registered(i.set->epfd, [&](int fd, unsigned events) {
-    if (fd == i.fd) spent = (events & ~kHow) == 0;
-  });
-  return spent;
-}
-
 }  // namespace
 
 bool is_empty(int epfd) {
@@ -57,6 +47,15 @@ epoll_event for_doorbells(int fd) {
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
   event.data.u64 = tag(fd);
   return event;
+}
+
+bool is_spent(const Interest& i) {
+  constexpr unsigned kHow = EPOLLET | EPOLLONESHOT | EPOLLWAKEUP | EPOLLEXCLUSIVE;
+  bool spent = false;
+  (void)for_registered(i.set->epfd, [&](int fd, unsigned events) {
+    if (fd == i.fd) spent = (events & ~kHow) == 0;
+  });
+  return spent;
 }
 
 void answer_from_pipe(Interest& i) {

@@ -56,6 +56,9 @@ void change_to(const Set& set, int fd, epoll_event* event);
 /// By edges: each doorbell is one. What level there is, the pipe says.
 epoll_event for_doorbells(int fd);
 
+/// EPOLLONESHOT, and the kernel has told of it already: then it asks for nothing any more.
+bool is_spent(const Interest& i);
+
 /// It is answered from the pipe from now on: the kernel watches for doorbells.
 void answer_from_pipe(Interest& i);
 

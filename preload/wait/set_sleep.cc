@@ -15,6 +15,7 @@
 #include "wait/epoll_set.h"
 #include "wait/list.h"
 #include "wait/look.h"
+#include "wait/registration.h"
 
 namespace clan::preload {
 namespace {
@@ -81,8 +82,12 @@ void awake(SetSleep* sleep) {
   }
 }
 
-bool only_doorbells(Set& set) {
-  if (anything(set)) return false;
+namespace {
+
+// `holds()`: something of what has moved there is to be told of.
+template <typename Holds>
+bool only_doorbells(Set& set, Holds&& holds) {
+  if (holds()) return false;
   bool rung = false;
   for (std::uint32_t k = 0; k < set.interests.count && !rung; ++k) {
     const Interest& i = *set.interests.at[k];
@@ -95,14 +100,26 @@ bool only_doorbells(Set& set) {
     const Interest& i = *set.interests.at[k];
     if (i.moved && !i.nested) (void)look_at_kernel(i.fd, *i.socket);
   }
-  return set.names > 0 && !anything(set) && sys::poll(&p, 1, 0) == 0;
+  return set.names > 0 && !holds() && sys::poll(&p, 1, 0) == 0;
 }
 
-bool of_doorbells_in_nested(Set& set, const epoll_event& event) {
+}  // namespace
+
+bool only_doorbells(Set& set) {
+  return only_doorbells(set, [&set] { return anything(set); });
+}
+
+bool is_no_news_of_nested(Set& set, const epoll_event& event) {
   for (std::uint32_t k = 0; k < set.interests.count && set.nested > 0; ++k) {
-    const Interest& i = *set.interests.at[k];
-    if (!i.nested || i.data.u64 != event.data.u64 || (i.events & EPOLLONESHOT) != 0) continue;
-    if (i.inner->moved > 0 && i.inner->names > 0 && only_doorbells(*i.inner)) return true;
+    Interest& i = *set.interests.at[k];
+    if (!i.nested || i.data.u64 != event.data.u64) continue;
+    if ((i.events & EPOLLONESHOT) != 0) {
+      // The kernel tells of it once, and so do we; not spent: the event is of another one.
+      if (is_spent(i)) return std::exchange(i.fired, true);
+      continue;
+    }
+    const bool moved = i.inner->moved > 0 && i.inner->names > 0;
+    if (moved && only_doorbells(*i.inner, [&i] { return is_ready(i); })) return true;
   }
   return false;
 }

@@ -26,8 +26,9 @@ void awake(SetSleep* sleep);
 /// The kernel calls a set ready. For doorbells alone?
 bool only_doorbells(Set& set);
 
-/// Of the kernel's events of a set: this one is of a set in it, and nothing holds there.
-bool of_doorbells_in_nested(Set& set, const epoll_event& event);
+/// Of the kernel's events of a set: this one is of a set in it, and nothing holds there, or all
+/// that does has been told of.
+bool is_no_news_of_nested(Set& set, const epoll_event& event);
 
 /// The kernel's wait, after prepare() if `prepared`. The thread may be cancelled there.
 template <typename Sleep>

@@ -27,9 +27,9 @@ TEST_F(Look, FindsRoomAsAnEdgeOnlyAfterThereWasNone) {
   const Found found = look_at(interest(), false);
   EXPECT_EQ(found.event.events, EPOLLOUT);
   preload::told(found, 1);
-  EXPECT_FALSE(has_edge(interest(), interest().seen_in, EPOLLOUT));
+  EXPECT_FALSE(has_edge(pair.socket(1), interest().told, interest().told.in, EPOLLOUT));
   pair.socket(1).full.fetch_add(1);
-  EXPECT_TRUE(has_edge(interest(), interest().seen_in, EPOLLOUT));
+  EXPECT_TRUE(has_edge(pair.socket(1), interest().told, interest().told.in, EPOLLOUT));
 }
 
 TEST_F(Look, SaysNothingOfAOneShotThatHasFired) {

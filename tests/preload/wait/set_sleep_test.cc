@@ -7,6 +7,7 @@
 #include "stream/poll_tcp.h"
 #include "stream/ring.h"
 #include "wait/look.h"
+#include "wait/registration.h"
 
 namespace clan::preload {
 namespace {
@@ -232,19 +233,22 @@ TEST_F(SetSleeps, TheKernelsWordOfASetInOneMayBeOfDoorbellsAlone) {
   of_inner.data.u64 = 77;
   ring();
   const Guard guard;
-  EXPECT_FALSE(of_doorbells_in_nested(set(outer), of_another));
-  EXPECT_TRUE(of_doorbells_in_nested(set(outer), of_inner));
-  EXPECT_FALSE(of_doorbells_in_nested(set(outer), of_inner)) << "it has been dropped";
+  EXPECT_FALSE(is_no_news_of_nested(set(outer), of_another));
+  EXPECT_TRUE(is_no_news_of_nested(set(outer), of_inner));
+  EXPECT_FALSE(is_no_news_of_nested(set(outer), of_inner)) << "it has been dropped";
 }
 
-TEST_F(SetSleeps, AOneShotOfASetInOneIsTheApplicationsInAnyCase) {
+TEST_F(SetSleeps, AOneShotOfASetInOneIsTheApplicationsOnceWhateverWasRung) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   nest(EPOLLIN | EPOLLONESHOT, 77);
   epoll_event event{};
   event.data.u64 = 77;
   ring();
   const Guard guard;
-  EXPECT_FALSE(of_doorbells_in_nested(set(outer), event));
+  EXPECT_FALSE(is_no_news_of_nested(set(outer), event)) << "of another descriptor";
+  ASSERT_EQ(ask_kernel(set(outer), &event, 1), 1);
+  EXPECT_FALSE(is_no_news_of_nested(set(outer), event));
+  EXPECT_TRUE(is_no_news_of_nested(set(outer), event)) << "it has been told of";
 }
 
 }  // namespace
