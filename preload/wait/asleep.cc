@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "os/sock_diag.h"
@@ -33,9 +34,9 @@ Asleep::Asleep(int fd, short events) : held_(hold(fd)) {
     sleeper_.emplace(*held_, (events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0,
                      (events & (POLLOUT | POLLWRNORM)) != 0);
     const bool sleeps = prepare_sleep(*held_, events);
-    if ((events & (POLLOUT | POLLWRNORM)) != 0 && waits_for_shared_reader(*held_))
-      longest_ = kSharedReaderNs;
-    if (const std::int64_t nap = nap_beside_ringer(*held_); nap >= 0) longest_ = nap;
+    if ((events & (POLLOUT | POLLWRNORM)) != 0) longest_ = kRoomNs;
+    if (const std::int64_t nap = nap_beside_ringer(*held_); nap >= 0)
+      longest_ = std::min(longest_, nap);
     ready_ = (!sleeps || !held_->pipe.seems_empty()) && poll_answer(fd, *held_, events, false) != 0;
     // A doorbell for room does not come before the bytes of TCP have been read.
     if (is_held_up(*held_) || (reads_tcp(*held_) && (events & (POLLOUT | POLLWRNORM)) != 0))

@@ -21,6 +21,10 @@ namespace clan::preload {
 /// What poll() tells without being asked.
 constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
 
+/// The longest sleep for room, as of a send: another thread may shut down writing, which the kernel
+/// does not know of, and a process that shares the other end may be killed before it rings.
+constexpr std::int64_t kRoomNs = 100'000'000;
+
 /// What poll() says of a socket that has moved. `look`: at the kernel, too.
 short poll_answer(int fd, Socket& s, short events, bool look);
 

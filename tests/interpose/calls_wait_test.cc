@@ -932,6 +932,26 @@ TEST(Threads, OneThatSleepsForRoomWakesWhenAnotherShutsDownWriting) {
   EXPECT_EQ(error, EPIPE);
 }
 
+TEST(Threads, OneThatPollsForRoomWakesWhenAnotherShutsDownWriting) {
+  for (const bool by_select : {false, true}) {
+    Pair pair;
+    fill(pair.far);
+    int said = 0;
+    {
+      Thread polls([&] {
+        Sets sets({}, {pair.far});
+        said = by_select ? ::select(sets.most, nullptr, &sets.out, nullptr, nullptr)
+                         : poll_one(pair.far, POLLOUT, -1);
+      });
+      EXPECT_TRUE(polls.falls_asleep());
+      ASSERT_EQ(::shutdown(pair.far, SHUT_WR), 0);
+      EXPECT_TRUE(polls.ends());
+      pair.close_near();  // had it not
+    }
+    EXPECT_EQ(said, by_select ? 1 : int{POLLOUT});
+  }
+}
+
 TEST(Threads, OneThatSleepsForRoomAndOneForBytesBothWake) {
   for (int round = 0; round < 5; ++round) {
     Pair pair;
