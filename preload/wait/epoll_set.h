@@ -126,8 +126,9 @@ struct SetSleep {
   std::int64_t nap_ns = INT64_MAX;  ///< see nap_beside_ringer()
 };
 
-constexpr std::uint64_t kTagMask = 0xffff'0000'0000'0000u;
-constexpr std::uint64_t kTag = 0xc1a4'0000'0000'0000u;  ///< no address, and no descriptor number
+/// What is ours: a tag, which is no address, and data by a chance of 1 in 2^43; below it a number.
+constexpr std::uint64_t kTagged = 1u << 21;
+constexpr std::uint64_t kTag = 0xc1a4'5e7b'0d60'0000u;
 
 /// The lock of all sets. What is put off under it is done when it is let go of.
 class Guard {

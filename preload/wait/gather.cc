@@ -109,7 +109,7 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
       if (!again) ++plain;
       continue;
     }
-    const int fd = static_cast<int>(events[k].data.u64 & 0xffff'ffffu);
+    const int fd = static_cast<int>(events[k].data.u64 - kTag);
     Held s = hold(fd);
     Interest* i = s ? find(set, s.get(), fd) : nullptr;
     if (i == nullptr || !i->moved) continue;

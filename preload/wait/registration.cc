@@ -15,7 +15,7 @@
 namespace clan::preload {
 namespace {
 
-std::uint64_t tag(int fd) { return kTag | static_cast<std::uint32_t>(fd); }
+std::uint64_t tag(int fd) { return kTag | (static_cast<std::uint32_t>(fd) & (kTagged - 1)); }
 
 }  // namespace
 

@@ -68,7 +68,9 @@ void watch_doorbells(Interest& i);
 void watch_kernel(Interest& i);
 
 /// By its tag: of a socket that has moved.
-inline bool has_our_tag(const epoll_event& event) { return (event.data.u64 & kTagMask) == kTag; }
+inline bool has_our_tag(const epoll_event& event) {
+  return (event.data.u64 & ~(kTagged - 1)) == kTag;
+}
 
 /// What the kernel has told of plain descriptors, where there is no memory for more.
 int without_ours(epoll_event* events, int told);

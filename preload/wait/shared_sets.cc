@@ -69,8 +69,8 @@ void wake_first_user(const Set& set) {
   if (bell < 0) return;
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.u64 = kTag | 0xffff'ffffu;  // no descriptor
-  constexpr int kMostMs = 200;           // it may be busy, and looks before it sleeps
+  event.data.u64 = kTag | (kTagged - 1);  // no descriptor
+  constexpr int kMostMs = 200;            // it may be busy, and looks before it sleeps
   if (change(set, EPOLL_CTL_ADD, bell, &event) == 0) {
     const timespec nap{0, 1'000'000};
     for (int ms = 0; ms < kMostMs && !is_noticed(*set.use); ++ms)
