@@ -143,7 +143,7 @@ CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
 CLAN_INTERPOSE int close(int fd) {
   // The other end of what is closed may become ready, past pipes.
   if (const Held s = hold(fd); !s || !s->shared()) clan::Pipe::wrote_past_pipes();
-  gone(fd);
+  about_to_go(fd);
   const int rc = real().close(fd);
   if (rc == 0 && rings_alive() && !in_borrowed_memory()) forget_ring(fd);
   return rc;
@@ -173,7 +173,7 @@ namespace {
 void before_dup_onto(int fd, int to) {
   if (fd == to || !(is_ours(to) || known(to))) return;
   KeepErrno keep;
-  if (sys::fcntl(fd, F_GETFD) >= 0) gone(to);
+  if (sys::fcntl(fd, F_GETFD) >= 0) about_to_go(to);
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ int cookie_close(void* cookie) {
 CLAN_INTERPOSE int fclose(FILE* stream) {
   // What is left in such a stream goes out by our write(), and its descriptor by our close().
   const int fd = stream != nullptr && find(stream) == nullptr ? ::fileno(stream) : -1;
-  if (fd >= 0) gone(fd);
+  if (fd >= 0) about_to_go(fd);
   return real().fclose(stream);
 }
 

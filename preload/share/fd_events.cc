@@ -9,6 +9,7 @@
 #include "state/fd_table.h"
 #include "state/internal_fds.h"
 #include "wait/epoll_set.h"
+#include "wait/set_events.h"
 
 namespace clan::preload {
 
@@ -19,6 +20,11 @@ void gone(int fd) {
   forget(fd);
   forget_epoll(fd);
   if (is_af_clan(fd)) forget_af_clan(fd);
+}
+
+void about_to_go(int fd) {
+  if (known(fd) && !in_borrowed_memory()) before_descriptor_goes(fd);
+  gone(fd);
 }
 
 void gone_range(unsigned first, unsigned last) {

@@ -7,6 +7,9 @@ namespace clan::preload {
 /// to us. What a child of vfork closes stays open in its parent, whose tables these are.
 void gone(int fd);
 
+/// The program is about to close it: it is still what it is to us.
+void about_to_go(int fd);
+
 /// All of these are about to be closed.
 void gone_range(unsigned first, unsigned last);
 

@@ -5,13 +5,32 @@
 #include <cstdint>
 #include <cstring>
 
+#include "clan/reasons.h"
+#include "migrate/demote.h"
 #include "os/sys.h"
+#include "state/fd_table.h"
 #include "state/socket.h"
 #include "wait/epoll_set.h"
 #include "wait/owed_answers.h"
 #include "wait/registration.h"
 
 namespace clan::preload {
+namespace {
+
+// It is the kernel's alone from now on.
+void leave_to_kernel(Interest* i) {
+  i->set->plain.store(true, std::memory_order_relaxed);  // relaxed: written under the lock
+  remove(i);
+}
+
+bool is_registered(const Socket& s, int fd) {
+  const Guard guard;
+  const Interest* i = s.interests;
+  while (i != nullptr && (i->fd != fd || i->parked)) i = i->next_of_socket;
+  return i != nullptr;
+}
+
+}  // namespace
 
 void moved(Socket& s) {
   Guard guard;
@@ -53,9 +72,17 @@ void stayed(Socket& s) {
   Guard guard;
   for (Interest* i = s.interests; i != nullptr;) {
     Interest* next = i->next_of_socket;
-    if (!i->moved && !i->parked) remove(i);
+    if (!i->moved && !i->parked) leave_to_kernel(i);
     i = next;
   }
+}
+
+void before_descriptor_goes(int fd) {
+  const Held s = hold(fd);
+  // relaxed: a copy that another thread makes meanwhile is made before this close, or after it
+  if (!s || !s->is_watched() || s->fds.load(std::memory_order_relaxed) < 2) return;
+  const KeepErrno keep;
+  if (is_registered(*s, fd)) never_move(fd, *s, reasons::Why::kOutlived);
 }
 
 void left_descriptor(Socket& s, int fd) {
@@ -64,11 +91,16 @@ void left_descriptor(Socket& s, int fd) {
   for (Interest* i = s.interests; i != nullptr;) {
     Interest* next = i->next_of_socket;
     if (i->fd == fd) {
-      // The kernel keeps a registration while another descriptor of the file is open. Nobody could
-      // say what it is for any more: the socket's own descriptor is what we know it by.
+      // The kernel keeps a registration while another descriptor of the file is open. One that is
+      // ours or parked goes: by what we know it nobody can speak to the socket any more.
       KeepErrno keep;
-      if (s.fds.load(std::memory_order_relaxed) > 1) change(*i->set, EPOLL_CTL_DEL, fd, nullptr);
-      remove(i);
+      const bool stays = s.fds.load(std::memory_order_relaxed) > 1;
+      if (stays && !i->moved && !i->parked) {
+        leave_to_kernel(i);
+      } else {
+        if (stays) change(*i->set, EPOLL_CTL_DEL, fd, nullptr);
+        remove(i);
+      }
     }
     i = next;
   }

@@ -21,6 +21,11 @@ void stayed(Socket& s);
 /// and do not sleep for long meanwhile.
 void held_up(Socket& s);
 
+/// A descriptor is about to be closed. The kernel keeps what is registered by it while another one
+/// of the same socket is open, and goes on to tell of that: such a connection is TCP's from now on,
+/// as nobody can speak to its socket by that descriptor any more.
+void before_descriptor_goes(int fd);
+
 /// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do
 /// we.
 void left_descriptor(Socket& s, int fd);

@@ -159,6 +159,33 @@ TEST_F(Nested, AsAOneShotAreSilentWhateverComesUntilTheyAreAskedForAnew) {
 
 // --- what is registered ------------------------------------------------------------------------
 
+TEST(Registration, OutlivesItsDescriptorWhileACopyIsOpen) {
+  for (const bool moves : {false, true}) {
+    SCOPED_TRACE(moves ? "of a connection that has moved" : "of one that has not yet");
+    Pair pair(moves);
+    Set set;
+    ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+    put(pair.near, "a");
+    const int copy = ::dup(pair.far), closed = pair.far;
+    pair.close_far();
+    EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+    EXPECT_EQ(get(copy, 1), "a");
+    EXPECT_EQ(set.ready(), 0);
+    for (const int op : {EPOLL_CTL_MOD, EPOLL_CTL_DEL}) {
+      EXPECT_EQ(set.control(op, closed, EPOLLIN), -1);
+      EXPECT_EQ(errno, EBADF);
+      EXPECT_EQ(set.control(op, copy, EPOLLIN), -1);
+      EXPECT_EQ(errno, ENOENT);
+    }
+    pair.far = copy;
+    pair.talk();
+    put(pair.near, "b");
+    EXPECT_EQ(set.ready(kSoonMs), EPOLLIN);
+    pair.close_far();
+    EXPECT_EQ(set.ready(20), 0) << "nothing is left of it";
+  }
+}
+
 TEST(Data, MayBeAnyNumber) {
   Pair pair;
   Set set;

@@ -92,6 +92,7 @@ enum class Why : std::uint8_t {
   kNoNetwork,
   // Of a connection; behind the others, as their numbers are in memory that `clan stat` reads.
   kPeekOff,
+  kOutlived,
   kCount,
 };
 
