@@ -5,6 +5,7 @@
 
 #include "calls/interpose.h"
 #include "os/real.h"
+#include "os/signals.h"
 #include "os/timeout.h"
 #include "state/fd_table.h"
 #include "stream/memory.h"
@@ -34,6 +35,7 @@ CLAN_INTERPOSE int epoll_wait(int epfd, epoll_event* events, int most, int timeo
 
 CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int timeout,
                                const sigset_t* mask) {
+  const MaskOfCall masked(mask);
   return wait_for_events(
       epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
       [epfd, mask](epoll_event* to, int n, std::int64_t ns) {
@@ -49,6 +51,7 @@ CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const t
                                 const sigset_t* mask) {
   std::int64_t ns;
   if (!nanoseconds(timeout, &ns)) return -1;
+  const MaskOfCall masked(mask);
   return wait_for_events(
       epfd, events, most, ns,
       [epfd, mask](epoll_event* to, int n, std::int64_t all) {

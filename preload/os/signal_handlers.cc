@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -21,8 +22,9 @@ constinit thread_local SignalState t_signals{};
 
 void let_signals_in() {
   KeepErrno keep;
-  const std::uint64_t set = t_signals.put_off;
-  t_signals.put_off = 0;
+  const std::uint64_t set = t_signals.put_off & ~t_signals.blocked;
+  if (set == 0) return;
+  t_signals.put_off &= ~set;
   sys::call(SYS_rt_sigprocmask, SIG_UNBLOCK, &set, nullptr, sizeof set);
 }
 
@@ -76,16 +78,101 @@ class FaultsGuard {
 
 void handle(int number, siginfo_t* info, void* context);
 
+// Real-time signals of a thread that have been put off, the oldest first. To queue one anew would
+// put it behind those of its number that are queued already. So it is kept here, and a token is
+// queued: what is delivered then is kept in its turn, in exchange for the oldest, until the token
+// comes. There are as many tokens as are kept. Used with all signals blocked.
+class KeptSignals {
+ public:
+  // False: it is none of these, or there is no room.
+  bool keep(int number, const siginfo_t& info, long process, long thread) {
+    if (thread_ != thread) count_ = 0;  // a child of fork, which has no signals waiting
+    thread_ = thread;
+    if (!is_real_time(number) || (count_ == kMost && !is_token(info))) return false;
+    siginfo_t token = info;
+    token.si_code = SI_QUEUE;
+    token.si_errno = kToken;
+    token.si_value.sival_ptr = this;
+    if (sys::call(SYS_rt_tgsigqueueinfo, process, thread, number, &token) != 0) return false;
+    if (!is_token(info)) infos_[count_++] = info;
+    return true;
+  }
+  // With all signals blocked or not.
+  bool is_concerned(int number, const siginfo_t& info) const {
+    return is_real_time(number) && (count_ > 0 || is_token(info));
+  }
+  // What has been delivered becomes the oldest one that is kept. False: it is a token of none.
+  bool exchange(int number, siginfo_t* info) {
+    const bool token = is_token(*info);
+    int oldest = 0;
+    while (oldest < count_ && infos_[oldest].si_signo != number) ++oldest;
+    if (oldest == count_) return !token;
+    const siginfo_t delivered = *info;
+    *info = infos_[oldest];
+    std::copy(infos_ + oldest + 1, infos_ + count_, infos_ + oldest);
+    token ? (void)--count_ : (void)(infos_[count_ - 1] = delivered);
+    return true;
+  }
+
+ private:
+  static constexpr int kMost = 4;
+  static constexpr int kToken = 0x636c616e;
+  static bool is_real_time(int number) { return number >= 32; }  // the kernel's SIGRTMIN
+  bool is_token(const siginfo_t& info) const {
+    return info.si_code == SI_QUEUE && info.si_errno == kToken && info.si_value.sival_ptr == this;
+  }
+  long thread_ = 0;
+  int count_ = 0;
+  siginfo_t infos_[kMost] = {};
+};
+constinit thread_local KeptSignals kept_signals __attribute__((tls_model("initial-exec")));
+
+// Of one that only the call under way blocks: another thread may be there to take it.
+bool is_for_process(int number, const siginfo_t& info) {
+  return (t_signals.blocked & bit(number)) != 0 &&
+         (info.si_code == SI_USER || info.si_code == SI_KERNEL || number == SIGCHLD);
+}
+
+// Queues it anew. False: it cannot be.
+bool queue_anew(int number, siginfo_t* info, bool has_info) {
+  const long process = sys::call(SYS_getpid), thread = sys::call(SYS_gettid);
+  if (kept_signals.keep(number, *info, process, thread)) return true;
+  if (is_for_process(number, *info))
+    return sys::call(SYS_rt_sigqueueinfo, process, number, info) == 0;
+  return (has_info ? sys::call(SYS_rt_tgsigqueueinfo, process, thread, number, info)
+                   : sys::call(SYS_tgkill, process, thread, number)) == 0;
+}
+
+// No signal comes as long as it lives.
+class AllBlocked {
+ public:
+  AllBlocked() {
+    const std::uint64_t all = ~std::uint64_t{0};
+    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &all, &before_, sizeof all);
+  }
+  ~AllBlocked() { sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, sizeof before_); }
+  AllBlocked(const AllBlocked&) = delete;
+  AllBlocked& operator=(const AllBlocked&) = delete;
+
+ private:
+  std::uint64_t before_ = 0;
+};
+
+// The signal that is to be handled now, which need not be the one that was delivered. False: none.
+bool take_oldest(int number, siginfo_t* info) {
+  if (!kept_signals.is_concerned(number, *info)) return true;
+  KeepErrno keep;
+  const AllBlocked all_blocked;
+  return kept_signals.exchange(number, info);
+}
+
 // The signal comes again when its thread's section is over. False: it cannot be kept.
 bool put_off(int number, siginfo_t* info, void* context, bool has_info) {
   KeepErrno keep;
-  const std::uint64_t set = bit(number);
+  const std::uint64_t set = bit(number), all = ~std::uint64_t{0};
   std::uint64_t before = 0;
-  sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &set, &before, sizeof set);  // SA_NODEFER
-  const long process = sys::call(SYS_getpid), thread = sys::call(SYS_gettid);
-  const long rc = has_info ? sys::call(SYS_rt_tgsigqueueinfo, process, thread, number, info)
-                           : sys::call(SYS_tgkill, process, thread, number);
-  if (rc != 0) {  // RLIMIT_SIGPENDING
+  sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &all, &before, sizeof all);  // until the handler returns
+  if (!queue_anew(number, info, has_info)) {                            // RLIMIT_SIGPENDING
     sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
     return false;
   }
@@ -123,11 +210,14 @@ void handle_fault(int number, const siginfo_t* info, void* context) {
 void handle(int number, siginfo_t* info, void* context) {
   if (number == SIGSEGV || number == SIGBUS) handle_fault(number, info, context);
   const std::uint64_t set = handlers[number].load(std::memory_order_relaxed);
-  if (t_signals.sections != 0 && !is_fault(number) &&
-      put_off(number, info, context, (set & kWantsInfo) != 0)) {
-    return;
+  const bool waits = t_signals.sections != 0 || (t_signals.blocked & bit(number)) != 0;
+  if (waits && !is_fault(number) && put_off(number, info, context, (set & kWantsInfo) != 0)) return;
+  if (!take_oldest(number, info) || (set & kAddress) == 0) return;
+  if (t_signals.blocked != 0) {
+    // As in the kernel's wait: the call ends, and what its mask blocks comes after the handler.
+    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &t_signals.blocked, nullptr, sizeof t_signals.blocked);
+    t_signals.blocked = 0;
   }
-  if ((set & kAddress) == 0) return;
   ++t_signals.handled;
   if ((set & kRestarts) == 0) ++t_signals.interrupting;
   // The last thing here: it may jump away or throw, and takes what room there is on the stack.

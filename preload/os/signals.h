@@ -7,6 +7,9 @@
 // and sends it to the thread anew; the end of the section lets it in. siginfo_t is passed on as it
 // came.
 //
+// So do signals that the mask of ppoll() or its kin blocks, for as long as such a call waits awake.
+// Of real-time signals several of one number may be queued: they are handled in their order.
+//
 // Not put off: faults (SIGSEGV and its like), as what has faulted cannot go on, and handlers that
 // were set by system call, past the C library.
 //
@@ -17,8 +20,11 @@
 // there the kernel ends the program.
 #pragma once
 
+#include <signal.h>
+
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "os/sys.h"
 
@@ -31,8 +37,10 @@ struct SignalState {
   /// of these, those after which the kernel restarts nothing (no SA_RESTART)
   std::uint32_t interrupting;
   std::uint64_t put_off;  ///< signals, by bits as the kernel's sets
-  std::int32_t thread;    ///< its id, 0: not asked yet
-  void** copying;         ///< where to go on if the application's buffer is not there
+  /// what the call under way blocks beside the thread's own mask, likewise; see MaskOfCall
+  std::uint64_t blocked;
+  std::int32_t thread;  ///< its id, 0: not asked yet
+  void** copying;       ///< where to go on if the application's buffer is not there
 };
 // initial-exec: asked on the data path, and in handlers
 extern constinit thread_local SignalState t_signals __attribute__((tls_model("initial-exec")));
@@ -86,6 +94,24 @@ class Disturbed {
 
  private:
   std::uint32_t sections_;
+};
+
+/// The mask of signals of a call that waits, in force while it does so awake; asleep the kernel
+/// sees to it. Without a mask it is none.
+class MaskOfCall {
+ public:
+  explicit MaskOfCall(const sigset_t* mask) : before_(t_signals.blocked) {
+    if (mask != nullptr) std::memcpy(&t_signals.blocked, mask, sizeof t_signals.blocked);
+  }
+  ~MaskOfCall() {
+    t_signals.blocked = before_;
+    if (t_signals.put_off != 0 && t_signals.sections == 0) let_signals_in();
+  }
+  MaskOfCall(const MaskOfCall&) = delete;
+  MaskOfCall& operator=(const MaskOfCall&) = delete;
+
+ private:
+  std::uint64_t before_;
 };
 
 /// From now on a buffer that is not there is EFAULT. Before the first pipe.

@@ -1256,6 +1256,79 @@ TEST(Signals, MasksHoldWhileACallWaits) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+// A signal that the mask of the call blocks, and the thread does not, comes when the call is over.
+TEST(Signals, ThatTheMaskOfACallBlocksDoNotEndIt) {
+  Handler handler(0);
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR1);
+  constexpr timespec kMoment{0, 100'000};
+  const std::pair<const char*, std::function<int()>> kCalls[] = {
+      {"ppoll",
+       [&] {
+         pollfd p{pair.far, POLLIN, 0};
+         return ::ppoll(&p, 1, &kMoment, &blocked);
+       }},
+      {"pselect",
+       [&] {
+         Sets sets({pair.far}, {});
+         return ::pselect(sets.most, &sets.in, nullptr, nullptr, &kMoment, &blocked);
+       }},
+      {"epoll_pwait2",
+       [&] {
+         epoll_event event;
+         return ::epoll_pwait2(set.fd, &event, 1, &kMoment, &blocked);
+       }},
+  };
+  const pthread_t target = ::pthread_self();
+  const pid_t process = ::getpid();
+  for (const bool to_process : {false, true}) {
+    for (const auto& [name, call] : kCalls) {
+      SCOPED_TRACE(std::string(name) + (to_process ? ", to the process" : ", to the thread"));
+      signals = 0;
+      std::atomic<bool> over{false};
+      int sent = 0, ended = 0;
+      std::thread sender([&] {
+        for (; !over; ++sent) {
+          to_process ? ::kill(process, SIGUSR1) : ::pthread_kill(target, SIGUSR1);
+          for (int i = 0; i < 10'000 && !over && signals <= sent; ++i) ::sched_yield();
+        }
+      });
+      for (int i = 0; i < 2000; ++i) ended += call() != 0;
+      over = true;
+      sender.join();
+      EXPECT_EQ(ended, 0);
+      EXPECT_GT(signals.load(), 0);
+    }
+  }
+}
+
+// What is sent to the process is another thread's to handle as long as one may.
+TEST(Signals, OfTheProcessThatTheMaskOfACallBlocksGoToAnotherThread) {
+  Handler handler(0);
+  Pair pair;
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR1);
+  for (int round = 0; round < 200; ++round) {
+    signals = 0;
+    std::thread other([&] {
+      ::kill(::getpid(), SIGUSR1);
+      EXPECT_TRUE(comes_true([&] { return signals.load() == 1; }));
+      put(pair.near, "x");
+    });
+    pollfd p{pair.far, POLLIN, 0};
+    int rc = 0;
+    while ((rc = ::ppoll(&p, 1, nullptr, &blocked)) < 0) EXPECT_EQ(errno, EINTR);
+    other.join();
+    EXPECT_EQ(rc, 1);
+    EXPECT_EQ(get(pair.far, 1), "x");
+  }
+}
+
 // --- time-outs and low-water marks of sockets --------------------------------------------------
 
 TEST(TimeOut, OfReceivingEndsWithEagainOrWithWhatThereIs) {

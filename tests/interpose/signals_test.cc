@@ -291,17 +291,18 @@ TEST(Handlers, MayJumpOutOfAReadThatWaits) {
   EXPECT_TRUE(by_pipe(pair.near));
 }
 
-std::atomic<std::uint64_t> sum{0};
+std::atomic<std::uint64_t> sum{0}, last{0};
 
-TEST(Handlers, GetEachQueuedSignalOnceAndWithItsValue) {
+TEST(Handlers, GetEachQueuedSignalOnceInItsOrderAndWithItsValue) {
   Pair pair;
   Counter counter(pair.far);
-  sum = 0;
+  sum = last = 0;
   Handler handler(
       SIGRTMIN,
       [](int, siginfo_t* info, void*) {
-        sum += static_cast<std::uint64_t>(info->si_value.sival_int);
-        if (info->si_code != SI_QUEUE) ++wrong;
+        const auto value = static_cast<std::uint64_t>(info->si_value.sival_int);
+        sum += value;
+        if (info->si_code != SI_QUEUE || value != last.exchange(value) + 1) ++wrong;
         ++handled;
       },
       SA_RESTART);
