@@ -78,15 +78,16 @@ int close_ours_below(int end) {
   return range.closed;
 }
 
-// From the upper quarter, and when that is full from the upper half.
+// From the upper quarter, or lower, and when that is full from the upper half.
 int copy_of(int fd) {
   const int most = limit();
-  for (const int start : {most / 4 * 3, most / 2}) {
+  for (const int start : {first_internal(most), most / 2}) {
     const int from = std::max(start, lowest.load(std::memory_order_relaxed));
     const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
     if (high < 0) continue;
     // relaxed: see above
-    near.store(std::min(near.load(std::memory_order_relaxed), from - distance(most)),
+    near.store(std::min(near.load(std::memory_order_relaxed),
+                        from - distance(std::min(most, from / 3 * 4))),
                std::memory_order_relaxed);
     int before = least.load(std::memory_order_relaxed);
     while (high < before && !least.compare_exchange_weak(before, high, std::memory_order_relaxed)) {

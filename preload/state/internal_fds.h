@@ -1,11 +1,12 @@
 // Descriptors of our own: pipes, offers. They count against the application's RLIMIT_NOFILE, and
 // must never be why it gets none: they have numbers in the upper quarter of those allowed, or half
-// if need be, and go when it comes near.
+// if need be, and of very many lower ones, and go when it comes near.
 //
 // A pipe without a descriptor works on. What needs one (exec, SCM_RIGHTS) takes the connection back
 // to TCP, and `clan stat` sees it only in the process at its other end.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <type_traits>
@@ -15,6 +16,11 @@
 namespace clan::preload {
 
 struct Socket;
+
+/// Where a process may have `limit` descriptors. The kernel's table of them is as long as the
+/// highest number: where a million are allowed, half a megabyte in each process with this one, and
+/// not eight.
+constexpr int first_internal(int limit) { return std::min(limit / 4 * 3, 48 * 1024); }
 
 /// `fd` with an internal number, and closed where it was. -1 with errno: there is no room, and it
 /// is closed. -1 stays -1.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 
 #include "helpers.h"
 
@@ -233,6 +234,25 @@ TEST(Descriptors, OfALimitedNumberTheProgramGetsAllAndItsConnectionsGoOn) {
               return ::testing::Test::HasFailure() ? 7 : 0;
             })),
             0);
+}
+
+// The kernel's table is as long as the highest number. In a child, as a table never gets shorter.
+TEST(Descriptors, OfAHighLimitHaveAShortTable) {
+  constexpr int kRefused = 77;
+  const int result = result_of(child([] {
+    const rlimit limit{1u << 20, 1u << 20};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return kRefused;
+    Pair pair;
+    std::ifstream status("/proc/self/status");
+    int size = 0;
+    for (std::string word; status >> word && word != "FDSize:";) {
+    }
+    status >> size;
+    if (size <= 0 || size > 65'536) return 2;
+    return ::testing::Test::HasFailure() ? 3 : 0;
+  }));
+  if (result == kRefused) GTEST_SKIP() << "this user may not have a million descriptors";
+  EXPECT_EQ(result, 0);
 }
 
 TEST(Descriptors, WithANumberThatTheLibraryUsesAreTheProgramsOnce) {

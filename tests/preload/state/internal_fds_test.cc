@@ -12,7 +12,7 @@ namespace {
 int half_of_limit() {
   rlimit most{};
   ::getrlimit(RLIMIT_NOFILE, &most);
-  return static_cast<int>(std::min<rlim_t>(most.rlim_cur, 1u << 20) / 2);
+  return static_cast<int>(std::min<rlim_t>(most.rlim_cur, 1u << 16) / 2);
 }
 
 TEST(InternalFds, HaveHighNumbers) {
@@ -24,6 +24,12 @@ TEST(InternalFds, HaveHighNumbers) {
   EXPECT_TRUE(is_ours(high));
   EXPECT_FALSE(is_ours(low));
   ::close(high);
+}
+
+TEST(InternalFds, AreInTheUpperQuarterAndNotHighWhereVeryManyAreAllowed) {
+  EXPECT_EQ(first_internal(1024), 768);
+  EXPECT_EQ(first_internal(1 << 16), 3 << 14);
+  EXPECT_EQ(first_internal(1 << 20), 3 << 14) << "the table has 65,536 entries";
 }
 
 TEST(InternalFds, OfAPipeGoAndThePipeGoesOn) {
