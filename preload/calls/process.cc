@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdarg>
+#include <cstdlib>
 
 #include "af_clan/af_clan.h"
 #include "calls/interpose.h"
@@ -30,6 +31,7 @@ namespace {
 __attribute__((constructor)) void start() {
   note_process();
   keep_key();
+  ::at_quick_exit(at_exit);  // behind what the program does then, as it comes first
   // Nothing more: a program without TCP connections pays for this only.
   ::pthread_atfork(
       before_fork, [] { after_fork(false); }, [] { after_fork(true); });

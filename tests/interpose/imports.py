@@ -24,7 +24,8 @@ ALLOWED = set("""
     getenv unsetenv environ sigaddset sigfillset sched_getcpu __rseq_offset __rseq_size
     dlsym dl_iterate_phdr pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock
     pthread_sigmask
-    __register_atfork __cxa_finalize __errno_location __tls_get_addr __libc_single_threaded
+    __register_atfork __cxa_finalize __cxa_at_quick_exit
+    __errno_location __tls_get_addr __libc_single_threaded
     fileno fopencookie freeaddrinfo abort __chk_fail
     stderr fprintf fputs fputc fwrite
     __gmon_start__ _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable __popcountdi2

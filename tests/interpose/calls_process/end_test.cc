@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <random>
 
 #include "helpers.h"
@@ -189,10 +190,16 @@ TEST(End, ClosedWithBytesUnderWayTheyStillArrive) {
   }
 }
 
-TEST(End, OfAProcessThatExitsAfterItWasWokenIsNoReset) {
-  Peer peer([](int fd) {
+class EndOfProcess : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(End, EndOfProcess, testing::Bool());
+
+TEST_P(EndOfProcess, ThatExitsAfterItWasWokenIsNoReset) {
+  const bool quick = GetParam();
+  Peer peer([quick](int fd) {
     char byte;
-    return ::read(fd, &byte, 1) == 1 ? 0 : 1;
+    const int result = ::read(fd, &byte, 1) == 1 ? 0 : 1;
+    if (quick) std::quick_exit(result);
+    return result;
   });
   ::usleep(50'000);  // it sleeps
   EXPECT_EQ(::write(peer.fd, "x", 1), 1);
