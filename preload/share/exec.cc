@@ -26,12 +26,13 @@
 #include "state/internal_fds.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
-#include "wait/shared_sets.h"
+#include "wait/handed_on.h"
 
 namespace clan::preload {
 namespace {
 
-// What a program that is executed finds: "descriptor:pipe:end,…" of connections that go on in it.
+// What a program that is executed finds: "descriptor:pipe:end,…" of connections that go on in it,
+// each with what epoll sets ask of it (wait/handed_on.h).
 constexpr char kInherited[] = "CLAN_INHERITED";
 
 struct Inheritance {
@@ -65,15 +66,21 @@ void hand_on(int fd, Socket& s, void*) {
   char item[64];
   const int n = std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1,
                               s.pipe.end());
+  const std::size_t used = list.used + static_cast<std::size_t>(n);
   // A standard stream of the new program would read and write past us.
-  if (fd <= STDERR_FILENO || !s.shared() || s.is_resending() || s.pipe.memfd() < 0 ||
-      list.used + static_cast<std::size_t>(n) >= sizeof list.text) {
+  const bool stays = fd > STDERR_FILENO && s.shared() && !s.is_resending() && s.pipe.memfd() >= 0 &&
+                     used < sizeof list.text;
+  const int sets = stays ? describe_sets(fd, s, list.text + used, sizeof list.text - used) : -1;
+  if (sets < 0) {
+    list.text[list.used] = 0;
     leave_pipe(fd, true, reasons::Why::kExecuted);
     return;
   }
+  list.text[list.used] = 0;
   if (!is_listed(s.pipe.memfd())) count_program(s, 1);
-  std::memcpy(list.text + list.used, item, static_cast<std::size_t>(n) + 1);
-  list.used += static_cast<std::size_t>(n);
+  std::memcpy(list.text + list.used, item, static_cast<std::size_t>(n));
+  list.used = used + static_cast<std::size_t>(sets);
+  list.text[list.used] = 0;
   sys::fcntl(s.pipe.memfd(), F_SETFD, 0);
 }
 
@@ -148,10 +155,16 @@ void take_over_connections() {
   note_fork(false);  // the process that moved them had the filter, if there is one
   const char* const all = text;
   int fd, memfd, end, used;
-  for (; std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) == 3; text += used) {
+  for (;; text += used) {
+    if ((used = take_over_set(text)) > 0) continue;
+    if (std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) != 3) break;
     // Duplicates name the same pipe: one of them was enough to open it, and has.
     int first = -1, pipe = -1, ignored, more;
     for (const char* at = all; at != text && pipe != memfd; at += more) {
+      if (*at == 'e') {
+        more = static_cast<int>(std::strcspn(at, ",")) + 1;
+        continue;
+      }
       if (std::sscanf(at, "%d:%d:%d,%n", &first, &pipe, &ignored, &more) != 3) break;
     }
     if (pipe != memfd) {

@@ -1,6 +1,7 @@
 // Programs that are executed with connections.
 #include <linux/capability.h>
 #include <spawn.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 
 #include <cstdio>
@@ -33,6 +34,34 @@ TEST(Exec, WithADuplicateThatItClosesItGoesOn) {
   ::usleep(20'000);
   ping(peer.fd, 50);
   EXPECT_TRUE(by_pipe(peer.fd));
+}
+
+TEST(Exec, WithAnEpollSetThatStaysOpenTheProgramIsToldOfItsSockets) {
+  for (const bool loads : {true, false}) {
+    for (const bool edges : {false, true}) {
+      SCOPED_TRACE(std::string(loads ? "with" : "without") + " the library" +
+                   (edges ? ", edges" : ""));
+      Peer peer([&](int fd) {
+        const int set = ::epoll_create1(0);
+        epoll_event event{};
+        event.events = EPOLLIN | (edges ? std::uint32_t{EPOLLET} : 0);
+        event.data.u64 = kDataInSet;
+        if (::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) return 1;
+        ::setenv(kWaitIn, std::to_string(set).c_str(), 1);
+        ::setenv(kEchoOn, std::to_string(fd).c_str(), 1);
+        char name[] = "echo";
+        char* arguments[] = {name, nullptr};
+        ::execve("/proc/self/exe", arguments, loads ? environ : environment_without_library());
+        return 1;
+      });
+      for (int i = 0; i < 3; ++i) {
+        ping(peer.fd, 20);
+        ::usleep(20'000);  // it sleeps
+      }
+      EXPECT_TRUE(loads ? by_pipe(peer.fd) : by_tcp(peer.fd));
+      peer.close();
+    }
+  }
 }
 
 TEST(Exec, WithTheSocketAsStandardStreamsItGoesOnByTcp) {

@@ -17,6 +17,8 @@ inline constexpr char kEchoOn[] = "CLAN_TEST_ECHO_ON";
 inline constexpr char kAcceptOn[] = "CLAN_TEST_ACCEPT_ON";    ///< or on what it accepts there,
 inline constexpr char kConnectTo[] = "CLAN_TEST_CONNECT_TO";  ///< or is connected to at this port
 inline constexpr char kClose[] = "CLAN_TEST_CLOSE";           ///< and closes this one first
+inline constexpr char kWaitIn[] = "CLAN_TEST_WAIT_IN";        ///< waits in this epoll set,
+inline constexpr std::uint64_t kDataInSet = 0xdeed;           ///< which has these data
 inline constexpr char kTakeFrom[] = "CLAN_TEST_TAKE_FROM";    ///< or on what it receives there
 
 /// The environment as it is, without LD_PRELOAD. Valid until the next call.
