@@ -39,7 +39,8 @@ __attribute__((constructor)) void start() {
   af_clan_take_over();
 }
 
-__attribute__((destructor)) void end() { at_exit(); }
+constexpr int kLast = 101;  ///< of the library's destructors; those without a number come before
+__attribute__((destructor(kLast))) void end() { at_exit(); }
 
 }  // namespace
 

@@ -1,4 +1,5 @@
 // Streams of the C library on sockets.
+#include <stdio_ext.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 
 #include "calls/interpose.h"
 #include "clan/words.h"
+#include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/sys.h"
 #include "share/fd_events.h"
@@ -30,6 +32,8 @@ struct Stream {
   Stream* next = nullptr;
 };
 std::atomic<Stream*> streams{nullptr};  // never shortened
+char mark;                              // what stands for a stream until there is one
+FILE* const not_yet = reinterpret_cast<FILE*>(&mark);
 
 Stream* find(FILE* file) {
   Stream* s = clan::words::look(streams);  // PAIR preload.streams
@@ -38,19 +42,18 @@ Stream* find(FILE* file) {
   return s;
 }
 
-// `mark`: what stands for the stream until there is one.
-Stream* new_stream(int fd, FILE* mark) {
+Stream* new_stream(int fd) {
   Stream* first = clan::words::look(streams);  // PAIR preload.streams
   for (Stream* s = first; s != nullptr; s = s->next) {
     FILE* none = nullptr;
     // PAIR preload.stream_free: behind what its last user has done with `fd`
-    if (clan::words::replace(s->file, none, mark)) {
+    if (clan::words::replace(s->file, none, not_yet)) {
       return s->fd = fd, s;
     }
   }
   auto* s = new (std::nothrow) Stream;
   if (s == nullptr) return nullptr;
-  s->file.store(mark, std::memory_order_relaxed);  // relaxed: published with the entry
+  s->file.store(not_yet, std::memory_order_relaxed);  // relaxed: published with the entry
   s->fd = fd;
   s->next = streams.load(std::memory_order_relaxed);
   // PAIR preload.streams
@@ -90,6 +93,20 @@ int cookie_close(void* cookie) {
   return ::close(fd);
 }
 
+// exit() writes what is left in streams when all else has ended; by then a connection to another
+// host says that it has. So this comes before end() of process.cc. A stream that another thread
+// uses is left alone, as that may never let go of it.
+__attribute__((destructor)) void flush_streams() {
+  if (in_borrowed_memory()) return;
+  // PAIR preload.streams
+  for (Stream* s = clan::words::look(streams); s != nullptr; s = s->next) {
+    FILE* const file = s->file.load(std::memory_order_relaxed);  // relaxed: as in find()
+    if (file == nullptr || file == not_yet || ::ftrylockfile(file) != 0) continue;
+    if (::__fpending(file) > 0) std::fflush(file);
+    ::funlockfile(file);
+  }
+}
+
 }  // namespace
 
 CLAN_INTERPOSE int fclose(FILE* stream) {
@@ -103,8 +120,7 @@ CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
   Held s = hold(fd);
   if (!s) return real().fdopen(fd, mode);
   const cookie_io_functions_t calls{cookie_read, cookie_write, cookie_seek, cookie_close};
-  static char mark;
-  Stream* cookie = new_stream(fd, reinterpret_cast<FILE*>(&mark));
+  Stream* cookie = new_stream(fd);
   FILE* stream = cookie != nullptr ? ::fopencookie(cookie, mode, calls) : nullptr;
   if (cookie == nullptr) errno = ENOMEM;
   if (stream != nullptr) stream->_fileno = fd;  // fileno() must go on to work

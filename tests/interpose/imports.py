@@ -26,7 +26,8 @@ ALLOWED = set("""
     pthread_sigmask
     __register_atfork __cxa_finalize __cxa_at_quick_exit
     __errno_location __tls_get_addr __libc_single_threaded
-    fileno fopencookie freeaddrinfo abort __chk_fail
+    fileno fopencookie fflush ftrylockfile funlockfile __fpending
+    freeaddrinfo abort __chk_fail
     stderr fprintf fputs fputc fwrite
     __gmon_start__ _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable __popcountdi2
 """.split())  # the line with stderr: the C++ library's last words before it aborts

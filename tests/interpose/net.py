@@ -147,6 +147,10 @@ def going_back(names):
         right(names, case, 2)
 
 
+def last_words(names):
+    right(names, "last_words", 1)
+
+
 def encrypted(names):
     with tempfile.NamedTemporaryFile("w", prefix="clan-key-") as key, \
             tempfile.NamedTemporaryFile("w", prefix="clan-key-") as other:
@@ -463,9 +467,9 @@ def settings(_):
         raise Failed(f"CLAN_NET=perhaps: {done.returncode} {done.stderr}")
 
 
-CASES = (settings, streams, other_addresses, sleepers, going_back, encrypted, one_end, lossy,
-         killed, shown, shown_unmoved, af_clan, af_clan_keys, af_clan_cut, redis_server, iperf3,
-         cut)
+CASES = (settings, streams, other_addresses, sleepers, going_back, last_words, encrypted, one_end,
+         lossy, killed, shown, shown_unmoved, af_clan, af_clan_keys, af_clan_cut, redis_server,
+         iperf3, cut)
 
 
 def main():

@@ -181,6 +181,25 @@ def spawns(connection, first, seed):
     print("right", len(got), flush=True)
 
 
+def last_words(connection, first):
+    """The server ends with bytes in a stream of the C library, which exit() writes."""
+    warm_up(connection, first)
+    words = b"last words"
+    if not first:
+        libc = ctypes.CDLL(None)
+        libc.fdopen.restype = ctypes.c_void_p
+        libc.fputs.argtypes = ctypes.c_char_p, ctypes.c_void_p
+        libc.fputs(words, libc.fdopen(connection.detach(), b"w"))
+        print("right", flush=True)
+        return
+    got = b""
+    while more := connection.recv(100):
+        got += more
+    if got != words:
+        raise SystemExit(f"wrong: {got!r}")
+    print("right", len(got), flush=True)
+
+
 def flows(connection, first):
     """Sends and receives until the connection ends, and says how."""
     warm_up(connection, first)
@@ -220,6 +239,8 @@ def run(connection, first, case, seed):
         forks_unread(connection, first, seed)
     elif case == "spawns":
         spawns(connection, first, seed)
+    elif case == "last_words":
+        last_words(connection, first)
     elif case == "flows":
         flows(connection, first)
 
