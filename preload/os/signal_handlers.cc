@@ -110,7 +110,11 @@ class KeptSignals {
     const siginfo_t delivered = *info;
     *info = infos_[oldest];
     std::copy(infos_ + oldest + 1, infos_ + count_, infos_ + oldest);
-    token ? (void)--count_ : (void)(infos_[count_ - 1] = delivered);
+    if (token) {
+      --count_;
+    } else {
+      infos_[count_ - 1] = delivered;
+    }
     return true;
   }
 

@@ -41,6 +41,64 @@ TEST_F(Signals, WaitForTheEndOfASection) {
   EXPECT_EQ(handled, 1);
 }
 
+TEST_F(Signals, ThatTheMaskOfACallBlocksWaitForItsEnd) {
+  if (!handlers_run_at_once()) GTEST_SKIP() << "ThreadSanitizer delays handlers";
+  sigset_t mask;
+  ::sigemptyset(&mask);
+  ::sigaddset(&mask, SIGUSR1);
+  {
+    const MaskOfCall masked(&mask);
+    ::raise(SIGUSR1);
+    { const Undisturbed section; }
+    EXPECT_EQ(handled, 0);
+  }
+  EXPECT_EQ(handled, 1);
+  const MaskOfCall none(nullptr);
+  ::raise(SIGUSR1);
+  EXPECT_EQ(handled, 2);
+}
+
+TEST_F(Signals, OfWhichOneIsHandledEndTheMaskOfACall) {
+  if (!handlers_run_at_once()) GTEST_SKIP() << "ThreadSanitizer delays handlers";
+  sigset_t mask;
+  ::sigemptyset(&mask);
+  ::sigaddset(&mask, SIGUSR2);
+  const MaskOfCall masked(&mask);
+  ::raise(SIGUSR1);  // its handler may jump out of the call
+  EXPECT_EQ(handled, 1);
+  EXPECT_EQ(t_signals.blocked, 0u);
+}
+
+int values[8];
+
+TEST_F(Signals, ThatWereQueuedComeInTheirOrder) {
+  if (!handlers_run_at_once()) GTEST_SKIP() << "ThreadSanitizer delays handlers";
+  struct sigaction action {};
+  struct sigaction old {};
+  action.sa_sigaction = [](int, siginfo_t* info, void*) {
+    if (handled < 8) values[handled] = info->si_value.sival_int;
+    handled = handled + 1;
+  };
+  action.sa_flags = SA_SIGINFO;
+  ASSERT_EQ(set_action(SIGRTMIN, &action, &old), 0);
+  const auto queue = [](int from, int to) {
+    for (int i = from; i <= to; ++i)
+      EXPECT_EQ(::pthread_sigqueue(::pthread_self(), SIGRTMIN, sigval{i}), 0);
+  };
+  {
+    const Undisturbed section;
+    queue(1, 3);
+    {
+      const Disturbed gap;
+      EXPECT_EQ(handled, 3);
+    }
+    queue(4, 5);
+  }
+  ASSERT_EQ(handled, 5);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(values[i], i + 1);
+  set_action(SIGRTMIN, &old, nullptr);
+}
+
 TEST_F(Signals, WaitForTheOutermostSectionButComeInAGap) {
   if (!handlers_run_at_once()) GTEST_SKIP() << "ThreadSanitizer delays handlers";
   const Undisturbed outer;
