@@ -143,6 +143,7 @@ CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
 CLAN_INTERPOSE int close(int fd) {
   // The other end of what is closed may become ready, past pipes.
   if (const Held s = hold(fd); !s || !s->shared()) clan::Pipe::wrote_past_pipes();
+  const Closing closing(fd);
   about_to_go(fd);
   const int rc = real().close(fd);
   if (rc == 0 && rings_alive() && !in_borrowed_memory()) forget_ring(fd);

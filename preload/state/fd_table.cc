@@ -1,12 +1,14 @@
 #include "state/fd_table.h"
 
 #include <netinet/in.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
+#include "clan/clock.h"
 #include "clan/reasons.h"
 #include "clan/words.h"
 #include "os/config.h"
@@ -74,8 +76,46 @@ void release(Socket* s) {
   give_back_socket(s);
 }
 
+/// What the calling thread closes, see Closing.
+constinit thread_local int t_closing __attribute__((tls_model("initial-exec"))) = -1;
+
+/// Stands in the table for a descriptor that is being closed: a Socket that nobody can hold. Null:
+/// there was none to be closed yet.
+std::atomic<Socket*> closing_mark{nullptr};
+
+bool is_closing(const Socket* s) {
+  return s != nullptr && s == words::look(closing_mark);  // PAIR preload.closing_mark
+}
+
+// Null: no memory.
+Socket* mark_of_closing() {
+  Socket* mark = words::look(closing_mark);  // PAIR preload.closing_mark
+  if (mark != nullptr) return mark;
+  Socket* none = nullptr;
+  mark = take_socket();
+  // PAIR preload.closing_mark: publishes a Socket without references
+  if (mark == nullptr || words::replace(closing_mark, none, mark)) return mark;
+  give_back_socket(mark);
+  return none;
+}
+
+// The mark is there no more. PAIR preload.entry: likewise
+void end_closing(Entry& e, Socket* mark) { (void)words::replace(e, mark, nullptr); }
+
+// False: it is the calling thread that closes it, or it takes long. A close may wait for its peer
+// (SO_LINGER), and the number is free by then; or a handler has jumped out of it.
+bool waits_for_close(int fd, Entry& e, Socket* mark, std::uint64_t* until) {
+  constexpr std::uint64_t kMomentNs = 10'000'000;
+  if (t_closing == fd) return false;
+  const std::uint64_t now = monotonic_ns();
+  if (*until == 0) *until = now + kMomentNs;
+  if (now < *until) return sched_yield(), true;
+  end_closing(e, mark);
+  return false;
+}
+
 void drop(Socket* s, int fd) {
-  if (s == nullptr) return;
+  if (s == nullptr || is_closing(s)) return;
   const Undisturbed undisturbed;
   if (s->is_watched()) hooks.left_descriptor(*s, fd);
   // PAIR preload.refs: likewise, of descriptors
@@ -96,13 +136,16 @@ Held::~Held() {
 Held hold(int fd) {
   Entry* e = entry(fd, false);
   if (e == nullptr) return Held();
-  for (;;) {
+  for (std::uint64_t until = 0;;) {
     Socket* s = words::look(*e);  // PAIR preload.entry
     if (s == nullptr) return Held();
     int refs = s->refs.load(std::memory_order_relaxed);
     while (refs > 0 && !words::replace(s->refs, refs, refs + 1)) {
     }
-    if (refs <= 0) continue;                   // on its way out: the entry is about to change
+    if (refs <= 0) {  // on its way out: the entry is about to change
+      if (is_closing(s) && !waits_for_close(fd, *e, s, &until)) return Held();
+      continue;
+    }
     if (words::look(*e) == s) return Held(s);  // PAIR preload.entry
     release(s);
   }
@@ -110,7 +153,8 @@ Held hold(int fd) {
 
 bool known(int fd) {
   const Entry* e = entry(fd, false);
-  return e != nullptr && e->load(std::memory_order_relaxed) != nullptr;
+  const Socket* s = e != nullptr ? e->load(std::memory_order_relaxed) : nullptr;
+  return s != nullptr && !is_closing(s);
 }
 
 bool no_set_need_know(int fd) {
@@ -190,8 +234,21 @@ bool duplicate_entry(int from, int to) {
 void forget(int fd) {
   if (!known(fd)) return;
   KeepErrno keep;
+  Socket* const then = t_closing == fd ? mark_of_closing() : nullptr;
   // PAIR preload.entry: nobody finds it any more
-  drop(words::swap(*entry(fd, false), nullptr), fd);
+  drop(words::swap(*entry(fd, false), then), fd);
+}
+
+Closing::Closing(int fd) : fd_(-1), before_(t_closing) {
+  if (const Held s = hold(fd); s && s->shared()) fd_ = t_closing = fd;
+}
+
+Closing::~Closing() {
+  t_closing = before_;
+  Entry* const e = fd_ >= 0 ? entry(fd_, false) : nullptr;
+  // PAIR preload.closing_mark
+  if (Socket* const mark = words::look(closing_mark); e != nullptr && mark != nullptr)
+    end_closing(*e, mark);
 }
 
 void forget_range(unsigned first, unsigned last) {

@@ -1,5 +1,7 @@
 #include "state/fd_table.h"
 
+#include <thread>
+
 #include "preload/tcp_pair.h"
 #include "state/hooks.h"
 
@@ -28,6 +30,46 @@ TEST(FdTable, GivesDuplicatesOneSocketUntilTheLastIsForgotten) {
   ::close(copy);
   EXPECT_FALSE(hold(copy));
   EXPECT_EQ(pair.socket(0).fds.load(), 1);
+}
+
+// Between the two it has doorbells in it that nobody may read as bytes.
+TEST(FdTable, KeepsOtherThreadsFromADescriptorUntilTheKernelHasClosedIt) {
+  TcpPair pair;
+  pair.migrate();
+  const int copy = ::dup(pair.fd(0));
+  ASSERT_TRUE(duplicate_entry(pair.fd(0), copy));
+  {
+    const Closing closing(copy);
+    forget(copy);
+    EXPECT_FALSE(known(copy));
+    EXPECT_FALSE(hold(copy)) << "the thread that closes it does not wait for itself";
+    EXPECT_FALSE(is_the_kernels(copy)) << "a call looks for it";
+    bool found = true;
+    std::thread other([&] { found = static_cast<bool>(hold(copy)); });
+    other.join();
+    EXPECT_FALSE(found);
+    EXPECT_TRUE(is_the_kernels(copy)) << "it has waited for too long";
+    forget(copy);
+    ::close(copy);
+  }
+  EXPECT_TRUE(is_the_kernels(copy));
+  EXPECT_TRUE(pair.held(0));
+}
+
+TEST(FdTable, GivesANumberToTheNextSocketWhileItIsStillBeingClosed) {
+  TcpPair pair;
+  pair.migrate();
+  const int copy = ::dup(pair.fd(0));
+  ASSERT_TRUE(duplicate_entry(pair.fd(0), copy));
+  {
+    const Closing closing(copy);
+    forget(copy);
+    ASSERT_TRUE(duplicate_entry(pair.fd(1), copy));
+    EXPECT_EQ(hold(copy).get(), &pair.socket(1));
+  }
+  EXPECT_EQ(hold(copy).get(), &pair.socket(1));
+  forget(copy);
+  ::close(copy);
 }
 
 TEST(FdTable, ForgetsARange) {
