@@ -180,6 +180,7 @@ void before_dup_onto(int fd, int to) {
 }  // namespace
 
 CLAN_INTERPOSE int dup2(int fd, int to) {
+  const Closing closing(to);
   before_dup_onto(fd, to);
   const int rc = real().dup2(fd, to);
   if (rc >= 0) same(fd, to);
@@ -187,6 +188,7 @@ CLAN_INTERPOSE int dup2(int fd, int to) {
 }
 
 CLAN_INTERPOSE int dup3(int fd, int to, int flags) {
+  const Closing closing(to);
   if ((flags & ~O_CLOEXEC) == 0) before_dup_onto(fd, to);  // else it fails, and closes nothing
   const int rc = real().dup3(fd, to, flags);
   if (rc >= 0) same(fd, to);

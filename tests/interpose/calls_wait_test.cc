@@ -838,6 +838,49 @@ TEST(Threads, ThatCloseCopiesOthersUseLeaveTheConnection) {
   pair.talk();
 }
 
+// What wakes the thread asleep in the set may still lie in the kernel's socket when a copy of the
+// descriptor is closed. It is no byte of the program's.
+TEST(Threads, OneThatReadsBesideACloseGetsNoByteOfNobodys) {
+  Pair pair;
+  Set set;
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  constexpr int kRounds = 1500;
+  std::atomic<int> taken{0}, round{0}, read{0}, copy{-1}, bytes{0};
+  const int other = ::eventfd(0, EFD_CLOEXEC);
+  std::thread sleeper([&] {
+    while (taken < kRounds) {
+      if (set.ready(-1) == EPOLLIN && get(pair.far, 1) == "x") taken.fetch_add(1);
+    }
+  });
+  std::thread reader([&] {
+    for (int i = 1; i <= kRounds; ++i) {
+      for (int looks = 0; round < i; ++looks) {
+        if (looks > 1000) ::sched_yield();
+      }
+      for (int n = i % 64; n > 0; --n) round.load();
+      char byte;
+      if (::recv(copy, &byte, 1, MSG_DONTWAIT) == 1) bytes.fetch_add(1);
+      read = i;
+    }
+  });
+  for (int i = 1; i <= kRounds; ++i) {
+    copy = ::dup(pair.far);
+    ::usleep(50);  // the first thread sleeps, most times
+    put(pair.near, "x");
+    while (taken < i) ::sched_yield();
+    round = i;
+    for (int n = i / 64 % 64; n > 0; --n) round.load();
+    if (i % 2 == 0) ::dup2(other, copy);
+    ::close(copy);
+    while (read < i) ::sched_yield();
+  }
+  sleeper.join();
+  reader.join();
+  ::close(other);
+  EXPECT_EQ(bytes, 0);
+  pair.talk();
+}
+
 TEST(Threads, OfTwoAsleepEachWakesAsWithTcp) {
   for (const Way2Wait& first : kWays) {
     for (const Way2Wait& second : kWays) {
