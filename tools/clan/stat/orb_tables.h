@@ -11,11 +11,9 @@
 
 namespace clan::tool {
 
-/// A process's table, as it was found under /proc/<holder>/fd.
-struct OrbTable {
-  pid_t holder = 0;
-  std::string link;
-};
+/// A process's table, as it was found under /proc/<holder>/fd: by holder. Its children may have it,
+/// too.
+using OrbTable = std::map<pid_t, std::string>;
 
 /// A connection, seen from one end; bytes and messages: sent, received.
 struct OrbRow {

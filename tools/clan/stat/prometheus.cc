@@ -50,18 +50,22 @@ std::string first_command(const EndView& end) {
   return end.processes.empty() ? std::string() : label_of(*end.processes.begin());
 }
 
+/// The sums of connections with the same labels: CORBA's have no addresses, and a collector takes
+/// nothing of a text in which a sample stands twice.
 void print_counter(const Look& seen, const char* name, const char* help,
                    std::uint64_t EndView::*counter) {
-  fmt::print("# HELP clan_{} {}\n# TYPE clan_{} counter\n", name, help, name);
+  std::map<std::string, std::uint64_t> sums;
   for (const Connection& connection : seen.connections) {
     if (!connection.in_pipe) continue;
     for (int end = 0; end < 2; ++end) {
       const EndView& here = connection.ends[end];
-      fmt::print("clan_{}{{local=\"{}\",peer=\"{}\",network=\"{}\",command=\"{}\"}} {}\n", name,
-                 with_port(here.address), with_port(connection.ends[1 - end].address), here.network,
-                 first_command(here), here.*counter);
+      sums[fmt::format("local=\"{}\",peer=\"{}\",network=\"{}\",command=\"{}\"",
+                       with_port(here.address), with_port(connection.ends[1 - end].address),
+                       here.network, first_command(here))] += here.*counter;
     }
   }
+  fmt::print("# HELP clan_{} {}\n# TYPE clan_{} counter\n", name, help, name);
+  for (const auto& [labels, sum] : sums) fmt::print("clan_{}{{{}}} {}\n", name, labels, sum);
 }
 
 void print_paths(const HostPaths& hosts, const char* name, const char* type, const char* help,

@@ -76,7 +76,7 @@ void scan_descriptors(pid_t pid, Scan& scan) {
     if (target == kTable) {
       struct stat about {};
       if (stat(link.c_str(), &about) == 0)
-        scan.orb_tables[{about.st_dev, about.st_ino}] = {pid, link};
+        scan.orb_tables[{about.st_dev, about.st_ino}].try_emplace(pid, link);
     }
 #endif
   }
