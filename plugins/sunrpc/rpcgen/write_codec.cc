@@ -159,12 +159,13 @@ class Codec {
   void counted(What what, const Declaration& d, const std::string& at, const std::string& in) {
     const std::string length = at + "." + d.name + "_len", elements = at + "." + d.name + "_val";
     const bool flat = d.shape == Shape::kOpaque || model_.is_flat(d.type);
+    const bool get = what == What::kGet;
     if (what == What::kPut) {
       out_ += in + "TRY(clan_put_length(to, " + length + ", " + most(d) + "));\n";
       if (flat)
         out_ += in + "TRY(clan_put_bytes(to, " + elements + ", (size_t)" + length + " * sizeof *" +
                 elements + "));\n";
-    } else if (what == What::kGet) {
+    } else if (get) {
       out_ += in + "{\n" + in + "  void *memory;\n" + in +
               "  enum clan_shrimp_stat stat = clan_get_length(from, " + most(d) + ", " +
               (flat ? "sizeof *" + elements : "4") + ", sizeof *" + elements + ", &" + length +
@@ -174,7 +175,11 @@ class Codec {
         out_ += in + "TRY(clan_get_bytes(from, " + elements + ", (size_t)" + length +
                 " * sizeof *" + elements + "));\n";
     }
+    // Elements may have arrays of their own type, as deep as a message is long.
+    if (get && !flat)
+      out_ += in + "if (++from->depth > CLAN_SHRIMP_DEPTH) return CLAN_SHRIMP_GARBAGE;\n";
     if (!flat) each(what, d.type, length, elements, in);
+    if (get && !flat) out_ += in + "--from->depth;\n";
     if (what == What::kFree)
       out_ +=
           in + "free(" + elements + ");\n" + in + elements + " = NULL;\n" + in + length + " = 0;\n";

@@ -17,9 +17,11 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "plugins/sunrpc/shrimp/slot.h"
 #include "tests/sunrpc/shrimp/child.h"
+#include "tree.h"
 
 namespace clan::shrimp {
 namespace {
@@ -263,6 +265,18 @@ TEST_F(HostileToStubs, ResultsThatNobodyTakesAreNotWrittenOver) {
     EXPECT_EQ(stranger->answer(), i == 0 ? CLAN_SHRIMP_OK : CLAN_SHRIMP_TOO_LARGE);
   }
   expect_others_served();
+}
+
+TEST(Decoder, TreesAreFollowedAsDeepAsTheStackAllows) {
+  for (const std::size_t deep : {std::size_t{100}, kArenaBytes / 4}) {
+    std::vector<std::uint32_t> words(deep, 1);  // each has one branch
+    words.back() = 0;
+    auto* const begin = reinterpret_cast<char*>(words.data());
+    clan_shrimp_bytes bytes{begin, begin + 4 * deep, 0};
+    tree root;
+    EXPECT_EQ(clan_get_tree(&bytes, &root), deep == 100 ? CLAN_SHRIMP_OK : CLAN_SHRIMP_GARBAGE);
+    clan_free_tree(&root);
+  }
 }
 
 TEST_F(HostileToStubs, HellosThatMakeNoSenseAreRefused) {

@@ -84,7 +84,7 @@ struct clan_shrimp_program {
 typedef struct {
   char* at;
   char* end;
-  uint32_t depth; /* of pointers being followed */
+  uint32_t depth; /* of pointers and arrays being followed */
 } clan_shrimp_bytes;
 
 typedef enum clan_shrimp_stat (*clan_shrimp_put)(clan_shrimp_bytes* to, const void* from);
@@ -175,7 +175,7 @@ static inline enum clan_shrimp_stat clan_get_string(clan_shrimp_bytes* from, cha
   return clan_get_bytes(from, *text, length);
 }
 
-/* A list may be this long: following it takes stack. */
+/* Pointers and arrays are followed so deep, a list so long: it takes stack. */
 #define CLAN_SHRIMP_DEPTH 10000
 
 static inline enum clan_shrimp_stat clan_get_pointer(clan_shrimp_bytes* from, size_t size,
