@@ -64,7 +64,8 @@ struct clan_shrimp_client {
   std::uint64_t timeout_ns = 25'000 * kMs;
   std::uint64_t next = 1;
   Pending pending[kSlots];
-  bool arena_used = false;
+  int given_up = 0;         ///< of these
+  std::uint64_t taken = 0;  ///< results of calls up to this one the server may write over
   /// bytes of results that will lie in the slot's data; 0: nobody knows, or none
   std::size_t expected = 0;
   bool last_in_arena = false;  ///< the arguments put last
@@ -75,9 +76,14 @@ struct clan_shrimp_client {
   bool alive();
   bool answered(std::uint64_t call);
   void settle(std::uint64_t call);
+  void take_results_up_to(std::uint64_t call);
+  void pass_over_given_up();
+  clan_shrimp_stat await_given_up(std::uint64_t call, Deadline* within);
+  clan_shrimp_stat free_arena(Deadline* within);
   clan_shrimp_stat send(const clan_shrimp_request& request, Deadline* within,
                         std::uint64_t* ticket);
-  clan_shrimp_stat put(const clan_shrimp_request& request, Slot& slot, std::uint64_t call);
+  clan_shrimp_stat put(const clan_shrimp_request& request, Slot& slot, std::uint64_t call,
+                       Deadline* within);
   clan_shrimp_stat wait(std::uint64_t call, Deadline* within);
   clan_shrimp_stat take(const clan_shrimp_request& request, std::uint64_t call);
   int meet(const char* name, const clan_shrimp_program& program, std::int64_t timeout_ms);
@@ -99,32 +105,66 @@ bool clan_shrimp_client::answered(std::uint64_t call) {
 // The reply has been taken, or is not wanted.
 void clan_shrimp_client::settle(std::uint64_t call) {
   Pending& done = pending[call % kSlots];
-  if (done.in_arena) arena_used = false;
+  if (done.given_up) --given_up;
   done = {};
+  if (load_once(slot_of(call).line.where) == kResultsArena) take_results_up_to(call);
+}
+
+void clan_shrimp_client::take_results_up_to(std::uint64_t call) {
+  if (call <= taken) return;
+  taken = call;
   // PAIR shrimp.taken: the server may write there again
-  if (slot_of(call).line.where == kResultsArena) words::publish(binding().head.results_taken, call);
+  words::publish(binding().head.results_taken, call);
+}
+
+// Calls that were given up and have been answered since are done with. Results of the others the
+// program will not take either: where it waits for no call they may be written over when they come.
+void clan_shrimp_client::pass_over_given_up() {
+  bool waits = false;
+  for (const Pending& p : pending) {
+    if (p.call != 0 && !p.given_up) waits = true;
+    if (p.given_up && answered(p.call)) settle(p.call);
+  }
+  if (!waits) take_results_up_to(next - 1);
+}
+
+clan_shrimp_stat clan_shrimp_client::await_given_up(std::uint64_t call, Deadline* within) {
+  const auto stat = wait(call, within);
+  if (stat == CLAN_SHRIMP_OK) settle(call);
+  return stat;
+}
+
+// One call at a time has the arena of arguments: one that was given up until it has been answered.
+clan_shrimp_stat clan_shrimp_client::free_arena(Deadline* within) {
+  for (const Pending& p : pending) {
+    if (!p.in_arena) continue;
+    return p.given_up ? await_given_up(p.call, within) : CLAN_SHRIMP_TOO_LARGE;
+  }
+  return CLAN_SHRIMP_OK;
 }
 
 clan_shrimp_stat clan_shrimp_client::put(const clan_shrimp_request& request, Slot& slot,
-                                         std::uint64_t call) {
+                                         std::uint64_t call, Deadline* within) {
   std::uint32_t where = kLineData;
+  clan_shrimp_stat stat = CLAN_SHRIMP_OK;
   std::size_t size = request.flat_arguments;
   if (size > 0) {
     std::byte* to = place(binding(), slot, size, kArgumentsArena, &where);
     if (to == nullptr) return CLAN_SHRIMP_TOO_LARGE;
-    if (where == kArgumentsArena && std::exchange(arena_used, true)) return CLAN_SHRIMP_TOO_LARGE;
+    if (where == kArgumentsArena) stat = free_arena(within);
+    if (stat != CLAN_SHRIMP_OK) return stat;
     copy_short(to, request.arguments, size);
   } else if (request.put != nullptr) {
     // Nobody knows its size: into the slot, and if that is too small into the arena.
     for (where = kSlotsData;; where = kArgumentsArena) {
       std::byte* begin = where == kSlotsData ? slot.data : binding().arguments;
-      if (where == kArgumentsArena && std::exchange(arena_used, true)) return CLAN_SHRIMP_TOO_LARGE;
+      if (where == kArgumentsArena) stat = free_arena(within);
+      if (stat != CLAN_SHRIMP_OK) return stat;
       clan_shrimp_bytes to{reinterpret_cast<char*>(begin), nullptr, 0};
       to.end = to.at + (where == kSlotsData ? kSlotData : kArenaBytes);
-      const clan_shrimp_stat stat = request.put(&to, request.arguments);
+      stat = request.put(&to, request.arguments);
       size = static_cast<std::size_t>(to.at - reinterpret_cast<char*>(begin));
       if (stat == CLAN_SHRIMP_OK) break;
-      if (where == kArgumentsArena) arena_used = false;
       if (stat != CLAN_SHRIMP_TOO_LARGE || where == kArgumentsArena) return stat;
     }
     if (where == kSlotsData && size <= kInLine) {
@@ -145,13 +185,14 @@ clan_shrimp_stat clan_shrimp_client::send(const clan_shrimp_request& request, De
                                           std::uint64_t* ticket) {
   const std::uint64_t call = next;
   Pending& slot = pending[call % kSlots];
+  if (given_up > 0) [[unlikely]]
+    pass_over_given_up();
   // as many are under way as there are slots; one that was given up may be in the way
   if (slot.call != 0) {
     if (!slot.given_up) return CLAN_SHRIMP_TOO_LARGE;
-    if (const auto stat = wait(slot.call, within); stat != CLAN_SHRIMP_OK) return stat;
-    settle(slot.call);
+    if (const auto stat = await_given_up(slot.call, within); stat != CLAN_SHRIMP_OK) return stat;
   }
-  const clan_shrimp_stat stat = put(request, slot_of(call), call);
+  const clan_shrimp_stat stat = put(request, slot_of(call), call, within);
   if (stat != CLAN_SHRIMP_OK) return stat;
   ++next;
   slot.call = call;
@@ -235,7 +276,7 @@ int clan_shrimp_client::meet(const char* name, const clan_shrimp_program& progra
       Aperture::export_memory(*context, *memory, 0, sizeof(Binding), Rights::kReadWrite);
   if (!exported) return exported.error().err;
   aperture = std::move(*exported);
-  auto opened = MessageEndpoint::create(*context);
+  auto opened = MessageEndpoint::create(*context, {}, kHellos);
   if (!opened) return opened.error().err;
   endpoint = std::move(*opened);
   auto peer = endpoint->connect(service_name(name), timeout_ms);
@@ -312,6 +353,7 @@ static clan_shrimp_stat finish(clan_shrimp_client& client, const clan_shrimp_req
   const clan_shrimp_stat stat = client.wait(ticket, within);
   if (stat != CLAN_SHRIMP_OK) {
     pending.given_up = true;  // the server may write there until it has answered
+    ++client.given_up;
     return stat;
   }
   const clan_shrimp_stat taken = client.take(request, ticket);

@@ -219,7 +219,7 @@ clan_shrimp_server* clan_shrimp_listen(const char* name, const clan_shrimp_progr
     }
     auto server = std::make_unique<clan_shrimp_server>();
     server->program = program;
-    auto endpoint = MessageEndpoint::create(*context, service_name(name));
+    auto endpoint = MessageEndpoint::create(*context, service_name(name), kHellos);
     if (!endpoint) {
       errno = endpoint.error().err;
       return nullptr;
@@ -243,6 +243,7 @@ int clan_shrimp_serve(clan_shrimp_server* server, int timeout_ms) {
     // relaxed: the thread that sets it wakes the endpoint behind that, so it is looked at again
     return server->stop.load(std::memory_order_relaxed);
   };
+  const auto is_over = [&] { return deadline != kNoDeadline && monotonic_ns() >= deadline; };
   const auto ready = [&] {
     for (auto& b : server->bound) {
       if (b->asked()) return true;
@@ -251,13 +252,14 @@ int clan_shrimp_serve(clan_shrimp_server* server, int timeout_ms) {
   };
   try {
     for (int rounds = 0; !stopped(); ++rounds) {
-      if (server->serve_all() && rounds < kRoundsBetweenMessages) continue;
+      if (server->serve_all() && rounds < kRoundsBetweenMessages && !is_over()) continue;
       rounds = 0;
       server->look_at_messages();
       server->take_imports();
       const auto cpu = static_cast<std::uint32_t>(current_cpu_tag());
       for (auto& b : server->bound)
         b->binding().head.server_cpu.store(cpu, std::memory_order_relaxed);  // a hint
+      if (is_over()) return 0;  // also where calls keep coming
       if (server->waiter->spin(ready, clan::Awaited{}, deadline) || stopped()) continue;
       const std::uint64_t now = monotonic_ns();
       if (now >= deadline) return 0;
@@ -301,8 +303,10 @@ enum clan_shrimp_stat clan_shrimp_arguments(clan_shrimp_call* call, void* to, si
 void* clan_shrimp_in_place(clan_shrimp_call* call, size_t flat) {
   std::byte* to =
       place(call->bound->binding(), *call->slot, flat, kResultsArena, &call->result_where);
-  if (to == nullptr || (call->result_where == kResultsArena && !take_arena(*call->bound)))
+  if (to == nullptr || (call->result_where == kResultsArena && !take_arena(*call->bound))) {
+    call->result_where = kLineData;  // else the client would tell that it has taken the arena's
     return nullptr;
+  }
   call->result_size = static_cast<std::uint32_t>(flat);
   return to;
 }

@@ -22,6 +22,7 @@
 
 #include <clan/cookie.h>
 #include <clan/cpu.h>
+#include <clan/message_types.h>
 
 #include <atomic>
 #include <cstddef>
@@ -105,6 +106,8 @@ struct Hello {
   std::uint32_t reserved = 0;
   RdmaCookie memory;
 };
+/// Nothing longer is taken, from clients that are not bound yet either.
+inline const MessageOptions kHellos{.max_message = sizeof(Hello)};
 
 /// Where a message of `bytes` lies, `arena` if it is long; null: nowhere.
 inline std::byte* place(Binding& binding, Slot& slot, std::size_t bytes, Where arena,

@@ -116,6 +116,24 @@ TEST_F(Stubs, TimeOutsAreTold) {
   }
 }
 
+TEST_F(Stubs, ALongCallThatWasGivenUpLeavesTheArenaToTheNext) {
+  std::vector<char> bytes(100'000, 'x');
+  blob in{}, out{};
+  in.blob_len = static_cast<u_int>(bytes.size());
+  in.blob_val = bytes.data();
+  for (int i = 0; i < 2 * CLAN_SHRIMP_SLOTS; ++i) {
+    kill(server_.pid, SIGSTOP);
+    clan_shrimp_set_timeout(client_, 10);
+    EXPECT_EQ(echo_2(&in, &out, client_), CLAN_SHRIMP_TIMED_OUT);
+    EXPECT_EQ(echo_2(&in, &out, client_), CLAN_SHRIMP_TIMED_OUT);  // the server may read it yet
+    kill(server_.pid, SIGCONT);
+    clan_shrimp_set_timeout(client_, 20'000);
+    ASSERT_EQ(echo_2(&in, &out, client_), CLAN_SHRIMP_OK);
+    EXPECT_EQ(out.blob_len, in.blob_len);
+    clan_free_blob(&out);
+  }
+}
+
 TEST_F(Stubs, FailuresOfProceduresAreTold) {
   int one = 1, result = 0;
   EXPECT_EQ(forked_2(&one, &result, client_), CLAN_SHRIMP_REFUSED);
@@ -148,6 +166,37 @@ TEST(ShrimpServer, IsStoppedByAHandlerWheneverTheSignalComes) {
   sigaction(SIGALRM, &before, nullptr);
   clan_shrimp_destroy(server);
   EXPECT_EQ(late, -1) << "the round that was not ended, of " << kRounds;
+}
+
+// There is always one to be served: while one client's is, the others ask.
+TEST(ShrimpServer, ServesNoLongerThanItsTimeThoughCallsKeepComing) {
+  const std::string name = "test-busy-" + std::to_string(getpid());
+  const clan_shrimp_procedure procedure{1, [](clan_shrimp_call*) {
+                                          usleep(1000);
+                                          return CLAN_SHRIMP_OK;
+                                        }};
+  const clan_shrimp_program program{"busy", 1, 1, &procedure};
+  clan_shrimp_server* const server = clan_shrimp_listen(name.c_str(), &program);
+  ASSERT_NE(server, nullptr) << std::strerror(errno);
+  pid_t children[4];
+  for (pid_t& child : children) {
+    child = fork();
+    if (child != 0) continue;
+    clan_shrimp_client* const client = clan_shrimp_connect(name.c_str(), &program, 20'000);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    clan_shrimp_request request{};
+    request.number = 1;
+    while (client != nullptr && std::chrono::steady_clock::now() < end)
+      (void)clan_shrimp_do(client, &request);
+    _exit(0);
+  }
+  EXPECT_EQ(clan_shrimp_serve(server, 2000), 0);
+  for (const pid_t child : children) {
+    EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "a client has come to its end before";
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  clan_shrimp_destroy(server);
 }
 
 TEST_F(Stubs, AnotherInterfaceIsRefused) {
