@@ -122,6 +122,7 @@ Client::Outcome Client::send_call(const Call& call) {
   const bool new_caller =
       reduced ||
       !known_.is(caller_now(), static_cast<const char*>(handle_.cl_auth->ah_cred.oa_base));
+  if (new_caller) known_.known = false;  // the server may know it from a call that was given up
   Outcome outcome;
   try {
     outcome = send_message(call, new_caller);

@@ -240,6 +240,37 @@ TEST_F(Semantics, CredentialsAreThoseOfTheCallAndChangeWithIt) {
   }
 }
 
+bool_t encode_some(XDR* xdrs, std::string* bytes) {
+  auto size = static_cast<u_int>(bytes->size());
+  char* at = bytes->data();
+  (void)xdr_bytes(xdrs, &at, &size, size);
+  return FALSE;
+}
+
+// A part of the call has been sent, with its credential.
+TEST_F(Semantics, TheCredentialOfACallThatWasGivenUpIsNotThatOfTheNext) {
+  for (CLIENT* client : both()) {
+    AUTH* const none = client->cl_auth;
+    AUTH* const first = authunix_create(const_cast<char*>("here"), 1234, 567, 0, nullptr);
+    AUTH* const second = authunix_create(const_cast<char*>("here"), 4321, 567, 0, nullptr);
+    for (int i = 0; i < 2; ++i) {
+      client->cl_auth = first;
+      const credential* who = who_2(nullptr, client);
+      ASSERT_NE(who, nullptr) << clnt_sperror(client, "");
+      EXPECT_EQ(who->uid, 1234u);
+      client->cl_auth = second;
+      std::string bytes(100'000, 'x');
+      u_int count = 0;
+      EXPECT_EQ(
+          clnt_call(client, COUNT, xdr_of(encode_some), &bytes, xdr_of(xdr_u_int), &count, kLong),
+          RPC_CANTENCODEARGS);
+    }
+    client->cl_auth = none;
+    auth_destroy(first);
+    auth_destroy(second);
+  }
+}
+
 // What a client says of itself does not matter: the transport is the one it is connected to.
 TEST_F(Semantics, TheCallerIsWhoTheKernelSays) {
   for (CLIENT* client : both()) {
