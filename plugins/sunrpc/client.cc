@@ -33,18 +33,20 @@ bool_t op_control(CLIENT* handle, u_int request, void* info) {
 }
 CLIENT::clnt_ops operations = {op_call, op_abort, op_geterr, op_freeres, op_destroy, op_control};
 
-// libtirpc's rule.
-bool acceptable(const timeval& t) {
-  return t.tv_sec >= -1 && t.tv_sec <= 100'000'000 && t.tv_usec >= -1 && t.tv_usec <= 1'000'000;
+// libtirpc's rule: -1 is for datagrams alone.
+bool acceptable(const timeval& t, bool datagram) {
+  const long least = datagram ? -1 : 0;
+  return t.tv_sec >= least && t.tv_sec <= 100'000'000 && t.tv_usec >= least &&
+         t.tv_usec <= 1'000'000;
 }
 
 bool is_zero(const timeval& t) { return t.tv_sec == 0 && t.tv_usec == 0; }
 
-std::uint64_t deadline_after(const timeval& t) {
+/// Of a time below zero libtirpc waits for nothing.
+std::int64_t microseconds(const timeval& t) {
   constexpr std::int64_t kMostS = 1'000'000'000, kMostUs = kMostS * 1'000'000;
-  const std::int64_t us = std::clamp<std::int64_t>(t.tv_sec, -1, kMostS) * 1'000'000 +
-                          std::clamp<std::int64_t>(t.tv_usec, -1, kMostUs);
-  return us < 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(us) * 1000;
+  return std::clamp<std::int64_t>(t.tv_sec, -1, kMostS) * 1'000'000 +
+         std::clamp<std::int64_t>(t.tv_usec, -1, kMostUs);
 }
 
 using AuthOperations = decltype(AUTH::ah_ops);
@@ -265,14 +267,18 @@ enum clnt_stat Client::call(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc
   std::lock_guard lock(mutex_);
   const Inside inside(owner_);
   const bool zero = is_zero(timeout);
-  if (!datagram_ && !wait_set_ && acceptable(timeout)) wait_ = timeout;
-  const bool own = datagram_ ? wait_.tv_usec != -1 : wait_set_ && !zero;
+  // One that a stream does not accept leaves that of the call before in force.
+  const bool accepted = acceptable(timeout, datagram_);
+  if (!datagram_ && !wait_set_ && accepted) wait_ = timeout;
+  const bool own = datagram_ ? wait_.tv_usec != -1 : (wait_set_ || !accepted) && !zero;
   const timeval limit = own ? wait_ : timeout;
-  const bool wait = !is_zero(limit);
+  const std::int64_t limit_us = microseconds(limit);
+  const bool wait = limit_us > 0;
   // Without a reply only what libtirpc calls batched: of others the program may read the reply by
   // itself.
   const bool batched = zero && xres == nullptr && !datagram_;
-  const std::uint64_t deadline = wait ? deadline_after(limit) : kNoDeadline;
+  const std::uint64_t deadline =
+      wait ? monotonic_ns() + static_cast<std::uint64_t>(limit_us) * 1000 : kNoDeadline;
   enum clnt_stat stat = RPC_SUCCESS;
   bool done = false;
   sent_.size = 0;
@@ -293,7 +299,7 @@ enum clnt_stat Client::call(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc
       if (is_zero(timeout)) timeout.tv_usec = 1000;
     }
     stat = by_stock(proc, xargs, args, xres, res, timeout);
-    stock_batched_ = !wait || (stock_batched_ && stat != RPC_SUCCESS);
+    stock_batched_ = is_zero(limit) || (stock_batched_ && stat != RPC_SUCCESS);
   }
   return stat;
 }
@@ -319,7 +325,7 @@ extern "C" bool_t clan_rpc_xdr_kept(XDR* xdrs, void* client) {
 }
 
 bool Client::set_timeout(const timeval& timeout) {
-  if (!acceptable(timeout)) return false;
+  if (!acceptable(timeout, datagram_)) return false;
   wait_ = timeout;
   wait_set_ = true;
   return true;

@@ -188,7 +188,9 @@ bool Client::ask(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, vo
   (void)CLNT_CONTROL(stock_, CLSET_PROG, &prog);
   (void)CLNT_CONTROL(stock_, CLSET_VERS, &vers);
   stock_->cl_auth = auth;
-  (void)CLNT_CONTROL(stock_, CLGET_XID, &xid_);
+  // One that the program has set, or that a call over CLAN has had, is what its next call counts on
+  // from.
+  if (!xid_moved_) (void)CLNT_CONTROL(stock_, CLGET_XID, &xid_);
   if (stat == RPC_TIMEDOUT) state_ = State::kFresh;  // ask again at another call
   return stat == RPC_SUCCESS;
 }

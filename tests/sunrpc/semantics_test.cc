@@ -89,6 +89,21 @@ TEST_F(Semantics, ATimeoutSetByControlWinsOverTheCalls) {
   }
 }
 
+// A stream takes no such time, and goes on with the one before; a datagram's call has none.
+TEST_F(Semantics, ATimeBelowZeroIsNoTimeWithoutEnd) {
+  for (CLIENT* client : both()) {
+    int result = 0;
+    ASSERT_EQ(negate(client, 1, &result, {0, 900'000}), RPC_SUCCESS);
+    EXPECT_EQ(negate_too_late(client, {-1, -1}), RPC_TIMEDOUT);
+    EXPECT_EQ(negate(client, 2, &result), RPC_SUCCESS);
+    timeval set{-1, 0};
+    const bool stream = client == tcp_.get();
+    EXPECT_EQ(clnt_control(client, CLSET_TIMEOUT, reinterpret_cast<char*>(&set)) == FALSE, stream);
+    if (stream) continue;
+    EXPECT_EQ(negate_too_late(client, kLong), RPC_TIMEDOUT);
+  }
+}
+
 TEST_F(Semantics, ControlsTellAndSetWhatTheyDoInTheStockLibrary) {
   for (CLIENT* client : both()) {
     u_int32_t version = 0, program = 0;
@@ -129,6 +144,19 @@ TEST_F(Semantics, XidsCountAsTheyDoInTheStockLibrary) {
     ASSERT_EQ(negate(client, 1, &result), RPC_SUCCESS);
     ASSERT_TRUE(clnt_control(client, CLGET_XID, reinterpret_cast<char*>(&got)));
     EXPECT_EQ(got, stream ? ntohl(htonl(first) - 1) : 5001u);
+  }
+}
+
+TEST_F(Semantics, AnXidThatIsSetBeforeTheFirstCallIsThatOfTheFirstCall) {
+  const Handle tcp = by_tcp(server_.tcp()), udp = by_udp(server_.udp());
+  for (CLIENT* client : {tcp.get(), udp.get()}) {
+    ASSERT_NE(client, nullptr);
+    u_int32_t xid = 5000, got = 0;
+    ASSERT_TRUE(clnt_control(client, CLSET_XID, reinterpret_cast<char*>(&xid)));
+    int result = 0;
+    ASSERT_EQ(negate(client, 1, &result), RPC_SUCCESS);
+    ASSERT_TRUE(clnt_control(client, CLGET_XID, reinterpret_cast<char*>(&got)));
+    EXPECT_EQ(got, client == tcp.get() ? ntohl(htonl(5001) - 1) : 5000);
   }
 }
 
