@@ -82,7 +82,7 @@ void Client::meet(std::uint64_t deadline) {
   if (!near && ours->network_port() == 0)
     return stays("its server is on another host, and the UDP link cannot be used");
   MessageOptions options;
-  options.max_message = kMostBytes;
+  options.max_message = kFragment;
   options.eager_bytes = kEager;
   auto endpoint = MessageEndpoint::create(*ours, {}, options);
   if (!endpoint) return stays(endpoint.error().message().c_str());

@@ -101,7 +101,7 @@ bool Hub::start() {
   if (ours == nullptr) return false;
   generation_ = generation();
   MessageOptions options;
-  options.max_message = std::uint64_t{1} << 31;
+  options.max_message = kFragment;  // of clients, too, that have not said Hello
   options.eager_bytes = kEager;
   if (ours->network_port() != 0) service_ = random_word();
   auto endpoint = MessageEndpoint::create(
@@ -132,8 +132,10 @@ void Hub::drop_peer(PeerIndex index, bool hostile) {
     if (departed_.size() == kMostExpected) departed_.pop_front();
     departed_.push_back({peers_[index]->token, peers_[index]->last_xid});
   }
+  if (Served* const served = peers_[index]->served) std::erase(served->clients_, index);
   endpoint_->disconnect(index);
   peers_[index].reset();
+  --live_;
 }
 
 // From a thread that replies: another one may be reading what the peer has sent.
@@ -166,9 +168,8 @@ void Hub::forget(Served* served) {
   std::lock_guard lock(mutex_);
   if (current_ == served) current_ = nullptr;
   std::erase_if(expected_, [&](const Expected& e) { return e.served == served; });
-  for (PeerIndex i = 0; i < peers_.size(); ++i) {
-    if (peers_[i] && peers_[i]->served == served) drop_peer(i, false);
-  }
+  // Not all there are: a server has had any number of clients, and each of them ends once.
+  for (const PeerIndex client : std::exchange(served->clients_, {})) drop_peer(client, false);
 }
 
 void Hub::bury_departed() {
@@ -194,7 +195,9 @@ bool is_skipped(PeerState* peer, std::span<const std::byte> bytes) {
 bool Hub::has_state(PeerIndex index) {
   try {
     while (peers_.size() <= index) peers_.emplace_back();
-    if (!peers_[index]) peers_[index] = std::make_unique<PeerState>();
+    if (peers_[index]) return true;
+    peers_[index] = std::make_unique<PeerState>();
+    ++live_;
     return true;
   } catch (const std::bad_alloc&) {
     return false;
@@ -287,7 +290,11 @@ void Hub::drain() {
   // Called from within a service, whose own message may still be in the way.
   if (is_dispatching()) return;
   const Dispatching dispatching(dispatcher_);
-  const std::size_t most = kMostInRing * std::max<std::size_t>(peers_.size(), 1);
+  std::size_t most = kMostInRing;
+  {
+    std::lock_guard lock(mutex_);
+    most *= std::max<std::size_t>(live_, 1);
+  }
   for (std::size_t n = 0; generation_ == generation() && !exited(); ++n) {
     if (n == most) return endpoint_->ring_fd();
     if (!serve_one()) return;

@@ -16,6 +16,7 @@ Served* Hub::served(SVCXPRT* xprt) {
     known->generation_ = generation();
     known->where_ = Served::Where::kNowhere;
     known->from_clan_ = false;
+    known->clients_.clear();
   }
   return known != nullptr ? known : new (std::nothrow) Served(*this, xprt);
 }
@@ -83,6 +84,12 @@ void Hub::welcome(PeerIndex index, std::span<const std::byte> bytes) {
   endpoint_->drop();
   if (at == expected_.end()) return drop_peer(index, true);
   PeerState& peer = *peers_[index];
+  try {
+    at->served->clients_.push_back(index);
+  } catch (const std::bad_alloc&) {
+    expected_.erase(at);
+    return drop_peer(index, false);
+  }
   peer.served = at->served;
   peer.from = at->from;
   peer.from_length = at->from_length;

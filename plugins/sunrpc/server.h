@@ -75,6 +75,7 @@ class Served {
   const void* receiver_ = nullptr;  ///< the thread that has taken it, by an address of its own
   std::uint32_t xid_ = 0;
   std::size_t hint_ = 512;
+  std::vector<PeerIndex> clients_;  ///< that have come by it, under the hub's mutex
   // Its arguments: copied, in the ring, in the ring as far as they have come, or in kept_.
   enum class Where { kNowhere, kCopied, kInRing, kFragments, kKept };
   Where where_ = Where::kNowhere;
@@ -170,6 +171,7 @@ class Hub {
   std::deque<Expected> expected_;
   std::deque<Departed> departed_;
   std::vector<std::unique_ptr<PeerState>> peers_;
+  std::size_t live_ = 0;                          ///< of all of them
   std::optional<PeerIndex> taken_apart_;          ///< whose message is at the front
   std::atomic<const void*> dispatcher_{nullptr};  ///< the thread, by an address of its own
   Served* current_ = nullptr;                     ///< has taken the last request
