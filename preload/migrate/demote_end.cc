@@ -40,7 +40,7 @@ void nap() {
 
 bool closed(int fd) {
   pollfd p{fd, POLLRDHUP, 0};
-  return sys::poll(&p, 1, 0) > 0;
+  return sys::poll(&p, 1, 0) > 0 && !other_end_is_open(fd);
 }
 
 namespace {

@@ -78,7 +78,7 @@ bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
     ssize_t n = sys::recv(fd, bytes, wanted, MSG_DONTWAIT | (peeks ? MSG_PEEK : 0));
     if (peeks && n > 0) n = std::min(n, draining.discard(static_cast<std::size_t>(n)));
     if (n < 0 && errno == EBUSY) return false;
-    note_end(s, n);
+    note_end(fd, s, n);
     if (n <= 0) return false;
     for (ssize_t at = 0; at < n;) {
       const long k = sys::call(SYS_write, to, bytes + at, n - at);

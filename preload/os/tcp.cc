@@ -1,5 +1,6 @@
 #include "os/tcp.h"
 
+#include <linux/bpf.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -43,6 +44,14 @@ std::uint64_t arrived(int fd) {
   socklen_t size = sizeof info;
   return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_bytes_received
                                                                        : 0;
+}
+
+bool other_end_is_open(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  return info.tcpi_state == BPF_TCP_ESTABLISHED || info.tcpi_state == BPF_TCP_FIN_WAIT1 ||
+         info.tcpi_state == BPF_TCP_FIN_WAIT2;
 }
 
 std::uint64_t cookie_of(int fd) {

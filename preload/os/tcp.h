@@ -15,6 +15,9 @@ bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes);
 std::uint64_t arrived(int fd);
 /// The kernel's name of a socket, the same wherever its descriptors are. 0: it has none.
 std::uint64_t cookie_of(int fd);
+/// The kernel says that the other end has not ended its side of TCP. By poll() and recv() it tells
+/// of an end, too, where this one has shut down reading.
+bool other_end_is_open(int fd);
 /// When nothing else is right any more.
 void reset_connection(int fd);
 

@@ -113,7 +113,7 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
   char byte;
   const ssize_t n = real().recv(fd, &byte, 1, MSG_PEEK);
   if (n < 0 && (errno == EINTR || errno == EAGAIN || closed_under_us())) return -1;
-  if (n <= 0) note_end(s, n);
+  if (n <= 0) note_end(fd, s, n);
   return still_names(fd, s) ? n > 0 : -1;
 }
 

@@ -131,7 +131,7 @@ constexpr std::uint64_t kAtOnce = 4096;
 
 enum class Swallowed { kAll, kNotAll, kTaken };
 
-Swallowed swallow(Socket& s, std::uint64_t limit, Draining& draining) {
+Swallowed swallow(int fd, Socket& s, std::uint64_t limit, Draining& draining) {
   auto& swallowed = s.mine().words[kSwallowed];
   for (;;) {
     std::uint64_t had = swallowed.load(std::memory_order_relaxed);
@@ -141,7 +141,7 @@ Swallowed swallow(Socket& s, std::uint64_t limit, Draining& draining) {
     const ssize_t n = draining.discard(std::min(rung - had, kAtOnce));
     if (n < 0 && errno == EBUSY) return Swallowed::kTaken;
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Swallowed::kNotAll;
-    note_end(s, n);
+    note_end(fd, s, n);
     if (n <= 0) return Swallowed::kAll;
     // relaxed: a count. It fails if another one has counted in our place: all, by the kernel's word
     swallowed.compare_exchange_strong(had, had + static_cast<std::uint64_t>(n),
@@ -156,7 +156,7 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
   for (int turns = 0; turns < kTurns; ++turns) {
     Draining draining(fd, s);
     if (!draining) return false;
-    const Swallowed what = swallow(s, limit, draining);
+    const Swallowed what = swallow(fd, s, limit, draining);
     if (what != Swallowed::kTaken) return what == Swallowed::kAll;
   }
   return false;

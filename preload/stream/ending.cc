@@ -45,10 +45,10 @@ void look_for_end(int fd, Socket& s) {
   if (leave_alone(fd, s)) return;  // the end of what is TCP's alone is TCP's to tell
   char byte;
   const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  note_end(s, n);
+  note_end(fd, s, n);
   if (n <= 0) return;
   if ((p.revents & POLLERR) != 0) s.kernel_error.set();
-  if ((p.revents & POLLRDHUP) != 0) note_end(s, 0);
+  if ((p.revents & POLLRDHUP) != 0) note_end(fd, s, 0);
 }
 
 bool was_reset(const Socket& s) {

@@ -265,10 +265,12 @@ class Sending {
     if (!s_.pipe.want_room(room_)) return false;
     s_.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
     // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet
-    // would make this return at once, so then only a short nap is taken.
+    // would make this return at once, as SHUT_RD does, so then only a short nap is taken.
     pollfd p{fd_, POLLIN | POLLRDHUP, 0};
     int most = -1;
-    if (reads_tcp(s_) || s_.kernel_end || naps || left_to_others || is_held_up(s_)) {
+    // relaxed: the kernel has been told before
+    const bool shut = s_.shut_read.load(std::memory_order_relaxed);
+    if (reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_held_up(s_)) {
       p.events = 0;
       most = nap_ms_ = std::min(nap_ms_ * 2, kLongestNapMs);
     }

@@ -180,9 +180,12 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   return static_cast<ssize_t>(until - read);
 }
 
-void note_end(Socket& s, ssize_t n) {
-  if (n == 0 && !s.shut_read.load(std::memory_order_relaxed))
-    s.kernel_end.set();  // else it is our own word
+void note_end(int fd, Socket& s, ssize_t n) {
+  if (n == 0 && other_end_is_open(fd)) {
+    s.shut_read.store(true, std::memory_order_relaxed);  // relaxed: a word of the kernel's
+  } else if (n == 0) {
+    s.kernel_end.set();
+  }
   if (n < 0 && errno != EAGAIN && errno != EINTR && !closed_under_us()) {
     s.error_taken.set();
     s.kernel_error.set();

@@ -31,8 +31,9 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
 /// A process that was killed may have read doorbells and not said so; the kernel knows.
 void recount_doorbells(int fd, Socket& s);
 
-/// What a recv() that did not wait says of the connection's end.
-void note_end(Socket& s, ssize_t n);
+/// What a recv() says of the connection's end, which may be that this end, perhaps by a process
+/// that shares it, reads no more.
+void note_end(int fd, Socket& s, ssize_t n);
 
 /// The socket still has TCP bytes to read, or may have.
 inline bool reads_tcp(const Socket& s) { return !s.has_drained(); }  // PAIR preload.drained

@@ -30,6 +30,15 @@ TEST(Tcp, KnowsEachSocketByAName) {
   ::close(copy);
 }
 
+TEST(Tcp, TellsAnEndOfTheOtherOneFromAShutdownOfReading) {
+  TcpPair pair;
+  EXPECT_TRUE(other_end_is_open(pair.fd(0)));
+  ASSERT_EQ(::shutdown(pair.fd(0), SHUT_RDWR), 0);
+  EXPECT_TRUE(other_end_is_open(pair.fd(0)));
+  EXPECT_FALSE(other_end_is_open(pair.fd(1)));
+  EXPECT_FALSE(other_end_is_open(-1));
+}
+
 TEST(Tcp, ResetsAConnection) {
   TcpPair pair;
   reset_connection(pair.fd(0));

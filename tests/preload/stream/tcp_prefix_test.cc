@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 
 #include "preload/tcp_pair.h"
+#include "stream/ending.h"
 
 namespace clan::preload {
 namespace {
@@ -52,12 +53,30 @@ TEST(TcpPrefix, ADirectionDoesNotSwitchUnderACallInTheKernel) {
 TEST(TcpPrefix, AnEndIsNotedButNotThatOfADescriptorThatWasClosed) {
   Socket s;
   errno = EBADF;
-  note_end(s, -1);
+  note_end(-1, s, -1);
   EXPECT_FALSE(s.kernel_error);
   errno = ECONNRESET;
-  note_end(s, -1);
+  note_end(-1, s, -1);
   EXPECT_TRUE(s.kernel_error);
-  note_end(s, 0);
+  note_end(-1, s, 0);
+  EXPECT_TRUE(s.kernel_end);
+}
+
+// Perhaps by another process that has the socket.
+TEST(TcpPrefix, AnEndThatReadsNoMoreIsNoEndOfTheOtherOne) {
+  TcpPair pair;
+  pair.migrate_and_greet();
+  Socket& s = pair.socket(0);
+  ASSERT_EQ(::shutdown(pair.fd(0), SHUT_RD), 0);
+  look_for_end(pair.fd(0), s);
+  EXPECT_FALSE(s.kernel_end);
+  EXPECT_EQ(pair.receive(0), "");
+  EXPECT_EQ(errno, 0) << "nothing comes any more";
+  s.checked_ns.store(0);
+  ASSERT_EQ(pair.send(0, "on"), 2);
+  EXPECT_EQ(pair.receive(1), "on");
+  pair.close(1);
+  look_for_end(pair.fd(0), s);
   EXPECT_TRUE(s.kernel_end);
 }
 
