@@ -1,7 +1,6 @@
 #include "migrate/demote.h"
 
 #include <sched.h>
-#include <sys/mman.h>
 
 #include <cstdint>
 #include <cstring>
@@ -50,9 +49,7 @@ using socket_face::kState;
 void wait_until_clean(int fd, Socket& s) {
   LastWait wait(fd, s);
   const std::uint64_t reads_until = monotonic_ns() + WaitBudget::kMostInCallsNs;
-  const int taken = static_cast<int>(sys::call(SYS_memfd_create, kTakenName, MFD_CLOEXEC));
-  const TakenHead head = head_of(s);
-  sys::call(SYS_write, taken, &head, sizeof head);
+  const int taken = file_for_taken(s);
   bool tried = false;
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
   // PAIR face.given: taken back

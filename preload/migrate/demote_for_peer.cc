@@ -25,6 +25,7 @@
 #include "os/proc.h"
 #include "os/scratch.h"
 #include "os/sys.h"
+#include "os/tcp.h"
 #include "state/face.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
@@ -105,9 +106,12 @@ bool send_all(int to, const char* bytes, std::size_t count) {
 }
 
 // What the other end has sent by TCP after it had gone by itself, behind what lies in the pipe.
-void take_later(int fd, int to, const Scratch& memory) {
-  for (long n; (n = sys::recv(fd, memory.as<void>(), Scratch::kUsual, MSG_DONTWAIT)) > 0;)
-    sys::call(SYS_write, to, memory.as<void>(), n);
+// False: some of it is lost.
+bool take_later(int fd, int to, const Scratch& memory) {
+  for (long n; (n = sys::recv(fd, memory.as<void>(), Scratch::kUsual, MSG_DONTWAIT)) > 0;) {
+    if (sys::call(SYS_write, to, memory.as<void>(), n) != n) return false;
+  }
+  return true;
 }
 
 // From `at` on.
@@ -117,6 +121,36 @@ bool send_file(int to, int from, long at, const Scratch& memory) {
     if (!send_all(to, memory.as<char>(), static_cast<std::size_t>(n))) return false;
   }
   return true;
+}
+
+// What lies in the pipe, too. False: TCP does not take it.
+bool send_pipe(int to, Socket& s, LastWait& wait, const Scratch& memory) {
+  const iovec io{memory.as<void>(), Scratch::kUsual};
+  for (;;) {
+    const Pipe::Done done = s.pipe.receive(&io, 1, false);
+    if (done.err == EBUSY) {  // a process that shares this end was stopped while it read
+      if (!wait.nap(false)) return false;
+    } else if (done.err != 0 || done.bytes == 0) {
+      return done.err == 0;
+    } else if (!send_all(to, memory.as<char>(), done.bytes)) {
+      return false;
+    }
+  }
+}
+
+// In their order: what came by TCP before the switch, by the pipe, and by TCP since. False: some of
+// it is nowhere any more.
+bool send_unread(int fd, Socket& s, int socket, int taken, LastWait& wait, const Scratch& memory) {
+  int later = -1;
+  bool all = true;
+  if ((state_of(s.theirs()) & kGone) != 0) {
+    later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
+    all = take_later(fd, later, memory);
+  }
+  all = all && send_file(socket, taken, sizeof(TakenHead), memory) &&
+        send_pipe(socket, s, wait, memory) && (later < 0 || send_file(socket, later, 0, memory));
+  if (later >= 0) sys::close(later);
+  return all;
 }
 
 // Nobody of the other end rings any more. Its threads may have other ids here: none is taken for
@@ -170,22 +204,17 @@ bool do_their_part(int fd, Socket& s, int taken, LastWait& wait) {
   // copy.
   while (well && other->leave().err == EBUSY) well = wait.nap(true);
   if (well) {
-    const int later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
     well = silence_other_end(s);
     if (well) close_count(socket, s.theirs());
     well = well && swallow_doorbells(fd, s);
-    if ((state_of(s.theirs()) & kGone) != 0) take_later(fd, later, memory);
-    well = well && send_file(socket, taken, sizeof(TakenHead), memory);
-    const iovec io{memory.as<void>(), Scratch::kUsual};
-    while (well) {
-      const Pipe::Done done = s.pipe.receive(&io, 1, false);
-      if (done.err != EBUSY && done.bytes == 0) break;
-      // a process that shares this end was stopped while it read
-      if (done.err == EBUSY) well = wait.nap(false);
-      well = well && send_all(socket, memory.as<char>(), done.bytes);
+    if (well && !(well = send_unread(fd, s, socket, taken, wait, memory))) {
+      log_line(LogLevel::kError,
+               "fd %d: TCP does not hold all that was not read before the connection goes back; it "
+               "is reset (set CLAN_EXCEPT for this port)",
+               fd);
+      reset_connection(fd);
+      s.kernel_error.set();
     }
-    well = well && send_file(socket, later, 0, memory);
-    if (later >= 0) sys::close(later);
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
       sys::call(SYS_shutdown, socket, SHUT_WR);
     set_gone(s.theirs());

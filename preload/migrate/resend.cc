@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -75,10 +76,17 @@ class Resend {
   }
   Resend(const Resend&) = delete;
   Resend& operator=(const Resend&) = delete;
+  // Past malloc(): a signal handler may have interrupted that, and send.
+  static void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+    void* memory =
+        sys::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory != MAP_FAILED ? memory : nullptr;
+  }
+  static void operator delete(void* memory) { sys::munmap(memory, sizeof(Resend)); }
 
   bool open() {
     auto pipe = s_->pipe.at_other_end();
-    if (!pipe) return false;
+    if (!pipe || fd_ < 0) return false;
     theirs_ = std::move(*pipe);
     theirs_.writer_has_gone();  // nobody sends: what is there is at most a ring
     if (!sent_by_tcp(fd_, &most_given_)) most_given_ = ~std::uint64_t{0};
@@ -148,6 +156,7 @@ class Resend {
     const iovec io{bytes_, sizeof bytes_};
     const Pipe::Done done = theirs_.receive(&io, 1, false);
     to_ = done.bytes;
+    if (done.err == EPROTO) give_up();
     return done.err != EBUSY;
   }
 
@@ -163,6 +172,12 @@ class Resend {
   std::size_t from_ = 0, to_ = 0;
   char bytes_[16384];
 };
+
+int copy_of(int fd) {
+  const auto copy = [fd] { return static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)); };
+  const int first = copy();
+  return first < 0 && errno == EMFILE && give_up_ours() ? copy() : first;
+}
 
 void* resend_rest(void* argument) {
   auto* resend = static_cast<Resend*>(argument);
@@ -202,15 +217,16 @@ void resent(Socket& s, std::int32_t closer) {
 
 void resend(int fd, Socket& s, int given, std::int32_t closer) {
   s.refs.fetch_add(1, std::memory_order_relaxed);
-  auto* resend = new (std::nothrow)
-      Resend(Held(&s), static_cast<int>(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)), given, closer);
+  auto* resend = new (std::nothrow) Resend(Held(&s), copy_of(fd), given, closer);
   if (resend == nullptr || !resend->open()) {
     log_line(LogLevel::kError,
-             "out of memory or descriptors: a connection could not be taken back to TCP");
-    const linger at_once{1, 0};
-    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    sys::call(SYS_shutdown, fd, SHUT_RDWR);
+             "fd %d: out of memory or descriptors: a connection could not be taken back to TCP; it "
+             "is reset",
+             fd);
+    reset_connection(fd);
+    s.kernel_error.set();
     if (resend == nullptr) {
+      if (given >= 0) sys::close(given);
       s.refs.fetch_sub(1, std::memory_order_relaxed);  // our caller holds another
       resent(s, closer);
     }

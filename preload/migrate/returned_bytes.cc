@@ -1,6 +1,7 @@
 #include "migrate/returned_bytes.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +17,8 @@
 #include "os/proc.h"
 #include "os/scratch.h"
 #include "os/sys.h"
+#include "os/tcp.h"
+#include "state/internal_fds.h"
 #include "state/socket.h"
 #include "stream/draining.h"
 #include "stream/tcp_prefix.h"
@@ -26,6 +29,13 @@ namespace {
 using socket_face::kGivenBack;
 
 constexpr char kTakenLink[] = "/memfd:clan-given-back (deleted)";
+
+void lose_rest(int fd, Socket& s) {
+  log_line(LogLevel::kError,
+           "fd %d: out of memory for bytes that go back to TCP; the connection is reset", fd);
+  reset_connection(fd);
+  s.kernel_error.set();
+}
 
 }  // namespace
 
@@ -62,6 +72,18 @@ void give_back(Socket& s, int taken) {
   words::publish(word, none ? kNothing : where);  // PAIR face.given
 }
 
+int file_for_taken(const Socket& s) {
+  const auto make = [] {
+    return static_cast<int>(sys::call(SYS_memfd_create, kTakenName, MFD_CLOEXEC));
+  };
+  int file = make();
+  if (file < 0 && errno == EMFILE && give_up_ours()) file = make();
+  const TakenHead head = head_of(s);
+  if (file < 0 || sys::call(SYS_write, file, &head, sizeof head) == sizeof head) return file;
+  sys::close(file);
+  return -1;
+}
+
 bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
   const Scratch memory(Scratch::kUsual);
   char* const bytes = memory.as<char>();
@@ -72,7 +94,7 @@ bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
     if (!draining) return false;
     std::size_t certain = 0;
     if (left_in_tcp(fd, s, &certain) == 0) break;
-    if (certain == 0) return false;
+    if (certain == 0 || to < 0) return false;
     const std::size_t wanted = std::min(certain, Scratch::kUsual);
     const bool peeks = draining.is_shared();
     ssize_t n = sys::recv(fd, bytes, wanted, MSG_DONTWAIT | (peeks ? MSG_PEEK : 0));
@@ -82,7 +104,7 @@ bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
     if (n <= 0) return false;
     for (ssize_t at = 0; at < n;) {
       const long k = sys::call(SYS_write, to, bytes + at, n - at);
-      if (k <= 0) return false;
+      if (k <= 0) return lose_rest(fd, s), false;
       at += k;
     }
   }

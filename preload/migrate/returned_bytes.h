@@ -33,8 +33,12 @@ Given given_back(const Socket& s);
 /// Shows the other end what take_unread() has put into `taken`.
 void give_back(Socket& s, int taken);
 
+/// A memfd for bytes that are taken from TCP. -1: none is to be had.
+int file_for_taken(const Socket& s);
+
 /// Reads what is left of TCP before the other end's switch. True: all of it is in `to`. A peer
-/// that says that it switches far ahead and goes on sending is read until the deadline.
+/// that says that it switches far ahead and goes on sending is read until the deadline. What cannot
+/// be kept resets the connection; without a file nothing is read.
 bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns);
 
 }  // namespace clan::preload

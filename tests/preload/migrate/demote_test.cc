@@ -171,6 +171,23 @@ TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneLosesNoByte) {
   EXPECT_EQ(pair.receive(1), "more");
 }
 
+TEST(DemoteFull, CleanForAProgramThatKnowsTcpAloneLeavesNoGapWhereTcpIsFull) {
+  for (const std::size_t size : {70'000u, 100'000u, 130'000u, 200'000u, 300'000u}) {
+    TcpPair pair;
+    pair.migrate_and_greet();
+    const int small = 4096;
+    ASSERT_EQ(::setsockopt(pair.fd(1), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    ASSERT_EQ(pair.send(1, std::string(size, 'x')), static_cast<ssize_t>(size));
+    leave_pipe(pair.fd(0), true, reasons::Why::kExecuted);
+    std::string all(size, 0);
+    std::size_t got = 0;
+    ssize_t n = 0;
+    while (got < size && (n = ::recv(pair.fd(0), &all[got], size - got, MSG_DONTWAIT)) > 0)
+      got += static_cast<std::size_t>(n);
+    EXPECT_TRUE(got == size || (n < 0 && errno != EAGAIN)) << got << " of " << size;
+  }
+}
+
 TEST_F(Demote, NeverMovesASocketThatWasPinned) {
   TcpPair other;
   never_move(other.fd(0), other.socket(0), reasons::Why::kSpliced);

@@ -1,7 +1,10 @@
 #include "migrate/returned_bytes.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
+#include <string>
 #include <vector>
 
 #include "clan/clock.h"
@@ -73,6 +76,40 @@ TEST_F(ReturnedBytes, ThatAreMoreThanWereEverSentResetTheConnection) {
     got += static_cast<std::size_t>(n);
   EXPECT_LE(got, 6u);
   EXPECT_LT(n, 0);
+}
+
+TEST_F(ReturnedBytes, AreLeftInTcpWhereThereIsNoFileForThem) {
+  EXPECT_FALSE(take_unread(pair.fd(1), pair.socket(1), -1, soon));
+  char text[8];
+  EXPECT_EQ(::recv(pair.fd(1), text, sizeof text, MSG_PEEK | MSG_DONTWAIT), 6);
+}
+
+TEST_F(ReturnedBytes, ThatCannotBeKeptResetTheConnection) {
+  const std::string path = "/proc/self/fd/" + std::to_string(memfd);
+  const int read_only = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  EXPECT_FALSE(take_unread(pair.fd(1), pair.socket(1), read_only, soon));
+  ::close(read_only);
+  EXPECT_TRUE(pair.socket(1).kernel_error);
+  char byte;
+  EXPECT_EQ(::recv(pair.fd(0), &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
+TEST_F(ReturnedBytes, ThatCannotBeSentAgainResetTheConnection) {
+  ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd, soon));
+  give_back(pair.socket(1), memfd);
+  const Given given = given_back(pair.socket(0));
+  ASSERT_GE(given.memfd, 0);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{1, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  resend(pair.fd(0), pair.socket(0), given.memfd, 0);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(pair.socket(0).is_resending());
+  char byte;
+  EXPECT_EQ(::recv(pair.fd(1), &byte, 1, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, ECONNRESET);
 }
 
 TEST_F(ReturnedBytes, ThatAreNoneAreSaidToBeNone) {
