@@ -115,12 +115,13 @@ class Sending {
     const std::uint64_t own = state_of(s_.mine());
     const bool gone = (own & kGone) != 0;
     if ((own & socket_face::kEnding) != 0) return pipe_is_broken();
-    if (gone && sent_ > 0) return all();
     if ((flags_ & kOfTcpAlone) != 0 && !gone) {
       look_at_kernel(fd_, s_);
       return (state_of(s_.mine()) & kGone) != 0 || held_up() ? Step::again() : Step::over(-1);
     }
-    if (gone && resends(fd_, s_)) return held_up() ? Step::again() : Step::over(-1);
+    // A call that waits sends all of it, the rest by TCP.
+    if (gone && sent_ > 0 && (!waits() || time_left_ms(deadline(), 1) == 0)) return all();
+    if (gone && resends(fd_, s_)) return held_up() ? Step::again() : failed_with();
     // Left unread, they would make our death a reset, which drops what we have sent by TCP.
     if (gone && doorbells_waiting(s_)) look_at_kernel(fd_, s_);
     if (!gone && switch_sending(fd_, s_)) return Step::next();
@@ -159,9 +160,20 @@ class Sending {
   }
 
   Step by_kernel() {
+    if (sent_ > 0) return rest_by_kernel();
     const msghdr message = message_of(buffers_, count_);
     const Disturbed here;
     return Step::over(real().sendmsg(fd_, &message, flags_));
+  }
+
+  Step rest_by_kernel() {
+    const Part part(buffers_, count_, sent_);
+    const msghdr message = message_of(part.buffers, part.count);
+    const Disturbed here;
+    const ssize_t n = real().sendmsg(fd_, &message, flags_ | MSG_NOSIGNAL);
+    if (n > 0) sent_ += static_cast<std::size_t>(n);
+    const bool is_part = n > 0 && static_cast<std::size_t>(n) == total(part.buffers, part.count);
+    return is_part && sent_ < wanted_ ? Step::again() : all();
   }
 
   // Not in the kernel's send: another thread that reads here may have to ring for room, and for

@@ -500,6 +500,24 @@ TEST(Urgent, GoesByTcpAndKeepsItsPlace) {
   EXPECT_TRUE(by_tcp(pair.near));
 }
 
+TEST(Urgent, SentByThePeerLeavesNoSendShortThatWaits) {
+  Pair pair;
+  const std::string all = pattern(16 << 20);
+  std::thread sender([&] {
+    EXPECT_EQ(::write(pair.near, all.data(), all.size()), static_cast<ssize_t>(all.size()));
+    ::shutdown(pair.near, SHUT_WR);
+  });
+  pollfd p{pair.far, POLLIN, 0};
+  EXPECT_EQ(::poll(&p, 1, 2000), 1);
+  ASSERT_EQ(::send(pair.far, "!", 1, MSG_OOB), 1);
+  std::string come;
+  char bytes[65536];
+  for (ssize_t n; (n = ::read(pair.far, bytes, sizeof bytes)) > 0;)
+    come.append(bytes, static_cast<std::size_t>(n));
+  sender.join();
+  EXPECT_TRUE(come == all) << come.size();
+}
+
 TEST(Urgent, TheMarkIsWhereItWasSent) {
   Pair pair;
   put(pair.near, "before");

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "migrate/demote.h"
 #include "preload/tcp_pair.h"
 #include "stream/close.h"
 
@@ -46,6 +47,33 @@ TEST_F(Send, ThatWaitsGoesOnWhenThePeerReads) {
   EXPECT_EQ(pair.send(0, block, MSG_NOSIGNAL), static_cast<ssize_t>(block.size()));
   reader.join();
   EXPECT_EQ(received, block.size());
+}
+
+TEST_F(Send, ThatWaitsSendsAllOfItThoughThePeerTakesTheConnectionBack) {
+  const std::string block(24 << 20, 'x');
+  ssize_t sent = 0;
+  std::thread sender([&] {
+    sent = pair.send(0, block, MSG_NOSIGNAL);
+    EXPECT_EQ(shared_shutdown(pair.fd(0), pair.socket(0), SHUT_WR), 0);
+  });
+  while (pair.socket(0).pipe.page().ends[0].sender.bytes.load() == 0) ::usleep(100);
+  leave_pipe(pair.fd(1), false, reasons::Why::kUrgent);
+  std::size_t received = 0;
+  for (std::string part; !(part = pair.receive(1, 1 << 16, 0)).empty();) received += part.size();
+  sender.join();
+  EXPECT_EQ(sent, static_cast<ssize_t>(block.size()));
+  EXPECT_EQ(received, block.size());
+}
+
+TEST_F(Send, OfAnEndThatReadsNoMoreNoticesThatThePeerHasClosed) {
+  ASSERT_EQ(shared_shutdown(pair.fd(0), pair.socket(0), SHUT_RD), 0);
+  pair.close(1);
+  int error = 0;
+  for (int k = 0; k < 2000 && error != EPIPE; ++k) {
+    if (pair.send(0, "x") < 0) error = errno;
+    ::usleep(100);
+  }
+  EXPECT_EQ(error, EPIPE);
 }
 
 TEST_F(Send, AfterItsOwnEndIsABrokenPipe) {
