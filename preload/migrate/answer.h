@@ -28,6 +28,14 @@ inline bool is_to_go(const Socket& s) {
   return wants && (state_of(s.mine()) & socket_face::kGone) == 0;
 }
 
+/// TCP has told of the other end's end, and that one sends by TCP again, where this one has yet to
+/// follow. Then it may be half-closed, and read by the pipe what is sent here; and bytes of TCP may
+/// lie before the end that cannot be read yet.
+inline bool has_to_follow(const Socket& s) {
+  return s.kernel_end && !s.kernel_error && (state_of(s.theirs()) & socket_face::kGone) != 0 &&
+         is_to_go(s);
+}
+
 /// Does what that takes of this end. To be called when is_to_go(). False: later, see
 /// put_off(); or as the other end has not said yet what it has read, or a process that shares this
 /// one is stopped while it uses it, or somebody has the lock, or rings. It is waited for that for

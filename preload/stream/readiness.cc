@@ -32,6 +32,10 @@ using socket_face::kGone;
 using socket_face::kSending;
 using socket_face::kSwallowed;
 
+bool takes_more(const Socket& s) {
+  return s.pipe.writable() && !s.pipe.send_is_held_up() && !is_on_its_way(s);
+}
+
 }  // namespace
 
 short readiness(int fd, Socket& s, bool look) {
@@ -54,7 +58,7 @@ short readiness(int fd, Socket& s, bool look) {
     hung_up = (ready & POLLHUP) != 0;  // both ways shut, as far as TCP knows
     ready &= POLLOUT;
   }
-  const bool gone = s.kernel_end || s.kernel_error;
+  const bool follows = has_to_follow(s), gone = !follows && (s.kernel_end || s.kernel_error);
   if (!s.has_drained()) {
     std::size_t certain = 0;
     const Draining draining(fd, s);
@@ -85,10 +89,7 @@ short readiness(int fd, Socket& s, bool look) {
       s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 ||
       owes_end(s);
   if ((ended_here || hung_up) && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
-  if (!by_tcp && (gone || ended_here ||
-                  (s.pipe.writable() && !s.pipe.send_is_held_up() && !is_on_its_way(s)))) {
-    ready |= POLLOUT;
-  }
+  if (!by_tcp && !follows && (gone || ended_here || takes_more(s))) ready |= POLLOUT;
   // What a call would not get for now: poll and recv would spin in turns.
   if (s.pipe.receive_is_held_up() || (reads_tcp(s) && tcp_is_held_up(s)))
     ready &= static_cast<short>(POLLOUT);

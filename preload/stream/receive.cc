@@ -281,6 +281,7 @@ class Receiving {
     }
     if (s_.kernel_end || s_.kernel_error) {
       if (s_.pipe.front() == PipeFront::kBytes) return Step::again();  // written before it went
+      if (leaves_ && has_to_follow(s_)) return held_up();
       return got_ > 0 ? all() : Step::over(ended(s_));
     }
     return may_not_wait() ? without_waiting() : Step::next();

@@ -14,6 +14,7 @@
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait.h"
+#include "migrate/answer.h"
 #include "migrate/demote.h"
 #include "migrate/resend.h"
 #include "os/real.h"
@@ -206,6 +207,7 @@ class Sending {
     }
     if (!s_.kernel_end && !s_.kernel_error) [[likely]]
       return Step::next();
+    if (has_to_follow(s_)) return held_up() ? Step::again() : failed_with();
     if (sent_ > 0) return all();
     if (was_reset(s_)) {
       if (!s_.reset_told.set_first()) return Step::over(broken_pipe(flags_));

@@ -5,6 +5,7 @@
 #include "preload/tcp_pair.h"
 #include "stream/held_up.h"
 #include "stream/poll_tcp.h"
+#include "stream/readiness.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -95,6 +96,31 @@ TEST_F(Demote, OfAPeerThatNamesALivingThreadAsRingingHoldsUpNoCall) {
       EXPECT_EQ(one.receive(0), "pipe");
     }
   }
+}
+
+// A thread of this end rings for long, while the other one leaves and is done.
+TEST_F(Demote, TellsOfNoEndBeforeWhatCameByTcp) {
+  using namespace clan::socket_face;
+  Socket& s = pair.socket(1);
+  const auto other =
+      static_cast<std::uint64_t>(::getppid()) << kRinger | kRingerIrrevocable | kIrrevocable | 1;
+  s.mine().words[kBells].store(other);
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
+  ASSERT_EQ(pair.send(0, "by tcp"), 6);
+  ASSERT_EQ(::shutdown(pair.fd(0), SHUT_WR), 0);
+  for (int k = 0; k < 3; ++k) {
+    EXPECT_EQ(pair.receive(1), "");
+    EXPECT_EQ(errno, EAGAIN) << "it is no end";
+    EXPECT_EQ(pair.send(1, "lost?"), -1);
+    EXPECT_EQ(errno, EAGAIN) << "nobody knows whether it is to go by TCP";
+    EXPECT_EQ(readiness(pair.fd(1), s, true), 0);
+  }
+  s.mine().words[kBells].store(0);
+  EXPECT_EQ(pair.receive(1), "by tcp");
+  EXPECT_EQ(pair.receive(1), "");
+  EXPECT_EQ(errno, 0);
+  ASSERT_EQ(pair.send(1, "back"), 4);
+  EXPECT_EQ(pair.receive(0), "back");
 }
 
 // By its own wish, while another process keeps it from doing so at once.
