@@ -39,7 +39,7 @@ ssize_t receive_message(int fd, Socket& s, msghdr* message, int flags) {
     for (int i = 0; i < count; ++i) nowhere[i] = {nullptr, message->msg_iov[i].iov_len};
     buffers = nowhere;
   }
-  const ssize_t n = shared_receive(fd, s, buffers, count, flags & ~MSG_TRUNC);
+  const ssize_t n = shared_receive(fd, s, buffers, count, flags);
   if (n >= 0) {
     message->msg_namelen = 0;
     message->msg_controllen = 0;

@@ -33,7 +33,7 @@ CLAN_INTERPOSE ssize_t recv(int fd, void* buffer, size_t n, int flags) {
       [&](Socket& s) -> ssize_t {
         if ((flags & kNotOfTheStream) != 0) return real().recv(fd, buffer, n, flags);
         const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
-        return shared_receive(fd, s, &io, 1, flags & ~MSG_TRUNC);
+        return shared_receive(fd, s, &io, 1, flags);
       });
 }
 
@@ -55,7 +55,7 @@ CLAN_INTERPOSE ssize_t recvfrom(int fd, void* buffer, size_t n, int flags, socka
         if ((flags & kNotOfTheStream) != 0)
           return real().recvfrom(fd, buffer, n, flags, from, size);
         const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
-        const ssize_t rc = shared_receive(fd, s, &io, 1, flags & ~MSG_TRUNC);
+        const ssize_t rc = shared_receive(fd, s, &io, 1, flags);
         if (rc >= 0 && from != nullptr && size != nullptr) *size = 0;  // TCP tells no address here
         return rc;
       });

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
@@ -62,6 +63,8 @@ ssize_t receive_drained(int fd, Socket& s, Draining& draining, const iovec* buff
                         int flags, bool* all) {
   if (s.has_drained()) return 0;
   std::size_t certain = 0;
+  // First: as long as it has not switched, what is left is not known.
+  const bool is_known = (state_of(s.theirs()) & kSending) != 0;
   const ssize_t left = left_in_tcp(fd, s, &certain);
   if (left <= 0) return left;
   int at_mark = 0;
@@ -78,7 +81,7 @@ ssize_t receive_drained(int fd, Socket& s, Draining& draining, const iovec* buff
     return -1;
   }
   const ssize_t n = take_from_tcp(fd, draining, buffers, count, flags, certain);
-  *all = n == left && (state_of(s.theirs()) & kSending) != 0;
+  *all = n == left && is_known;
   return n;
 }
 
@@ -213,6 +216,9 @@ class Receiving {
       if (!peek_) return Step::again();
     }
     if (s_.reads_kernel()) return Step::again();
+    // Bytes lie there, and none is wanted.
+    if (n == 0 && wanted_ == 0 && !s_.has_drained() && !s_.kernel_end && !s_.kernel_error)
+      return all();
     if (n < 0 && errno == EBUSY) return held_up();
     return n < 0 && errno != EAGAIN ? failed_with() : Step::next();
   }
@@ -344,7 +350,16 @@ class Receiving {
 }  // namespace
 
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags) {
-  return Receiving(fd, s, buffers, count, flags).run();
+  const auto is_null = [](const iovec& one) { return one.iov_base == nullptr && one.iov_len > 0; };
+  if ((flags & MSG_TRUNC) != 0 || std::none_of(buffers, buffers + count, is_null)) [[likely]]
+    return Receiving(fd, s, buffers, count, flags).run();
+  // Below, such buffers discard. Here it is one that is not there, as the kernel has it: another
+  // address of the page without memory.
+  Part given(buffers, count, 0);
+  for (iovec& one : std::span(given.buffers, static_cast<std::size_t>(given.count))) {
+    if (is_null(one)) one.iov_base = reinterpret_cast<void*>(1);
+  }
+  return Receiving(fd, s, given.buffers, given.count, flags).run();
 }
 
 }  // namespace clan::preload

@@ -7,7 +7,8 @@
 
 namespace clan::preload {
 
-/// Returns what recvmsg would, with errno. `flags` as there. The socket is shared().
+/// Returns what recvmsg would, with errno. `flags` as there; with MSG_TRUNC all buffers are null.
+/// The socket is shared().
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags);
 
 }  // namespace clan::preload

@@ -127,6 +127,27 @@ TEST(Transfer, VectorsWithoutBytesMoveNoneAtOnce) {
   EXPECT_EQ(::pwritev2(pair.far, &none, 1, -1, 0), 0);
 }
 
+TEST(Transfer, ANullBufferIsNotThereAndTakesNothing) {
+  Pair pair;
+  put(pair.near, "abc");
+  char byte = 0;
+  iovec vector[] = {{nullptr, 2}, {&byte, 1}};
+  msghdr message{};
+  message.msg_iov = vector;
+  message.msg_iovlen = 2;
+  void* volatile null = nullptr;  // compilers warn of one that they see
+  EXPECT_EQ(::read(pair.far, null, 2), -1);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(::recv(pair.far, null, 2, MSG_PEEK), -1);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(::readv(pair.far, vector, 2), -1);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(::recvmsg(pair.far, &message, 0), -1);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(get(pair.far, 3), "abc");
+  pair.expect_carried(3, 0);
+}
+
 TEST(Transfer, AThousandBuffersAreOneVector) {
   Pair pair;
   std::vector<std::string> parts(1000), in(1000, std::string(3, 0));

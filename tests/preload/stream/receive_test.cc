@@ -53,6 +53,31 @@ TEST_F(Receive, EndsAtItsTimeLimit) {
   EXPECT_EQ(errno, EAGAIN);
 }
 
+TEST_F(Receive, IntoANullBufferIsEfaultAndTakesNothing) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "faults are the sanitizer's";
+#endif
+  ASSERT_EQ(pair.send(0, "hello"), 5);
+  iovec io[] = {{nullptr, 3}, {nullptr, 100}};
+  for (const int flags : {0, static_cast<int>(MSG_PEEK)}) {
+    EXPECT_EQ(shared_receive(pair.fd(1), pair.socket(1), io, 2, flags | MSG_DONTWAIT), -1);
+    EXPECT_EQ(errno, EFAULT);
+  }
+  EXPECT_EQ(shared_receive(pair.fd(1), pair.socket(1), io, 1, MSG_TRUNC), 3) << "which discards";
+  EXPECT_EQ(pair.receive(1), "lo");
+}
+
+TEST(ReceiveUnread, OfNoBytesIsContentWithThoseOfTcp) {
+  TcpPair pair;
+  ASSERT_EQ(::send(pair.fd(0), "before", 6, 0), 6);
+  pair.migrate();
+  for (const int flags : {static_cast<int>(MSG_DONTWAIT), 0}) {
+    iovec none{};
+    EXPECT_EQ(shared_receive(pair.fd(1), pair.socket(1), &none, 1, flags), 0);
+  }
+  EXPECT_EQ(pair.receive(1), "before");
+}
+
 TEST_F(Receive, SaysTheEndBehindAllBytes) {
   ASSERT_EQ(pair.send(0, "last"), 4);
   pair.close(0);
