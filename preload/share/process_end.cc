@@ -30,6 +30,7 @@ void at_exit() {
   for_each_socket(
       [](int fd, Socket& s, void*) {
         if (s.offer_name.get() != 0) withdraw_offer(s);
+        if (s.shared()) (void)say_linger(fd, s);
         if (s.shared()) hand_over_end(fd, s);
         (void)leave_slot(s);
         count_for_test(s);

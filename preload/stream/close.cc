@@ -75,6 +75,15 @@ bool only_end_is_left(int fd, Socket& s) {
   return false;
 }
 
+// As TCP would have it: it was reset, or both ends have ended.
+bool is_no_connection(int fd, Socket& s) {
+  look_at_kernel(fd, s);
+  const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
+  // relaxed: a look
+  const bool ended = sender.ended.load(std::memory_order_relaxed) == 1 || owes_end(s);
+  return was_reset(s) || (ended && (s.kernel_end || has_ended(s)));
+}
+
 }  // namespace
 
 void hand_over_end(int fd, Socket& s) {
@@ -97,15 +106,20 @@ void hand_over_end(int fd, Socket& s) {
   slot.pipe_fd.store(-1, std::memory_order_release);
 }
 
-void shared_close(int fd, Socket& s, bool others) {
-  KeepErrno keep;
-  // What the kernel does at the last close is a matter of the open file, whichever process closes
-  // last.
+// What the kernel does at the last close is a matter of the open file, whichever process closes
+// last.
+bool say_linger(int fd, Socket& s) {
   linger lingers{};
   socklen_t size = sizeof lingers;
   sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &lingers, &size);
   const bool at_once = lingers.l_onoff != 0 && lingers.l_linger == 0;
   if (at_once) add_state(s.mine(), kReset);
+  return at_once;
+}
+
+void shared_close(int fd, Socket& s, bool others) {
+  KeepErrno keep;
+  const bool at_once = say_linger(fd, s);
   if (s.left_at_exit) return;
   if (s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1)
     leave_to_others(fd, s);
@@ -136,6 +150,7 @@ void shared_close(int fd, Socket& s, bool others) {
 
 int shared_shutdown(int fd, Socket& s, int how) {
   const Undisturbed undisturbed;
+  const bool connected = !is_no_connection(fd, s);
   if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true, std::memory_order_relaxed);
   if (how == SHUT_WR || how == SHUT_RDWR) {
     if (!end_by_pipe(fd, s)) {
@@ -145,9 +160,11 @@ int shared_shutdown(int fd, Socket& s, int how) {
     }
   }
   // Threads that sleep on this descriptor here have to notice.
-  if (how != SHUT_WR) return real().shutdown(fd, SHUT_RD);
-  note_held_up(s);  // sets look at it again, and what holds is an edge
-  return 0;
+  const int rc = how != SHUT_WR ? real().shutdown(fd, SHUT_RD) : 0;
+  if (how == SHUT_WR) note_held_up(s);  // sets look at it again, and what holds is an edge
+  if (rc != 0 || connected) return rc;
+  errno = ENOTCONN;
+  return -1;
 }
 
 }  // namespace clan::preload

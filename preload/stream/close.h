@@ -14,6 +14,10 @@ void shared_close(int fd, Socket& s, bool others);
 /// find what TCP says of such a connection, and no pipe to look for.
 void hand_over_end(int fd, Socket& s);
 
+/// A process that has the socket closes it, or ends: the other end is to know whether that is a
+/// reset, by SO_LINGER. True: it is.
+bool say_linger(int fd, Socket& s);
+
 int shared_shutdown(int fd, Socket& s, int how);
 
 }  // namespace clan::preload

@@ -163,6 +163,45 @@ TEST(End, ShutdownOfReadingLeavesWhatHasCome) {
   EXPECT_EQ(get(pair.near, 2), "cd");
 }
 
+TEST(End, OfReadingByAChildLeavesTheParentsSending) {
+  Pair pair;
+  EXPECT_EQ(result_of(child([&] { return ::shutdown(pair.near, SHUT_RD); })), 0);
+  for (int i = 0; i < 10; ++i) {
+    ::usleep(2000);  // a sender asks now and then whether the peer is there
+    put(pair.near, "on");
+    EXPECT_EQ(get(pair.far, 2), "on");
+  }
+  EXPECT_TRUE(ends(pair.near));
+  EXPECT_TRUE(by_pipe(pair.near));
+}
+
+TEST(End, OfAPeerIsNoticedByASendBehindAShutdownOfReading) {
+  Pair pair;
+  ASSERT_EQ(::shutdown(pair.near, SHUT_RD), 0);
+  pair.close_far();
+  EXPECT_TRUE(
+      comes_true([&] { return ::send(pair.near, "x", 1, MSG_NOSIGNAL) < 0 && errno == EPIPE; }));
+}
+
+TEST(End, ShutdownWhereNothingIsConnectedAnyMoreFails) {
+  {
+    Pair pair;
+    for (const int fd : {pair.near, pair.far}) ASSERT_EQ(::shutdown(fd, SHUT_WR), 0);
+    for (const int fd : {pair.near, pair.far}) EXPECT_TRUE(ends(fd));
+    for (const int how : {SHUT_WR, SHUT_RD, SHUT_RDWR}) {
+      EXPECT_EQ(::shutdown(pair.near, how), -1);
+      EXPECT_EQ(errno, ENOTCONN);
+    }
+  }
+  Pair pair;
+  put(pair.far, "nobody reads this");
+  EXPECT_EQ(poll_one(pair.near, POLLIN, 1000), POLLIN) << "it has come";
+  pair.close_near();
+  EXPECT_TRUE(comes_true([&] { return (poll_one(pair.far, POLLIN, 0) & POLLERR) != 0; }));
+  EXPECT_EQ(::shutdown(pair.far, SHUT_WR), -1);
+  EXPECT_EQ(errno, ENOTCONN);
+}
+
 TEST(End, WrongShutdownsFail) {
   Pair pair;
   EXPECT_EQ(::shutdown(pair.near, 3), -1);
@@ -290,6 +329,17 @@ TEST(End, ClosedWithLingerOfNoughtThePeerSeesAReset) {
   EXPECT_EQ(::read(pair.far, &byte, 1), -1);
   EXPECT_EQ(errno, ECONNRESET);
   EXPECT_EQ(option(pair.far, SOL_SOCKET, SO_ERROR), 0) << "it has been told";
+}
+
+TEST(End, OfAProcessThatExitsWithLingerOfNoughtIsAReset) {
+  Peer peer([](int fd) {
+    const linger now{1, 0};
+    return ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+  });
+  EXPECT_EQ(peer.result(), 0);
+  char byte;
+  EXPECT_EQ(::read(peer.fd, &byte, 1), -1);
+  EXPECT_EQ(errno, ECONNRESET);
 }
 
 TEST(End, ClosedWithLingerOfASecondItIsOrderly) {

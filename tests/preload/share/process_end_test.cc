@@ -32,6 +32,16 @@ TEST(ProcessEnd, LeavesAConnectionThatNobodyElseHasToItsClose) {
   EXPECT_EQ(pair.receive(1), "last words");
 }
 
+TEST(ProcessEnd, TellsThatTheKernelIsToResetTheConnection) {
+  TcpPair pair;
+  pair.migrate();
+  const linger now{1, 0};
+  ASSERT_EQ(::setsockopt(pair.fd(0), SOL_SOCKET, SO_LINGER, &now, sizeof now), 0);
+  at_exit();
+  EXPECT_NE(state_of(pair.socket(0).mine()) & socket_face::kReset, 0u);
+  EXPECT_EQ(state_of(pair.socket(1).mine()) & socket_face::kReset, 0u);
+}
+
 TEST(ProcessEnd, TakesBackAnOfferThatNobodyHasTakenUp) {
   TcpPair pair;
   Socket& s = pair.socket(0);

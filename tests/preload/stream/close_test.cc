@@ -40,6 +40,16 @@ TEST_F(Close, OfOneDirectionLeavesTheOther) {
   EXPECT_EQ(pair.receive(0), "answer");
 }
 
+TEST_F(Close, OfADirectionWhereNothingIsConnectedAnyMoreSaysSo) {
+  for (const int end : {0, 1}) {
+    ASSERT_EQ(shared_shutdown(pair.fd(end), pair.socket(end), SHUT_WR), 0);
+  }
+  for (const int how : {SHUT_WR, SHUT_RD, SHUT_RDWR}) {
+    EXPECT_EQ(shared_shutdown(pair.fd(0), pair.socket(0), how), -1);
+    EXPECT_EQ(errno, ENOTCONN);
+  }
+}
+
 struct HalfClose : testing::Test {
   // End 1 has half-closed: end 0 reads that, and what it sends then arrives.
   void expect_the_other_way_goes_on() {
