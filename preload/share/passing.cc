@@ -147,6 +147,17 @@ bool receiver_knows(int through) {
          loads_library(peer.pid) && may_as_much(peer.pid);
 }
 
+// It has moved, so this process has to be in the pipe before it uses it: not at once if another
+// thread forks just now.
+void enter_for_good(int fd, Socket& s, const Route& route) {
+  constexpr std::uint64_t kForkNs = 10'000'000'000;
+  const std::uint64_t end = monotonic_ns() + kForkNs;
+  while (!enter_pipe(fd, s, route, true)) {
+    if (monotonic_ns() > end) return reset_connection(fd);
+    sched_yield();
+  }
+}
+
 }  // namespace
 
 void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes) {
@@ -167,7 +178,7 @@ void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes) 
   auto pipe = open_pipe_of(memfd, end, cookie);
   if (!pipe) return stay(fd, *s, reasons::Why::kPassed);
   s->pipe = std::move(*pipe);
-  enter_pipe(fd, *s, route, true);
+  enter_for_good(fd, *s, route);
   if (!takes_part || fd <= STDERR_FILENO) leave_pipe(fd, true, reasons::Why::kPassed);
 }
 

@@ -115,7 +115,12 @@ bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
 bool silence(Socket& s) {
   auto& bells = s.mine().words[kBells];
   words::set_bits(bells, socket_face::kBellsClosed);  // PAIR face.bells
-  return take_bells_back(s.open_file()) && wait_for_ringers(bells, bells::kIrrevocables);
+  Slot& slot = s.open_file();
+  // A process that was executed, or got the socket passed, does not see in whose places others
+  // ring. relaxed: of this process
+  const bool sees_places = &slot != &s.own_slot || !s.inherited.load(std::memory_order_relaxed);
+  return take_bells_back(slot) &&
+         wait_for_ringers(bells, sees_places ? bells::kIrrevocables : bells::kRingers);
 }
 
 bool silence_other_end(Socket& s) {
@@ -143,9 +148,11 @@ Swallowed swallow(int fd, Socket& s, std::uint64_t limit, Draining& draining) {
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Swallowed::kNotAll;
     note_end(fd, s, n);
     if (n <= 0) return Swallowed::kAll;
-    // relaxed: a count. It fails if another one has counted in our place: all, by the kernel's word
-    swallowed.compare_exchange_strong(had, had + static_cast<std::uint64_t>(n),
-                                      std::memory_order_relaxed);
+    // relaxed: a count. It fails if another one has counted in our place: all, by the kernel's
+    // word; or a process that has another lock, as it was executed or got the socket passed
+    if (!swallowed.compare_exchange_strong(had, had + static_cast<std::uint64_t>(n),
+                                           std::memory_order_relaxed))
+      recount_doorbells(fd, s);
   }
 }
 

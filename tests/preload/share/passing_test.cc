@@ -1,6 +1,8 @@
 // Descriptors that are passed on before and after their connection has moved.
 #include "share/passing.h"
 
+#include <thread>
+
 #include "os/sys.h"
 #include "preload/tcp_pair.h"
 #include "share/slot_table.h"
@@ -86,6 +88,23 @@ TEST_F(PassingOn, OfAMovedConnectionGoesBackWhereTheReceiverIsNotKnown) {
   pass_on(pair.fd(0), through[0]);
   EXPECT_NE(state_of(pair.socket(0).mine()) & socket_face::kLeaving, 0u);
   EXPECT_EQ(pair.receive(1), "there");
+}
+
+TEST_F(PassingOn, OfAMovedConnectionWaitsForAForkThatIsUnderWay) {
+  pair.migrate();
+  const int received = ::dup(pair.fd(0)), pipe = ::dup(pair.socket(0).pipe.memfd());
+  forbid_moves();
+  std::thread receiver([&] { adopt_passed(received, through[1], false, {&pipe, 1}); });
+  ::usleep(20'000);
+  allow_moves();
+  receiver.join();
+  {
+    const Held s = hold(received);
+    ASSERT_TRUE(s);
+    EXPECT_TRUE(s->shared());
+  }
+  forget(received);
+  for (const int fd : {received, pipe}) ::close(fd);
 }
 
 TEST_F(PassingOn, OfADescriptorThatIsNoSocketIsNothing) {

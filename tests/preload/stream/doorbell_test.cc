@@ -1,7 +1,11 @@
 #include "stream/doorbell.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <sys/wait.h>
+
+#include <atomic>
+#include <thread>
 
 #include "preload/tcp_pair.h"
 #include "stream/poll_tcp.h"
@@ -37,6 +41,44 @@ TEST_F(Doorbell, IsReadNoFurtherThanAsked) {
   EXPECT_EQ(pair.socket(1).mine().words[kSwallowed].load(), 2u);
 }
 
+// An executed program has the socket, and locks of its own.
+TEST_F(Doorbell, IsCountedThoughProcessesWithOtherLocksReadAtOnce) {
+  constexpr std::uint64_t kRings = 20'000;
+  const int copy = ::fcntl(pair.fd(1), F_DUPFD_CLOEXEC, 0);
+  adopt(copy, false, 0);
+  Route route;
+  ASSERT_TRUE(route_of(copy, &route));
+  {
+    const Held other = hold(copy);
+    auto pipe = Pipe::open(::dup(pair.socket(1).pipe.memfd()), 1);
+    ASSERT_TRUE(pipe);
+    other->pipe = std::move(*pipe);
+    ASSERT_TRUE(enter_pipe(copy, *other, route, true));
+  }
+  ring_doorbell(pair.fd(0), pair.socket(0));
+  EXPECT_EQ(pair.receive(1), "");  // drains what TCP had before the switch: nothing
+  std::atomic<bool> over{false};
+  std::thread readers[2];
+  for (int k = 0; k < 2; ++k) {
+    readers[k] = std::thread([&, fd = k == 0 ? copy : pair.fd(1)] {
+      const Held s = hold(fd);
+      while (!over.load()) (void)swallow_doorbells(fd, *s);
+    });
+  }
+  auto& rung = pair.socket(0).mine().words[kDoorbells];
+  auto& swallowed = pair.socket(1).mine().words[kSwallowed];
+  while (rung.load() < kRings) {
+    ring_doorbell(pair.fd(0), pair.socket(0));
+    if (rung.load() % 64 == 0) ::sched_yield();
+  }
+  for (int k = 0; k < 2000 && swallowed.load() < rung.load(); ++k) ::usleep(1000);
+  over.store(true);
+  for (auto& reader : readers) reader.join();
+  EXPECT_EQ(swallowed.load(), rung.load());
+  forget(copy);
+  ::close(copy);
+}
+
 TEST_F(Doorbell, IsNotRungAnyMoreWhenItsGateIsClosed) {
   PipePage::Face& face = pair.socket(0).mine();
   WaitBudget budget;
@@ -67,6 +109,19 @@ TEST_F(Doorbell, OfAThreadThatWasKilledIsNotWaitedForLong) {
   EXPECT_TRUE(silence(pair.socket(0)));
   EXPECT_EQ(bells.load(), socket_face::kBellsClosed);
   pair.socket(0).inherited = false;
+}
+
+// An executed program has the socket, and sees no places of the process that it has it from.
+TEST_F(Doorbell, OfAProcessWithOtherLocksIsWaitedFor) {
+  Socket& s = pair.socket(0);
+  auto& bells = s.mine().words[kBells];
+  const std::uint64_t ringer = static_cast<std::uint64_t>(::getppid()) << socket_face::kRinger | 1;
+  for (const bool inherited : {true, false}) {
+    bells.store(ringer);
+    s.inherited = inherited;
+    EXPECT_EQ(silence(s), !inherited);
+  }
+  bells.store(0);
 }
 
 // It may be stopped, or a lie of the other end: it is not asked for at each sleep, and ever more
