@@ -198,7 +198,7 @@ TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneLosesNoByte) {
 }
 
 TEST(DemoteFull, CleanForAProgramThatKnowsTcpAloneLeavesNoGapWhereTcpIsFull) {
-  for (const std::size_t size : {70'000u, 100'000u, 130'000u, 200'000u, 300'000u}) {
+  for (const std::size_t size : {70'000u, 100'000u, 130'000u, 150'000u, 170'000u, 190'000u}) {
     TcpPair pair;
     pair.migrate_and_greet();
     const int small = 4096;
