@@ -4,9 +4,11 @@
 #include <signal.h>
 #include <sys/epoll.h>
 
+#include <cerrno>
 #include <new>
 
 #include "base/wait_call.h"
+#include "clan/log.h"
 
 namespace clan {
 
@@ -120,6 +122,10 @@ void Reactor::run() {
   epoll_event events[16];
   while (!stopping_.load(std::memory_order_relaxed)) {
     int n = sys::epoll_wait(epoll_.get(), events, 16, -1);
+    if (n < 0 && errno != EINTR) {  // the program has closed descriptors that are not its own
+      CLAN_WARN("a descriptor of the driver thread has been closed: it ends, and serves nobody");
+      return;
+    }
     for (int i = 0; i < n; ++i) {
       std::shared_ptr<Pollable> pollable;
       {

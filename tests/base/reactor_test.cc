@@ -4,10 +4,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <vector>
 
 #include "clan/clock.h"
@@ -209,6 +212,26 @@ TEST(Reactor, LeavesSignalsToTheApplicationsThreads) {
   EXPECT_TRUE(eventually([&] { return bell->calls() == 1; }));
   EXPECT_FALSE(on_driver);
   ::sigaction(SIGUSR1, &old, nullptr);
+}
+
+// As programs do that close all from 3 on: they do not know whose they are.
+TEST(Reactor, AThreadWhoseDescriptorsAreClosedEndsAndDoesNotSpin) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto threads = [] {
+      return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+    };
+    const auto before = threads();
+    Reactor reactor;
+    auto bell = Bell::create([](std::uint32_t) { ::close_range(3, ~0u, 0); });
+    if (!reactor.add(bell->fd(), bell)) ::_exit(2);
+    bell->ring();
+    const bool ended = eventually([&] { return threads() == before; });
+    ::_exit(ended ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(Reactor, GivesItsDescriptorsBackWhenItGoes) {
