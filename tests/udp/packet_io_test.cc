@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <vector>
@@ -47,9 +48,11 @@ struct FakeIo final : PacketIo {
   SocketAddress local_address() const override { return {}; }
   std::size_t largest_packet() const override { return kBasePacket; }
   std::uint32_t packets_of_room() const override { return 100; }
+  bool tells_of_room() const override { return tells; }
   using PacketIo::changed;
 
   Sent answer = Sent::kSent;
+  bool tells = true;
   int offered = 0, asked_for_refusals = 0;
   std::vector<Packet> sent;
   std::deque<Packet> arrives;  ///< `to`: where it comes from
@@ -168,7 +171,7 @@ TEST_F(PumpTest, ATrainThatFindsNoRoomIsOfferedAgainAsItIs) {
   connect();
   ASSERT_EQ(send(10), 0);
   a.io.answer = PacketIo::Sent::kLater;
-  EXPECT_TRUE(a.pump.run(now));
+  EXPECT_FALSE(a.pump.run(now)) << "a thread that runs it until nothing is left can sleep";
   EXPECT_TRUE(a.pump.waits_for_room());
   EXPECT_EQ(a.io.offered, 1) << "not again until it is asked to";
   a.io.answer = PacketIo::Sent::kSent;
@@ -178,6 +181,36 @@ TEST_F(PumpTest, ATrainThatFindsNoRoomIsOfferedAgainAsItIs) {
   carry(a, b);
   EXPECT_TRUE(b.pump.run(now));
   EXPECT_EQ(b.sink.messages, 1);
+}
+
+// A thread that sleeps until the next time-out would not sleep at all.
+TEST_F(PumpTest, WhatIsDueToBeSentIsNotDueAtOnceWhileATrainWaitsForRoom) {
+  connect();
+  ASSERT_EQ(send(10), 0);
+  a.io.answer = PacketIo::Sent::kLater;
+  (void)a.pump.run(now);
+  ASSERT_NE(a.endpoint.connect(address(1003), {}, now), nullptr);
+  (void)a.pump.run(now);
+  EXPECT_LE(a.endpoint.next_timeout(), now) << "the HELLO";
+  EXPECT_EQ(a.pump.next_timeout(), now + kMillisecond);
+  a.io.answer = PacketIo::Sent::kSent;
+  (void)a.pump.run(now);
+  EXPECT_GT(a.endpoint.next_timeout(), now);
+  EXPECT_EQ(a.pump.next_timeout(), a.endpoint.next_timeout());
+}
+
+TEST_F(PumpTest, ATrainIsOfferedAgainAfterAWhileWhereTheDescriptorTellsOfNoRoom) {
+  connect();
+  a.io.answer = PacketIo::Sent::kLater;
+  for (const bool tells : {true, false}) {
+    a.io.tells = tells;
+    ASSERT_EQ(send(10), 0);
+    (void)a.pump.run(now);
+    ASSERT_TRUE(a.pump.waits_for_room());
+    const std::uint64_t again = now + kMillisecond;
+    EXPECT_EQ(a.pump.next_timeout(), tells ? std::max(again, a.endpoint.next_timeout()) : again);
+    EXPECT_GT(a.endpoint.next_timeout(), again);
+  }
 }
 
 TEST_F(PumpTest, TellsTheEndpointWhatTheDeviceDoesNotTake) {
@@ -201,7 +234,8 @@ TEST_F(PumpTest, SendsSixteenTrainsAtATimeAndNoMore) {
   }
   EXPECT_TRUE(a.pump.flush(now));
   EXPECT_EQ(a.io.offered, 16);
-  EXPECT_TRUE(a.pump.has_more()) << "who sleeps now would not be told of the other four";
+  EXPECT_TRUE(a.pump.has_more());
+  EXPECT_EQ(a.pump.next_timeout(), 0u) << "nothing tells a thread that sleeps of the other four";
   EXPECT_TRUE(a.pump.flush(now));
   EXPECT_EQ(a.io.offered, 20);
   EXPECT_FALSE(a.pump.has_more());

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 
 #include "clan/clock.h"
@@ -201,6 +202,39 @@ TEST_F(XdpTest, FramesAreLentAndComeBack) {
       }
     }
   }
+}
+
+// A device that hands frames on to another one, where they wait. All may be there while the ring is
+// empty, and what is told then, again and again, is that the ring has room.
+TEST_F(XdpTest, ALaneWhoseFramesAreAllWithTheDeviceIsNotReadyToSend) {
+  constexpr const char* kDevices =
+      "exec 2>/dev/null; ip link add v0 type veth peer name v1 && ip link set v0 up && "
+      "ip link set v1 up && ip link add link v0 name m0 type macvlan && "
+      "ip address add 10.78.0.1/24 dev m0 && ip link set m0 up && "
+      "ip neighbour add 10.78.0.2 lladdr 02:00:00:00:00:01 dev m0 nud permanent && "
+      "tc qdisc add dev v0 root tbf rate 8kbit burst 3k limit 10m";
+  if (std::system(kDevices) != 0) GTEST_SKIP() << "no ip, tc, macvlan or tbf";
+  auto opened = open_packets(socket_address_of({10, 78, 0, 1}, 0), Packets::kXdp);
+  ASSERT_TRUE(opened.ok()) << opened.error().message();
+  auto* io = dynamic_cast<XdpIo*>(opened->get());
+  ASSERT_NE(io, nullptr);
+  const SocketAddress peer = socket_address_of({10, 78, 0, 2}, 9);
+  const auto bytes = test::pattern(1000, 1);
+  const auto send = [&] { return io->send({peer, bytes.size(), bytes.size()}, bytes); };
+  unsigned sent = 0;
+  while (sent < 4 * XdpSocket::kSend && send() == PacketIo::Sent::kSent) ++sent;
+  ASSERT_TRUE(io->has_way(peer));
+  ASSERT_LT(sent, 4 * XdpSocket::kSend) << "the device keeps none";
+  std::array<Arrival, 8> arrivals;
+  io->woken();
+  ASSERT_EQ(io->receive(arrivals), 0u);
+  io->want_room(true);
+  EXPECT_FALSE(io->tells_of_room());
+  pollfd ready{io->descriptor(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ready, 1, 0), 0);
+  EXPECT_EQ(send(), PacketIo::Sent::kLater);
+  ASSERT_EQ(std::system("tc qdisc delete dev v0 root"), 0);
+  EXPECT_EQ(send(), PacketIo::Sent::kSent);
 }
 
 TEST_F(XdpTest, AThreadInAnotherNamespaceIsKnown) {

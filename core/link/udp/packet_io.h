@@ -54,6 +54,9 @@ class PacketIo {
   /// cannot be slept on.
   virtual bool arm(bool) { return true; }
   virtual void want_room(bool) {}
+  /// Whether the descriptor tells of room for what was kLater last. Otherwise it is offered again
+  /// after a while.
+  virtual bool tells_of_room() const { return true; }
   /// A thread that slept on the descriptor has woken: receive() looks at what had something last
   /// first, and everywhere before it says that nothing has come.
   virtual void woken() {}
@@ -112,8 +115,19 @@ class PacketPump {
   /// The last call that sent has sent as much as one does, and there may be more: no packet and no
   /// timer tells of that.
   bool has_more() const { return has_more_; }
+  /// When to run again if nothing comes. What is due to be sent stays due while a train waits for
+  /// room, and the descriptor tells of that, or the time.
+  std::uint64_t next_timeout() const {
+    if (has_more_) return 0;
+    const std::uint64_t at = endpoint_.next_timeout();
+    if (!waits_for_room()) [[likely]]
+      return at;
+    const std::uint64_t again = tried_at_ + kTryAgain;
+    return io_.tells_of_room() ? std::max(at, again) : again;
+  }
 
  private:
+  static constexpr std::uint64_t kTryAgain = 1'000'000;  ///< ns
   static constexpr int kMostRefusals = 16;
   static constexpr int kMostTrains = 16;  ///< in one go: arrivals wait meanwhile
   static constexpr int kMostHeld = 4;     ///< looks in a row that find something and send nothing
@@ -147,12 +161,13 @@ class PacketPump {
   bool send(std::uint64_t now) {
     bool any = false;
     has_more_ = false;
+    tried_at_ = now;
     for (int i = 0; i < kMostTrains; ++i) {
       if (train_.bytes == 0) train_ = endpoint_.transmit(buffer_, now);
       if (train_.bytes == 0) return any;
-      any = true;
       const PacketIo::Sent sent = io_.send(train_, std::span(buffer_).first(train_.bytes));
       if (sent == PacketIo::Sent::kLater) return any;
+      any = true;
       if (sent == PacketIo::Sent::kTooBig) endpoint_.on_too_big(train_.to, train_.segment, now);
       train_.bytes = 0;
     }
@@ -163,6 +178,7 @@ class PacketPump {
   Endpoint& endpoint_;
   PacketIo& io_;
   Train train_;
+  std::uint64_t tried_at_ = 0;  ///< when it last sent, or would have
   bool has_more_ = false;
   int held_ = 0;
   std::array<Arrival, 8> arrivals_;

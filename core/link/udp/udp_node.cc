@@ -166,17 +166,16 @@ void UdpNode::watch_socket(bool on) {
 
 // The driver thread has to know of a time-out if it waits, or a thread in charge looks later.
 void UdpNode::note_timer() {
-  const bool has_to_know = in_charge_ == nullptr ? watching_
-                                                 : endpoint_.next_timeout() < charge_until_ ||
-                                                       pump_.waits_for_room() || pump_.has_more();
+  const bool has_to_know = in_charge_ == nullptr
+                               ? watching_
+                               : pump_.next_timeout() < charge_until_ || pump_.waits_for_room();
   if (has_to_know) set_timer();
 }
 
 // Arms the timer for the endpoint's next time-out, and for ticks no more; later ones find it armed.
 void UdpNode::set_timer() {
   io_->want_room(pump_.waits_for_room());
-  const std::uint64_t next = pump_.has_more() ? 0 : endpoint_.next_timeout();
-  const std::uint64_t at = std::max<std::uint64_t>(next, 1);
+  const std::uint64_t at = std::max<std::uint64_t>(pump_.next_timeout(), 1);
   const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: written under the mutex
   if (at >= timer_at_ && !ticks) return;
   if (ticks) {

@@ -179,8 +179,7 @@ int UdpNode::sleep_in_charge(Lock& lock) {
     const std::span packets = std::span(all).subspan(own + 1);
     const std::span sources = packets.first(io_->sources(packets));
     const std::span fds = std::span(all).first(own + 1 + sources.size());
-    // At once where flush() or the pump has left something to be sent.
-    charge_until_ = pump_.has_more() ? 0 : std::min(what.deadline_ns, endpoint_.next_timeout());
+    charge_until_ = std::min(what.deadline_ns, pump_.next_timeout());
     // PAIR udp_node.asleep: before the last look at the word; wake_sleepers() loads it after the
     // change
     dekker::announce(asleep_, true);

@@ -71,8 +71,7 @@ XdpIo::~XdpIo() {
 
 Status XdpIo::watch(int fd, int how) const {
   epoll_event event{};
-  const bool waits = want_room_ && lane_is_full_ && fd != changes_->fd();
-  event.events = waits ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.events = EPOLLIN;
   return sys::epoll_ctl(descriptor(), how, fd, &event) == 0 ? Status() : errno_error("epoll_ctl");
 }
 
@@ -94,12 +93,8 @@ void XdpIo::want_room(bool on) {
   if (std::exchange(want_room_, on) != on) ask_for_room();
 }
 
-// Where there was none: the others always have some, and nobody would sleep.
-void XdpIo::ask_for_room() {
-  sockets_->want_room(want_room_ && !lane_is_full_);
-  if (!armed_) return;
-  for (auto& lane : lanes_) (void)watch(lane->socket->fd(), EPOLL_CTL_MOD);
-}
+// Where there was none: the sockets have some while a lane has not, and nobody would sleep.
+void XdpIo::ask_for_room() { sockets_->want_room(want_room_ && !lane_is_full_); }
 
 PacketIo::Sent XdpIo::note(Sent sent, bool by_lane) {
   const bool moved = sent == Sent::kLater && std::exchange(lane_is_full_, by_lane) != by_lane;

@@ -53,6 +53,8 @@ class XdpIo final : public PacketIo {
   void doubt(const SocketAddress& peer) override;
   void woken() override;
   void want_room(bool on) override;
+  /// A lane is writable while frames are in the ring, and its frames may all be with the device.
+  bool tells_of_room() const override { return !lane_is_full_; }
   int descriptor() const override { return sockets_->descriptor(); }
   bool arm(bool on) override;
   SocketAddress local_address() const override { return sockets_->local_address(); }
