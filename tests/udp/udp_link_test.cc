@@ -2,6 +2,8 @@
 #include "link/udp/udp_link.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -336,6 +338,32 @@ struct Stranger final : EndpointSink {
     return true;
   }
   void on_message(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t,
+// The mutex may be another thread's that the child has not, and the sockets are closed.
+TEST_F(LinkPair, AForkedChildIsToldNothingOfThePath) {
+  EXPECT_FALSE(link->report().address.empty());
+  std::atomic<bool> taken{false}, forked{false};
+  std::thread holder([&] {
+    link->begin_batch();
+    taken = true;
+    while (!forked) std::this_thread::yield();
+    link->end_batch();
+  });
+  while (!taken) std::this_thread::yield();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);  // of one that waits for the mutex
+    link->abandon_after_fork();
+    const bool nothing = link->report().address.empty() && link->remote_address().empty() &&
+                         link->path().port == 0 && link->packets() == 0;
+    ::_exit(nothing ? 0 : 1);
+  }
+  forked = true;
+  holder.join();
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
                   std::span<const std::byte>) override {}
   void on_sent(Connection&, std::uint8_t, std::uint64_t) override {}
   void on_down(Connection&, int why) override {

@@ -7,8 +7,9 @@
 namespace clan::udp {
 
 PathValues UdpLink::path() const {
-  std::lock_guard lock(node_->mutex_);
   PathValues v;
+  if (node_->abandoned()) return v;
+  std::lock_guard lock(node_->mutex_);
   if (connection_ == nullptr) return v;
   const ConnectionCounters& c = connection_->counters();
   const SocketAddress& peer = connection_->address();
@@ -28,6 +29,7 @@ PathValues UdpLink::path() const {
 }
 
 std::uint64_t UdpLink::packets() const {
+  if (node_->abandoned()) return 0;
   std::lock_guard lock(node_->mutex_);
   if (connection_ == nullptr) return 0;
   return connection_->counters().packets_sent + connection_->counters().packets_received;
@@ -35,6 +37,7 @@ std::uint64_t UdpLink::packets() const {
 
 PathReport UdpLink::report() const {
   PathReport r;
+  if (node_->abandoned()) return r;
   std::lock_guard lock(node_->mutex_);
   if (connection_ == nullptr) return r;
   const PathValues v = path();
