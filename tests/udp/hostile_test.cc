@@ -84,6 +84,9 @@ Frames message(std::uint8_t channel, std::uint64_t position, std::uint16_t bytes
     w.zeros(bytes);
   };
 }
+Frames acknowledge(const udp::ReceivedNumbers& received) {
+  return [&](udp::Writer& w) { (void)received.write_ack(w, 0, 1000); };
+}
 Frames both(const Frames& a, const Frames& b) {
   return [=](udp::Writer& w) {
     a(w);
@@ -289,16 +292,12 @@ TEST_F(HostilePeer, ThatAcknowledgesAndGivesNoCreditIsDead) {
     }
     if (closed) endpoint_->close(*notes_.established, 0, now_);
     const std::uint64_t end = now_ + 16 * kSecond;
-    std::uint64_t last = 0;  // of what it has sent us
+    udp::ReceivedNumbers got;
     for (std::uint64_t number = 2; notes_.downs == 0 && now_ < end; ++number) {
       drain([&](const udp::SocketAddress&, std::span<const std::byte> p) {
-        last = udp::Reader(p.subspan(16)).number<std::uint64_t>();
+        got.add(udp::Reader(p.subspan(16)).number<std::uint64_t>());
       });
-      const Frames ack =
-          last == 0 ? ping()
-                    : frame(FrameType::kAck, std::uint8_t{0}, std::uint16_t{0},
-                            std::uint32_t{1000}, last, static_cast<std::uint32_t>(last - 1));
-      data(here_, id, number, both(ping(), ack));
+      data(here_, id, number, both(ping(), acknowledge(got)));
       now_ += kMillisecond;
       endpoint_->on_timeout(now_);
     }
@@ -306,6 +305,39 @@ TEST_F(HostilePeer, ThatAcknowledgesAndGivesNoCreditIsDead) {
     EXPECT_EQ(notes_.err, ETIMEDOUT);
     EXPECT_TRUE(run_until(now_ + kSecond));
     EXPECT_EQ(endpoint_->connections(), 0u);
+  }
+}
+
+// It would have more of a path than those that wait until packets have come.
+TEST_F(HostilePeer, ThatAcknowledgesWhatHasNotComeIsEnded) {
+  for (const bool honest : {true, false}) {
+    notes_ = {};
+    begin();
+    const std::uint64_t id = connect(here_);
+    data(here_, id, 1, frame(FrameType::kCredit, std::uint8_t{0}, std::uint64_t{1} << 40));
+    const std::vector<std::byte> payload(100);
+    udp::ReceivedNumbers got;
+    std::uint64_t packets = 0, number = 1;
+    while (notes_.downs == 0 && packets < 4 * udp::SkippedNumber::kEvery) {
+      ASSERT_EQ(endpoint_->send(*notes_.established, 0, {{}, payload}), 0);
+      drain([&](const udp::SocketAddress&, std::span<const std::byte> p) {
+        const auto came = udp::Reader(p.subspan(16)).number<std::uint64_t>();
+        if (!honest && came == got.largest() + 2) got.add(came - 1);
+        got.add(came);
+        ++packets;
+      });
+      data(here_, id, ++number, acknowledge(got));
+      now_ += kMillisecond / 10;
+      endpoint_->on_timeout(now_);
+    }
+    EXPECT_EQ(notes_.downs, honest ? 0u : 1u);
+    EXPECT_EQ(notes_.err, honest ? -1 : EPROTO);
+    if (honest) {
+      EXPECT_GE(got.largest(), packets + 3) << "numbers that were not sent";
+      EXPECT_LE(got.largest(), packets + 20);
+    } else {
+      EXPECT_LE(packets, udp::SkippedNumber::kFirst);
+    }
   }
 }
 

@@ -28,6 +28,7 @@
 #include "link/udp/rtt.h"
 #include "link/udp/send_channel.h"
 #include "link/udp/sent_log.h"
+#include "link/udp/skipped_number.h"
 #include "link/udp/socket_address.h"
 #include "link/udp/wire.h"
 
@@ -129,7 +130,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   bool write_control(Writer& out);
   bool write_data(Writer& out, Gate gate);
   bool write_ping(Writer& out, bool asks, bool acked);
-  void put_ping(Writer& out);
+  void put_ping(Writer& out), skip_number();
   std::uint8_t next_in_turn();
   bool write_channel(Writer& out, std::uint8_t channel, bool* any);
   std::size_t build_mtu_probe(std::span<std::byte> out, std::uint64_t now);
@@ -152,6 +153,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   std::unique_ptr<ReceiveChannel> receive_[kChannels];
   ReceivedNumbers received_;
   SentLog log_;
+  SkippedNumber skipped_;
   RangeSet acked_;  ///< packet numbers from log_.base() on
   std::uint64_t largest_acked_ = 0;
   std::uint64_t round_end_ = 1;
@@ -173,7 +175,6 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   std::uint64_t heard_at_ = 0;
   /// the last progress of what waits for an acknowledgement
   std::uint64_t unanswered_since_ = kNever;
-
   std::uint64_t starved_since_ = kNever;  ///< a channel waits for credit and has been given none
   unsigned watchers_ = 0;                 ///< threads that sleep until the peer sends something
   std::uint64_t released_at_ = 0;         ///< when memory that is not needed was last given back

@@ -183,6 +183,12 @@ void Connection::put_ping(Writer& out) {
   bare_acks_ = 0;
 }
 
+// What is in the log for it was never under way, and is not missed.
+void Connection::skip_number() {
+  skipped_.skip(log_.next(), (*random_)());
+  log_.add();
+}
+
 std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::uint64_t now) {
   if (!wants_to_send(now)) return 0;
   const bool draining = state_ == State::kDraining;
@@ -196,6 +202,8 @@ std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::
     end(ETIMEDOUT);
     return 0;
   }
+  if (skipped_.due(log_.next())) [[unlikely]]
+    skip_number();
   Writer w(out.first(most - seal_space()));
   w.zeros(kDataHeader);
   SentPacket& packet = log_.add();
