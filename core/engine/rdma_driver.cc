@@ -151,8 +151,8 @@ Result<nic::RdmaQueueId> RdmaDriver::attach(nic::RdmaRingDriver ring, RdmaQueueC
   return id;
 }
 
-// What the queue had under way takes no room of its link any more, and nobody will say that it has
-// ended: those that found the link busy are tried again.
+// What the queue had under way takes no room of its link any more, or until the link says so: those
+// that found the link busy are tried again.
 void RdmaDriver::detach(nic::RdmaQueueId id) {
   auto lock = enter();
   (void)scheduler_->detach(id);

@@ -145,7 +145,8 @@ class Link {
   /// Moves one chunk by DMA.
   virtual TransferResult transfer(const Transfer& transfer) = 0;
 
-  /// A pending transfer is no longer wanted: its local memory is not touched after this returns.
+  /// A pending transfer is no longer wanted: its local memory is not touched after this returns. It
+  /// may take room until it has ended; that is told, with ECANCELED, where it does.
   virtual void cancel(std::uint64_t token) = 0;
 
   /// Sends one out-of-band message. ENOBUFS when it had to be discarded.

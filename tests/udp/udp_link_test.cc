@@ -252,11 +252,41 @@ TEST_F(LinkPair, HasSoManyTransfersUnderWayAndNoMore) {
   transfer.token = 1;
   EXPECT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kBusy);
   link->cancel(100);
-  EXPECT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kPending);
+  EXPECT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kBusy);
   link->end_batch();
+  EXPECT_EQ(transferred(100), ECANCELED);
+  EXPECT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kPending);
   EXPECT_EQ(transferred(1), 0);
   for (std::size_t i = 1; i < UdpLink::kMostTransfers; ++i) EXPECT_EQ(transferred(100 + i), 0);
-  EXPECT_TRUE(client.is_told([](const auto& told) { return !told.transfers.contains(100); }));
+}
+
+// The owner serves what it was asked for, and ends the link with a peer that asks for too much.
+TEST_F(LinkPair, TransfersThatAreCancelledAreNoMoreThanThePeerServes) {
+  const auto handle = import(exported());
+  std::vector<std::byte> back(UdpLink::kMostRead), written(64);
+  std::size_t pending = 0;
+  link->begin_batch();  // the peer has all of them at once
+  for (std::uint64_t token = 100; token < 100 + 20 * UdpLink::kMostTransfers; ++token) {
+    const bool read = token % 4 != 0;
+    const auto& local = read ? back : written;
+    const auto result = link->transfer({.op = read ? RdmaOp::kRead : RdmaOp::kWrite,
+                                        .remote = &handle,
+                                        .local = const_cast<std::byte*>(local.data()),
+                                        .length = local.size(),
+                                        .token = token});
+    pending += result.kind == nic::TransferResult::Kind::kPending;
+    link->cancel(token);
+  }
+  link->end_batch();
+  EXPECT_EQ(pending, UdpLink::kMostTransfers);
+  EXPECT_TRUE(client.is_told([&](const auto& told) { return told.transfers.size() == pending; }));
+  const auto sent = bytes(100'000, 8);
+  ASSERT_TRUE(link->put(handle, 0, sent, nic::PutOrder::kAny).ok());
+  std::vector<std::byte> seen(sent.size());
+  ASSERT_TRUE(link->get(handle, 0, seen).ok());
+  EXPECT_EQ(seen, sent);
+  EXPECT_TRUE(link->alive());
+  EXPECT_TRUE(std::all_of(back.begin(), back.end(), [](std::byte b) { return b == std::byte{}; }));
 }
 
 TEST_F(LinkPair, TransfersUnderWayEndWithTheLink) {
@@ -308,6 +338,32 @@ TEST_F(LinkPair, AMessageThatSaysItIsLongerIsCut) {
   }));
 }
 
+// The mutex may be another thread's that the child has not, and the sockets are closed.
+TEST_F(LinkPair, AForkedChildIsToldNothingOfThePath) {
+  EXPECT_FALSE(link->report().address.empty());
+  std::atomic<bool> taken{false}, forked{false};
+  std::thread holder([&] {
+    link->begin_batch();
+    taken = true;
+    while (!forked) std::this_thread::yield();
+    link->end_batch();
+  });
+  while (!taken) std::this_thread::yield();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);  // of one that waits for the mutex
+    link->abandon_after_fork();
+    const bool nothing = link->report().address.empty() && link->remote_address().empty() &&
+                         link->path().port == 0 && link->packets() == 0;
+    ::_exit(nothing ? 0 : 1);
+  }
+  forked = true;
+  holder.join();
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(LinkPair, APutWakesWhatSleepsOnATripwireThere) {
   const RdmaCookie cookie = exported();
   const auto handle = import(cookie);
@@ -338,32 +394,6 @@ struct Stranger final : EndpointSink {
     return true;
   }
   void on_message(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t,
-// The mutex may be another thread's that the child has not, and the sockets are closed.
-TEST_F(LinkPair, AForkedChildIsToldNothingOfThePath) {
-  EXPECT_FALSE(link->report().address.empty());
-  std::atomic<bool> taken{false}, forked{false};
-  std::thread holder([&] {
-    link->begin_batch();
-    taken = true;
-    while (!forked) std::this_thread::yield();
-    link->end_batch();
-  });
-  while (!taken) std::this_thread::yield();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(20);  // of one that waits for the mutex
-    link->abandon_after_fork();
-    const bool nothing = link->report().address.empty() && link->remote_address().empty() &&
-                         link->path().port == 0 && link->packets() == 0;
-    ::_exit(nothing ? 0 : 1);
-  }
-  forked = true;
-  holder.join();
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-}
-
                   std::span<const std::byte>) override {}
   void on_sent(Connection&, std::uint8_t, std::uint64_t) override {}
   void on_down(Connection&, int why) override {

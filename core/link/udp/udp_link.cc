@@ -140,16 +140,17 @@ nic::TransferResult UdpLink::transfer(const nic::Transfer& t) {
   return {Kind::kPending, 0};
 }
 
+// It counts until the peer has answered, as the peer counts it.
 void UdpLink::cancel(std::uint64_t token) {
   if (node_->abandoned()) return;
   std::lock_guard lock(node_->mutex_);
   for (auto it = pending_.begin(); it != pending_.end(); ++it) {
-    const Pending& p = it->second;
+    Pending& p = it->second;
     const bool transfer = p.kind == Pending::Kind::kWrite || p.kind == Pending::Kind::kRead;
-    if (!transfer || p.token != token) continue;
+    if (!transfer || p.cancelled || p.token != token) continue;
     if (connection_ != nullptr && !p.sent) connection_->detach(kBulk, it->first);
-    pending_.erase(it);
-    --transfers_;
+    p.cancelled = true;
+    p.local = nullptr;
     return;
   }
 }

@@ -112,6 +112,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
     Kind kind = Kind::kGet;
     bool answered = false;
     bool sent = false;  ///< kWrite: nothing of the local memory is needed any more
+    bool cancelled = false;
     int err = 0;
     std::uint64_t token = 0;
     std::byte* local = nullptr;

@@ -196,11 +196,11 @@ void UdpLink::serve_read(std::uint8_t channel, const LinkHeader& h) {
 bool UdpLink::take_read_data(const LinkHeader& h, std::uint32_t offset,
                              std::span<const std::byte> bytes) {
   auto it = pending_.find(h.request);
-  if (it == pending_.end()) return true;  // cancelled
+  if (it == pending_.end()) return true;  // get() has given it up
   const Pending& p = it->second;
   if (p.kind != Pending::Kind::kGet && p.kind != Pending::Kind::kRead) return false;
   if (offset > p.length || bytes.size() > p.length - offset) return false;
-  if (!bytes.empty()) std::memcpy(p.local + offset, bytes.data(), bytes.size());
+  if (!bytes.empty() && !p.cancelled) std::memcpy(p.local + offset, bytes.data(), bytes.size());
   return true;
 }
 
@@ -215,8 +215,8 @@ void UdpLink::complete(std::uint64_t request, Pending& pending) {
                shared_from_this(),
                {},
                done.token,
-               done.err,
-               done.err == 0 ? done.length : 0});
+               done.cancelled ? ECANCELED : done.err,
+               done.err == 0 && !done.cancelled ? done.length : 0});
 }
 
 void UdpLink::finish(std::uint64_t request, int err) {
@@ -252,6 +252,7 @@ void UdpLink::on_down(int) {
   words::publish(alive_, false);
   for (const auto& [request, p] : pending_) {
     if (p.kind != Pending::Kind::kWrite && p.kind != Pending::Kind::kRead) continue;
+    if (p.cancelled) continue;
     node_->tell(
         {UdpNode::UpCall::Kind::kTransferDone, shared_from_this(), {}, p.token, ECONNRESET, 0});
   }
