@@ -3,6 +3,7 @@
 
     clan bench net [--over veth|veth9000|loopback] [--rounds N] [--seconds S] [--only WORDS]
                    [--no-loss] [--only-loss] [--no-share] [--no-programs] [--no-mpi]
+                   [--peers [N]]
 
 Makes the namespaces and the veth pair between them, and removes them (root). The two programs sit
 on two processors and take turns: each row is measured once a round, and medians are printed, with
@@ -13,7 +14,8 @@ control; at 10 % the server checks each byte. Beside: with an endless computatio
 Share: ten streams through one token bucket of 400 Mbit/s, as many processes; Jain's index, of TCP's
 too, and one of each. Rows with xdp go by AF_XDP, those with ofi by libfabric. Programs: redis and
 iperf3 as they are, over kernel TCP and under `clan run --net` in turns. mpi: Open MPI with a rank
-in each namespace. Run it on a quiet machine.
+in each namespace. With --peers instead of all that: N (1,000) idle peers of one process, what each
+takes of its memory, and a round trip of one more beside them. Run it on a quiet machine.
 """
 import argparse
 import contextlib
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 
+import crowd
 import jobs
 import programs
 import sharing
@@ -254,6 +257,11 @@ def measure(over, options):
     found = {}
     with network(over) as net:
         runner = Runner(net, options.seconds)
+        if options.peers:
+            for path in "clan", "clan-encrypt":
+                if all(word in path for word in options.only):
+                    crowd.measure(runner, path, options.peers, options.rounds)
+            return
         for _ in range(0 if options.only_loss else options.rounds):
             for kind, path, size in ROWS:
                 name = f"{kind} {path}"
@@ -293,6 +301,7 @@ def main():
     parser.add_argument("--no-share", action="store_true")
     parser.add_argument("--no-programs", action="store_true")
     parser.add_argument("--no-mpi", action="store_true")
+    parser.add_argument("--peers", type=int, nargs="?", const=1000)
     options = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("clan bench net makes network namespaces, which takes root")

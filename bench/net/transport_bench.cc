@@ -4,13 +4,18 @@
 //   clan-net-transport serve PATH HOST:PORT         in one terminal (or network namespace)
 //   clan-net-transport ping  PATH HOST:PORT [BYTES [SECONDS]]
 //   clan-net-transport bulk  PATH HOST:PORT [BYTES [SECONDS]]
+//   clan-net-transport crowd PATH HOST:PORT [BYTES [SECONDS [PEERS]]]       (clan only)
 //
 // PATH: udp and xdp (ping only), tcp, clan, clan-integrity, clan-encrypt, clan-xdp: both ends poll
 // and never sleep; tcp-block: both sleep in the kernel. xdp: a bare AF_XDP socket at each end.
 // Prints min, p50, p99 of round trips, or bytes per second as the receiver's acknowledgement of the
-// last byte ends the clock, and this end's processor time. The modes with keys take the pre-shared
-// key from the file CLAN_KEY_FILE. A program, not a test: run it on a quiet machine (net.py does it
-// all, with network namespaces).
+// last byte ends the clock, and this end's processor time. crowd: round trips alone, and beside
+// PEERS peers, each with a socket of its own, that have been idle for two dozen seconds; it says
+// "idle" then, and goes on when a line has come. The modes with keys take the pre-shared key from
+// the file CLAN_KEY_FILE. A program, not a test: run it on a quiet machine (net.py does it all,
+// with network namespaces).
+#include "transport_bench.h"
+
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -22,33 +27,30 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "bare_xdp_bench.h"
-#include "base/random.h"
 #include "clan/clock.h"
-#include "link/udp/packet_choice.h"
-#include "link/udp/security_loader.h"
 #include "link/udp/socket_io.h"
+
+namespace clan::udp {
+
+void print_round_trips(std::vector<std::uint64_t>& ns) {
+  if (ns.empty()) fail("no round trip");
+  std::sort(ns.begin(), ns.end());
+  std::printf("%zu round trips: min %.2f p50 %.2f p99 %.2f us\n", ns.size(),
+              static_cast<double>(ns[0]) / 1e3, static_cast<double>(ns[ns.size() / 2]) / 1e3,
+              static_cast<double>(ns[ns.size() * 99 / 100]) / 1e3);
+}
+
+}  // namespace clan::udp
 
 namespace {
 
 using namespace clan::udp;
 using clan::monotonic_ns;
-
-[[noreturn]] void fail(const char* what) {
-  std::perror(what);
-  std::exit(1);
-}
-
-struct Job {
-  std::string role, path;
-  SocketAddress address;
-  std::size_t bytes = 64;
-  double seconds = 2;
-  int flags() const { return path == "tcp-block" ? 0 : MSG_DONTWAIT; }
-};
 
 void print_processor_time() {
   rusage use;
@@ -60,14 +62,6 @@ void print_processor_time() {
               seconds(use.ru_utime) + seconds(use.ru_stime), seconds(use.ru_stime));
 }
 
-void print_round_trips(std::vector<std::uint64_t>& ns) {
-  if (ns.empty()) fail("no round trip");
-  std::sort(ns.begin(), ns.end());
-  std::printf("%zu round trips: min %.2f p50 %.2f p99 %.2f us\n", ns.size(),
-              static_cast<double>(ns[0]) / 1e3, static_cast<double>(ns[ns.size() / 2]) / 1e3,
-              static_cast<double>(ns[ns.size() * 99 / 100]) / 1e3);
-}
-
 void print_rate(std::uint64_t bytes, std::uint64_t ns) {
   std::printf("%.3f GB/s (%.1f MB in %.2f s)\n",
               static_cast<double>(bytes) / static_cast<double>(ns),
@@ -75,14 +69,6 @@ void print_rate(std::uint64_t bytes, std::uint64_t ns) {
 }
 
 // --- sockets -------------------------------------------------------------------------------------
-
-sockaddr_in kernel_address(const SocketAddress& a) {
-  sockaddr_in s{};
-  s.sin_family = AF_INET;
-  s.sin_port = htons(a.port);
-  std::memcpy(&s.sin_addr, a.ip.data() + 12, 4);
-  return s;
-}
 
 // Reads all of `bytes`, polling if `flags` say so. False: the end.
 bool read_all(int fd, std::byte* to, std::size_t bytes, int flags) {
@@ -218,83 +204,20 @@ void udp_ping(const Job& o) {
 
 // --- the transport -------------------------------------------------------------------------------
 
-struct End final : EndpointSink {
-  End(const SocketAddress& local, const std::string& path) {
-    const Mode mode = path == "clan-encrypt"     ? Mode::kEncrypt
-                      : path == "clan-integrity" ? Mode::kIntegrity
-                                                 : Mode::kOff;
-    const char* key = std::getenv("CLAN_KEY_FILE");
-    auto loaded = load_security(mode, key == nullptr ? "" : key);
-    if (!loaded) fail(loaded.error().what);
-    security = std::move(*loaded);
-    auto made = open_packets(local, path == "clan-xdp" ? Packets::kXdp : Packets::kSockets);
-    if (!made) fail(made.error().what);
-    io = std::move(*made);
-    clan::udp::Options options;
-    options.packet_window = io->packets_of_room();
-    endpoint = std::make_unique<Endpoint>(options, *this, clan::random_u64, security.get());
-    pump = std::make_unique<PacketPump>(*endpoint, *io);
-    memory.resize(16 << 20);
-  }
-  int on_request(const SocketAddress&, std::span<const std::byte>, std::span<std::byte>,
-                 std::size_t*) override {
-    return 0;
-  }
-  void on_established(Connection& c, std::span<const std::byte>) override { connection = &c; }
-  bool on_fragment(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t total,
-                   std::uint32_t offset, std::span<const std::byte> bytes) override {
-    if (total > memory.size()) return false;
-    std::memcpy(memory.data() + offset, bytes.data(), bytes.size());
-    return true;
-  }
-  void on_message(Connection& c, std::uint8_t channel, std::span<const std::byte>, std::uint32_t,
-                  std::span<const std::byte> payload) override {
-    ++messages;
-    if (echo && channel == 0) (void)endpoint->send(c, 0, {{}, payload});
-  }
-  void on_sent(Connection&, std::uint8_t, std::uint64_t) override { ++sent; }
-  void on_down(Connection&, int err) override {
-    connection = nullptr;
-    if (!echo) std::printf("the connection ended: %s\n", std::strerror(err));
-  }
-
-  std::unique_ptr<Security> security;
-  std::unique_ptr<PacketIo> io;
-  std::unique_ptr<Endpoint> endpoint;
-  std::unique_ptr<PacketPump> pump;
-  Connection* connection = nullptr;
-  std::vector<std::byte> memory;
-  std::uint64_t messages = 0, sent = 0;
-  bool echo = false;
-};
-
 void clan_serve(const Job& o) {
-  End end(o.address, o.path);
+  End end(open_io(o.address, o), o.path, 16 << 20);
   end.echo = true;
   for (;;) (void)end.pump->run(monotonic_ns());
 }
 
 void clan_run(const Job& o) {
-  End end(SocketAddress{}, o.path);
-  if (end.endpoint->connect(o.address, {}, monotonic_ns()) == nullptr) fail("connect");
-  const std::uint64_t patience = monotonic_ns() + 5 * kSecond;
-  while (end.connection == nullptr && monotonic_ns() < patience)
-    (void)end.pump->run(monotonic_ns());
-  if (end.connection == nullptr) fail("no answer");
+  End end(open_io(SocketAddress{}, o), o.path, 16 << 20);
+  connect(end, o);
   std::vector<std::byte> buffer(o.bytes);
   const std::uint64_t begin = monotonic_ns();
   const std::uint64_t until = begin + static_cast<std::uint64_t>(o.seconds * 1e9);
   if (o.role == "ping") {
-    std::vector<std::uint64_t> trips;
-    for (std::uint64_t now = begin; now < until && end.connection != nullptr;) {
-      const std::uint64_t then = now, messages = end.messages;
-      (void)end.endpoint->send(*end.connection, 0, {{}, buffer});
-      do {
-        (void)end.pump->run(now);
-        now = monotonic_ns();
-      } while (end.messages == messages && now < until);
-      if (end.messages != messages) trips.push_back(now - then);
-    }
+    auto trips = round_trips(end, o, until, [] { return false; });
     print_round_trips(trips);
   } else {
     std::uint64_t posted = 0;
@@ -331,8 +254,9 @@ int main(int argc, char** argv) {
   if (argc < 4) {
     std::fprintf(
         stderr,
-        "usage: %s serve|ping|bulk udp|xdp|tcp|tcp-block|clan[-integrity|-encrypt|-xdp] HOST:PORT "
-        "[BYTES [SECONDS]]\n",
+        "usage: %s serve|ping|bulk|crowd udp|xdp|tcp|tcp-block|clan[-integrity|-encrypt|-xdp] "
+        "HOST:PORT "
+        "[BYTES [SECONDS [PEERS]]]\n",
         argv[0]);
     return 2;
   }
@@ -342,8 +266,12 @@ int main(int argc, char** argv) {
   o.address = *address;
   if (argc > 4) o.bytes = std::strtoull(argv[4], nullptr, 10);
   if (argc > 5) o.seconds = std::strtod(argv[5], nullptr);
+  if (argc > 6) o.peers = std::strtoull(argv[6], nullptr, 10);
   if (o.bytes == 0 || o.bytes > (8u << 20)) fail("BYTES: 1 to 8388608");
-  if (o.path == "tcp" || o.path == "tcp-block") {
+  if (o.role == "crowd") {
+    if (!o.path.starts_with("clan")) fail("no such path");
+    clan_crowd(o);
+  } else if (o.path == "tcp" || o.path == "tcp-block") {
     o.role == "serve" ? tcp_serve(o) : tcp_run(o);
   } else if (o.path == "udp" && o.role != "bulk") {
     o.role == "serve" ? udp_serve(o) : udp_ping(o);
