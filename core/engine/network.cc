@@ -16,7 +16,8 @@
 namespace clan::engine {
 namespace {
 
-constexpr std::uint64_t kGoodBye = 2 * udp::kSecond;  ///< for what has been sent to be acknowledged
+/// for some more of what has been sent to be acknowledged
+constexpr std::uint64_t kGoodBye = 2 * udp::kSecond;
 constexpr std::uint64_t kUrgentCredit = 4 << 20;
 constexpr std::size_t kMostAddresses = 1024;  ///< remembered
 

@@ -14,8 +14,9 @@
 namespace clan::preload {
 namespace {
 
-/// What was under way when TCP ended comes within this time of the last that came.
-constexpr std::uint64_t kAfterTcpNs = 2'000'000'000;
+/// What was under way when TCP ended comes within this time of the last that came: as long as a
+/// host is given to answer. A frame is seen when all of it has come, which may take seconds.
+constexpr std::uint64_t kAfterTcpNs = 15'000'000'000;
 /// What a program that has closed has left to be sent is given up, when the other end takes none.
 constexpr std::uint64_t kAfterCloseNs = 30'000'000'000;
 /// until a call that was in the way is over

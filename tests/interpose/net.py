@@ -213,6 +213,16 @@ def flowing(names, begin, deadline, port=PORT):
             expect("ended" in text, f"an end says {text!r}", server, client)
 
 
+def slow_tail(names):
+    """On a wire where a frame takes three seconds: TCP's end, and that of the program, come long
+    before the last bytes."""
+    if not shutil.which("tc"):
+        return print("tc is not installed: left out")
+    subprocess.run(["tc", "-n", names[1], "qdisc", "add", "dev", "v0", "root", "tbf", "rate",
+                    "300kbit", "burst", "16k", "latency", "2s"], check=True)
+    right(names, "tail", 1)
+
+
 def killed(names):
     def kill(child):
         # `ip netns exec` and `clan run` have become the program.
@@ -468,8 +478,8 @@ def settings(_):
 
 
 CASES = (settings, streams, other_addresses, sleepers, going_back, last_words, encrypted, one_end,
-         lossy, killed, shown, shown_unmoved, af_clan, af_clan_keys, af_clan_cut, redis_server,
-         iperf3, cut)
+         lossy, slow_tail, killed, shown, shown_unmoved, af_clan, af_clan_keys, af_clan_cut,
+         redis_server, iperf3, cut)
 
 
 def main():

@@ -23,6 +23,7 @@ import threading
 import time
 
 TOTAL = 24 * 1024 * 1024
+TAIL = 240 * 1024
 
 
 def bytes_of(seed, total):
@@ -221,6 +222,28 @@ def flows(connection, first):
         print("ended:", error.strerror, flush=True)
 
 
+def tail(connection, first, seed):
+    """One end writes, closes and ends."""
+    warm_up(connection, first)
+    if first:
+        for piece in bytes_of(seed, TAIL):
+            connection.sendall(piece)
+        connection.close()
+        print("right", TAIL, flush=True)
+        return
+    digest = hashlib.sha256()
+    got = 0
+    try:
+        while piece := connection.recv(65536):
+            digest.update(piece)
+            got += len(piece)
+    except OSError as error:
+        print(f"wrong: {error.strerror} after {got} bytes of {TAIL}", flush=True)
+        return
+    whole = got == TAIL and digest.hexdigest() == digest_of(seed, TAIL)
+    print("right" if whole else "wrong", got, flush=True)
+
+
 def run(connection, first, case, seed):
     if case == "streams":
         warm_up(connection, first)
@@ -243,6 +266,8 @@ def run(connection, first, case, seed):
         last_words(connection, first)
     elif case == "flows":
         flows(connection, first)
+    elif case == "tail":
+        tail(connection, first, seed)
 
 
 AF_CLAN = 0x434c

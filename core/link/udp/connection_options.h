@@ -25,6 +25,8 @@ constexpr std::uint64_t kLeastLossWait = 250'000;
 constexpr std::uint64_t kLeastProbeWait = 2 * kMillisecond;
 constexpr std::uint64_t kMostProbeWait = 300 * kMillisecond;
 constexpr unsigned kMostReordering = 64;
+/// for what a process that ends has sent to be acknowledged, while some of it is
+constexpr std::uint64_t kMostGoodBye = 30 * kSecond;
 constexpr std::uint64_t kRefusedWait = 300 * kMillisecond;
 constexpr std::uint64_t kRemembered = 256;   ///< packets for which a lost one is still known
 constexpr std::uint64_t kUrgentReserve = 8;  ///< packets channel 0 may exceed the window by

@@ -343,6 +343,16 @@ void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, s
   }
 }
 
+std::uint64_t Endpoint::bytes_left() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [id, c] : by_id_) {
+    bytes += c->under_way();
+    for (std::uint8_t channel = 0; channel < kChannels; ++channel)
+      bytes += c->queued_bytes(channel);
+  }
+  return bytes;
+}
+
 std::size_t Endpoint::memory_bytes() const {
   std::size_t bytes = sizeof *this + heap_.capacity() * sizeof(Connection*);
   for (const auto& [id, c] : by_id_)

@@ -79,6 +79,8 @@ class Endpoint {
   std::size_t half_open() const { return half_open_; }
   const EndpointCounters& counters() const { return counters_; }
   std::size_t memory_bytes() const;
+  /// Of messages that have not been acknowledged.
+  std::uint64_t bytes_left() const;
 
  private:
   struct Answer {  ///< a packet that belongs to no connection

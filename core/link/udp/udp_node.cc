@@ -335,9 +335,8 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
   send_revocations();
   (void)io_->arm(true);
   const std::uint64_t begin = monotonic_ns();
-  std::vector<Connection*> open;
+  std::vector<Connection*> open;  // of those: a host that has not answered is not waited for
   for (auto& [connection, link] : links_) open.push_back(connection);
-  // A host that has not answered is not waited for.
   std::vector<std::function<void(Result<Dialled>)>> unsaid;
   for (auto& [connection, dialling] : dialling_) {
     open.push_back(connection);
@@ -348,8 +347,10 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
   }
   dialling_.clear();
   for (Connection* c : open) endpoint_.close(*c, 0, begin);
-  for (std::uint64_t now = begin; endpoint_.connections() > 0 && now - begin < patience_ns;
+  for (std::uint64_t now = begin, left = kNever, last = begin;
+       endpoint_.connections() > 0 && now - last < patience_ns && now - begin < kMostGoodBye;
        now = monotonic_ns()) {
+    if (const auto n = endpoint_.bytes_left(); n < left) left = n, last = now;
     if (pump_.run(now)) continue;
     pollfd fd{io_->descriptor(), POLLIN, 0};
     (void)::poll(&fd, 1, 1);

@@ -82,8 +82,8 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   /// Readable when a packet has come, for threads that sleep elsewhere; they fetch as they wake.
   int descriptor() const { return abandoned() ? -1 : io_->descriptor(); }
   bool arm_descriptor();  ///< before each such sleep. False: there may be more packets
-  /// Says good-bye to all peers, once what was sent has been acknowledged, for at most
-  /// `patience_ns`. After the reactor has stopped; there are no up-calls any more.
+  /// Says good-bye to all peers once what was sent has been acknowledged, or nothing more has been
+  /// for `patience_ns`. After the reactor has stopped; there are no up-calls any more.
   void shut_down(std::uint64_t patience_ns);
   void abandon_after_fork();
 
