@@ -139,17 +139,16 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   // Under the mutex.
   bool pump(std::uint64_t now), poll(), may_hold() const, put_off_tick(std::uint64_t now);
   void flush(std::uint64_t now), send_revocations();
-  void set_timer(), note_timer(), hand_to_driver();
-  void start_ticks(std::uint64_t now, std::uint64_t first);
-  void announce(), show_paths(), watch_socket(bool on), kick(), wake_driver(), after_call(),
-      keep_out(), rouse_sleeper();
+  void set_timer(), note_timer(), start_ticks(std::uint64_t now, std::uint64_t first);
+  void announce(), show_paths(), watch_socket(bool on), hand_to_driver(), keep_out();
+  void kick(), wake_driver(), after_call(), rouse_sleeper();
   using Lock = std::unique_lock<std::recursive_mutex>;
-  void before_sleep(UdpLink*link), after_sleep(UdpLink*link);
+  void before_sleep(UdpLink* link);
+  void after_sleep(UdpLink* link);
   int sleep_in_charge(Lock& lock);
   void tell_in_charge(Lock& lock);
   bool word_has_changed() const, left_to_others(bool tick, std::uint64_t now);
-
-  bool hand_out_transfers();
+  bool hand_out_transfers();  ///< without the mutex
 
   // Driver thread.
   void drive(bool timer), hand_out();
