@@ -26,7 +26,6 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kBells;
-using socket_face::kIrrevocable;
 using socket_face::kRingerIrrevocable;
 using socket_face::kSwallowed;
 
