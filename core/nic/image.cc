@@ -12,14 +12,9 @@ namespace {
 // else; Nic refuses to add more.
 constexpr int kMaxChain = 4096;
 
-void fire(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& entry,
-          std::uint32_t flags) {
+// The steps of a firing. A sender may be stopped or killed behind each of them: see nic/wakeup.h.
+void ring(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& entry) {
   shm::TripwireSignal& signal = nic.signals->tripwires[index];
-  if ((flags & shm::kTripPersistent) != 0) {
-    if (signal.armed.load(std::memory_order_relaxed) == 0) return;  // relaxed: a hint
-  } else if (!claim_single_shot(signal.armed)) {
-    return;
-  }
   // PAIR tripwire.state: the data precede it; Nic::tripwire_fired sees them
   dekker::set_bits(nic.signals->tripwire_state[index / 64], std::uint64_t{1} << (index % 64));
   // PAIR tripwire.fired: a sleeper that announced itself before is woken
@@ -31,6 +26,19 @@ void fire(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& en
   if (queue < shm::kMaxEventQueues) {
     post_event(nic, queue, entry.event.load(std::memory_order_relaxed));
   }
+}
+
+void fire(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& entry,
+          std::uint32_t flags) {
+  std::atomic<std::uint32_t>& armed = nic.signals->tripwires[index].armed;
+  if ((flags & shm::kTripPersistent) != 0) {
+    if (shm::is_armed(armed.load(std::memory_order_relaxed))) ring(nic, index, entry);
+    return;  // relaxed: a hint
+  }
+  std::uint32_t word = 0;
+  if (!begin_single_shot(armed, &word)) return;
+  ring(nic, index, entry);
+  end_single_shot(armed, word);
 }
 
 // `look` at the summary of what is armed: one load, acquire.

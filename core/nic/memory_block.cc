@@ -35,7 +35,7 @@ const MemoryBlock::Backing* MemoryBlock::find(std::uint64_t offset, std::uint64_
   for (const Piece& piece : pieces_) {
     if (offset < piece.start || offset + length > piece.start + piece.length) continue;
     found_ = {piece.id, piece.file_offset + (offset - piece.start), piece.file_bytes,
-              piece.memfd->get()};
+              piece.memfd->get(), piece.memfd};
     return &found_;
   }
   return nullptr;
@@ -90,6 +90,7 @@ Status MemoryBlock::replace(std::uint64_t offset, std::uint64_t length) {
   }
   pieces.push_back({start, bytes, random_u64(), 0, std::make_shared<Fd>(std::move(*fresh)), bytes});
   pieces_ = std::move(pieces);
+  found_ = {};
   return sealed;
 }
 

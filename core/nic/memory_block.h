@@ -32,6 +32,7 @@ class MemoryBlock {
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;  ///< of the whole memfd
     int memfd = -1;
+    std::shared_ptr<const Fd> file;  ///< keeps it open
   };
 
   /// The backing of [offset, offset + length) when one memfd covers it.

@@ -188,7 +188,7 @@ void Nic::retire_locked(std::uint32_t aperture) {
   entry.armed.store(~std::uint64_t{0}, std::memory_order_relaxed);
   wait_for_landings();
   for (std::uint32_t t : local.tripwires) {
-    image_.signals->tripwires[t].armed.store(0, std::memory_order_relaxed);
+    disarm_signal(t);
     tripwires_[t].armed = false;
     tripwires_[t].in_use = false;
   }
@@ -255,7 +255,8 @@ Result<Nic::Grant> Nic::check_cookie(const RdmaCookie& cookie) {
   auto offset = static_cast<std::uint64_t>(local.spec.base - local.spec.block->data());
   const MemoryBlock::Backing* backing = local.spec.block->find(offset, local.spec.length);
   if (backing == nullptr) return Error{ESTALE, "RDMA cookie of revoked memory"};
-  return Grant{backing->id, backing->bytes, backing->memfd, local.spec.block->read_only()};
+  return Grant{backing->id, backing->bytes, backing->memfd, local.spec.block->read_only(),
+               backing->file};
 }
 
 Nic::Landing Nic::resolve(std::uint32_t aperture, std::uint32_t generation, std::uint64_t offset,

@@ -71,8 +71,10 @@ class Nic {
   struct Grant {
     std::uint64_t memory_id = 0;  ///< 0: DMA only
     std::uint64_t memory_bytes = 0;
-    int memfd = -1;  ///< valid while the aperture lives
+    int memfd = -1;
     bool read_only = false;
+    /// Keeps it open when the aperture has been revoked: its number may be another file's then.
+    std::shared_ptr<const Fd> file;
   };
   Result<Grant> check_cookie(const RdmaCookie& cookie);
 
@@ -165,6 +167,7 @@ class Nic {
   template <typename Arm>
   void arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one);
   bool arm_locked(std::uint32_t tripwire);
+  void disarm_signal(std::uint32_t tripwire);
 
   NodeId node_;
   uid_t peers_uid_;

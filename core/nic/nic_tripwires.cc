@@ -29,7 +29,7 @@ Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
                        true, false};
   // relaxed: published by the chain, or unarmed and so unread
   const auto relaxed = std::memory_order_relaxed;
-  image_.signals->tripwires[index].armed.store(0, relaxed);
+  disarm_signal(index);
   auto& state = image_.signals->tripwire_state[index / 64];
   state.fetch_and(~(std::uint64_t{1} << (index % 64)), std::memory_order_relaxed);
   TripwireEntry& entry = tables_->tripwires[index];
@@ -76,7 +76,7 @@ void Nic::remove_tripwire(std::uint32_t tripwire) {
   std::lock_guard lock(mutex_);
   if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
   LocalTripwire& trip = tripwires_[tripwire];
-  image_.signals->tripwires[tripwire].armed.store(0, std::memory_order_relaxed);
+  disarm_signal(tripwire);
   trip.armed = false;
   // It stays in its aperture's chain for reuse: unlinking under a walking peer could hide others.
   trip.in_use = false;
@@ -90,6 +90,14 @@ void Nic::recompute_armed(std::uint32_t aperture) {
   }
   // PAIR aperture.armed: the entries behind the bits precede it
   tables_->apertures[aperture].armed.store(armed, std::memory_order_release);
+}
+
+// It counts on: a sender that fires it for the last arming must not end the next one.
+void Nic::disarm_signal(std::uint32_t tripwire) {
+  auto& armed = image_.signals->tripwires[tripwire].armed;
+  // relaxed: a sender that still sees it armed fires for nothing
+  armed.store(shm::disarmed_after(armed.load(std::memory_order_relaxed)),
+              std::memory_order_relaxed);
 }
 
 bool Nic::arm_locked(std::uint32_t tripwire) {
@@ -124,7 +132,7 @@ void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
 void Nic::disarm(std::uint32_t tripwire) {
   std::lock_guard lock(mutex_);
   if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
-  image_.signals->tripwires[tripwire].armed.store(0, std::memory_order_relaxed);
+  disarm_signal(tripwire);
   tripwires_[tripwire].armed = false;
   recompute_armed(tripwires_[tripwire].aperture);
 }

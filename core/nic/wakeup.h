@@ -1,19 +1,16 @@
-// The two protocols that decide whether a wake-up can be lost, and nothing else.
-//
-// They are templates over the word types and the fences, so that the model checker in
-// tests/nic/wakeup_model_test.cc runs these very lines under every interleaving that a machine with
-// store buffers can produce.
+// The two protocols that decide whether a wake-up can be lost, and nothing else. Templates over the
+// words and the fences: tests/nic/wakeup_model_test.cc runs these very lines under every
+// interleaving that a machine with store buffers can produce.
 //
 // 1. Tripwire, single shot (receiver about to sleep)          sender
-//      signal.armed = 1                                         store data
+//      signal.armed = next arming                               store data
 //      table.armed |= chunks                                    light fence
-//      heavy fence                                              if table.armed & chunks:
-//      if data is there: do not sleep                             if signal.armed.exchange(0): fire
-//      sleep until signal.fired changes
+//      heavy fence                                              if table.armed & chunks
+//      if data is there: do not sleep                               and signal.armed: fire,
+//      sleep until signal.fired changes                             signal.armed = that one is over
 //    Either the sender sees table.armed, or its data was visible before the heavy fence and the
-//    receiver sees the data.
-//    Packets are delivered by a thread of the receiver's process, which runs a full fence behind
-//    them. So does a receiver that waits for nothing else, instead of the heavy one.
+//    receiver sees them. Packets are delivered by a thread of the receiver's process, which runs a
+//    full fence behind them; so does a receiver that waits for nothing else, not the heavy one.
 //
 // 2. Event queue                                              consumer about to sleep
 //    producer: leaf |= bit; mid |= bit; root |= bit             sleeping = next sleep, kSleepsOn...
@@ -21,9 +18,10 @@
 //                           sleeping = awake, of the same sleep
 //    All accesses are sequentially consistent: each side does a read-modify-write before its load.
 //    The consumer clears from the root downwards, the producer sets from the leaf upwards, so that
-//    a set leaf is always found. A producer may be stopped anywhere, for as long as its user likes:
-//    until the ring is behind it each of the others rings by itself. One that is late finds another
-//    sleep in the word, and leaves it as it is.
+//    a set leaf is always found.
+//
+// A sender or producer may be stopped anywhere: until its ring is behind it each of the others
+// rings by itself. A late one finds another arming or sleep in the word, and leaves it as it is.
 #pragma once
 
 #include <atomic>
@@ -37,10 +35,11 @@ namespace clan::nic {
 /// Receiver: a part of arm_single_shots().
 template <typename Word32, typename Word64>
 void announce_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64_t chunks) {
-  // PAIR signal.armed: what came before is seen by the sender that claims it, whose look at
+  // relaxed: only the owner arms, under its lock; a sender that disarms meanwhile changes no count
+  const std::uint32_t was = signal_armed.load(std::memory_order_relaxed);
+  // PAIR signal.armed: what came before is seen by the sender that fires it, whose look at
   // table_armed may be an old one
-  signal_armed.store(1, std::memory_order_release);
-  // Only the owner writes table_armed, under its lock. Data come before it by the heavy fence.
+  signal_armed.store(shm::armed_after(was), std::memory_order_release);
   // PAIR aperture.armed: publishes the tripwire's entry and signal.armed to fire_tripwires
   table_armed.store(table_armed.load(std::memory_order_relaxed) | chunks,
                     std::memory_order_release);
@@ -50,15 +49,13 @@ void announce_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64
 /// for the fence once, behind the last one. After this it must look for data once more.
 template <typename Fence, typename Each>
 void arm_single_shots(Each&& each) {
-  const auto arm = [](auto& signal_armed, auto& table_armed, std::uint64_t chunks) {
+  each([](auto& signal_armed, auto& table_armed, std::uint64_t chunks) {
     announce_single_shot(signal_armed, table_armed, chunks);
-  };
-  each(arm);
+  });
   Fence::heavy();
 }
 
-/// The same for tripwires that nothing but packets fires: the thread that delivers those has a
-/// fence, too.
+/// The same where nothing but packets fires them: the thread that delivers those has a fence, too.
 template <typename Fence, typename Each>
 void arm_single_shots_for_packets(Each&& each) {
   struct Even {
@@ -75,8 +72,7 @@ std::uint64_t armed_chunks_after_store(const Word64& table_armed) {
   return table_armed.load(std::memory_order_relaxed);  // relaxed: ordered by the fence pair
 }
 
-/// The same for packets, by the thread that has delivered them. Behind it the entries of these
-/// chunks' tripwires are seen.
+/// The same for packets, by the thread that has delivered them.
 template <typename Fence, typename Word64>
 std::uint64_t armed_chunks_after_packets(const Word64& table_armed) {
   // PAIR fence.even: what has been delivered, before the look whether somebody has armed
@@ -85,14 +81,19 @@ std::uint64_t armed_chunks_after_packets(const Word64& table_armed) {
   return table_armed.load(std::memory_order_acquire);
 }
 
-/// Sender: claims a single shot. True for exactly one of any number of senders.
+/// Sender: it is armed: fire it, then end_single_shot(). So each of several, until one has done so.
 template <typename Word32>
-bool claim_single_shot(Word32& signal_armed) {
-  // relaxed: the exchange decides
-  if (signal_armed.load(std::memory_order_relaxed) == 0) return false;
-  // PAIR signal.armed: one of any number of senders; sees what was written before arming, and
-  // arming sees this access
-  return signal_armed.exchange(0, std::memory_order_acq_rel) != 0;
+bool begin_single_shot(const Word32& signal_armed, std::uint32_t* word) {
+  // PAIR signal.armed: sees what was written before arming
+  *word = signal_armed.load(std::memory_order_acquire);
+  return shm::is_armed(*word);
+}
+
+/// Sender: it has been fired, and the receiver has been rung.
+template <typename Word32>
+void end_single_shot(Word32& armed, std::uint32_t word) {
+  // PAIR signal.armed: the ring comes before "not armed"; a later arming is another word
+  (void)armed.compare_exchange_strong(word, shm::disarmed_after(word), std::memory_order_release);
 }
 
 /// There is news. True when the consumer sleeps (shm::sleep_of(*word)): ring it, then end_wake().
@@ -155,8 +156,7 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
     // PAIR event.mid: sees the leaves
     std::uint64_t mid = q.mid[r].load(std::memory_order_seq_cst);
     if (mid == 0) {
-      // Clear the root bit, then look again: a producer may have set mid in between.
-      // PAIR event.root
+      // PAIR event.root: cleared, then the look again: a producer may have set mid in between
       q.root.fetch_and(~(std::uint64_t{1} << r), std::memory_order_seq_cst);
       if (q.mid[r].load(std::memory_order_seq_cst) != 0) {
         q.root.fetch_or(std::uint64_t{1} << r, std::memory_order_seq_cst);

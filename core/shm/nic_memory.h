@@ -33,7 +33,7 @@ namespace clan::shm {
 
 constexpr std::uint64_t kNicMagic = 0x434c414e4e494331;  // "CLANNIC1"
 /// Raised by any change to a shared layout or to the control messages. Versions refuse each other.
-constexpr std::uint32_t kLayoutVersion = 6;
+constexpr std::uint32_t kLayoutVersion = 7;
 
 constexpr std::uint32_t kMaxApertures = 65536;
 constexpr std::uint32_t kMaxTripwires = 65536;
@@ -95,12 +95,18 @@ constexpr std::uint32_t kTripPersistent = 4;
 
 /// The part of a tripwire that firing changes. One line.
 struct TripwireSignal {
-  std::atomic<std::uint32_t> armed;     ///< owner: 1; the sender that fires a single shot: 0
+  std::atomic<std::uint32_t> armed;     ///< see below; by the owner, and the firer of a single shot
   std::atomic<std::uint32_t> fired;     ///< futex word, counts firings
   std::atomic<std::uint32_t> sleepers;  ///< owner: somebody sleeps on `fired`
   std::uint32_t pad[13];
 };
 static_assert(sizeof(TripwireSignal) == kCacheLine);
+
+// TripwireSignal::armed: 1 bit that it is armed, 31 bits that count the armings.
+constexpr bool is_armed(std::uint32_t armed) { return armed % 2 != 0; }
+constexpr std::uint32_t disarmed_after(std::uint32_t armed) { return armed - armed % 2; }
+/// From now on. A sender that fires it for an arming before this one does not end this one.
+constexpr std::uint32_t armed_after(std::uint32_t armed) { return disarmed_after(armed) + 3; }
 
 /// What a peer that copies to or from the owner's memory by itself (DMA) says about it. One line,
 /// written by that peer; a word for each of its threads that copies at the moment. Odd = a copy is

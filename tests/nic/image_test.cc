@@ -226,6 +226,39 @@ TEST_F(Image, LeavesALaterSleepAsItIs) {
   EXPECT_EQ(rung.size(), 2u);
 }
 
+// As one that is stopped while it fires a single shot: the others do not wait for it.
+TEST_F(Image, FiresASingleShotByItselfWhileAnotherOneIsAboutToRing) {
+  add(100, 0, 8);
+  tables->tripwires[100].queue = 7;
+  tables->tripwires[100].event = 65;
+  std::size_t others = 0;
+  while_ringing = [&] {
+    write(0, 8);
+    others = rung.size();
+  };
+  signals->queues[7].sleeping = shm::kSleepsOnFd;
+  write(0, 8);
+  EXPECT_EQ(others, 1u);
+  EXPECT_FALSE(shm::is_armed(signals->tripwires[100].armed));
+  signals->queues[7].sleeping = shm::kSleepsOnFd;
+  write(0, 8);
+  EXPECT_EQ(rung.size(), 2u) << "it has rung, and is armed no more";
+}
+
+TEST_F(Image, LeavesALaterArmingAsItIs) {
+  add(100, 0, 8);
+  tables->tripwires[100].queue = 7;
+  tables->tripwires[100].event = 65;
+  auto& armed = signals->tripwires[100].armed;
+  while_ringing = [&] { armed = shm::armed_after(armed); };  // it is late
+  signals->queues[7].sleeping = shm::kSleepsOnFd;
+  write(0, 8);
+  EXPECT_TRUE(shm::is_armed(armed));
+  write(0, 8);
+  EXPECT_EQ(fired(100), 2u);
+  EXPECT_FALSE(shm::is_armed(armed));
+}
+
 // A process that has mapped the tables has nobody to ring.
 TEST_F(Image, WithoutARingerPostsAllTheSame) {
   nic.ringer = nullptr;

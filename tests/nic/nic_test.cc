@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -213,6 +214,22 @@ TEST_F(NicRevoke, LeavesOtherPagesOfTheMemoryShared) {
   EXPECT_EQ(block_->data()[2 * kPageSize], std::byte{3});
   EXPECT_TRUE(nic_->check_cookie(first));
   EXPECT_TRUE(nic_->check_cookie(last));
+}
+
+// A thread that is about to pass the descriptor on, while another one revokes: the number must not
+// be that of the next file that the program opens.
+TEST_F(NicRevoke, LeavesADescriptorOpenThatHasBeenGrantedBefore) {
+  RdmaCookie cookie = export_part(0, kLength);
+  auto grant = nic_->check_cookie(cookie);
+  ASSERT_TRUE(grant);
+  struct stat before {}, after {};
+  ASSERT_EQ(::fstat(grant->memfd, &before), 0);
+  const int number = grant->memfd;
+  ASSERT_TRUE(nic_->revoke(cookie.aperture, kAllAlive));
+  EXPECT_EQ(::fstat(number, &after), 0);
+  EXPECT_EQ(after.st_ino, before.st_ino);
+  grant = Error{ESTALE, "of no use any more"};
+  EXPECT_LT(::fcntl(number, F_GETFD), 0) << "nothing else keeps it";
 }
 
 TEST_F(NicRevoke, AllowsAFreshExportOfTheSameMemory) {
@@ -582,7 +599,7 @@ TEST_F(NicTripwire, IsFoundAfterRandomRemovalsAndReuse) {
     }
     std::vector<bool> armed;
     for (const Live& t : live) {
-      armed.push_back(nic_->image().signals->tripwires[t.index].armed.load() != 0);
+      armed.push_back(shm::is_armed(nic_->image().signals->tripwires[t.index].armed.load()));
     }
     const std::uint64_t offset = random() % kLength;
     const std::uint64_t length = random() % 500 + 1;

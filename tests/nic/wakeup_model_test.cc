@@ -147,6 +147,19 @@ struct NoEvenFence : ModelFence {
   static void even() {}
 };
 
+using ModelWord = ModelAtomic<std::uint32_t>;
+
+// Broken versions of nic/wakeup.h.
+bool begin_for_all_senders(const ModelWord& armed, std::uint32_t* word) {
+  *word = armed.load(std::memory_order_acquire);
+  if (!shm::is_armed(*word)) return false;
+  return shm::is_armed(armed.exchange(shm::disarmed_after(*word), std::memory_order_acq_rel));
+}
+void end_nothing_of(const ModelWord&, std::uint32_t) {}
+void end_any_arming(const ModelWord& armed, std::uint32_t word) {
+  armed.store(shm::disarmed_after(word), std::memory_order_release);
+}
+
 struct TripwireOptions {
   int senders = 1;
   std::uint32_t messages = 1;  // of each
@@ -157,10 +170,15 @@ struct TripwireOptions {
   bool closer = false;            // a thread that ends the connection: Connection::wake_local()
   bool packets = false;           // the senders deliver packets: nic/image.cc fire_for_packets()
   bool arms_for_packets = false;  // and nothing else: Nic::arm_for_packets()
+  bool first_may_stop = false;    // of the senders
+  bool arms_without_counting = false;
+  bool (*begin)(const ModelWord&, std::uint32_t*) = &begin_single_shot<ModelWord>;
+  void (*end)(const ModelWord&, std::uint32_t) = &end_single_shot<const ModelWord>;
 };
 
 constexpr std::uint64_t kChunks = 0b110;
 constexpr std::uint64_t kAwake = std::uint64_t{1} << 32;  // in the receiver's key
+constexpr int kOfEach = 8;  // bits for the messages of one sender
 
 // The words of one tripwire, and around the code of nic/wakeup.h what nic/image.cc fire() and
 // Connection::sleep_on() do.
@@ -174,18 +192,21 @@ struct TripwireModel {
   ModelAtomic<std::uint32_t> sleepers = m.word<std::uint32_t>("signal.sleepers");
   ModelAtomic<std::uint64_t> state = m.word<std::uint64_t>("tripwire_state");
   ModelAtomic<std::uint32_t> gone = m.word<std::uint32_t>("peer_gone");
+  ModelAtomic<std::uint32_t> stopped = m.word<std::uint32_t>("stopped");
   std::array<ModelAtomic<std::uint32_t>, 3> data;
   Ghost received = m.ghost("received");
 
   void fire() const {
+    std::uint32_t word = 0;
     if (options.persistent) {
-      if (armed.load(std::memory_order_relaxed) == 0) return;
-    } else if (!claim_single_shot(armed)) {
+      if (!shm::is_armed(armed.load(std::memory_order_relaxed))) return;
+    } else if (!options.begin(armed, &word)) {
       return;
     }
     state.fetch_or(1, std::memory_order_seq_cst);
     fired.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers.load(std::memory_order_seq_cst) != 0) model_futex_wake(fired);
+    if (!options.persistent) options.end(armed, word);
   }
 
   bool must_look() const {
@@ -197,7 +218,8 @@ struct TripwireModel {
 
   std::uint32_t look() const {
     std::uint32_t sum = 0;
-    for (int i = 0; i < options.senders; ++i) sum += data[i].load(std::memory_order_acquire);
+    for (int i = 0; i < options.senders; ++i)
+      sum += data[i].load(std::memory_order_acquire) << kOfEach * i;
     return sum;
   }
 
@@ -211,7 +233,11 @@ struct TripwireModel {
     std::uint32_t seen = fired.load(std::memory_order_seq_cst);
     if (!options.never_announces_sleep) sleepers.store(1, std::memory_order_seq_cst);
     const bool early = options.looks_before_arming_only && ready(known);
-    const auto each = [this](auto&& arm) { arm(armed, table, kChunks); };
+    const auto each = [this](auto&& arm) {
+      if (!options.arms_without_counting) return arm(armed, table, kChunks);
+      armed.store(1, std::memory_order_release);
+      table.store(kChunks, std::memory_order_release);
+    };
     options.arms_for_packets ? arm_single_shots_for_packets<Fence>(each)
                              : arm_single_shots<Fence>(each);
     const bool there = options.looks_before_arming_only ? early : ready(known);
@@ -221,7 +247,8 @@ struct TripwireModel {
   }
   void after_sleep() const {
     sleepers.store(0, std::memory_order_relaxed);
-    armed.store(0, std::memory_order_relaxed);  // Nic::disarm
+    armed.store(shm::disarmed_after(armed.load(std::memory_order_relaxed)),
+                std::memory_order_relaxed);  // Nic::disarm
     table.store(0, std::memory_order_relaxed);
     if ((state.load(std::memory_order_acquire) & 1) != 0) {
       state.fetch_and(~std::uint64_t{1}, std::memory_order_seq_cst);
@@ -232,12 +259,13 @@ struct TripwireModel {
     options = o;
     for (int i = 0; i < o.senders; ++i) {
       data[i] = m.word<std::uint32_t>("data" + std::to_string(i));
-      m.thread("sender" + std::to_string(i), [this, i](std::uint64_t sent) {
+      const auto id = m.thread("sender" + std::to_string(i), [this, i](std::uint64_t sent) {
         if (sent == options.messages) return;
         data[i].store(static_cast<std::uint32_t>(sent + 1), std::memory_order_release);
         if (must_look()) fire();
         model_restart(sent + 1);
       });
+      if (i == 0 && o.first_may_stop) m.may_stop(id, stopped);
     }
     if (o.closer) {
       m.thread("closer", [this](std::uint64_t) {
@@ -246,7 +274,8 @@ struct TripwireModel {
         model_futex_wake(fired);
       });
     }
-    const std::uint32_t all = static_cast<std::uint32_t>(o.senders) * o.messages;
+    std::uint32_t all = 0;
+    for (int i = 0; i < o.senders; ++i) all += o.messages << kOfEach * i;
     std::size_t receiver = m.thread("receiver", [this, all](std::uint64_t key) {
       const auto known = static_cast<std::uint32_t>(key);
       if ((key & kAwake) != 0) {
@@ -265,6 +294,11 @@ struct TripwireModel {
       sleep_on(known);
     });
     m.at_end([this, all, receiver](const Model::End& end) {
+      if (end.value(stopped) != 0) {  // then it may wait for that one, but has all of the others'
+        return (end.value(received) ^ all) >> kOfEach != 0
+                   ? std::string("the receiver sleeps, and another one has sent")
+                   : std::string();
+      }
       if (end.asleep(receiver)) return std::string("the receiver sleeps for ever");
       if (!options.closer && end.value(received) != all) return std::string("data not received");
       return std::string();
@@ -317,6 +351,24 @@ TEST(TripwireWakeup, WouldBeLostInPacketsWithoutTheFenceBehindTheArming) {
 }
 TEST(TripwireWakeup, WouldBeLostBySharedMemoryToAReceiverThatSleepsForPacketsOnly) {
   expect_caught(tripwire({.arms_for_packets = true}));
+}
+
+// Every place at which a sender may be stopped, as by a signal: nobody is told of that.
+Report stop_beside_another(TripwireOptions options = {}) {
+  options.senders = 2;
+  options.first_may_stop = true;
+  return tripwire(options);
+}
+TEST(TripwireStop, HidesNoMessageOfAnotherSender) { expect_safe(stop_beside_another()); }
+TEST(TripwireStop, WouldHideAMessageIfASenderAnsweredForAllBeforeItRings) {
+  expect_caught(
+      stop_beside_another({.begin = &begin_for_all_senders, .end = &end_nothing_of}));
+}
+TEST(TripwireWakeup, WouldBeLostIfASenderEndedALaterArming) {
+  expect_caught(tripwire({.senders = 2, .end = &end_any_arming}));
+}
+TEST(TripwireWakeup, WouldBeLostIfOneArmingWereLikeTheNext) {
+  expect_caught(tripwire({.senders = 2, .arms_without_counting = true}));
 }
 
 TEST(TripwireWakeup, WouldBeLostWithoutTheHeavyFence) { expect_caught(tripwire<NoHeavyFence>()); }

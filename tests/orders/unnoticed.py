@@ -4,6 +4,7 @@
 RMW = "on x86 a read-modify-write is a full fence, and the model has no other machine"
 LOAD = "on x86 all loads are alike, and the data come by another pair"
 WAKEUP = {
+    "end_single_shot armed.compare_exchange_strong release": RMW,
     "post_event_bit q.mid.load seq_cst": LOAD,
     "post_event_bit q.root.load seq_cst": LOAD,
     "begin_wake q.sleeping.compare_exchange_strong seq_cst": RMW,

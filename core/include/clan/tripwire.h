@@ -28,7 +28,8 @@ class TripwireCore;
 struct TripwireOptions {
   bool on_write = true;
   bool on_read = false;
-  /// Fires at every access while armed. Otherwise it fires once per arm().
+  /// Fires at every access while armed. Otherwise once per arm(), and for each of several accesses
+  /// that come at the same time.
   bool persistent = false;
 };
 
