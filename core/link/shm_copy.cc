@@ -26,6 +26,7 @@ constexpr std::uint64_t kTogetherBytes = 64 * 1024;
 constexpr int kMostHelped = 64;
 /// how a helper's last chunks are waited for
 constexpr unsigned kHelperPauses = 4096, kHelperYields = 4096, kHelperNapUs = 500;
+constexpr int kMostNapsAtEnd = 2000;  ///< of kHelperNapUs, for copies when the link is shut down
 constexpr std::size_t kStagingBytes = 512 * 1024;  ///< the longest chunk of an RDMA driver
 
 }  // namespace
@@ -171,8 +172,11 @@ int ShmLink::copy_directly(const Transfer& t) {
   const std::uint64_t mine = epoch.load(std::memory_order_relaxed) | 1;
   dekker::announce(epoch, mine);
   int err = 0;
-  // PAIR aperture.dma: a revocation that we miss here sees our announcement and waits
-  if (static_cast<std::uint32_t>(dekker::look(entry.generation)) != t.remote->generation_wanted) {
+  if (dekker::look(ending_)) {  // PAIR dma.ending: behind the lane, which shut_down() looks at
+    err = ECONNRESET;
+    // PAIR aperture.dma: a revocation that we miss here sees our announcement and waits
+  } else if (static_cast<std::uint32_t>(dekker::look(entry.generation)) !=
+             t.remote->generation_wanted) {
     err = ESTALE;
   } else {
     std::uint64_t base = entry.base.load(std::memory_order_relaxed);
@@ -199,11 +203,21 @@ std::uint32_t ShmLink::claim_lane() {
       taken = lanes_in_use_.load(std::memory_order_relaxed);  // relaxed: as above
       continue;
     }
-    // PAIR dma.lane: sees the epoch its last user left
-    if (words::replace(lanes_in_use_, taken, taken | 1u << lane)) {
+    // PAIR dma.lane: sees the epoch its last user left; and before the look at ending_
+    if (dekker::replace(lanes_in_use_, taken, taken | 1u << lane)) {
       return lane;
     }
   }
+}
+
+// Those of our threads. The peer waits for no copy any more when it sees the link go, and may use
+// the memory for something else. Copies that wait for a helper of the peer's may take for ever.
+void ShmLink::wait_for_copies() {
+  // PAIR dma.ending: before the look at the lanes; a copy that takes one later sees it
+  dekker::announce(ending_, true);
+  // PAIR dma.lane: the copies are over
+  for (int nap = 0; dekker::look(lanes_in_use_) != 0 && nap < kMostNapsAtEnd; ++nap)
+    ::usleep(kHelperNapUs);
 }
 
 TransferResult ShmLink::transfer(const Transfer& t) {

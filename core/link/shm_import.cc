@@ -159,14 +159,21 @@ void ShmLink::serve_import(const ControlMessage& message) {
   reply.memory_bytes = grant->memory_bytes;
   reply.flags = grant->read_only ? kMemoryReadOnly : 0;
   int fd = grant->memfd;
-  (void)send(reply, fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>());
+  auto sent = send(reply, fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>());
+  if (sent || fd < 0) return;
+  reply.err = sent.error().err;  // the descriptor could not be passed: a thread waits there
+  (void)send(reply, {});
 }
 
 void ShmLink::accept_memory(const ControlMessage& message, Datagram& datagram) {
   if (datagram.fd_count != 1 || message.memory_id == 0) return;
   bool read_only = (message.flags & kMemoryReadOnly) != 0;
   std::lock_guard lock(mutex_);
-  if (imported_.contains(message.memory_id)) return;
+  if (const auto known = imported_.find(message.memory_id); known != imported_.end()) {
+    // Asked for before: the peer takes it from now on that we have it.
+    if (message.type == ControlType::kMemory) known->second.granted = true;
+    return;
+  }
   if (imported_.size() >= kMostImported ||
       message.memory_bytes > most_imported_bytes() - imported_bytes_) {
     CLAN_INFO("memory of peer %d not mapped: it shares more than this machine has",

@@ -268,17 +268,20 @@ void ShmLink::go_down() {
   if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
   reactor_.remove(peer_.socket.get());
   bool copying;
+  std::uint64_t token;  // a thread that has not seen that we are down may begin another copy
   {
     std::lock_guard lock(mutex_);
     copying = std::exchange(copy_request_, 0) != 0;
+    token = copy_.token;
     answered_.notify_all();
   }
   leave_nic();
-  if (copying) sink_.on_transfer_done(copy_.token, ECONNRESET, 0);
+  if (copying) sink_.on_transfer_done(token, ECONNRESET, 0);
   sink_.on_link_down(shared_from_this());
 }
 
 void ShmLink::shut_down() {
+  wait_for_copies();
   // The peer sees end-of-file, and our own reactor does as well and cleans up.
   ::shutdown(peer_.socket.get(), SHUT_RDWR);
 }

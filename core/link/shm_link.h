@@ -126,7 +126,7 @@ class ShmLink final : public nic::Link,
   void serve_import(const ControlMessage& message);
   void serve_copy(const ControlMessage& message);
   void accept_memory(const ControlMessage& message, Datagram& datagram);
-  void go_down();
+  void go_down(), wait_for_copies();
   void leave_nic();
   int copy_directly(const nic::Transfer& transfer);
   int copy_range(RdmaOp op, std::byte* local, std::uint64_t remote, std::uint64_t length) const;
@@ -140,7 +140,7 @@ class ShmLink final : public nic::Link,
   nic::LinkSink& sink_;
   Reactor& reactor_;
   nic::NicImage image_;
-  std::atomic<bool> alive_{true}, settled_{false};
+  std::atomic<bool> alive_{true}, settled_{false}, ending_{false};  ///< by shut_down()
   bool direct_copy_ = false;
   bool light_fence_ = false;
 

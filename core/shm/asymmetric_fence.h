@@ -18,7 +18,8 @@ class AsymmetricFence {
   static bool register_process();
 
   /// The sleeper's half. Orders this thread's earlier stores before its later loads, and the same
-  /// on every thread of every registered process. A plain fence where membarrier is not to be had.
+  /// on every thread of every registered process. A plain fence where membarrier is not to be had,
+  /// and a pause behind it where it is not to be had any more.
   static void heavy();
 
   /// The sender's half, when heavy() of the sleeper reaches this process.

@@ -2,7 +2,10 @@
 // the kernel forbids the first.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <iterator>
 #include <thread>
 
 #include "link/shm_pair.h"
@@ -154,6 +157,30 @@ TEST_F(Copy, HelpIsRefusedOutsideWhatThePeerHasARightTo) {
   EXPECT_EQ(own[0], std::byte{0});
   EXPECT_FALSE(b->wants_help());
   EXPECT_FALSE(b->help());
+}
+
+// The peer waits for our copies no more when the link has gone.
+TEST_F(Copy, IsOverWhenTheLinkIsShutDown) {
+  if (!a->capabilities().direct_copy) GTEST_SKIP() << "process_vm_writev() is forbidden here";
+  own.resize(64 << 20);
+  const nic::RemoteHandle handle = handle_of(export_own());
+  std::vector<std::byte> bytes = pattern(own.size(), 8);
+  const auto& epochs = server.nic->image().signals->activity[0].epoch;
+  const auto copying = [&] {
+    return std::any_of(std::begin(epochs), std::end(epochs),
+                       [](const auto& epoch) { return epoch.load() % 2 != 0; });
+  };
+  std::atomic<bool> over{false};
+  std::thread copies([&] {
+    EXPECT_EQ(transfer(RdmaOp::kWrite, handle, 0, bytes).kind, Kind::kDone);
+    over = true;
+  });
+  while (!copying() && !over) std::this_thread::yield();
+  a->shut_down();
+  EXPECT_FALSE(copying());
+  copies.join();
+  EXPECT_EQ(transfer(RdmaOp::kWrite, handle, 0, std::span(bytes).first(1)).err, ECONNRESET);
+  EXPECT_FALSE(copying());
 }
 
 /// Where the kernel forbids process_vm_writev().

@@ -1,8 +1,12 @@
 // The memory of the peer, step by step: what is asked for, mapped and given back.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
+#include <memory>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "link/shm_pair.h"
 #include "support/pattern.h"
@@ -100,6 +104,17 @@ TEST_F(Import, KeepsWhatWasGrantedAsItIsNotSentAgain) {
   EXPECT_OK(a->import(cookie, false));
 }
 
+TEST_F(Import, KeepsWhatWasAskedForAndThenGranted) {
+  const RdmaCookie cookie = export_block();
+  const nic::RemoteHandle asked_for = must(imported(cookie));
+  ASSERT_OK(b->grant(cookie));
+  exchange();
+  a->release(asked_for);
+  ASSERT_OK(b->grant(cookie));  // it has been sent, its owner believes
+  exchange();
+  EXPECT_OK(a->import(cookie, false));
+}
+
 TEST_F(Import, IsRefusedByAnOwnerWhoHasTakenTheApertureAway) {
   const RdmaCookie cookie = export_block();
   std::optional<Result<nic::RemoteHandle>> result;
@@ -116,6 +131,34 @@ TEST_F(Import, IsRefusedByAnOwnerWhoHasTakenTheApertureAway) {
   driver.join();
   ASSERT_FALSE(result->ok());
   EXPECT_EQ(result->error().err, ESTALE);
+}
+
+// Or the thread there would wait for as long as for a peer that is stopped.
+TEST_F(Import, IsToldOfADescriptorThatCannotBePassed) {
+  OobMessage filler;
+  filler.type = 1;
+  while (b->send_oob(filler).ok()) continue;  // the socket is full
+  std::vector<std::shared_ptr<nic::MemoryBlock>> blocks;
+  Status granted;
+  while (granted && blocks.size() < 1000) {  // and so is what is kept for it
+    granted = b->grant(export_block());
+    blocks.push_back(block);
+  }
+  ASSERT_FALSE(granted);
+  const RdmaCookie cookie = export_block();
+  std::atomic<bool> done{false};
+  std::optional<Result<nic::RemoteHandle>> result;
+  std::thread waits([&] {
+    result.emplace(a->import(cookie, true));
+    done = true;
+  });
+  for (bool asked = false; !done; std::this_thread::yield()) {
+    b->on_ready(asked ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    asked = asked || b->settled();  // by a's question, the first that it says
+    if (asked) a->on_ready(EPOLLIN);
+  }
+  waits.join();
+  EXPECT_ERR(*result, granted.error().err);
 }
 
 TEST_F(Import, EndsWithThePeer) {

@@ -1,13 +1,20 @@
 #include "shm/asymmetric_fence.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <new>
 #include <thread>
 
@@ -26,7 +33,7 @@ struct Dekker {
   alignas(64) std::atomic<std::uint32_t> light_round{0};
   alignas(64) std::atomic<std::uint32_t> heavy_round{0};
   alignas(64) std::atomic<std::uint32_t> light_saw{0};
-  std::atomic<bool> stop{false};
+  std::uint32_t rounds = kRounds;
 
   // Waits for the other side; false when it takes unreasonably long.
   static bool meet(std::atomic<std::uint32_t>& mine, const std::atomic<std::uint32_t>& other,
@@ -40,7 +47,7 @@ struct Dekker {
   }
 
   void light() {
-    for (std::uint32_t round = 1; round <= kRounds; ++round) {
+    for (std::uint32_t round = 1; round <= rounds; ++round) {
       if (!meet(light_round, heavy_round, 2 * round - 1)) return;
       x.store(round, std::memory_order_relaxed);
       AsymmetricFence::light();
@@ -52,12 +59,12 @@ struct Dekker {
   // The number of rounds in which neither saw the other.
   std::uint32_t heavy() {
     std::uint32_t both_missed = 0;
-    for (std::uint32_t round = 1; round <= kRounds; ++round) {
-      if (!meet(heavy_round, light_round, 2 * round - 1)) return kRounds;
+    for (std::uint32_t round = 1; round <= rounds; ++round) {
+      if (!meet(heavy_round, light_round, 2 * round - 1)) return rounds;
       y.store(round, std::memory_order_relaxed);
       AsymmetricFence::heavy();
       const std::uint32_t saw = x.load(std::memory_order_relaxed);
-      if (!meet(heavy_round, light_round, 2 * round)) return kRounds;
+      if (!meet(heavy_round, light_round, 2 * round)) return rounds;
       if (saw != round && light_saw.load(std::memory_order_relaxed) != round) ++both_missed;
     }
     return both_missed;
@@ -89,6 +96,35 @@ TEST(AsymmetricFence, OrdersTheLightSideOfAForkedProcess) {
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   ::munmap(p, sizeof(Dekker));
+}
+
+// Of the calling thread.
+bool refuse_membarrier() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(filter), filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
+}
+
+TEST(AsymmetricFence, OrdersTheLightSideWhereAProgramRefusesItToItselfLater) {
+  if (!AsymmetricFence::register_process()) GTEST_SKIP() << "this kernel has no membarrier";
+  Dekker d;
+  d.rounds = 3000;
+  bool refused = false;
+  std::uint32_t missed = 0;
+  std::thread sleeper([&] {
+    refused = refuse_membarrier();
+    missed = d.heavy();
+  });
+  d.light();
+  sleeper.join();
+  if (!refused) GTEST_SKIP() << "no filter of system calls is to be had here";
+  EXPECT_EQ(missed, 0u);
 }
 
 TEST(AsymmetricFence, RegistersAgainWithoutHarm) {
