@@ -2,7 +2,8 @@
 //
 // The driver of a Context: connection set-up, deaths of peers and whatever else may wait for a
 // system call happen here. It never polls and never wakes without cause: an idle process costs no
-// CPU time. The thread starts with the first descriptor and ends with stop().
+// CPU time. The thread starts with the first descriptor and ends with stop(), or when somebody has
+// closed its own descriptor.
 //
 // add(), remove() and stop() may be called from any thread, remove() also from a callback.
 #pragma once

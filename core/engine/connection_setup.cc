@@ -90,6 +90,11 @@ Status Connection::open_remote(const ConnectRecord& record) {
   if (!handle) return handle.error();
   remote_ = *handle;
   remote_imported_ = true;
+  // We store into it, by atomic operations, too: no page fault, and no word across two lines.
+  if (!includes(handle->rights, Rights::kWrite) ||
+      reinterpret_cast<std::uintptr_t>(handle->mapped) % kCacheLine != 0) {
+    return Error{EPROTO, "the peer offers a ring that cannot be written"};
+  }
   out_geometry_.lines = record.ring_lines;
   peer_can_copy_ = record.can_copy == 1;
   // Not touched before it is used, nor further than that.
@@ -236,6 +241,10 @@ void Connection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage
     return;
   }
   std::unique_lock lock(mutex_);
+  if (const auto remains = remains_) {  // closed since the message was on its way to us
+    lock.unlock();
+    return remains->on_oob(link, message);
+  }
   if (answer_known_) return;
   if (message.type == kOobAccept) {
     ConnectRecord record;

@@ -107,7 +107,9 @@ nic::Nic* ContextCore::lane(uid_t uid, Error* why) {
   if (!allowed(uid)) return nullptr;
   std::lock_guard lock(mutex_);
   if (auto it = lanes_.find(uid); it != lanes_.end()) return it->second.get();
-  auto nic = nic::Nic::create(node_, uid);
+  auto nic = lanes_.size() < EventQueueCore::kMaxLanes
+                 ? nic::Nic::create(node_, uid)
+                 : Error{ENOSPC, "a context has no peers of more users than 64"};
   if (!nic) {
     CLAN_WARN("%s", nic.error().message().c_str());
     if (why != nullptr) *why = nic.error();

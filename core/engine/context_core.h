@@ -181,11 +181,11 @@ class ContextCore final : public nic::LinkSink,
   std::atomic<bool> doorbell_watched_{false};
   nic::Nic* own_lane_ = nullptr;
 
+  std::mutex mutex_;  ///< guards lanes_ and listens_as_node_
+  /// Before what may hold the last reference to a link: that gives back what it has of its NIC.
+  std::map<uid_t, std::unique_ptr<nic::Nic>> lanes_;
   EndpointTable endpoints_;
   QueueTable queues_;
-
-  std::mutex mutex_;  ///< guards lanes_ and listens_as_node_
-  std::map<uid_t, std::unique_ptr<nic::Nic>> lanes_;
   PacketWait packets_;
   LinkTable links_;
   ServiceTable services_;

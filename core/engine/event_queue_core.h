@@ -23,6 +23,9 @@ namespace clan::engine {
 
 class EventQueueCore {
  public:
+  /// A context has no more than that: nobody would hear of events in another one.
+  static constexpr std::size_t kMaxLanes = 64;
+
   static Result<std::shared_ptr<EventQueueCore>> create(std::shared_ptr<ContextCore> context);
   ~EventQueueCore();
 
@@ -72,7 +75,6 @@ class EventQueueCore {
     shm::EventQueueMemory* memory = nullptr;
     std::uint32_t cursor = 0;
   };
-  static constexpr std::size_t kMaxLanes = 64;
 
   explicit EventQueueCore(std::shared_ptr<ContextCore> context)
       : context_(std::move(context)), waiter_(context_->options().wait) {}

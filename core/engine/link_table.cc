@@ -27,6 +27,10 @@ bool LinkTable::remove(const std::shared_ptr<nic::Link>& link) {
   std::lock_guard lock(mutex_);
   far_nodes_.remove(link.get());
   arenas_.erase(link.get());  // what the dead peer has mapped is never given to another one
+  std::erase_if(services_, [&](const auto& known) {
+    const auto found = known.second.link.lock();
+    return found == nullptr || found == link;
+  });
   return std::erase(links_, link) > 0;
 }
 
@@ -113,6 +117,10 @@ bool LinkTable::forget(const nic::Link& link, std::uint32_t endpoint) {
 
 std::shared_ptr<RegionArena> LinkTable::arena(const nic::Link* link) {
   std::lock_guard lock(mutex_);
+  const bool there = std::any_of(links_.begin(), links_.end(),
+                                 [link](const auto& known) { return known.get() == link; });
+  // One that has gone meanwhile: nobody would take it out again, and another may get its address.
+  if (!there) return std::make_shared<RegionArena>();
   auto& arena = arenas_[link];
   if (!arena) arena = std::make_shared<RegionArena>();
   return arena;

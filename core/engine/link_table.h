@@ -59,6 +59,7 @@ class LinkTable {
   /// That endpoint is gone. True when a service was known to be there.
   bool forget(const nic::Link& link, std::uint32_t endpoint);
 
+  /// Of a link that is not in the table (any more) one that is not kept.
   std::shared_ptr<RegionArena> arena(const nic::Link* link);
 
   /// Takes an aperture of this process away from its peers, waiting for copies under way.

@@ -136,7 +136,7 @@ class MessageEndpointCore final : public OobSink,
   void look_at_cooled();
   bool something_told() const;
   Status sleep(std::uint64_t deadline_ns);
-  void bind_peer(Peer& peer);
+  Status bind_peer(Peer& peer);
 
   std::shared_ptr<ContextCore> context_;
   const MessageOptions options_;

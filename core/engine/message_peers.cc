@@ -52,8 +52,12 @@ Status MessageEndpointCore::join(Peer& peer, std::shared_ptr<Connection> connect
   }
   peer.event = *event;
   peer.connection = std::move(connection);
-  if (user_queue_) bind_peer(peer);
-  return {};
+  Status bound = user_queue_ ? bind_peer(peer) : Status();
+  if (!bound) {  // the application would not hear of what it sends
+    peer.connection.reset();
+    arrivals_->remove(*event);
+  }
+  return bound;
 }
 
 Result<PeerIndex> MessageEndpointCore::begin_connect(

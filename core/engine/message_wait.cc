@@ -130,12 +130,12 @@ Status MessageEndpointCore::sleep(std::uint64_t deadline_ns) {
 
 // --- events --------------------------------------------------------------------------------------
 
-void MessageEndpointCore::bind_peer(Peer& peer) {
+Status MessageEndpointCore::bind_peer(Peer& peer) {
   Connection& c = *peer.connection;
   // Younger than the one that posts to arrivals_, so it fires second: the thread that takes the
   // event finds the peer there.
   auto tripwire = c.add_event_tripwire(user_queue_->index(), user_event_);
-  if (!tripwire) return;
+  if (!tripwire) return tripwire.error();
   c.also_notify(user_queue_, user_event_);
   c.nic().arm(*tripwire);
   // A peer that writes just now may have walked past the end of the chain before this tripwire was
@@ -143,6 +143,7 @@ void MessageEndpointCore::bind_peer(Peer& peer) {
   // seen already.
   if (c.readable() || c.peer_gone()) arrivals_->post(peer.event);
   user_queue_->post(user_event_);
+  return {};
 }
 
 Status MessageEndpointCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
@@ -154,11 +155,12 @@ Status MessageEndpointCore::bind(std::shared_ptr<EventQueueCore> queue, std::uin
     user_event_ = *event;
     user_queue_ = std::move(queue);
   }
+  Status bound;
   for (auto& peer : peers_) {
-    if (peer && peer->connection) bind_peer(*peer);
+    if (bound && peer && peer->connection) bound = bind_peer(*peer);
   }
   user_queue_->post(user_event_);
-  return {};
+  return bound;
 }
 
 }  // namespace clan::engine

@@ -339,6 +339,38 @@ TEST_F(BadPeer, WithImpossibleConnectionRequestsIsRefused) {
   EXPECT_ERR(listener_->try_accept(), EAGAIN);
 }
 
+// Its victim would fault, or lock the bus, when it stores there.
+TEST_F(BadPeer, WithARingThatCannotBeWrittenIsRefused) {
+  link_up();
+  constexpr std::uint64_t kBytes = 2 * kPageSize;
+  const auto offer = [&](bool read_only, std::uint64_t offset) {
+    auto block = must(nic::MemoryBlock::create(kBytes));
+    engine::ConnectRecord record;
+    record.ring_lines = 32;
+    const std::uint64_t length = engine::kRegionRing + std::uint64_t{record.ring_lines} * 64;
+    const Rights rights = read_only ? Rights::kRead : Rights::kReadWrite;
+    record.region =
+        must(opening_.nic->export_aperture({block->data() + offset, length, rights, block}));
+    auto grant = must(opening_.nic->check_cookie(record.region));
+    ControlMessage memory;
+    memory.type = ControlType::kMemory;
+    memory.memory_id = grant.memory_id;
+    memory.memory_bytes = grant.memory_bytes;
+    memory.flags = read_only ? link::kMemoryReadOnly : 0;
+    send(memory, sizeof memory, {&grant.memfd, 1});
+    ControlMessage message = oob(engine::kOobConnect, endpoint_);
+    engine::put_payload(message.oob, record);
+    send(message);
+    for (;;) {
+      auto answer = must(answer_of(socket_.get()));
+      if (answer.type == ControlType::kOob) return answer.oob.type;
+    }
+  };
+  EXPECT_EQ(offer(true, 0), engine::kOobRefuse);
+  EXPECT_EQ(offer(false, 60), engine::kOobRefuse);
+  EXPECT_EQ(offer(false, 128), engine::kOobAccept) << "or the others would prove nothing";
+}
+
 TEST_F(BadPeer, ThatNamesEndpointsOfOthersReachesNobody) {
   link_up();
   for (std::uint32_t endpoint = 0; endpoint < 20; ++endpoint) {

@@ -1,5 +1,6 @@
 #include "base/reactor.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>

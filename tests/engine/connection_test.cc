@@ -8,6 +8,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "clan/clock.h"
 #include "engine/context_core.h"
@@ -152,6 +153,47 @@ TEST_F(ConnectionTest, GivesItsMemoryBackOnlyWhenBothEndsHaveClosed) {
   EXPECT_EQ(a_->snapshot().apertures, with_one - 1);
 }
 
+// Notes what is told to an endpoint that answers nothing.
+class Silent final : public OobSink {
+ public:
+  void on_oob(const std::shared_ptr<nic::Link>&, const OobMessage& message) override {
+    std::lock_guard lock(mutex_);
+    types_.push_back(message.type);
+    changed_.notify_all();
+  }
+  void on_link_down(const std::shared_ptr<nic::Link>&) override {}
+  /// Of the message of that number.
+  std::uint32_t wait(std::size_t number) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(kWaitMs),
+                      [&] { return types_.size() > number; });
+    return types_.size() > number ? types_[number] : 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::uint32_t> types_;
+};
+
+// The driver thread has found the connection, and then the one that waited gives up.
+TEST_F(ConnectionTest, TellsAPeerThatAcceptsTooLateThatNobodyIsThere) {
+  const auto silent = std::make_shared<Silent>();
+  const std::uint32_t endpoint = *b_->add_endpoint(silent);
+  std::uint32_t unused = 0;
+  auto link = a_->link_to_service(service_, ::geteuid(), deadline_after_ms(kWaitMs), &unused);
+  ASSERT_TRUE(link.ok()) << link.error().message();
+  auto asked = Connection::ask(a_, *link, endpoint, ConnectionKind::kMessages, {});
+  ASSERT_TRUE(asked.ok()) << asked.error().message();
+  EXPECT_EQ(silent->wait(0), kOobConnect);
+  (*asked)->close();
+  OobMessage accept;
+  accept.from = endpoint;
+  accept.type = kOobAccept;
+  (*asked)->on_oob(*link, accept);
+  EXPECT_EQ(silent->wait(1), kOobClose);
+}
+
 TEST_F(ConnectionTest, ResetsAPeerThatClaimsToHaveReadWhatWasNotSent) {
   open();
   ASSERT_TRUE(put(*client_, "x"));
@@ -211,6 +253,7 @@ TEST(FarConnection, ARingOfAnImpossibleSizeIsRefused) {
     record.region.node = client->node();
     record.ring_lines = 1u << bits;
     record.region.length = kRegionRing + std::uint64_t{record.ring_lines} * kCacheLine;
+    record.region.rights = Rights::kReadWrite;
     record.kind = ConnectionKind::kMessages;
     put_payload(request, record);
     ASSERT_TRUE((*link)->send_oob(request).ok());

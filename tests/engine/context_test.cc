@@ -1,12 +1,14 @@
 #include <clan/context.h>
 #include <clan/message.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <thread>
 
 #include "clan/clock.h"
+#include "engine/context_core.h"
 #include "support/streams.h"
 
 namespace clan {
@@ -242,6 +244,52 @@ TEST(Context, CreatedAndDestroyedOverAndOverLeavesNothingBehind) {
   EXPECT_LE(open_descriptors(), descriptors);
   EXPECT_LE(mapping_count(), mappings + 8);
   EXPECT_LE(files_in_dev_shm(), files);
+}
+
+// A thread that waits hears of the lanes that its event queue knows.
+TEST(Context, HasNoMoreLanesThanAnEventQueueListensTo) {
+  ContextOptions options;
+  for (uid_t uid = 100'000; uid < 100'100; ++uid) options.allow_uids.push_back(uid);
+  auto core = must(engine::ContextCore::create(options));
+  std::size_t lanes = 1;  // its own user's
+  Error why{0, ""};
+  for (const uid_t uid : options.allow_uids) lanes += core->lane(uid, &why) != nullptr ? 1 : 0;
+  EXPECT_EQ(lanes, 64u);
+  EXPECT_EQ(why.err, ENOSPC);
+  EXPECT_NE(core->lane(options.allow_uids[0]), nullptr) << "which is there";
+  core->shut_down();
+}
+
+/// Has a link for longer than the table of links, as a connection that is closed while its context
+/// ends; and looks whether that one's NIC is there when it goes itself.
+class LinkKeeper final : public engine::OobSink {
+ public:
+  LinkKeeper(std::shared_ptr<nic::Link> link, nic::Nic& nic, bool* nic_was_there)
+      : link_(std::move(link)),
+        tables_(const_cast<shm::NicTables*>(nic.image().tables)),
+        nic_was_there_(nic_was_there) {}
+  ~LinkKeeper() override { *nic_was_there_ = ::msync(tables_, kPageSize, MS_ASYNC) == 0; }
+  void on_oob(const std::shared_ptr<nic::Link>&, const OobMessage&) override {}
+  void on_link_down(const std::shared_ptr<nic::Link>&) override {}
+
+ private:
+  std::shared_ptr<nic::Link> link_;
+  shm::NicTables* tables_;
+  bool* nic_was_there_;
+};
+
+TEST(Context, KeepsItsNicsUntilTheLastLinkIsGone) {
+  bool nic_was_there = false;
+  {
+    auto a = must(engine::ContextCore::create({})), b = must(engine::ContextCore::create({}));
+    ASSERT_OK(b->listen_as_node());
+    auto link = must(a->link_to_node(b->node(), ::geteuid(), deadline_after_ms(5000)));
+    const std::uint32_t endpoint = must(a->add_endpoint({}));
+    a->endpoints().keep(
+        endpoint, std::make_shared<LinkKeeper>(std::move(link), a->own_lane(), &nic_was_there));
+    for (const auto& context : {a, b}) context->shut_down();
+  }
+  EXPECT_TRUE(nic_was_there);
 }
 
 TEST(Context, SaysWhatToDoAboutAServiceThatIsMissingOrTaken) {

@@ -152,6 +152,16 @@ TEST_F(LinkTableTest, RemembersAServiceWhileItsLinkLives) {
   EXPECT_EQ(table.known("echo", &endpoint), nullptr);
 }
 
+TEST_F(LinkTableTest, ForgetsTheServicesOfALinkThatIsRemoved) {
+  const auto link = mapped(NodeId{7}), other = mapped(NodeId{8});
+  table.remember("a", link, 3);
+  table.remember("b", other, 4);
+  table.remove(link);
+  std::uint32_t endpoint = 0;
+  EXPECT_EQ(table.known("a", &endpoint), nullptr) << "the link is alive, but out of the table";
+  EXPECT_EQ(table.known("b", &endpoint), other);
+}
+
 TEST_F(LinkTableTest, ForgetsTheServicesOfOneEndpointOnly) {
   const auto link = mapped(NodeId{7}), other = mapped(NodeId{8});
   table.remember("a", link, 3);
@@ -192,7 +202,9 @@ TEST_F(LinkTableTest, KeepsAnArenaForALinkUntilItIsRemoved) {
   EXPECT_EQ(table.arena(link.get()), arena);
   EXPECT_NE(table.arena(other.get()), arena);
   table.remove(link);
-  EXPECT_NE(table.arena(link.get()), arena);
+  const auto late = table.arena(link.get());
+  EXPECT_NE(late, arena);
+  EXPECT_NE(table.arena(link.get()), late) << "it would be there for ever";
 }
 
 TEST_F(LinkTableTest, TellsWhetherThePeerBehindASlotIsThere) {

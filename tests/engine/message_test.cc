@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "clan/clock.h"
+#include "engine/context_core.h"
 #include "support/plain_link.h"
 #include "support/streams.h"
 
@@ -1207,6 +1208,32 @@ TEST_P(Messages, MakeTheDescriptorReadableOnceItIsArmed) {
     (void)p.a->peek();
     return p.a->take_departed(&gone);
   }));
+}
+
+// One that has too little left of its NIC: what such a peer sends would lie there unheard of.
+TEST(MessageEvents, APeerOfWhichTheQueueCannotHearIsNotKept) {
+  auto context_a = must(Context::create()), context_b = must(Context::create());
+  auto a = must(MessageEndpoint::create(context_a)), b = must(MessageEndpoint::create(context_b));
+  auto events = must(EventQueue::create(context_a));
+  ASSERT_OK(a.register_with(events, 5));
+  nic::Nic& nic = context_a.core()->own_lane();
+  constexpr std::uint32_t kOfAConnection = 3, kOfAnAperture = 4096;
+  const std::uint32_t most = shm::kMaxTripwires - kOfAConnection - nic.live_tripwires();
+  std::byte memory[8];
+  RdmaCookie cookie;
+  for (std::uint32_t i = 0; i < most; ++i) {
+    if (i % kOfAnAperture == 0)
+      cookie = must(nic.export_aperture({memory, sizeof memory, Rights::kWrite, nullptr}));
+    (void)must(nic.add_tripwire({cookie.aperture, 0, sizeof memory}));
+  }
+  (void)must(b.connect(a.address(), 10'000));
+  std::byte byte{};
+  Result<MessageInfo> heard = Error{ETIMEDOUT, "nothing yet"};
+  for (int i = 0; i < 500 && !heard.ok() && heard.error().err == ETIMEDOUT; ++i) {
+    EXPECT_ERR(a.peek(), EAGAIN);
+    heard = b.recv({&byte, 1}, 10);
+  }
+  EXPECT_ERR(heard, EPIPE);
 }
 
 }  // namespace

@@ -17,10 +17,11 @@ inline std::uint64_t monotonic_ns() {
 
 constexpr std::uint64_t kNoDeadline = std::numeric_limits<std::uint64_t>::max();
 
-/// The absolute time `timeout_ms` from now; negative = never.
+/// The absolute time `timeout_ms` from now; negative, or beyond all times = never.
 inline std::uint64_t deadline_after_ms(std::int64_t timeout_ms) {
   if (timeout_ms < 0) return kNoDeadline;
-  return monotonic_ns() + static_cast<std::uint64_t>(timeout_ms) * 1'000'000u;
+  const std::uint64_t now = monotonic_ns(), wait_ms = static_cast<std::uint64_t>(timeout_ms);
+  return wait_ms < (kNoDeadline - now) / 1'000'000u ? now + wait_ms * 1'000'000u : kNoDeadline;
 }
 
 }  // namespace clan

@@ -73,7 +73,7 @@ struct NetworkOptions {
 
 struct ContextOptions {
   WaitOptions wait;
-  /// Users besides our own whose processes may link with us. Empty: none.
+  /// Users besides our own whose processes may link with us, the first 63 that do. Empty: none.
   std::vector<uid_t> allow_uids;
   /// Receive ring of a connection, bytes; a power of two from 1024 to 64 MiB; with another host
   /// four times that. Touched as far as it is used. Bulk transfers were measured 1.7 times slower

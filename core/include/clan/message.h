@@ -180,6 +180,7 @@ class CLAN_EXPORT MessageEndpoint {
   bool take_departed(PeerIndex* peer, int* reason = nullptr);
 
   /// Posts Event{tag, kMessage} when there may be something to receive or a send has completed.
+  /// EBUSY: it does already; ENOSPC: of one of the peers it cannot be told.
   Status register_with(EventQueue& queue, std::uint64_t tag);
 
  private:
