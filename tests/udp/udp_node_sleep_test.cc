@@ -345,7 +345,7 @@ TEST_F(SleepTest, AThreadInChargeIsNoSleeperOnAFutex) {
   const shm::NicSignals& signals = *b_.core()->own_lane().image().signals;
   std::uint32_t armed = 0, sleepers = 0;
   for (const shm::TripwireSignal& signal : signals.tripwires) {
-    armed += signal.armed.load();
+    armed += shm::is_armed(signal.armed.load());
     sleepers += signal.sleepers.load();
   }
   EXPECT_GE(armed, 1u);
