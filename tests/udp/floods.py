@@ -30,7 +30,8 @@ import xdp_hosts
 FLOOD_SECONDS = 1
 MOST_GROWTH = 16 << 20  # bytes of resident memory, of a server that streams meanwhile
 OFF, ENCRYPT = 0, 2
-HELLO, RETRY, DATA = 1, 2, 5
+HELLO, RETRY, DATA, RESET = 1, 2, 5, 6
+MOST_RESETS = 2 * 1000 * (FLOOD_SECONDS + 1)  # of each port, 1000 a second
 FORGED = [f"10.78.0.{last}" for last in range(100, 108)]
 CLIENT, SERVER = "10.78.0.2", "10.78.0.1"
 HEADERS = 42  # Ethernet, IPv4, UDP
@@ -220,7 +221,9 @@ def floods(names, peer, mode):
 
 def check(what, answered, size, grown):
     count, told = (sum(values) for values in zip((0, 0), *answered.values()))
-    xdp_hosts.require(told * 8 <= size, f"{what}: {told} bytes in answer to {size}")
+    # Few packets get through on a busy machine, and each of them may have its RESET.
+    xdp_hosts.require(told * 8 <= size or set(answered) == {RESET} and count <= MOST_RESETS,
+                      f"{what}: {told} bytes in answer to {size}")
     xdp_hosts.require(what != "hello" or list(answered) == [RETRY], f"{what}: {answered}")
     xdp_hosts.require(what in ("hello", "unknown") or count == 0, f"{what}: {answered}")
     xdp_hosts.require(grown < MOST_GROWTH, f"{what}: the server has grown by {grown} bytes")
