@@ -166,6 +166,7 @@ def http_client(host, port, path):
         page = file.read()
     connection = http.client.HTTPConnection(host, port)
     for i in range(300):
+        time.sleep(0.01)  # on a busy machine it moves a second later
         connection.request("GET", "/page")
         answer = connection.getresponse()
         assert answer.status == 200 and answer.read() == page, i

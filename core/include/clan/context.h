@@ -68,7 +68,8 @@ struct NetworkOptions {
   /// Where the contexts of this user on this host can be asked for services, held by one of them;
   /// or by one of another user, which knows their TCP connections (clan/connection_name.h) only.
   /// Other hosts that are named without a port are asked there. 0: none.
-  std::uint16_t directory_port = 4790;
+  static constexpr std::uint16_t kDirectoryPort = 4790;
+  std::uint16_t directory_port = kDirectoryPort;
 };
 
 struct ContextOptions {

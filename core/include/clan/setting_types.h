@@ -52,7 +52,7 @@ struct Settings {
   bool names_network_mode = false;
   bool net = false;  ///< CLAN_NET: connections to other hosts move, too
   /// CLAN_NETWORK_PORT: of the directories of this host and of others
-  std::uint16_t network_port = NetworkOptions().directory_port;
+  std::uint16_t network_port = NetworkOptions::kDirectoryPort;
   NetworkOptions::Packets network_packets =
       NetworkOptions::Packets::kSockets;  ///< CLAN_NETWORK_PACKETS
 
