@@ -82,6 +82,7 @@ class Resend {
         sys::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return memory != MAP_FAILED ? memory : nullptr;
   }
+  // NOLINTNEXTLINE(misc-new-delete-overloads): nobody makes one by a plain new
   static void operator delete(void* memory) { sys::munmap(memory, sizeof(Resend)); }
 
   bool open() {

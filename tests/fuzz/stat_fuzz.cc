@@ -169,7 +169,8 @@ void read_orb(Input& in, std::uint8_t right) {
     put(bytes, offsetof(clan::orb::TrafficHead, pid), static_cast<std::uint32_t>(::getpid()));
   }
   file.write(bytes);
-  const auto rows = read_orb_tables({{file.id(), {::getpid(), file.link()}}});
+  const OrbTable table{{::getpid(), file.link()}};
+  const auto rows = read_orb_tables({{file.id(), table}});
   expect(rows.size() <= bytes.size() / sizeof(clan::orb::TrafficRow));
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "clan/clock.h"
 #include "preload/carrier/connection_fixture.h"
 
 namespace clan::preload {
