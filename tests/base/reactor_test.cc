@@ -228,6 +228,7 @@ TEST(Reactor, AThreadWhoseDescriptorsAreClosedEndsAndDoesNotSpin) {
     if (!reactor.add(bell->fd(), bell)) ::_exit(2);
     bell->ring();
     const bool ended = eventually([&] { return threads() == before; });
+    if (ended) reactor.stop();
     ::_exit(ended ? 0 : 1);
   }
   int status = -1;

@@ -9,7 +9,7 @@ packets with a right check and an unknown connection; HELLOs without a cookie fr
 and the client's own packets again. The stream has to go on, every byte right; the server may answer
 with a small part of what it gets, may not grow, and has to serve the next client. Without a key,
 with one, and by AF_XDP where that is possible. Says what a packet of each flood cost the server.
-Exit code 77: not root, or no `ip`.
+Not in builds with sanitizers, whose memory grows. Exit code 77: not root, or no `ip`.
 """
 import contextlib
 import os
