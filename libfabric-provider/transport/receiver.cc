@@ -128,8 +128,10 @@ Completion receive_completion(const Posted& posted, const WireHeader& header,
   completion.context = posted.context;
   completion.flags = FI_RECV | (kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
   completion.length = n;
-  completion.buffer =
-      posted.pieces > 0 ? static_cast<std::byte*>(posted.iov[0].iov_base) + posted.used : nullptr;
+  if (posted.pieces > 0) {  // an address, of memory that may not be there: reckoned as a number
+    const auto begin = reinterpret_cast<std::uintptr_t>(posted.iov[0].iov_base);
+    completion.buffer = reinterpret_cast<std::byte*>(begin + posted.used);
+  }
   if ((header.flags & kHasData) != 0) {
     completion.flags |= FI_REMOTE_CQ_DATA;
     completion.data = header.data;
