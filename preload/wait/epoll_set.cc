@@ -67,8 +67,8 @@ Set* make(int epfd) {
   set->carried_waiter.emplace(kCarriedWait);
   set->plain = !is_empty(epfd);
   set->seen_moves = moves_of_shared() - 1;
-  // PAIR preload.sets: publishes the set
-  sets[epfd].store(set, std::memory_order_release);
+  // PAIR preload.sets: publishes the set. order: before the look at plain_sleepers, as in add()
+  sets[epfd].store(set, std::memory_order_seq_cst);
   reach(epfd);
   return set;
 }

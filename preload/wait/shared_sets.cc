@@ -181,11 +181,11 @@ void sets_forked() {
   uses.forked();
   our_pid = static_cast<pid_t>(sys::call(SYS_getpid));
   for (int fd = 0; fd < sets_below(); ++fd) {
+    plain_sleepers[fd].store(0, std::memory_order_relaxed);  // relaxed: the child has one thread
     Set* set = sets[fd].load(std::memory_order_relaxed);
     if (set == nullptr) continue;
     set->refs = 1;  // other threads are the parent's
     set->sleepers = 0;
-    plain_sleepers[fd].store(0, std::memory_order_relaxed);  // relaxed: the child has one thread
   }
 }
 

@@ -37,14 +37,14 @@ constexpr std::int64_t kOthersNs = 10'000'000;
 
 // A glance without the lock: what is in the set is the kernel's alone.
 bool remembers_nothing(int epfd) {
-  const Set* set = find(epfd);
-  return set != nullptr && set->epfd == epfd && set->use == nullptr &&
-         // order: after the count of plain_sleepers, see epoll_set.cc
-         set->remembered.load(std::memory_order_seq_cst) == 0;
+  // order: after the count of plain_sleepers, see epoll_set.cc; so is what it remembers
+  const Set* set = sets[epfd].load(std::memory_order_seq_cst);
+  return set == nullptr || (set->epfd == epfd && set->use == nullptr &&
+                            set->remembered.load(std::memory_order_seq_cst) == 0);
 }
 
-// The wait for such a set, if it is one. Sockets may come into it meanwhile, and move: what is said
-// of these is not the application's.
+// The wait for such a set, if it is one. Sockets may come into it meanwhile, the first of its life
+// too, and move: what is said of these is not the application's.
 bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeout_ns,
                     const KernelEpoll& sleep, int* n) {
   struct Counted {
@@ -280,17 +280,18 @@ class Wait {
 
 int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns,
                     const KernelEpoll& sleep, const sigset_t* mask) {
-  if (!known_epoll(epfd) || most <= 0 || events == nullptr) return sleep(events, most, timeout_ns);
+  if (epfd < 0 || epfd >= kMostSets || most <= 0 || events == nullptr)
+    return sleep(events, most, timeout_ns);
   const std::uint64_t start = timeout_ns > 0 ? monotonic_ns() : 0;
-  if (int n; wait_for_plain(epfd, events, most, timeout_ns, sleep, &n)) {
-    if (n != 0 || timeout_ns == 0) return n;
-    if (timeout_ns > 0) {
-      timeout_ns -=
-          static_cast<std::int64_t>(std::min<std::uint64_t>(monotonic_ns() - start, timeout_ns));
-      if (timeout_ns == 0) return 0;
-    }
+  std::int64_t left = timeout_ns;
+  for (int n; wait_for_plain(epfd, events, most, left, sleep, &n);) {
+    if (n != 0 || left == 0) return n;
+    if (left < 0) continue;
+    left =
+        std::max<std::int64_t>(timeout_ns - static_cast<std::int64_t>(monotonic_ns() - start), 0);
+    if (left == 0) return 0;
   }
-  Wait wait(epfd, events, most, timeout_ns, sleep, mask);
+  Wait wait(epfd, events, most, left, sleep, mask);
   return wait.run();
 }
 

@@ -186,6 +186,19 @@ TEST(Registration, OutlivesItsDescriptorWhileACopyIsOpen) {
   }
 }
 
+TEST(Registration, OfTheFirstSocketIsHeardOfByAThreadThatWaitsAlready) {
+  Pair pair;
+  Set set;
+  int said = 0;
+  Thread waits([&] { said = set.ready(5 * kSoonMs); });
+  EXPECT_TRUE(waits.falls_asleep());
+  ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+  put(pair.near, "a");
+  waits.join();
+  EXPECT_EQ(said, EPOLLIN);
+  EXPECT_EQ(get(pair.far, 1), "a");
+}
+
 TEST(Data, MayBeAnyNumber) {
   Pair pair;
   Set set;
