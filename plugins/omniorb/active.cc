@@ -42,4 +42,9 @@ void ActiveCollection::remove() {
   if (--count_ == 0) watcher_->poke();  // Monitor() looks
 }
 
+void ActiveCollection::end() {
+  std::lock_guard lock(mutex_);
+  watcher_.reset();
+}
+
 }  // namespace clan::orb

@@ -22,6 +22,8 @@ class ActiveCollection final : public omni::giopActiveCollection {
   /// A connection is to be watched. False: it cannot be.
   bool add(Context& context, Channel& channel, omni::giopConnection* connection);
   void remove();
+  /// Nothing is watched any more: lets go of the engine.
+  void end();
 
  private:
   mutable std::mutex mutex_;

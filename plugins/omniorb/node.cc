@@ -58,7 +58,7 @@ NetworkOptions network_options() {
 bool disabled() { return settings().disable; }
 
 Node::Node(Context made) : context_(std::move(made)), active_(new ActiveCollection) {}
-Node::~Node() = default;
+Node::~Node() { active_->end(); }  // its queue would keep the context
 
 // The mutex may be held by a thread that does not exist here, and the context belongs to the
 // parent.

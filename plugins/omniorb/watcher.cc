@@ -66,6 +66,7 @@ void Watcher::remove(std::uint64_t id) {
     if (found == channels_.end()) return;
     channel = std::move(found->second);
     channels_.erase(found);
+    std::erase(listed_, channel);  // there may be no tick any more
   }
   channel->stream_.unregister();
 }
@@ -120,7 +121,7 @@ void Watcher::list(const std::shared_ptr<Channel>& channel) {
   bool asleep;
   {
     std::lock_guard lock(mutex_);
-    if (channel->listed_.exchange(true)) return;
+    if (!channels_.contains(channel->id_) || channel->listed_.exchange(true)) return;
     channel->seen_turn_ = 0;
     listed_.push_back(channel);
     asleep = !ticking_.exchange(true);
@@ -128,7 +129,8 @@ void Watcher::list(const std::shared_ptr<Channel>& channel) {
   if (asleep) poke();
 }
 
-// Arms those that have been in one call since the last tick, forgets those that are in none.
+// Arms those that have been in one call since the last tick, forgets those that are in none. One
+// that has ended meanwhile is not kept: it would keep this watcher, and that the engine.
 void Watcher::tick() {
   next_tick_ns_ = monotonic_ns() + kTickMs * 1'000'000;
   std::vector<std::shared_ptr<Channel>> listed;
@@ -144,7 +146,7 @@ void Watcher::tick() {
     if (wanted && turn != channel->seen_turn_) {
       channel->seen_turn_ = turn;
       std::lock_guard lock(mutex_);
-      listed_.push_back(std::move(channel));
+      if (channels_.contains(channel->id_)) listed_.push_back(std::move(channel));
       continue;
     }
     channel->listed_ = false;

@@ -1,8 +1,10 @@
 // What calls carry: data of all kinds and sizes, exceptions, calls without answers, calls back.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -203,6 +205,32 @@ TEST_F(Calls, ServersCallBackOnTheClientsOwnConnection) {
   begin_both_ways(&client, &other);
   begin(client, other);
   call_back_works(server, *orb);
+}
+
+/// Open descriptors, and shared memory that is mapped.
+int held() {
+  int count = 0;
+  for (int fd = 0; fd < 4096; ++fd) count += ::fcntl(fd, F_GETFD) == 0 ? 1 : 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    count += line.find("/memfd:") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+TEST_F(Calls, BackOnTheClientsOwnConnectionLeaveNothingBehindTheirOrb) {
+  std::vector<std::string> client, other;
+  begin_both_ways(&client, &other);
+  int first = 0;
+  for (int round = 0; round < 4; ++round) {
+    begin(client, other);
+    call_back_works(server, *orb);
+    TearDown();
+    process.reset();
+    if (round == 0) first = held();
+    for (int i = 0; i < 4000 && held() > first; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_LE(held(), first);
+  }
 }
 
 TEST_F(Calls, ServersWithAPoolOfThreadsCallBackOnTheClientsOwnConnection) {
