@@ -93,17 +93,33 @@ Status ShmLink::send(const ControlMessage& message, std::span<const int> fds,
   return {};
 }
 
+// The kernel does not pass its descriptor on: too many are under way, or it has no memory. So it is
+// as if the peer could not take it; see descriptor_lost(). False: the message is not to be sent.
+bool ShmLink::go_without_descriptor(ControlMessage& message, int err) {
+  if (message.type == ControlType::kMemory) std::erase(granted_, message.memory_id);
+  message.err = err;
+  return message.type == ControlType::kImportReply;
+}
+
 // Driver thread: the socket has room again.
 void ShmLink::flush() {
+  std::lock_guard grants(mutex_);  // before the other, as in grant()
   std::lock_guard lock(send_mutex_);
   if (unsent_.empty()) return;
   while (!unsent_.empty()) {
-    const Unsent& next = unsent_.front();
+    Unsent& next = unsent_.front();
     const int fd = next.fd.get();
     auto s = send_datagram(peer_.socket.get(), std::as_bytes(std::span(&next.message, 1)),
                            fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>(), false);
-    if (!s && (s.error().err == EAGAIN || s.error().err == ENOBUFS)) return;
-    if (!s) {
+    const int err = s ? 0 : s.error().err;
+    if (err == EAGAIN || err == ENOBUFS || (err == ENOMEM && fd < 0)) return;
+    if (fd >= 0 && (err == ETOOMANYREFS || err == ENOMEM)) {
+      --unsent_fds_;
+      next.fd.reset();
+      if (!go_without_descriptor(next.message, err)) unsent_.pop_front();
+      continue;
+    }
+    if (err != 0) {
       unsent_.clear();  // the peer is gone; its end-of-file is on the way
       unsent_fds_ = 0;
       break;

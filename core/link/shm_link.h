@@ -122,12 +122,12 @@ class ShmLink final : public nic::Link,
   void handle(ControlMessage& message, Datagram& datagram);
   void descriptor_lost(const ControlMessage& message);
   void ask_again(const ControlMessage& granted);
+  bool go_without_descriptor(ControlMessage& message, int err);
   void take_answer(std::uint64_t request, int err);
   void serve_import(const ControlMessage& message);
   void serve_copy(const ControlMessage& message);
   void accept_memory(const ControlMessage& message, Datagram& datagram);
-  void go_down(), wait_for_copies();
-  void leave_nic();
+  void go_down(), wait_for_copies(), leave_nic();
   int copy_directly(const nic::Transfer& transfer);
   int copy_range(RdmaOp op, std::byte* local, std::uint64_t remote, std::uint64_t length) const;
   int copy_together(const nic::Transfer& transfer, std::uint64_t base);

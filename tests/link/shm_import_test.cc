@@ -1,5 +1,8 @@
 // The memory of the peer, step by step: what is asked for, mapped and given back.
 #include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <atomic>
 #include <cerrno>
@@ -115,20 +118,65 @@ TEST_F(Import, KeepsWhatWasAskedForAndThenGranted) {
   EXPECT_OK(a->import(cookie, false));
 }
 
+/// Of a thread that may not exceed limits, while the process may pass no descriptor more.
+template <typename Work>
+void where_no_descriptor_passes(Work&& work) {
+  Fd ends[2];
+  int pair[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+  for (int i : {0, 1}) ends[i] = Fd(pair[i]);
+  const std::byte byte{1};
+  ASSERT_OK(send_datagram(ends[0].get(), {&byte, 1}, {&pair[1], 1}, false));  // one is under way
+  rlimit before;
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  std::thread thread([&] {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct nothing[2] = {};
+    EXPECT_EQ(::syscall(SYS_capset, &header, nothing), 0);
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+    work();
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  });
+  thread.join();
+}
+
+TEST_F(Import, OfMemoryWhoseDescriptorFoundNoRoomAndThenCouldNotBePassedNeedsAnotherGrant) {
+  OobMessage filler, last;
+  filler.type = 1;
+  last.type = kOobInternal | 5;
+  while (b->send_oob(filler).ok()) continue;  // the socket is full
+  const RdmaCookie cookie = export_block();
+  ASSERT_OK(b->grant(cookie));  // and so it is kept
+  ASSERT_OK(b->send_oob(last));
+  a->on_ready(EPOLLIN);
+  where_no_descriptor_passes([&] { b->on_ready(EPOLLOUT); });
+  const auto& heard = a_notes.messages;
+  for (int k = 0; k < 1000 && (heard.empty() || heard.back().type != last.type); ++k) exchange();
+  ASSERT_FALSE(heard.empty());
+  EXPECT_EQ(heard.back().type, last.type) << "what was behind it has not been sent";
+  EXPECT_ERR(a->import(cookie, false), EAGAIN);
+  ASSERT_OK(b->grant(cookie));
+  exchange();
+  EXPECT_OK(a->import(cookie, false));
+}
+
 TEST_F(Import, IsRefusedByAnOwnerWhoHasTakenTheApertureAway) {
   const RdmaCookie cookie = export_block();
   std::optional<Result<nic::RemoteHandle>> result;
-  std::thread waits([&] { result.emplace(a->import(cookie, true)); });
+  std::atomic<bool> done{false};
+  std::thread waits([&] {
+    result.emplace(a->import(cookie, true));
+    done = true;
+  });
   ::usleep(1000);  // it asks, most often, before its owner takes it away
   server.nic->retire(cookie.aperture);
-  std::thread driver([&] {
-    for (int k = 0; k < 100 && b->alive(); ++k) {
-      exchange();
-      ::usleep(1000);
-    }
-  });
+  while (!done) {
+    exchange();
+    std::this_thread::yield();
+  }
   waits.join();
-  driver.join();
   ASSERT_FALSE(result->ok());
   EXPECT_EQ(result->error().err, ESTALE);
 }
