@@ -299,9 +299,15 @@ TEST_F(LinkPair, TransfersUnderWayEndWithTheLink) {
                                .length = sent.size(),
                                .token = 1};
   ASSERT_EQ(link->transfer(transfer).kind, nic::TransferResult::Kind::kPending);
+  nic::Transfer cancelled = transfer;
+  cancelled.token = 2;
+  ASSERT_EQ(link->transfer(cancelled).kind, nic::TransferResult::Kind::kPending);
+  link->cancel(2);
   client.node().break_links(ETIMEDOUT);
   link->end_batch();
   EXPECT_EQ(transferred(1), ECONNRESET);
+  // Others that have found the link busy may wait for its room.
+  EXPECT_EQ(transferred(2), ECANCELED);
   std::byte byte{};
   EXPECT_EQ(link->get(handle, 0, {&byte, 1}).error().err, ECONNRESET);
   EXPECT_EQ(link->transfer(transfer).err, ECONNRESET);

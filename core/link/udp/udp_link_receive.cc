@@ -252,9 +252,8 @@ void UdpLink::on_down(int) {
   words::publish(alive_, false);
   for (const auto& [request, p] : pending_) {
     if (p.kind != Pending::Kind::kWrite && p.kind != Pending::Kind::kRead) continue;
-    if (p.cancelled) continue;
-    node_->tell(
-        {UdpNode::UpCall::Kind::kTransferDone, shared_from_this(), {}, p.token, ECONNRESET, 0});
+    const int err = p.cancelled ? ECANCELED : ECONNRESET;
+    node_->tell({UdpNode::UpCall::Kind::kTransferDone, shared_from_this(), {}, p.token, err, 0});
   }
   std::erase_if(pending_, [](const auto& entry) {
     return entry.second.kind == Pending::Kind::kWrite || entry.second.kind == Pending::Kind::kRead;
