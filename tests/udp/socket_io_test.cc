@@ -468,10 +468,14 @@ class SecondSocketPacketsTest : public testing::Test {
   }
   /// Where all that comes within a moment came from.
   static std::vector<SocketAddress> senders(SocketIo& io, std::size_t enough) {
+    return addresses(io, enough, &Arrival::from);
+  }
+  static std::vector<SocketAddress> addresses(SocketIo& io, std::size_t enough,
+                                              SocketAddress Arrival::*which) {
     std::vector<SocketAddress> found;
     Arrival out[4];
     while (found.size() < enough && readable(io, 5'000)) {
-      for (std::size_t n = io.receive(out), i = 0; i < n; ++i) found.push_back(out[i].from);
+      for (std::size_t n = io.receive(out), i = 0; i < n; ++i) found.push_back(out[i].*which);
     }
     return found;
   }
@@ -749,7 +753,9 @@ TEST_F(SecondSocketPacketsTest, TheSourceAddressIsThatOfItsTrainsWhereTheyHaveOn
     ASSERT_TRUE(got.from == to) << to_string(got.from);
   }
   for (int i = 0; i < 50; ++i) ASSERT_EQ(peer.send(&to, bytes, 8), DatagramSocket::Sent::kSent);
-  EXPECT_EQ(senders(*io, 50).size(), 50u);
+  const auto where = addresses(*io, 50, &Arrival::at);
+  EXPECT_EQ(where.size(), 50u);
+  for (const SocketAddress& at : where) EXPECT_EQ(to_string(at), to_string(asked));
   EXPECT_EQ(io->counters().strays, 0u);
   // Another connection with the same peer, which has asked at another address: by the main socket.
   const SocketAddress other = on_loopback(0, "127.0.0.6");

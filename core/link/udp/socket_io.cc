@@ -280,10 +280,11 @@ std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> ou
     ++counters_.asked;
     if (plain_ && &socket == &second_) {
       if (!second_.receive_plain(slot, &got.bytes)) break;
-      got.from = peer_, got.segment = got.bytes, got.at = {};
+      got.from = peer_, got.segment = got.bytes;
     } else if (!socket.receive(slot, &got)) {
       break;
     }
+    if (&socket == &second_) got.at = source_;  // what it is bound to
     // Also one without bytes, or with too many to be a packet, of which nothing is taken: a peer
     // that floods us with these must not keep the thread here.
     out[count++] = {got.from, slot.first(got.bytes), got.segment, got.at};
