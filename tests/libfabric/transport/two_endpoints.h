@@ -1,5 +1,5 @@
 // Two endpoints of two domains of one process, for tests of the transport: nothing moves but by the
-// progress that a test makes.
+// progress that a test makes, once they are connected.
 #pragma once
 
 #include <rdma/fi_cm.h>
@@ -96,8 +96,15 @@ class TwoEndpoints : public TwoDomains {
     }
     return false;
   }
-  bool connect() {
-    return until([&] { return ours.transport().ready(*peer) == 0; });
+  bool connect() { return connect(*peer, theirs, 0); }
+  /// At both ends: the driver thread of the one that is asked accepts, and hands it the connection
+  /// behind that. `back`: the address by which it knows ours.
+  bool connect(Peer& to, const End& asked, fi_addr_t back) {
+    const Peer* const known = asked.transport().peer(back);
+    return until([&] {
+      (void)asked.transport().progress();
+      return ours.transport().ready(to) == 0 && known->index != kNoPeer;
+    });
   }
   /// A tagged message whose end is told with its own address as context.
   struct Message {
