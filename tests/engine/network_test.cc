@@ -216,16 +216,20 @@ TEST_F(NetworkTest, TheDirectoryFindsConnectionsOfOtherUsersButNoNames) {
     return Stream::connect(
         asking, ("udp:127.0.0.1:" + std::to_string(port) + "/" + service).c_str(), 10'000);
   };
-  auto found = ask(name.service());
-  EXPECT_TRUE(found.ok()) << found.error().message();
+  // On a busy machine the other user's process is late, and is not asked again for 2 s.
+  const auto is_found = [&] {
+    auto found = ask(name.service());
+    for (int i = 0; i < 400 && !found.ok(); ++i, found = ask(name.service())) ::usleep(50'000);
+    return found.ok();
+  };
+  EXPECT_TRUE(is_found());
   EXPECT_EQ(ask("network-other-user").error().err, ECONNREFUSED);
   ++name.client_port;
   EXPECT_EQ(ask(name.service()).error().err, ECONNREFUSED);
   // The other user's process takes the port over.
   { const Context ends = std::move(holder); }
   --name.client_port;
-  for (int i = 0; i < 100 && !(found = ask(name.service())).ok(); ++i) ::usleep(50'000);
-  EXPECT_TRUE(found.ok()) << found.error().message();
+  EXPECT_TRUE(is_found());
   ::close(over[1]);
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
