@@ -5,11 +5,14 @@
 // the pages in question: the owner keeps its addresses and its bytes, and whatever a peer still has
 // mapped is memory nobody looks at any more. That works against a peer that does not cooperate.
 //
-// Thread-safety: the caller (Nic, under its lock) serialises all calls but data()/size().
+// Thread-safety: any thread. NICs for the peers of several users, each with a lock of its own, may
+// share one block.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/fd.h"
@@ -36,7 +39,7 @@ class MemoryBlock {
   };
 
   /// The backing of [offset, offset + length) when one memfd covers it.
-  const Backing* find(std::uint64_t offset, std::uint64_t length);
+  std::optional<Backing> find(std::uint64_t offset, std::uint64_t length) const;
 
   /// Puts one fresh memfd, with the same contents, behind the pages of a range. Pages that nobody
   /// has touched stay holes.
@@ -46,7 +49,7 @@ class MemoryBlock {
   Status seal_read_only();
   /// Peers will write to the memfd behind [offset, offset + length): none of them may seal it.
   Status seal_shared(std::uint64_t offset, std::uint64_t length);
-  bool read_only() const { return read_only_; }
+  bool read_only() const;
 
  private:
   struct Piece {
@@ -57,12 +60,15 @@ class MemoryBlock {
     std::shared_ptr<Fd> memfd;
     std::uint64_t file_bytes;
   };
+  // Under the mutex.
+  std::optional<Backing> backing_of(std::uint64_t offset, std::uint64_t length) const;
+  Status replace_pieces(std::uint64_t offset, std::uint64_t length);
   /// Those of whole pages from `start` on that are no holes; `to` is zero.
   void copy_pages(std::byte* to, std::uint64_t start, std::uint64_t bytes) const;
 
   Mapping mapping_;
+  mutable std::mutex mutex_;  ///< what is below; a leaf
   std::vector<Piece> pieces_;
-  Backing found_;
   bool read_only_ = false;
   bool shared_ = false;  ///< seal_shared() has been called
 };

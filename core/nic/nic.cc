@@ -86,8 +86,8 @@ Result<MemoryBlock::Backing> Nic::prepare_backing(const ApertureSpec& spec) {
   } else if (block.read_only()) {
     return Error{EPERM, "this CLAN memory has been exported read-only; use another one"};
   }
-  const MemoryBlock::Backing* backing = block.find(offset, spec.length);
-  if (backing == nullptr) {
+  auto backing = block.find(offset, spec.length);
+  if (!backing) {
     // Parts of the range have been revoked before; give it one memory again.
     const auto overlaps = [&](const ApertureSpec& other) {
       return other.base < spec.base + spec.length && spec.base < other.base + other.length;
@@ -253,8 +253,8 @@ Result<Nic::Grant> Nic::check_cookie(const RdmaCookie& cookie) {
   }
   if (!local.spec.block) return Grant{};
   auto offset = static_cast<std::uint64_t>(local.spec.base - local.spec.block->data());
-  const MemoryBlock::Backing* backing = local.spec.block->find(offset, local.spec.length);
-  if (backing == nullptr) return Error{ESTALE, "RDMA cookie of revoked memory"};
+  const auto backing = local.spec.block->find(offset, local.spec.length);
+  if (!backing) return Error{ESTALE, "RDMA cookie of revoked memory"};
   return Grant{backing->id, backing->bytes, backing->memfd, local.spec.block->read_only(),
                backing->file};
 }

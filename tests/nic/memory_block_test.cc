@@ -31,9 +31,9 @@ struct BlockTest : testing::Test {
     return byte;
   }
   MemoryBlock::Backing at(std::uint64_t offset, std::uint64_t length = 1) {
-    const auto* found = block->find(offset, length);
-    EXPECT_NE(found, nullptr) << offset;
-    return found != nullptr ? *found : MemoryBlock::Backing{};
+    const auto found = block->find(offset, length);
+    EXPECT_TRUE(found) << offset;
+    return found.value_or(MemoryBlock::Backing{});
   }
   std::shared_ptr<MemoryBlock> block;
 };
@@ -78,7 +78,7 @@ TEST_F(BlockTest, ContainsItsOwnBytesAndNoneBehindThem) {
 
 TEST_F(BlockTest, ShowsPeersWhatItsOwnerHasWritten) {
   EXPECT_EQ(peer_sees(at(5 * kPageSize + 7)), 5);
-  EXPECT_EQ(block->find(0, block->size() + 1), nullptr);
+  EXPECT_FALSE(block->find(0, block->size() + 1));
 }
 
 TEST_F(BlockTest, KeepsAddressesAndBytesWhenItsPagesAreReplaced) {
@@ -110,10 +110,10 @@ TEST_F(BlockTest, ShutsAPeerOutOfReplacedPages) {
 
 TEST_F(BlockTest, HasNoOneBackingAcrossTwoPieces) {
   ASSERT_TRUE(block->replace(2 * kPageSize, kPageSize).ok());
-  EXPECT_EQ(block->find(kPageSize, 2 * kPageSize), nullptr);
-  EXPECT_NE(block->find(2 * kPageSize, kPageSize), nullptr);
+  EXPECT_FALSE(block->find(kPageSize, 2 * kPageSize));
+  EXPECT_TRUE(block->find(2 * kPageSize, kPageSize));
   ASSERT_TRUE(block->replace(0, block->size()).ok());
-  EXPECT_NE(block->find(0, block->size()), nullptr);
+  EXPECT_TRUE(block->find(0, block->size()));
   EXPECT_EQ(peer_sees(at(7 * kPageSize)), 7);
 }
 

@@ -98,6 +98,24 @@ TEST_F(NicExport, GrantsMemoryToTheHolderOfItsCookie) {
   EXPECT_EQ(nic_->live_apertures(), 1u);
 }
 
+// Peers of several users have a NIC each, with a lock of its own, and may share a memory.
+TEST_F(NicExport, OfOneMemoryByTwoNicsIsAskedForAtTheSameTime) {
+  auto other = Nic::create(NodeId{0x1235}, ::geteuid());
+  ASSERT_TRUE(other);
+  std::atomic<int> there{0}, wrong{0};
+  const auto ask = [&](Nic& nic, std::uint64_t offset) {
+    const auto cookie = nic.export_aperture(part(offset, kPageSize));
+    for (++there; there < 2;) std::this_thread::yield();
+    for (int k = 0; k < 200'000; ++k) {
+      if (!cookie || !nic.check_cookie(*cookie)) ++wrong;
+    }
+  };
+  std::thread beside([&] { ask(**other, 0); });
+  ask(*nic_, 2 * kPageSize);
+  beside.join();
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST_F(NicExport, GrantsNoMemoryThatIsTheCallersOwn) {
   std::vector<std::byte> own(1000);
   auto cookie = nic_->export_aperture({own.data(), own.size(), Rights::kWrite, nullptr});
