@@ -4,6 +4,7 @@
 #include <clan/settings.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 
 namespace clan::ofi {
@@ -11,7 +12,14 @@ namespace {
 
 constexpr char kNotSet[] =
     "other hosts are reached when CLAN_KEY names the same key file on all of them (umask 077; "
-    "openssl rand -hex 32 > FILE), or CLAN_NETWORK_MODE=off says that the wire can be trusted";
+    "openssl rand -hex 32 > FILE; mpirun -x CLAN_KEY), or CLAN_NETWORK_MODE=off says that the wire "
+    "can be trusted";
+constexpr char kNoAnswer[] =
+    "nothing has answered: `clan ping` to that host says whether a program is there, with our key "
+    "and mode (CLAN_KEY, CLAN_NETWORK_MODE), or a firewall drops UDP; or the program stands still";
+constexpr char kNotThere[] =
+    "no process there has that endpoint: it has ended, or has not begun, or takes another provider "
+    "(mpirun -x FI_PROVIDER -x FI_PROVIDER_PATH)";
 
 NetworkOptions read_options() {
   const auto given = [](const char* name) -> const char* { return std::getenv(name); };
@@ -35,6 +43,17 @@ const NetworkOptions& network() {
   return *read;
 }
 
+// Errors on descriptor 2, whatever CLAN_LOG is: of a program over MPI the user sees a number at
+// most, and it is a setting that is wrong. What time may mend only where the log asks for it.
+void say_no_way(const Name& name, const char* why, LogLevel level, std::atomic<bool>& said) {
+  const std::string host = host_text(name);
+  FI_WARN(&g_provider, FI_LOG_EP_CTRL, "no way to %s: %s\n", host.c_str(), why);
+  if (level > LogLevel::kError && log_level() < level) return;
+  // relaxed: one thread says it
+  if (!said.exchange(true, std::memory_order_relaxed))
+    log_line(level, "no way to %s: %s", host.c_str(), why);
+}
+
 }  // namespace
 
 bool reaches_other_hosts() { return network().enabled; }
@@ -51,11 +70,15 @@ std::string service_at(const Name& name) {
 }
 
 void say_what_is_missing(const Name& name) {
-  FI_WARN(&g_provider, FI_LOG_EP_CTRL, "no way to %s: %s\n", host_text(name).c_str(), kNotSet);
   static std::atomic<bool> said{false};
-  // relaxed: one thread says it
-  if (!said.exchange(true, std::memory_order_relaxed))
-    CLAN_WARN("no way to %s: %s", host_text(name).c_str(), kNotSet);
+  say_no_way(name, kNotSet, LogLevel::kError, said);
+}
+
+void say_why_none(const Name& name, int err) {
+  if (name.local()) return;
+  static std::atomic<bool> said_no_answer{false}, said_not_there{false};
+  if (err == ETIMEDOUT) say_no_way(name, kNoAnswer, LogLevel::kError, said_no_answer);
+  if (err == ECONNREFUSED) say_no_way(name, kNotThere, LogLevel::kWarn, said_not_there);
 }
 
 SocketAddress shown_to(const SocketAddress& own, const Name& peer) {

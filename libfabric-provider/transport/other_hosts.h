@@ -19,8 +19,12 @@ bool reaches_other_hosts();
 Result<Context> make_context(ContextOptions options);
 /// What the engine knows an endpoint as: on our host, or on the one that its name says.
 std::string service_at(const Name& name);
-/// Says what to set where an endpoint of another host has been asked for and none can be reached.
+/// Says, once, what to set where an endpoint of another host has been asked for and none can be
+/// reached.
 void say_what_is_missing(const Name& name);
+/// Says, once, what may be wrong where an endpoint of another host has not accepted; `err`: why.
+/// Nothing where time may mend it and the log does not ask, or the endpoint is of this host.
+void say_why_none(const Name& name, int err);
 
 /// What others find our endpoint by, on a host that we reach: `own`, or where that is the
 /// loopback's, the address that packets to them leave from.

@@ -9,6 +9,7 @@
 #include "endpoint.h"
 #include "memory_region.h"
 #include "transport/atomic_service.h"
+#include "transport/other_hosts.h"
 #include "transport/pieces.h"
 #include "transport/transport.h"
 
@@ -359,6 +360,7 @@ void Transport::departed(PeerIndex index, int reason) {
     (void)flush(*peer);
     return;
   }
+  if (unaccepted) say_why_none(peer->name, peer->failure);
   peer->forget_replies();
   for (Endpoint* endpoint : receiver_.endpoints()) {
     if (endpoint != nullptr) endpoint->peer_left(*peer, reason);

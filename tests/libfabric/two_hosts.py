@@ -92,15 +92,20 @@ def data(case, peer):
 
 
 def refusals(case, peer):
-    """No key: a sentence says what to set. Another key, or nobody there: the send fails."""
+    """The send fails. No key, another one: a sentence says what to do, whatever CLAN_LOG is.
+    Nobody there, which time may mend: one where the log asks."""
     with case.server(0, peer, case.with_key()):
-        said = case.ask(peer, "ask", PORT, FAR, env={**case.without(), "CLAN_LOG": "warn"}, code=1)
+        said = case.ask(peer, "ask", PORT, FAR, env=case.without(), code=1)
         case.require(NO_WAY in said and f"no way to {FAR}: other hosts are reached when" in said,
                      said)
         said = case.ask(peer, "ask", PORT, FAR, env=case.with_key(1), code=1)
         case.require("fi_tsend: Connection timed out" in said, said)
+        case.require(said.count(f"no way to {FAR}: nothing has answered: `clan ping`") == 1, said)
         said = case.ask(peer, "ask", "7472", FAR, env=case.with_key(), code=1)
-        case.require("fi_tsend: Connection refused" in said, said)
+        case.require("fi_tsend: Connection refused" in said and "no way" not in said, said)
+        said = case.ask(peer, "ask", "7472", FAR, env={**case.with_key(), "CLAN_LOG": "warn"},
+                        code=1)
+        case.require(said.count(f"no way to {FAR}: no process there has that endpoint") == 1, said)
     print("without a common key, and where nobody is: refused")
 
 
