@@ -1,0 +1,44 @@
+#include "link/udp/crypto/openssl_use.h"
+
+#include <openssl/crypto.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+
+namespace clan::udp {
+namespace {
+
+/// A call takes a millisecond at most. One that was left for good, as by exit() in a handler of a
+/// signal that came in its middle, holds the end up for no longer than this.
+constexpr std::chrono::seconds kPatience(1);
+
+constinit std::shared_timed_mutex g_calls;
+constinit std::atomic<bool> g_over{false};
+constinit std::atomic<int> g_process{0};
+
+// The lock is not given back. A child of fork has none of the threads that are inside.
+void shut() {
+  // relaxed: a number by itself
+  if (g_process.load(std::memory_order_relaxed) != ::getpid()) return;
+  // relaxed: those that have not seen it are inside, and waited for
+  g_over.store(true, std::memory_order_relaxed);
+  (void)g_calls.try_lock_for(kPatience);
+}
+
+}  // namespace
+
+// relaxed: as above
+OpenSslUse::OpenSslUse()
+    : lock_(g_over.load(std::memory_order_relaxed)
+                ? std::shared_lock<std::shared_timed_mutex>()
+                : std::shared_lock<std::shared_timed_mutex>(g_calls, std::try_to_lock)) {}
+
+void watch_for_the_end_of_openssl() {
+  // relaxed: a number by itself
+  g_process.store(::getpid(), std::memory_order_relaxed);
+  static const bool watches = ::OPENSSL_atexit(shut) == 1;
+  (void)watches;
+}
+
+}  // namespace clan::udp

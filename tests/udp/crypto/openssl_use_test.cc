@@ -1,0 +1,102 @@
+// The end of OpenSSL: exit() takes it down while threads of a program may be at a handshake.
+#ifdef CLAN_CRYPTO_LIBRARY
+#include "link/udp/crypto/openssl_use.h"
+
+#include <gtest/gtest.h>
+#include <openssl/crypto.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "link/udp/crypto/aead.h"
+#include "link/udp/security_loader.h"
+#include "support/pattern.h"
+#include "support/streams.h"
+#include "udp/key_files.h"
+
+namespace clan::test {
+namespace {
+
+/// A host's keys, with itself.
+struct Host {
+  std::unique_ptr<udp::Security> security = [] {
+    KeyFiles files;
+    return must(udp::load_security(udp::Mode::kEncrypt, files.make(kKey), CLAN_CRYPTO_LIBRARY));
+  }();
+  std::vector<std::byte> words = pattern(100, 1);
+
+  std::unique_ptr<udp::Session> agree(udp::KeyShare& ours, udp::KeyShare& theirs, bool client) {
+    return security->agree(ours, theirs.bytes(), client, words, words);
+  }
+};
+
+bool goes_through(udp::Session& from, udp::Session& to, std::uint64_t number) {
+  std::vector<std::byte> header = pattern(24, 1), body = pattern(1000, 2);
+  udp::Tag tag{};
+  from.seal(number, header, body, tag);
+  return to.open(number, header, body, tag) && body == pattern(1000, 2);
+}
+
+bool turns(udp::Aead& aead) {
+  std::vector<std::byte> header = pattern(24, 1), body = pattern(1000, 2);
+  udp::Aead::AeadTag tag{};
+  return aead.encrypt({}, header, body, &tag) && body != pattern(1000, 2) &&
+         aead.decrypt({}, header, body, tag) && body == pattern(1000, 2);
+}
+
+// Each in a process of its own: OpenSSL does not come back.
+
+[[noreturn]] void take_down_between_calls() {
+  Host host;
+  auto ours = host.security->make_share(), theirs = host.security->make_share();
+  auto client = host.agree(*ours, *theirs, true), server = host.agree(*theirs, *ours, false);
+  const std::vector<std::byte> key = pattern(udp::kAeadKeyBytes, 3);
+  auto aead = udp::make_openssl_aead(udp::AeadKey(key));
+  bool good = goes_through(*client, *server, 1) && turns(*aead);
+  const udp::Tag before = host.security->mac(host.words);
+  good = good && host.security->mac(host.words) == before;
+  ::OPENSSL_cleanup();
+  good = good && goes_through(*client, *server, 2) && turns(*aead);
+  good = good && host.security->make_share() == nullptr;
+  good = good && host.agree(*ours, *theirs, true) == nullptr;
+  const udp::Tag after = host.security->mac(host.words);
+  good = good && after != before && after != udp::Tag{} && after != host.security->mac(host.words);
+  ours.reset();
+  client.reset();
+  aead.reset();
+  std::_Exit(good ? 0 : 1);
+}
+
+[[noreturn]] void take_down_below_a_call() {
+  Host host;
+  std::atomic<int> agreed{0};
+  std::thread other([&] {
+    while (auto ours = host.security->make_share()) {
+      if (host.agree(*ours, *ours, true)) agreed.fetch_add(1, std::memory_order_relaxed);  // count
+    }
+  });
+  while (agreed.load(std::memory_order_relaxed) < 3) std::this_thread::yield();  // relaxed: a count
+  ::OPENSSL_cleanup();
+  other.join();
+  std::_Exit(0);
+}
+
+TEST(OpenSslUse, OnceOpenSslIsTakenDownSessionsGoOnAndNothingNewBegins) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(take_down_between_calls(), testing::ExitedWithCode(0), "");
+}
+
+TEST(OpenSslUse, OpenSslIsNotTakenDownBelowACall) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EXIT(take_down_below_a_call(), testing::ExitedWithCode(0), "") << i;
+}
+
+}  // namespace
+}  // namespace clan::test
+#endif
