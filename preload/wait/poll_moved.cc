@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <optional>
+#include <utility>
 
 #include "clan/clock.h"
 #include "clan/wait.h"
@@ -29,6 +30,8 @@ namespace clan::preload {
 namespace {
 
 constexpr nfds_t kOnStack = 256;
+/// Of a thread that cannot be told of room, each twice as long as the one before.
+constexpr std::int64_t kFirstNapNs = 1'000'000, kLongestNapNs = 16'000'000;
 
 // One call of poll(). `copy` is what the kernel is asked, and answers; behind it is room for what
 // else is slept on.
@@ -77,6 +80,8 @@ class MovedPoll {
   bool there();
   bool beyond();
   bool ask_kernel_of(nfds_t i, const Asleep& one);
+  bool knows_already(nfds_t i, Socket& s);
+  std::int64_t longest_nap();
   bool sleep_in_kernel();
   bool prepare_all(Many<Asleep>& asleep, bool* ready);
 
@@ -93,8 +98,10 @@ class MovedPoll {
   // of what look() has found, and the kernel need not have known of what happened before
   int moved_ready_ = 0;
   bool bells_are_new_ = false, kernel_failed_ = false, kernel_told_ = false;
-  bool carried_ = false;           // one of them is, or was, to another host
-  bool drains_ = false;            // bytes lie in TCP that nobody asks for
+  bool carried_ = false;    // one of them is, or was, to another host
+  bool drains_ = false;     // bytes lie in TCP that nobody asks for
+  bool is_untold_ = false;  // one of them reads no more: the kernel cannot tell of room
+  std::int64_t nap_ns_ = kFirstNapNs;
   std::int64_t longest_ = kNoCap;  // in the kernel
   std::optional<int> answered_;
 };
@@ -221,12 +228,27 @@ bool MovedPoll::beyond() {
   return kernel_told_;
 }
 
+// What the kernel has told, and would go on telling. True: the call is to tell of it; it may be
+// known only since the look at the doorbells just now.
+bool MovedPoll::knows_already(nfds_t i, Socket& s) {
+  const bool is_over = s.kernel_end || s.kernel_error;
+  // relaxed: the kernel has been told before
+  const bool shut = s.shut_read.load(std::memory_order_relaxed);
+  if (!is_over && !shut) return false;
+  if (is_over) {
+    copy_[i].fd = -1;
+  } else {
+    copy_[i].events &= static_cast<short>(~(POLLIN | POLLRDHUP));
+    is_untold_ = true;
+  }
+  return poll_answer(fds_[i].fd, s, fds_[i].events, false) != 0;
+}
+
 // Of a socket that sleeps. True: it is ready.
 bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
   Socket* const s = one.socket();
   // It has gone back: what to ask the kernel is another question.
   if (s == nullptr) return copy_[i].events != fds_[i].events;
-  bool ready = false;
   // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells
   // that are left to others.
   if (one.left_to_others() || (reads_tcp(*s) && (fds_[i].events & (POLLIN | POLLRDNORM)) == 0)) {
@@ -236,12 +258,7 @@ bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
   // Nor those that nobody can read for now.
   if (tcp_is_held_up(*s) || s->pipe.receive_is_held_up())
     copy_[i].events &= static_cast<short>(~POLLIN);
-  if (s->kernel_end || s->kernel_error) {
-    // The kernel would go on saying so. It may be known only since the look at the doorbells just
-    // now.
-    copy_[i].fd = -1;
-    ready = poll_answer(fds_[i].fd, *s, fds_[i].events, false) != 0;
-  }
+  const bool ready = knows_already(i, *s);
   if ((fds_[i].events & (POLLOUT | POLLWRNORM)) != 0 &&
       poll_answer(fds_[i].fd, *s, POLLOUT, false) == 0 && sends_tcp(*s) && !is_held_up(*s)) {
     copy_[i].events |= POLLOUT;
@@ -251,7 +268,7 @@ bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
 
 // Says that this thread is about to sleep for all of them. False: no memory.
 bool MovedPoll::prepare_all(Many<Asleep>& asleep, bool* ready) {
-  drains_ = false;
+  drains_ = is_untold_ = false;
   longest_ = kNoCap;
   for (nfds_t i = 0; i < count_ && !*ready; ++i) {
     if (fds_[i].fd < 0) continue;
@@ -262,6 +279,13 @@ bool MovedPoll::prepare_all(Many<Asleep>& asleep, bool* ready) {
     longest_ = std::min(longest_, one->longest());
   }
   return true;
+}
+
+// kNoCap: the kernel tells of all that is waited for.
+std::int64_t MovedPoll::longest_nap() {
+  if (drains_) return kFirstNapNs;
+  if (!is_untold_) return longest_;
+  return std::min(longest_, std::exchange(nap_ns_, std::min(nap_ns_ * 2, kLongestNapNs)));
 }
 
 bool MovedPoll::sleep_in_kernel() {
@@ -279,7 +303,7 @@ bool MovedPoll::sleep_in_kernel() {
   const std::uint64_t now = deadline_ == kNoDeadline ? 0 : monotonic_ns();
   const auto before_deadline = static_cast<std::int64_t>(std::max(deadline_, now) - now);
   const std::int64_t left = deadline_ == kNoDeadline ? -1 : before_deadline;
-  const std::int64_t most = drains_ ? 1'000'000 : longest_;
+  const std::int64_t most = longest_nap();
   const std::int64_t nap = most != kNoCap && (left < 0 || left > most) ? most : left;
   const int rc = sleep_(copy_, count_ + packets.watch(copy_ + count_), nap);
   if (rc < 0) {

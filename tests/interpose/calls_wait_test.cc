@@ -1448,6 +1448,34 @@ TEST(TimeOut, OfSendingEndsWithEagainOrWithWhatFitted) {
   EXPECT_LT(time.ms(), 2000);
 }
 
+// The kernel goes on to call such a socket readable, which no call here asks for.
+TEST(Room, IsSleptForThoughThisEndReadsNoMore) {
+  constexpr timeval kFiveSeconds{5, 0};
+  for (const int call : {0, 1, 2}) {
+    Pair pair;
+    const std::size_t sent = fill(pair.near);
+    ASSERT_EQ(::shutdown(pair.near, SHUT_RD), 0);
+    pollfd p{pair.near, POLLOUT, 0};
+    fd_set out;
+    FD_ZERO(&out);
+    FD_SET(pair.near, &out);
+    timeval limit = kFiveSeconds;
+    Set set;
+    ASSERT_EQ(set.add(pair.near, EPOLLOUT), 0);
+    int n = -1;
+    {
+      Thread waiter([&] {
+        n = call == 0   ? ::poll(&p, 1, 5000)
+            : call == 1 ? ::select(pair.near + 1, nullptr, &out, nullptr, &limit)
+                        : (set.ready(5000) == EPOLLOUT ? 1 : 0);
+      });
+      EXPECT_TRUE(waiter.falls_asleep()) << call;
+      EXPECT_EQ(get(pair.far, sent).size(), sent);
+    }
+    EXPECT_EQ(n, 1) << call;
+  }
+}
+
 TEST(LowWater, HoldsBackReadsAndReadinessUntilThereIsEnough) {
   Pair pair;
   Set set;

@@ -2,7 +2,9 @@
 
 #include <memory>
 
+#include "os/timeout.h"
 #include "preload/wait/spinning.h"
+#include "stream/close.h"
 
 namespace clan::preload {
 namespace {
@@ -40,6 +42,31 @@ TEST_F(PollMoved, AsksTheKernelOfAPlainDescriptorWhileItSpins) {
       [&] { return wait(60'000) == 1 && asked[0].revents == 0 && asked[1].revents == POLLIN; },
       kernel_sleeps));
   (void)renew(WaitOptions{});
+}
+
+// It is all that the kernel goes on to say of such a socket.
+TEST_F(PollMoved, SleepsForRoomThoughItsEndReadsNoMore) {
+  const TcpPair& pair = spinning.pair;
+  const std::string block(1 << 20, 'x');
+  while (pair.send(1, block) > 0) {
+  }
+  ASSERT_EQ(shared_shutdown(pair.fd(1), pair.socket(1), SHUT_RD), 0);
+  pollfd one{pair.fd(1), POLLOUT, 0};
+  int sleeps = 0, told = 0;
+  const int n = poll_moved(&one, 1, kForEver, [&](pollfd* copy, nfds_t count, std::int64_t ns) {
+    const int rc = sys::poll(copy, count, 0);
+    told += rc != 0;
+    EXPECT_GT(ns, 0) << "nobody wakes it";
+    if (++sleeps == 3 || told > 0) {
+      while (!pair.receive(0, 1 << 20).empty()) {
+      }
+    }
+    return rc;
+  });
+  EXPECT_EQ(told, 0);
+  EXPECT_EQ(sleeps, 3);
+  EXPECT_EQ(n, 1);
+  EXPECT_EQ(one.revents, POLLOUT);
 }
 
 }  // namespace
