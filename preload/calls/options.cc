@@ -33,8 +33,28 @@ std::uint64_t kept_option(const Socket& s, int level, int name) {
   using namespace clan::socket_face;
   if (level != IPPROTO_TCP || (name != TCP_NODELAY && name != TCP_CORK) || !s.shared()) return 0;
   // PAIR face.state
-  if ((s.mine().words[kState].load(std::memory_order_acquire) & kSending) == 0) return 0;
+  const std::uint64_t state = s.mine().words[kState].load(std::memory_order_acquire);
+  if ((state & (kSending | kOptionsBack)) != kSending) return 0;
   return name == TCP_NODELAY ? kNodelay : kCorked;
+}
+
+// A pipe delays nothing. TCP has to know only if it sends again. True: it has.
+bool keep_option(int fd, Socket& s, std::uint64_t bit, bool on) {
+  auto& word = s.mine().words[clan::socket_face::kState];
+  // order: see give_options_back()
+  const std::uint64_t before = on ? word.fetch_or(bit, std::memory_order_acq_rel)
+                                  : word.fetch_and(~bit, std::memory_order_acq_rel);
+  if (sends_tcp(s)) give_options_back(fd, s.mine());
+  return (before & clan::socket_face::kOptionsBack) != 0;
+}
+
+// As the program has such an option; -1: as TCP says, which is asked behind this.
+int kept_value(int fd, int level, int name) {
+  if (level != IPPROTO_TCP) return -1;
+  const Held s = hold_current(fd);
+  const std::uint64_t bit = s ? kept_option(*s, level, name) : 0;
+  if (bit == 0) return -1;
+  return (state_of(s->mine()) & bit) != 0 ? 1 : 0;
 }
 
 // The kernel's SO_RCVLOWAT is 1 while the pipe is read: a doorbell is one byte, and has to wake.
@@ -72,6 +92,7 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
       return 0;
     }
   }
+  const int kept = kept_value(fd, level, name);
   const int rc = real().getsockopt(fd, level, name, value, size);
   if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *size == sizeof(int)) {
     if (Held s = hold_current(fd); s && keeps_low_water(*s))
@@ -80,15 +101,7 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
   if (rc == 0 && level == IPPROTO_TCP && name == TCP_INFO) {
     if (Held s = hold_current(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
   }
-  if (rc == 0 && level == IPPROTO_TCP && *size == sizeof(int)) {
-    Held s = hold_current(fd);
-    if (const std::uint64_t bit = s ? kept_option(*s, level, name) : 0; bit != 0) {
-      // relaxed: nothing else is told by it
-      const std::uint64_t state =
-          s->mine().words[clan::socket_face::kState].load(std::memory_order_relaxed);
-      *static_cast<int*>(value) = (state & bit) != 0 ? 1 : 0;
-    }
-  }
+  if (rc == 0 && kept >= 0 && *size == sizeof(int)) *static_cast<int*>(value) = kept;
   if (rc == 0 && is_af_clan(fd) && level == SOL_SOCKET && *size == sizeof(int)) {
     if (name == SO_DOMAIN) *static_cast<int*>(value) = AF_CLAN;
     if (name == SO_PROTOCOL) *static_cast<int*>(value) = 0;
@@ -100,13 +113,7 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
   leave_if_kernels(fd, level, name);
   if (Held s = hold_current(fd); s && size >= sizeof(int) && value != nullptr) {
     if (const std::uint64_t bit = kept_option(*s, level, name); bit != 0) {
-      // A pipe delays nothing. TCP has to know only if it sends again.
-      auto& state = s->mine().words[clan::socket_face::kState];
-      const bool on = *static_cast<const int*>(value) != 0;
-      // relaxed: nothing else is told by it
-      on ? state.fetch_or(bit, std::memory_order_relaxed)
-         : state.fetch_and(~bit, std::memory_order_relaxed);
-      if (!sends_tcp(*s)) return 0;
+      if (!keep_option(fd, *s, bit, *static_cast<const int*>(value) != 0)) return 0;
     }
   }
   if (level == SOL_SOCKET && name == SO_RCVLOWAT && size >= sizeof(int) && value != nullptr) {

@@ -124,7 +124,7 @@ void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given) {
   s.resending.store(true, std::memory_order_release);
   if (given.lost) {
     lose(fd, s);
-    resent(s, us);
+    resent(fd, s, us);
     return reset_connection(fd);
   }
   add_state(s.mine(), kResends);
@@ -180,7 +180,7 @@ bool go(int fd, Socket& s) {
   }
   if (given.memfd >= 0) sys::close(given.memfd);
   going_back::open(sends(), gone());
-  settle(s);
+  settle(fd, s);
   return gone() || given.word == kDone;
 }
 
@@ -211,7 +211,7 @@ bool answer_leaving(int fd, Socket& s) {
   if (goes) {
     CLAN_DEBUG("fd %d goes back to TCP", fd);
     if ((state_of(s.theirs()) & kLeaving) != 0) say_why(fd, s, reasons::Why::kTakenBack);
-    settle(s);  // what is read may be TCP's already
+    settle(fd, s);  // what is read may be TCP's already
   }
   s.moving.unlock();
   return goes || (state_of(s.mine()) & kGone) != 0;
@@ -232,7 +232,7 @@ bool came_back(int fd, Socket& s) {
     if (!swallow_doorbells(fd, s) || s.error_taken) return false;
   }
   read_kernel(fd, s);
-  settle(s);
+  settle(fd, s);
   say_why(fd, s, reasons::Why::kTakenBack);
   return true;
 }

@@ -130,7 +130,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
     (void)silence(s);  // likewise
     set_gone(s.mine());
     read_kernel(fd, s);
-    settle(s);
+    settle(fd, s);
     return false;
   }
   // The doorbell that wakes the other end has to be told from the application's bytes. Without a
@@ -173,7 +173,7 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
     const bool leaves = say_leaving(fd, s, far || !to_others);
     if (far && to_others) wait_for_far_end(fd, s);
     if (leaves && to_others) far ? reset_unless_clean(fd, s) : wait_until_clean(fd, s);
-    settle(s);
+    settle(fd, s);
   }
   s.moving.unlock();
   // Nothing may overtake that.
@@ -256,7 +256,7 @@ void disconnected(int fd, Socket& s) {
   set_gone(s.mine());
   read_kernel(fd, s);
   s.anew.set();
-  settle(s);
+  settle(fd, s);
   s.moving.unlock();
   tell_sets(s);
 }

@@ -22,6 +22,7 @@
 #include "state/socket.h"
 #include "stream/bell_call.h"
 #include "stream/doorbell.h"
+#include "stream/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {
@@ -113,12 +114,13 @@ void end_by_tcp(int fd, Socket& s) {
   s.mine().words[kState].fetch_and(~std::uint64_t{socket_face::kEnding}, std::memory_order_acq_rel);
 }
 
-void settle(Socket& s) {
+void settle(int fd, Socket& s) {
   // PAIR preload.resending: Dekker of a thread that reads from the kernel again and one that has
   // sent all again; each has said so before it looks here
   const bool back =
       s.back_in.load(std::memory_order_seq_cst) && !s.resending.load(std::memory_order_seq_cst);
   if (!back || (state_of(s.mine()) & kGone) == 0) return;
+  give_options_back(fd, s.mine());
   Slot& slot = s.open_file();
   slot.pin();
   slot.pipe_fd.store(-1, std::memory_order_relaxed);  // relaxed: it is pinned

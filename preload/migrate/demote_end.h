@@ -47,8 +47,9 @@ bool say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings = true);
 void end_by_tcp(int fd, Socket& s);
 
 /// Both directions are TCP's again: nothing is left to be done here, nor by others that share the
-/// open file.
-void settle(Socket& s);
+/// open file. TCP has the program's options again: not before, as it holds back small pieces by
+/// them while the last doorbell is on its way.
+void settle(int fd, Socket& s);
 
 /// What is read next is the kernel's.
 void read_kernel(int fd, Socket& s);

@@ -60,7 +60,7 @@ class Resend {
       : s_(std::move(s)), fd_(fd), given_(given), closer_(closer) {}
   ~Resend() {
     if (given_ >= 0) sys::close(given_);
-    resent(*s_, closer_);
+    resent(fd_, *s_, closer_);
     // Behind all that, and behind the word that it is over: shutdown() says kEnding, and then looks
     // for that word.
     if ((state_of(s_->mine()) & socket_face::kEnding) != 0) sys::call(SYS_shutdown, fd_, SHUT_WR);
@@ -206,14 +206,14 @@ void finish_behind(Resend* resend) {
 
 constinit std::atomic<std::uint64_t> bytes_resent{0};
 
-void resent(Socket& s, std::int32_t closer) {
+void resent(int fd, Socket& s, std::int32_t closer) {
   {
     const ResendsGuard guard;
     // PAIR preload.resending: all has been sent
     s.resending.store(false, std::memory_order_release);
     Slot::open(s.open_file().sends, closer);
   }
-  settle(s);
+  settle(fd, s);
 }
 
 void resend(int fd, Socket& s, int given, std::int32_t closer) {
@@ -229,7 +229,7 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
     if (resend == nullptr) {
       if (given >= 0) sys::close(given);
       s.refs.fetch_sub(1, std::memory_order_relaxed);  // our caller holds another
-      resent(s, closer);
+      resent(fd, s, closer);
     }
     delete resend;
     return;
@@ -253,7 +253,7 @@ bool resends(int fd, Socket& s) {
     // PAIR preload.resending: all has been sent. seq_cst: settle() looks at `back_in` next, and a
     // thread that sets that looks here
     s.resending.store(false, std::memory_order_seq_cst);
-    settle(s);
+    settle(fd, s);
     return false;
   }
   if (sys::exists(resender)) return true;
@@ -264,7 +264,7 @@ bool resends(int fd, Socket& s) {
            "connection is reset",
            fd);
   reset_connection(fd);
-  resent(s, resender);
+  resent(fd, s, resender);
   return false;
 }
 

@@ -33,7 +33,7 @@ class UntilTaken {
 };
 
 /// What was to be sent again has been, or there was none: others may send. Fork moves the counters.
-void resent(Socket& s, std::int32_t closer);
+void resent(int fd, Socket& s, std::int32_t closer);
 
 /// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the
 /// other end had taken from TCP, or -1. The sends of the socket are closed by `closer`.

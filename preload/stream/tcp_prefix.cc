@@ -29,6 +29,7 @@ using socket_face::kCorked;
 using socket_face::kGone;
 using socket_face::kLeaving;
 using socket_face::kNodelay;
+using socket_face::kOptionsBack;
 using socket_face::kSending;
 using socket_face::kState;
 using socket_face::kSwallowed;
@@ -81,6 +82,17 @@ bool is_set(int fd, int option_of_tcp) {
   return sys::getsockopt(fd, IPPROTO_TCP, option_of_tcp, &value, &size) == 0 && value != 0;
 }
 
+// As bits of kState.
+std::uint64_t options_of(int fd) {
+  return (is_set(fd, TCP_NODELAY) ? std::uint64_t{kNodelay} : 0) |
+         (is_set(fd, TCP_CORK) ? std::uint64_t{kCorked} : 0);
+}
+void set_options(int fd, std::uint64_t options) {
+  const int nodelay = (options & kNodelay) != 0 ? 1 : 0, corked = (options & kCorked) != 0 ? 1 : 0;
+  sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &corked, sizeof corked);
+  sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+}
+
 }  // namespace
 
 void recount_doorbells(int fd, Socket& s) {
@@ -117,11 +129,8 @@ bool switch_sending_now(int fd, Socket& s) {
       far ? has_room_to_park(fd) && sent_for_sure(fd, s.client, &bytes) : sent_by_tcp(fd, &bytes);
   if (!switched && !over && known) {
     // Doorbells must not wait for anything. What the program has set it goes on to see.
-    const int on = 1, off = 0;
-    const std::uint64_t options = (is_set(fd, TCP_NODELAY) ? std::uint64_t{kNodelay} : 0) |
-                                  (is_set(fd, TCP_CORK) ? std::uint64_t{kCorked} : 0);
-    sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
-    sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    const std::uint64_t options = options_of(fd);
+    set_options(fd, kNodelay);
     mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
     // Not behind kGone, which a process says that goes back while this one is stopped here.
     std::uint64_t now = state_of(mine);
@@ -132,6 +141,7 @@ bool switch_sending_now(int fd, Socket& s) {
     }
     if (far) {
       switched = (now & kGone) == 0;
+      if (!switched) set_options(fd, options);
       Slot::open(slot.sends, me);
       if (switched) wake_carrier(s);
       return switched;
@@ -139,13 +149,31 @@ bool switch_sending_now(int fd, Socket& s) {
     // An end that leaves says so and then looks whether we have switched: one sees the other.
     switched = (now & kGone) == 0 && (state_of(s.theirs()) & kLeaving) == 0;
     // PAIR face.state: taken back
-    if (!switched)
-      mine.words[kState].fetch_and(~std::uint64_t{kSending}, std::memory_order_seq_cst);
+    if (!switched) {
+      mine.words[kState].fetch_and(~std::uint64_t{kSending | kNodelay | kCorked},
+                                   std::memory_order_seq_cst);
+      set_options(fd, options);
+    }
     CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd,
                static_cast<unsigned long long>(bytes));
   }
   Slot::open(slot.sends, me);
   return switched;
+}
+
+void give_options_back(int fd, PipePage::Face& face) {
+  if ((state_of(face) & (kSending | kGone | kOptionsBack)) != (kSending | kGone)) return;
+  auto& word = face.words[kState];
+  // order: a thread that sets one changes its bit and then looks for kOptionsBack; either it sees
+  // that, or its bit is seen here
+  std::uint64_t state = word.fetch_or(kOptionsBack, std::memory_order_acq_rel);
+  if ((state & kOptionsBack) != 0) return;
+  KeepErrno keep;
+  for (std::uint64_t now; true; state = now) {
+    set_options(fd, state);
+    now = state_of(face);  // a thread may have set one meanwhile, before this did
+    if (((now ^ state) & (kNodelay | kCorked)) == 0) return;
+  }
 }
 
 ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {

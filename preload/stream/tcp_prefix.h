@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "state/face.h"
 #include "state/socket.h"
@@ -22,6 +23,10 @@ bool switch_sending_now(int fd, Socket& s);
 inline bool switch_sending(int fd, Socket& s) {
   return (state_of(s.mine()) & socket_face::kSending) != 0 || switch_sending_now(fd, s);
 }
+
+/// Behind kGone: TCP has TCP_NODELAY and TCP_CORK again as the program has them. Once for an end,
+/// by whichever process is first; `fd`: the end's.
+void give_options_back(int fd, PipePage::Face& face);
 
 /// App bytes that are still to be read from TCP. <0: cannot tell, errno. Sets drained when there
 /// are none. `certain`: how many of those in the kernel's queue are the application's for sure.

@@ -501,6 +501,35 @@ TEST(Flags, WhatIsReadBackOfCorkAndNodelayIsWhatWasSet) {
   }
 }
 
+TEST(Flags, CorkAndNodelayAreAsTheProgramHasThemWhenTheConnectionIsBackOnTcp) {
+  const auto read_back = [](int fd, int name) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(::getsockopt(fd, IPPROTO_TCP, name, &value, &size), 0);
+    return value != 0;
+  };
+  for (const int nodelay : {0, 1}) {
+    Pair pair;
+    for (const int cork : {1, 0})
+      ASSERT_EQ(set(pair.near, IPPROTO_TCP, TCP_CORK, nodelay != 0 ? 0 : cork), 0);
+    ASSERT_EQ(set(pair.near, IPPROTO_TCP, TCP_NODELAY, nodelay), 0);
+    ASSERT_EQ(::send(pair.near, "!", 1, MSG_OOB), 1);
+    EXPECT_EQ(read_back(pair.near, TCP_NODELAY), nodelay != 0);
+    ASSERT_EQ(set(pair.far, IPPROTO_TCP, TCP_CORK, 1), 0);
+    EXPECT_TRUE(read_back(pair.far, TCP_CORK));
+    ASSERT_EQ(set(pair.far, IPPROTO_TCP, TCP_CORK, 0), 0);
+    char urgent;
+    EXPECT_TRUE(comes_true([&] { return ::recv(pair.far, &urgent, 1, MSG_OOB) == 1; }));
+    pair.talk();
+    EXPECT_TRUE(by_tcp(pair.near));
+    EXPECT_EQ(read_back(pair.near, TCP_NODELAY), nodelay != 0);
+    EXPECT_FALSE(read_back(pair.far, TCP_NODELAY));
+    EXPECT_FALSE(read_back(pair.near, TCP_CORK) || read_back(pair.far, TCP_CORK));
+    ASSERT_EQ(set(pair.near, IPPROTO_TCP, TCP_NODELAY, 1 - nodelay), 0);
+    EXPECT_EQ(read_back(pair.near, TCP_NODELAY), nodelay == 0);
+  }
+}
+
 // --- urgent data, zero copy, errors ------------------------------------------------------------
 
 TEST(Urgent, GoesByTcpAndKeepsItsPlace) {

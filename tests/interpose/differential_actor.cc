@@ -483,9 +483,14 @@ std::string Actor::options() {
     const int done = ::getsockopt(fd_, asked.level, asked.option, &value, &size);
     said << std::string(" ") << asked.name << " " << outcome(done) << "/" << std::to_string(value);
   }
-  int on = 1, value = 0;
+  int value = 0;
   socklen_t size = sizeof value;
-  said << " TCP_NODELAY " << outcome(::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on));
+  ::getsockopt(fd_, IPPROTO_TCP, TCP_CORK, &value, &size);
+  said << " TCP_CORK " << std::to_string(value);
+  ::getsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &value, &size);
+  int other = value != 0 ? 0 : 1;
+  said << " TCP_NODELAY " << std::to_string(value) << " "
+       << outcome(::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &other, sizeof other));
   ::getsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &value, &size);
   said << "/" << std::to_string(value);
   tcp_info info = {};

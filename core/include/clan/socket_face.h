@@ -48,6 +48,7 @@ enum State : std::uint64_t {
   kCorked = 256,  ///< TCP_CORK, likewise
   /// its other end is on another host, and a carrier is the one in this pipe
   kFar = 1024,
+  kOptionsBack = 2048,  ///< kGone, and TCP has what kNodelay and kCorked say
   kEnding = 512,  ///< its program has half-closed, and the other end is still to be told: somebody
                   ///< of this end has the lock
 };

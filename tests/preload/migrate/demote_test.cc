@@ -1,5 +1,7 @@
 #include "migrate/demote.h"
 
+#include <linux/tcp.h>
+
 #include <chrono>
 
 #include "preload/tcp_pair.h"
@@ -23,6 +25,19 @@ TEST_F(Demote, SendsByTcpFromNowOnBehindWhatLiesInThePipe) {
   ASSERT_EQ(pair.send(0, "tcp"), 3);
   EXPECT_EQ(pair.receive(1, 8), "pipe tcp");
   EXPECT_TRUE(sends_tcp(pair.socket(1)));  // it has answered at its look
+}
+
+TEST_F(Demote, TcpHasTheOptionsOfTheProgramAgain) {
+  const auto nodelay = [&](int end) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(sys::getsockopt(pair.fd(end), IPPROTO_TCP, TCP_NODELAY, &value, &size), 0);
+    return value;
+  };
+  for (const int end : {0, 1}) EXPECT_NE(nodelay(end), 0) << "doorbells are not delayed";
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
+  for (const int end : {1, 0, 1}) (void)pair.receive(end);
+  for (const int end : {0, 1}) EXPECT_EQ(nodelay(end), 0);
 }
 
 TEST_F(Demote, EndsOnTcpForGoodAtBothEnds) {

@@ -1,5 +1,6 @@
 #include "stream/tcp_prefix.h"
 
+#include <linux/tcp.h>
 #include <sys/ioctl.h>
 
 #include "preload/tcp_pair.h"
@@ -39,6 +40,30 @@ TEST(TcpPrefix, ThatCannotBeResetsTheConnection) {
   std::size_t certain = 0;
   EXPECT_LT(left_in_tcp(pair.fd(1), pair.socket(1), &certain), 0);
   EXPECT_EQ(errno, ECONNRESET);
+}
+
+// A process that shares the end may have set them since.
+TEST(TcpPrefix, OptionsAreGivenBackToTcpOnce) {
+  using namespace socket_face;
+  const auto corked = [](int fd) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(sys::getsockopt(fd, IPPROTO_TCP, TCP_CORK, &value, &size), 0);
+    return value != 0;
+  };
+  TcpPair pair;
+  pair.migrate_and_greet();
+  PipePage::Face& face = pair.socket(0).mine();
+  add_state(face, kCorked);
+  give_options_back(pair.fd(0), face);
+  EXPECT_FALSE(corked(pair.fd(0))) << "doorbells go this way yet";
+  add_state(face, kGone);
+  give_options_back(pair.fd(0), face);
+  EXPECT_TRUE(corked(pair.fd(0)));
+  const int off = 0;
+  ASSERT_EQ(sys::setsockopt(pair.fd(0), IPPROTO_TCP, TCP_CORK, &off, sizeof off), 0);
+  give_options_back(pair.fd(0), face);
+  EXPECT_FALSE(corked(pair.fd(0)));
 }
 
 TEST(TcpPrefix, ADirectionDoesNotSwitchUnderACallInTheKernel) {
