@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdint>
 
 #include "af_clan/af_clan.h"
@@ -118,8 +117,8 @@ CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, so
   }
   if (level == SOL_SOCKET && name == SO_RCVLOWAT && size >= sizeof(int) && value != nullptr) {
     if (Held s = hold_current(fd)) {
-      const int asked = *static_cast<const int*>(value);
-      s->low_water.store(asked < 0 ? INT_MAX : std::max(1, asked), std::memory_order_relaxed);
+      const int mark = low_water_as_tcp(fd, *static_cast<const int*>(value));
+      s->low_water.store(mark, std::memory_order_relaxed);  // relaxed: a number by itself
       if (keeps_low_water(*s)) return 0;
     }
   }

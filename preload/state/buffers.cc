@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <climits>
 #include <cstdlib>
 #include <utility>
 
@@ -119,6 +120,14 @@ void limit_as_tcp(int fd, Socket& s) {
   const std::uint64_t share =
       share_now() / 2;  // of a ring; sums of both ends' numbers are what counts
   s.pipe.set_limits(std::min(sends, share / 2), std::min(receives, share / 2), grows);
+}
+
+int low_water_as_tcp(int fd, int asked) {
+  const bool grows = (option_of(fd, kBufLock) & kReceiveLock) == 0;
+  const std::uint64_t buffer =
+      grows ? most().receives : static_cast<std::uint64_t>(option_of(fd, SO_RCVBUF));
+  const auto cap = static_cast<int>(std::min<std::uint64_t>(buffer, INT_MAX) / 2);
+  return std::max(1, std::min(asked < 0 ? INT_MAX : asked, cap));
 }
 
 std::uint64_t pipes_within_mappings(std::uint64_t most_mappings) {

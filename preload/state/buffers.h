@@ -33,6 +33,10 @@ void discount_pipe(Socket& s);
 /// What the pipe of a socket takes, by the socket's buffers: when it moves, and when they are set.
 void limit_as_tcp(int fd, Socket& s);
 
+/// What SO_RCVLOWAT is when a program has set it: the kernel takes no more than half of the receive
+/// buffer, or of what that may grow to.
+int low_water_as_tcp(int fd, int asked);
+
 /// By a thread that sends: others of the user may have more pipes by now, or fewer. Looks now and
 /// then.
 void share_memory_anew(std::uint64_t now_ns);

@@ -51,7 +51,8 @@ bool others_want_room(const Socket& s) {
 
 bool enough_bytes(const Socket& s, std::size_t of_tcp) {
   const auto low_water = static_cast<std::uint64_t>(s.low_water.load(std::memory_order_relaxed));
-  return low_water <= 1 || of_tcp + s.pipe.readable_bytes() >= low_water || has_ended(s);
+  return low_water <= 1 || of_tcp + s.pipe.readable_bytes() >= low_water || has_ended(s) ||
+         !s.pipe.peer_has_room();
 }
 
 namespace {

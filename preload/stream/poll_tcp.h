@@ -23,7 +23,8 @@ bool may_lie(const Socket& s);
 bool others_sleep(const Socket& s);
 
 /// Bytes at the front of the pipe, and those of TCP before them, are as many as SO_RCVLOWAT asks
-/// for, or as there will be.
+/// for, or as there will be, or as many as there may be: the kernel, too, wakes a reader for a full
+/// window.
 bool enough_bytes(const Socket& s, std::size_t of_tcp = 0);
 
 }  // namespace clan::preload

@@ -1502,6 +1502,36 @@ TEST(LowWater, HoldsBackReadsAndReadinessUntilThereIsEnough) {
   EXPECT_EQ(poll_one(pair.far, POLLIN, 1000), POLLIN) << "no more will come";
 }
 
+TEST(LowWater, IsCappedAsTheKernelDoesIt) {
+  constexpr int kBuffer = 64 * 1024;
+  const auto read_back = [](int fd, int name) {
+    int value = -1;
+    socklen_t size = sizeof value;
+    EXPECT_EQ(::getsockopt(fd, SOL_SOCKET, name, &value, &size), 0);
+    return value;
+  };
+  for (const bool moves_first : {false, true}) {
+    Pair pair(moves_first);
+    ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVBUF, &kBuffer, sizeof kBuffer), 0);
+    const int half = read_back(pair.far, SO_RCVBUF) / 2;
+    for (const auto& [asked, becomes] : {std::pair{-1, half}, {1 << 30, half}, {0, 1}, {77, 77}}) {
+      ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVLOWAT, &asked, sizeof asked), 0);
+      EXPECT_EQ(read_back(pair.far, SO_RCVLOWAT), becomes) << asked;
+    }
+  }
+}
+
+// A connection of two such ends would stand for ever.
+TEST(LowWater, OfMoreThanThereCanBeIsReachedWhenNoMoreFits) {
+  Pair pair;
+  const int much = -1;
+  ASSERT_EQ(::setsockopt(pair.far, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof much), 0);
+  put(pair.near, "1");
+  EXPECT_EQ(poll_one(pair.far, POLLIN, 10), 0);
+  (void)fill(pair.near);
+  EXPECT_EQ(poll_one(pair.far, POLLIN, kSoonMs), POLLIN);
+}
+
 // One end has moved when it has been called often enough; the other never comes, as it is spliced.
 TEST(LowWater, HoldsBackReadinessOfBytesThatStillComeByTcp) {
   Pair pair(false);

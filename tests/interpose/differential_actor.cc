@@ -444,7 +444,9 @@ std::string Actor::low_water(const Command& command) {
   Said said;
   said << "SO_RCVLOWAT " << std::to_string(mark) << " "
        << outcome(::setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
-  said << " of " << std::to_string(command.b) << " poll "
+  socklen_t size = sizeof mark;
+  said << "/" << outcome(::getsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &mark, &size)) << "/"
+       << std::to_string(mark) << " of " << std::to_string(command.b) << " poll "
        << events_text(poll_one(fd_, POLLIN, command.b >= command.a ? kWaitMs : 5));
   mark = 1;
   said << " off " << outcome(::setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));

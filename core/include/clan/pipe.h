@@ -113,8 +113,7 @@ class CLAN_EXPORT Pipe {
   bool seems_empty() const;
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
   Done receive(const iovec* buffers, int count, bool peek);
-  /// Likewise, of a shared end.
-  Done receive_shared(const iovec* buffers, int count, bool peek);
+  Done receive_shared(const iovec* buffers, int count, bool peek);  ///< likewise, of a shared end
   /// Nothing more is written: what there is to be received is at most a ring. The pipe breaks when
   /// somebody has left records without end.
   void writer_has_gone();
@@ -123,6 +122,7 @@ class CLAN_EXPORT Pipe {
   /// Bytes that can be read now. 0 also to a handler that interrupted this side, of a broken pipe,
   /// and for EBUSY.
   std::uint64_t readable_bytes() const;
+  bool peer_has_room() const { return has_room(1 - end_, PipeRoom::kWhole); }  ///< its writable()
   /// Asks to be rung for bytes (or an end). False: there is something now, or front() cannot tell.
   bool want_data();
   /// The calling thread does not wait any more. Takes the flag back if no other thread has set it

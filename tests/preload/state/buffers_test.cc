@@ -29,6 +29,23 @@ TEST(Buffers, APipeTakesAtLeastWhatWasSetForTheSocketAndNotMuchMore) {
   EXPECT_LE(sent, 2u << 20);
 }
 
+TEST(Buffers, ALowWaterMarkIsWhatTheKernelMakesOfIt) {
+  TcpPair pair;
+  for (const int buffer : {0, 64 * 1024}) {
+    if (buffer != 0) {
+      ASSERT_EQ(::setsockopt(pair.fd(0), SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer), 0);
+    }
+    for (const int asked : {-1, 0, 1, 5000, 1 << 30}) {
+      const int here = low_water_as_tcp(pair.fd(0), asked);
+      int there = 0;
+      socklen_t size = sizeof there;
+      ASSERT_EQ(::setsockopt(pair.fd(0), SOL_SOCKET, SO_RCVLOWAT, &asked, sizeof asked), 0);
+      ASSERT_EQ(::getsockopt(pair.fd(0), SOL_SOCKET, SO_RCVLOWAT, &there, &size), 0);
+      EXPECT_EQ(here, there) << asked << " of a buffer of " << buffer;
+    }
+  }
+}
+
 TEST(Buffers, PipesLeaveTheProgramHalfOfTheMappings) {
   EXPECT_EQ(pipes_within_mappings(65530), 32765u);
   EXPECT_EQ(pipes_within_mappings(1), 0u);

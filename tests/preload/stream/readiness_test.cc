@@ -40,6 +40,16 @@ TEST_F(Readiness, WaitsForAsManyBytesAsTheLowWaterMark) {
   EXPECT_NE(of(1) & POLLIN, 0);
 }
 
+TEST_F(Readiness, OfAFullPipeDoesNotWaitForMore) {
+  pair.socket(1).low_water = 1 << 30;
+  const std::string block(1 << 20, 'x');
+  ASSERT_GT(pair.send(0, "some"), 0);
+  EXPECT_EQ(of(1) & POLLIN, 0);
+  while (pair.send(0, block) > 0) {
+  }
+  EXPECT_NE(of(1) & POLLIN, 0);
+}
+
 TEST_F(Readiness, ShowsTheEndBeforeTheBytesInFrontOfItAreRead) {
   ASSERT_EQ(pair.send(0, "abc"), 3);
   ASSERT_EQ(shared_shutdown(pair.fd(0), pair.socket(0), SHUT_WR), 0);
