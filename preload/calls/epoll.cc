@@ -36,6 +36,7 @@ CLAN_INTERPOSE int epoll_wait(int epfd, epoll_event* events, int most, int timeo
 CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int timeout,
                                const sigset_t* mask) {
   const MaskOfCall masked(mask);
+  if (!masked) return -1;
   return wait_for_events(
       epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
       [epfd, mask](epoll_event* to, int n, std::int64_t ns) {
@@ -52,6 +53,7 @@ CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const t
   std::int64_t ns;
   if (!nanoseconds(timeout, &ns)) return -1;
   const MaskOfCall masked(mask);
+  if (!masked) return -1;
   return wait_for_events(
       epfd, events, most, ns,
       [epfd, mask](epoll_event* to, int n, std::int64_t all) {

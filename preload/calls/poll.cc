@@ -68,6 +68,7 @@ int do_poll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
 
 int do_ppoll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const sigset_t* mask) {
   const MaskOfCall masked(mask);
+  if (!masked) return -1;
   return do_poll(fds, count, timeout_ns, [mask](pollfd* of, nfds_t n, std::int64_t all) {
     return sleep_releasing(all, [&](std::int64_t left) {
       const timespec ts = as_timespec(left);

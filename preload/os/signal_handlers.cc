@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 
 #include "clan/pipe.h"
 #include "clan/words.h"
@@ -245,6 +247,23 @@ void handle(int number, siginfo_t* info, void* context) {
   return true;
 }
 
+struct MaskCopy {
+  const sigset_t* from;
+  std::uint64_t mask;
+};
+void copy_mask(void* argument) {
+  auto* const copy = static_cast<MaskCopy*>(argument);
+  std::memcpy(&copy->mask, copy->from, sizeof copy->mask);
+}
+
+// By a call that does nothing more than read it.
+bool is_readable(const sigset_t* mask) {
+  constexpr int kNone = 99;
+  const KeepErrno keep;
+  return sys::call(SYS_rt_sigprocmask, kNone, mask, nullptr, sizeof(std::uint64_t)) >= 0 ||
+         errno != EFAULT;
+}
+
 struct sigaction for_faults() {
   struct sigaction action {};
   action.sa_sigaction = handle;
@@ -267,6 +286,19 @@ bool is_handler(sighandler_t handler) {
 const auto ours = reinterpret_cast<sighandler_t>(reinterpret_cast<std::uintptr_t>(handle));
 
 }  // namespace
+
+bool MaskOfCall::read_mask(const sigset_t* mask) {
+  MaskCopy copy{mask, 0};
+  // PAIR preload.guard: the handlers stand. Without them nothing has moved.
+  const bool guarded = words::look(buffers_guarded);
+  if (guarded ? guard_copy(copy_mask, &copy) : is_readable(mask)) {
+    if (!guarded) copy_mask(&copy);
+    t_signals.blocked = copy.mask;
+    return true;
+  }
+  errno = EFAULT;
+  return false;
+}
 
 void guard_buffers() {
   // PAIR preload.guard: the handlers stand

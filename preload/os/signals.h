@@ -100,18 +100,21 @@ class Disturbed {
 /// sees to it. Without a mask it is none.
 class MaskOfCall {
  public:
-  explicit MaskOfCall(const sigset_t* mask) : before_(t_signals.blocked) {
-    if (mask != nullptr) std::memcpy(&t_signals.blocked, mask, sizeof t_signals.blocked);
-  }
+  explicit MaskOfCall(const sigset_t* mask)
+      : before_(t_signals.blocked), is_known_(mask == nullptr || read_mask(mask)) {}
   ~MaskOfCall() {
     t_signals.blocked = before_;
     if (t_signals.put_off != 0 && t_signals.sections == 0) let_signals_in();
   }
   MaskOfCall(const MaskOfCall&) = delete;
   MaskOfCall& operator=(const MaskOfCall&) = delete;
+  /// False, with errno: the program's may not be read.
+  explicit operator bool() const { return is_known_; }
 
  private:
+  static bool read_mask(const sigset_t* mask);
   std::uint64_t before_;
+  bool is_known_;
 };
 
 /// From now on a buffer that is not there is EFAULT. Before the first pipe.

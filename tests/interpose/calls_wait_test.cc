@@ -1476,6 +1476,29 @@ TEST(Room, IsSleptForThoughThisEndReadsNoMore) {
   }
 }
 
+TEST(Mask, ThatMayNotBeReadIsAnError) {
+  auto* const bad = reinterpret_cast<const sigset_t*>(8);
+  for (const bool moves : {false, true}) {
+    Pair pair(moves);
+    Set set;
+    ASSERT_EQ(set.add(pair.far, EPOLLIN), 0);
+    pollfd p{pair.far, POLLIN, 0};
+    EXPECT_EQ(::ppoll(&p, 1, &kAtOnce, bad), -1);
+    EXPECT_EQ(errno, EFAULT);
+    errno = 0;
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(pair.far, &in);
+    EXPECT_EQ(::pselect(pair.far + 1, &in, nullptr, nullptr, &kAtOnce, bad), -1);
+    EXPECT_EQ(errno, EFAULT);
+    errno = 0;
+    epoll_event event;
+    EXPECT_EQ(::epoll_pwait(set.fd, &event, 1, 0, bad), -1);
+    EXPECT_EQ(errno, EFAULT);
+    EXPECT_EQ(poll_one(pair.far, POLLIN, 0), 0);
+  }
+}
+
 TEST(LowWater, HoldsBackReadsAndReadinessUntilThereIsEnough) {
   Pair pair;
   Set set;
