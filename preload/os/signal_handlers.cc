@@ -389,4 +389,7 @@ void note_interrupts(int number, bool interrupts) {
   }
 }
 
+void lock_handlers() { faults_lock.lock(); }
+void unlock_handlers() { faults_lock.unlock(); }
+
 }  // namespace clan::preload

@@ -18,4 +18,8 @@ sighandler_t set_handler(int number, sighandler_t handler, bool restarts, SetHan
 bool signal_restarts(int number);
 void note_interrupts(int number, bool interrupts);
 
+/// Over fork(): a child finds no handler half changed, nor the lock of that taken.
+void lock_handlers();
+void unlock_handlers();
+
 }  // namespace clan::preload

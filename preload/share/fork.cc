@@ -23,6 +23,7 @@
 #include "os/memory_owner.h"
 #include "os/sandbox.h"
 #include "os/shared_pages.h"
+#include "os/signal_handlers.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
@@ -137,6 +138,7 @@ void before_fork() {
   share_sets();
   lock_af_clan();
   lock_sockets();
+  lock_handlers();
   carrier_before_fork();
 }
 
@@ -150,6 +152,7 @@ void after_fork(bool in_child) {
     sets_forked();
   }
   carrier_after_fork(in_child);
+  unlock_handlers();
   unlock_sockets();
   unlock_af_clan();
   unlock_epoll();

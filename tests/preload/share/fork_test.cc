@@ -3,8 +3,11 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <thread>
 
+#include "os/signal_handlers.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 
@@ -49,6 +52,27 @@ TEST(Fork, DoesNotWaitLongForConnectionsThatGoBack) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3))
       << "not one for each of them";
   for (TcpPair& pair : pairs) pair.socket(0).moving.unlock();
+}
+
+// A child would find the lock taken that such a thread has.
+TEST(Fork, DoesNotComeBetweenTheStepsOfAThreadThatChangesAHandler) {
+  struct sigaction none {};
+  struct sigaction old {};
+  std::atomic<bool> done{false};
+  std::thread other;
+  EXPECT_LT(forked_by([&] {
+              other = std::thread([&] {
+                EXPECT_EQ(set_action(SIGBUS, nullptr, &none), 0);
+                EXPECT_EQ(set_action(SIGBUS, &none, &old), 0);
+                done.store(true);
+              });
+              ::usleep(50'000);
+              EXPECT_FALSE(done.load());
+              return -1L;
+            }),
+            0);
+  other.join();
+  EXPECT_TRUE(done.load());
 }
 
 }  // namespace
