@@ -101,9 +101,9 @@ def second_user(names):
         expect(have_moved(*second), "the second user's connection has not moved", *second)
         expect(f"belongs to user {FIRST}" in said(second[0]), "whose is the port?", *second)
         first[0].kill()
-        again = begin(FIRST, "7003", "streams")
-        ends(*again)
+        again = begin(FIRST, "7003", "flows")
         expect(have_moved(*again), "not moved when another user had taken over", *again)
+        ends(*begin(FIRST, "7004", "streams"))
 
 
 def doctor(host, settings, *asked):
