@@ -95,7 +95,7 @@ void Pipe::look_at_owner(OwnerWait& wait, std::uint32_t owner, std::uint32_t me)
   // The thread that releases may count in another pid namespace.
   const bool cannot_be =
       thread == me || (!releases && wait.gave_up() && has_not_mapped(thread, inode_));
-  switch (wait.look(cannot_be ? 0 : thread, owner_waits_, OwnerWait::Work::kShort,
+  switch (wait.look(cannot_be ? 0 : thread, owner_waits_,
                     releases ? kUnseenReleaseNs : OwnerWait::kUnseenNs)) {
     case OwnerWait::Owner::kIsWaitedFor: break;
     case OwnerWait::Owner::kHasDied: return broke("the owner of a lock has died");

@@ -15,10 +15,18 @@ constexpr std::uint8_t kBytesRecord = 1;
 constexpr std::uint8_t kEndRecord = 2;
 constexpr std::uint8_t kLeaveRecord = 3;
 
+/// Of Receiver::offset: the bytes from there on have been set aside.
+constexpr std::uint32_t kAside = 1u << 31;
+
 constexpr std::uint64_t kStampBytes = sizeof(PipeStamp);  ///< in front of each record's bytes
 
 constexpr std::uint64_t kFewestLines = 256;  ///< a limit lets through, unless the ring is small
 constexpr std::uint64_t kSmallLines = 4096 / kCacheLine;
+
+/// Looked at again under the lock, where it matters.
+inline bool is_aside(const PipePage::Receiver& receiver) {
+  return (receiver.offset.load(std::memory_order_relaxed) & kAside) != 0;  // relaxed: as above
+}
 
 // relaxed in both: one writer, under the lock of its side
 inline void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {

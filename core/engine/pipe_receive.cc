@@ -33,6 +33,7 @@ PipeFront Pipe::front() const {
   if (broken()) return PipeFront::kBroken;
   if (seems_empty()) return PipeFront::kNothing;
   const auto& receiver = page_->ends[end_].receiver;
+  if (is_aside(receiver)) return PipeFront::kLeave;
   const PipeRing ring{lines_};
   // Without the lock: nobody writes over a record before the head has passed it. So what is found
   // at a head that is still the head is the record there.
@@ -107,6 +108,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     Locked lock(*this, receiving_, receiver.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
+    if (is_aside(receiver)) return done;
     auto relaxed = std::memory_order_relaxed;  // under the lock
     const PipeRing ring{lines_};
     shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
@@ -163,7 +165,7 @@ std::uint64_t Pipe::readable_bytes() const {
   const PipeRing ring{lines_};
   // It writes nothing, so one that is stopped here holds up nobody.
   TakeableLock lock(*this, receiving_, page_->ends[end_].receiver.lock);
-  if (lock.err() != 0 || broken()) return 0;
+  if (lock.err() != 0 || broken() || is_aside(receiver)) return 0;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
   std::uint64_t bytes = 0;

@@ -128,6 +128,7 @@ bool Pipe::Shared::try_receive(Pipe& pipe, const iovec* buffers, int count, bool
   TakeableLock lock(pipe, pipe.receiving_, receiver.lock);
   if ((done->err = lock.err()) != 0) return true;
   if (pipe.broken()) return done->err = EPROTO, true;
+  if (is_aside(receiver)) return true;
   const PipeRing ring{pipe.lines_};
   const ReadState state{receiver.head.load(relaxed), lock.word(), receiver.offset.load(relaxed)};
   Receive call{pipe,        receiver, done, state, {state.head, receiver.credit.load(relaxed)},
@@ -179,7 +180,29 @@ Pipe::Done Pipe::receive_shared(const iovec* buffers, int count, bool peek) {
   return {0, false, EBUSY};
 }
 
+int Pipe::set_aside() {
+  auto& receiver = page_->ends[end_].receiver;
+  const TakeableLock lock(*this, receiving_, receiver.lock);
+  if (lock.err() != 0) return lock.err();
+  if (broken()) return EPROTO;
+  if (is_aside(receiver)) return EALREADY;
+  // relaxed: under the lock
+  const ReadState state{receiver.head.load(std::memory_order_relaxed), lock.word(),
+                        receiver.offset.load(std::memory_order_relaxed)};
+  return swap(receiver, state, {state.head, 0, state.offset | kAside}) ? 0 : EBUSY;
+}
+
 #else
+
+int Pipe::set_aside() {
+  auto& receiver = page_->ends[end_].receiver;
+  const Locked lock(*this, receiving_, receiver.lock);
+  if (lock.err() != 0) return lock.err();
+  if (broken()) return EPROTO;
+  if (is_aside(receiver)) return EALREADY;
+  receiver.offset.fetch_or(kAside, std::memory_order_relaxed);  // relaxed: under the lock
+  return 0;
+}
 
 // One that is stopped holds up the others: no compare-and-swap of 16 bytes is known here.
 Pipe::Done Pipe::receive_shared(const iovec* buffers, int count, bool peek) {

@@ -14,7 +14,7 @@ constexpr std::uint64_t kLookNs = 10'000'000;
 
 }  // namespace
 
-OwnerWait::Owner OwnerWait::look(std::uint32_t thread, const WaitBudget& for_owner, Work work,
+OwnerWait::Owner OwnerWait::look(std::uint32_t thread, const WaitBudget& for_owner,
                                  std::uint64_t unseen_ns) {
   auto relaxed = std::memory_order_relaxed;  // numbers by themselves
   const std::uint64_t now = monotonic_ns(), last = looked_ns_.load(relaxed);
@@ -27,7 +27,7 @@ OwnerWait::Owner OwnerWait::look(std::uint32_t thread, const WaitBudget& for_own
   const bool seen = id != 0 && sys::exists(id);
   const std::uint64_t unseen = seen ? 0 : unseen_ns_.load(relaxed) + step;
   unseen_ns_.store(unseen, relaxed);
-  const bool counts = !seen || (work == Work::kShort && !sys::is_stopped(id));
+  const bool counts = !seen || !sys::is_stopped(id);
   const std::uint64_t waited = waited_ns_.load(relaxed) + (counts ? step : 0);
   waited_ns_.store(waited, relaxed);
   errno = saved_errno;

@@ -116,19 +116,20 @@ void reset_for_ringer(int fd, Socket& s) {
   reset_connection(fd);
 }
 
-// Nobody else sends meanwhile. Its last record is there.
-void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given) {
-  const std::int32_t us = ::getpid();                           // another thread may finish this
-  s.open_file().resender.store(us, std::memory_order_relaxed);  // relaxed: as below
+// Nobody else sends meanwhile. Its last record is there. Another process may take this over at any
+// place of it (state/resend_words.h): what is done before kGone may be done twice.
+void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given, std::int32_t us) {
   // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
   if (given.lost) {
+    if (!sends_again(s, us)) return;
     lose(fd, s);
     resent(fd, s, us);
     return reset_connection(fd);
   }
+  note_given(fd, s, given.memfd);
   add_state(s.mine(), kResends);
-  if (!say_goodbye(fd, s, last)) reset_for_ringer(fd, s);
+  if (!say_goodbye(fd, s, last) && sends_again(s, us)) reset_for_ringer(fd, s);
   resend(fd, s, given.memfd, us);
 }
 
@@ -153,6 +154,9 @@ bool go(int fd, Socket& s) {
   UntilOpen until(fd, s);
   // Of calls that are counted none is in the kernel: they step back, or were killed.
   while (!going_back::join(sends())) {
+    Given given;
+    const std::int32_t us = going_back::kSendsAgain | thread_id();
+    if (take_resend_over(s, us, &given)) return go_alone(fd, s, Pipe::Done{}, given, us), true;
     if (!until.wait(sends())) return false;
   }
   UntilOpen::found_open(s, s.sends_wait);
@@ -169,10 +173,10 @@ bool go(int fd, Socket& s) {
   const bool answers = (state_of(s.theirs()) & kLeaving) != 0;
   const Given given = answers ? given_back(s) : Given{};
   const bool again = answers && is_to_send_again(s, given);
-  const std::int32_t us = ::getpid();
+  const std::int32_t us = going_back::kSendsAgain | thread_id();
   switch (going_back::decide(sends(), again ? us : going_back::kTogether)) {
     case going_back::Decided::kForUs:
-      if (!gone()) return go_alone(fd, s, last, given), true;
+      if (!gone()) return go_alone(fd, s, last, given, us), true;
       Slot::open(sends(), us);  // what has been decided was another turn, which is over
       break;
     case going_back::Decided::kForAll: go_together(fd, s, last, given); break;

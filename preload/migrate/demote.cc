@@ -27,6 +27,7 @@
 #include "os/tcp.h"
 #include "state/face.h"
 #include "state/fd_table.h"
+#include "state/going_back.h"
 #include "state/hooks.h"
 #include "state/internal_fds.h"
 #include "state/open_file.h"
@@ -155,7 +156,8 @@ void pin(int fd, Socket& s) {
   auto being_moved = [&] {
     // order: a read-modify-write sees the last word; a thread that closes the gate after it sees
     // `pinned`
-    return (slot.sends.fetch_add(0, std::memory_order_acq_rel) & Slot::kClosed) != 0;
+    const std::uint64_t now = slot.sends.fetch_add(0, std::memory_order_acq_rel);
+    return (now & Slot::kClosed) != 0 && !going_back::is_resend(now);
   };
   while (!s.is_resending() && being_moved() && monotonic_ns() < end) sched_yield();
   catch_up(fd, s);

@@ -11,12 +11,14 @@
 #include "clan/clock.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
+#include "clan/words.h"
 #include "far/bell.h"
 #include "far/carrier.h"
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/doorbell_count.h"
 #include "state/face.h"
+#include "state/going_back.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
 #include "state/socket.h"
@@ -122,6 +124,11 @@ void settle(int fd, Socket& s) {
   if (!back || (state_of(s.mine()) & kGone) == 0) return;
   give_options_back(fd, s.mine());
   Slot& slot = s.open_file();
+  // PAIR preload.gate: behind kGone, so that no other process sends again where it is not said
+  if (going_back::is_resend(words::look(slot.sends))) {
+    s.resending.store(true, std::memory_order_seq_cst);  // PAIR preload.resending: looked at later
+    return;
+  }
   slot.pin();
   slot.pipe_fd.store(-1, std::memory_order_relaxed);  // relaxed: it is pinned
   s.become(Socket::State::kKernel);

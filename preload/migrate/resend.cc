@@ -7,32 +7,41 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/words.h"
 #include "migrate/demote_end.h"
+#include "migrate/resend_source.h"
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
 #include "os/tcp.h"
+#include "state/call_place.h"
 #include "state/face.h"
 #include "state/fd_table.h"
+#include "state/going_back.h"
 #include "state/internal_fds.h"
 #include "state/open_file.h"
+#include "state/resend_words.h"
 #include "state/socket.h"
+#include "stream/bell_call.h"
 
 namespace clan::preload {
 namespace {
@@ -53,17 +62,18 @@ class ResendsGuard {
   Undisturbed undisturbed_;
 };
 
-// Sends it again, by TCP. Holds the socket, and its sends closed, until all is sent.
+// Sends it again, by TCP. Holds the socket until all is sent, by this process or another.
 class Resend {
  public:
   Resend(Held s, int fd, int given, std::int32_t closer)
       : s_(std::move(s)), fd_(fd), given_(given), closer_(closer) {}
   ~Resend() {
     if (given_ >= 0) sys::close(given_);
-    resent(fd_, *s_, closer_);
+    if (!taken_) resent(fd_, *s_, closer_);
     // Behind all that, and behind the word that it is over: shutdown() says kEnding, and then looks
     // for that word.
-    if ((state_of(s_->mine()) & socket_face::kEnding) != 0) sys::call(SYS_shutdown, fd_, SHUT_WR);
+    if (!taken_ && (state_of(s_->mine()) & socket_face::kEnding) != 0)
+      sys::call(SYS_shutdown, fd_, SHUT_WR);
     if (fd_ >= 0) sys::close(fd_);
     if (!listed_) return;
     const ResendsGuard guard;
@@ -85,14 +95,7 @@ class Resend {
   // NOLINTNEXTLINE(misc-new-delete-overloads): nobody makes one by a plain new
   static void operator delete(void* memory) { sys::munmap(memory, sizeof(Resend)); }
 
-  bool open() {
-    auto pipe = s_->pipe.at_other_end();
-    if (!pipe || fd_ < 0) return false;
-    theirs_ = std::move(*pipe);
-    theirs_.writer_has_gone();  // nobody sends: what is there is at most a ring
-    if (!sent_by_tcp(fd_, &most_given_)) most_given_ = ~std::uint64_t{0};
-    return true;
-  }
+  bool open() { return source_.open(fd_, *s_, given_); }
   // A thread is going to finish it.
   void list() {
     const ResendsGuard guard;
@@ -100,12 +103,21 @@ class Resend {
     listed_ = true;
     behind_count.fetch_add(1, std::memory_order_relaxed);  // relaxed: a number alone
   }
+  // By that thread: it is the one that sends, now.
+  void is_mine() {
+    const ResendsGuard guard;  // fork moves the counter
+    const std::int32_t me = going_back::kSendsAgain | thread_id();
+    auto& sends = s_->open_file().sends;
+    const std::uint64_t now = words::look(sends);  // PAIR preload.gate: as in take_resend()
+    taken_ = !going_back::is_closed_by(now, closer_) || !take_resend(sends, now, me);
+    closer_ = me;
+  }
   Resend* next() const { return next_; }
   // It goes on in the parent: this is a copy in a child.
   void disown() {
     if (given_ >= 0) sys::close(given_);
     sys::close(fd_);
-    theirs_ = Pipe();
+    source_.close();
     const Held gone(std::move(s_));
   }
   // The other end is to see that something is missing.
@@ -113,65 +125,63 @@ class Resend {
   // False: TCP takes no more for now, or there is no more to be had.
   bool run(bool may_wait) {
     for (;;) {
-      if (from_ == to_ && !fill()) {
-        if (!may_wait) return false;
-        nap();
-        continue;
-      }
-      if (from_ == to_) break;
-      const ssize_t n =
-          sys::send(fd_, bytes_ + from_, to_ - from_, MSG_NOSIGNAL | (may_wait ? 0 : MSG_DONTWAIT));
-      if (n > 0) {
-        from_ += static_cast<std::size_t>(n);
-        bytes_resent.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
-      } else if (n < 0 && errno == EAGAIN) {
-        if (!may_wait) return false;
-        pollfd p{fd_, POLLOUT, 0};  // the application made it non-blocking
-        sys::poll(&p, 1, -1);
-      } else if (n == 0 || errno != EINTR) {
-        return true;  // nobody is there to read it
+      switch (taken_ ? SentAgain::kTaken : step()) {
+        case SentAgain::kSome:
+          bytes_resent.fetch_add(source_.count(), std::memory_order_relaxed);  // relaxed: a number
+          nap_ns_ = 0;
+          break;
+        case SentAgain::kNoRoom: {
+          if (!may_wait) return false;
+          pollfd p{fd_, POLLOUT, 0};
+          sys::poll(&p, 1, -1);
+          break;
+        }
+        case SentAgain::kLater:
+          if (!may_wait) return false;
+          nap_for_longer();
+          break;
+        case SentAgain::kTaken: return taken_ = true;
+        case SentAgain::kBroken: give_up(); return true;
+        case SentAgain::kNobody: return true;
+        case SentAgain::kAll:
+          if (s_->pipe.page().ends[s_->pipe.end()].sender.ended.load(std::memory_order_relaxed) ==
+              1)
+            sys::call(SYS_shutdown, fd_, SHUT_WR);
+          return true;
       }
     }
-    if (s_->pipe.page().ends[s_->pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
-      sys::call(SYS_shutdown, fd_, SHUT_WR);
-    return true;
   }
 
  private:
-  // False: not for now, as somebody at the other end has been stopped while it read.
-  bool fill() {
-    from_ = to_ = 0;
-    if (given_ >= 0) {
-      const long n = sys::call(SYS_pread64, given_, bytes_, sizeof bytes_, given_at_);
-      if (n > 0) {
-        given_at_ += n;
-        to_ = static_cast<std::size_t>(n);
-        if (static_cast<std::uint64_t>(given_at_) - sizeof(TakenHead) <= most_given_) return true;
-        // More than has ever been sent to it: no byte of that is.
-        to_ = 0;
-        give_up();
-      }
-      sys::close(given_);
-      given_ = -1;
-    }
-    const iovec io{bytes_, sizeof bytes_};
-    const Pipe::Done done = theirs_.receive(&io, 1, false);
-    to_ = done.bytes;
-    if (done.err == EPROTO) give_up();
-    return done.err != EBUSY;
+  // Somebody may be stopped, where that cannot be seen.
+  void nap_for_longer() {
+    constexpr long kFirstNs = 50'000, kLongestNs = 10'000'000;
+    nap_ns_ = std::clamp(nap_ns_ + nap_ns_ / 8, kFirstNs, kLongestNs);
+    const timespec time{0, nap_ns_};
+    sys::call(SYS_nanosleep, &time, nullptr);
+  }
+  SentAgain step() {
+    // Counters of this process alone are moved by fork.
+    const bool alone = &s_->open_file() == &s_->own_slot;
+    std::optional<ResendsGuard> guard;
+    if (alone) guard.emplace();
+    Slot& slot = s_->open_file();
+    // PAIR preload.resent: said before the first byte
+    const std::uint64_t given = words::look(slot.again.given);
+    if (given == 0) return SentAgain::kBroken;
+    source_.begin(given - 1, &slot == &s_->own_slot);
+    return send_some_again<dekker::FullFence>(slot.sends, closer_, slot.again, slot.resenders,
+                                              owner_word(), ResendSource::kMost, source_);
   }
 
   Held s_;
   int fd_;  ///< a descriptor of our own
   int given_;
-  std::int32_t closer_;  ///< of the socket's sends
-  long given_at_ = sizeof(TakenHead);
-  std::uint64_t most_given_ = 0;  ///< what TCP has been given: the other end had no more
-  Pipe theirs_;
+  std::int32_t closer_;     ///< of the socket's sends
   Resend* next_ = nullptr;  ///< in `behind`
-  bool listed_ = false;
-  std::size_t from_ = 0, to_ = 0;
-  char bytes_[16384];
+  bool listed_ = false, taken_ = false;
+  long nap_ns_ = 0;
+  ResendSource source_;
 };
 
 int copy_of(int fd) {
@@ -182,6 +192,7 @@ int copy_of(int fd) {
 
 void* resend_rest(void* argument) {
   auto* resend = static_cast<Resend*>(argument);
+  resend->is_mine();
   resend->run(true);
   delete resend;
   return nullptr;
@@ -206,17 +217,41 @@ void finish_behind(Resend* resend) {
 
 constinit std::atomic<std::uint64_t> bytes_resent{0};
 
+bool sends_again(const Socket& s, std::int32_t closer) {
+  // PAIR preload.gate: if it is, nobody has taken it
+  return going_back::is_closed_by(words::look(s.open_file().sends), closer);
+}
+
 void resent(int fd, Socket& s, std::int32_t closer) {
   {
     const ResendsGuard guard;
-    // PAIR preload.resending: all has been sent
-    s.resending.store(false, std::memory_order_release);
     Slot::open(s.open_file().sends, closer);
+    // PAIR preload.resending: all has been sent. Behind the open gate: see resends()
+    s.resending.store(false, std::memory_order_release);
   }
   settle(fd, s);
 }
 
+void note_given(int fd, Socket& s, int file) {
+  auto& again = s.open_file().again;
+  struct stat st {};
+  std::uint64_t bytes = 0, most = 0, none = 0, no_file = 0;
+  if (file >= 0 && sys::fstat(file, &st) == 0)
+    bytes = static_cast<std::uint64_t>(st.st_size) - sizeof(TakenHead);
+  // More than has ever been sent to it: no byte of that is.
+  if (sent_by_tcp(fd, &most) && bytes > most) return;
+  const std::uint64_t where =
+      static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(file);
+  if (file >= 0) words::replace(again.file, no_file, where);
+  words::replace(again.given, none, bytes + 1);  // PAIR preload.resent: before the first byte
+}
+
 void resend(int fd, Socket& s, int given, std::int32_t closer) {
+  if (!sends_again(s, closer)) {  // another one does
+    if (given >= 0) sys::close(given);
+    return;
+  }
+  note_given(fd, s, given);
   s.refs.fetch_add(1, std::memory_order_relaxed);
   auto* resend = new (std::nothrow) Resend(Held(&s), copy_of(fd), given, closer);
   if (resend == nullptr || !resend->open()) {
@@ -241,30 +276,68 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
   }
 }
 
-bool resends(int fd, Socket& s) {
-  if (!s.is_resending()) return false;
-  Slot& slot = s.open_file();
-  // relaxed: published by `resending`, or by fork
-  std::int32_t resender = slot.resender.load(std::memory_order_relaxed);
-  if (resender == 0 || resender == ::getpid()) return true;
+bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
   KeepErrno keep;
-  // PAIR preload.gate: sees what was sent before it was opened
-  if ((slot.sends.load(std::memory_order_acquire) & Slot::kClosed) == 0) {
-    // PAIR preload.resending: all has been sent. seq_cst: settle() looks at `back_in` next, and a
-    // thread that sets that looks here
-    s.resending.store(false, std::memory_order_seq_cst);
-    settle(fd, s);
-    return false;
+  Slot& slot = s.open_file();
+  const std::uint64_t now = words::look(slot.sends);  // PAIR preload.gate: as in take_resend()
+  if (!going_back::is_resend(now)) return false;
+  const pid_t thread = Slot::id_of(now);
+  const bool lives = sys::exists(thread);
+  if (lives && !sys::is_stopped(thread)) return false;
+  // PAIR preload.resent: as in a step
+  const std::uint64_t bytes = words::look(slot.again.given);
+  std::uint64_t file = words::look(slot.again.file);  // PAIR preload.resent: of one that has it
+  if (bytes == 0) {
+    *given = given_back(s);
+  } else if (words::look(slot.again.resent) < bytes - 1) {  // PAIR preload.resent: as above
+    given->memfd = file_of_given(s, file);
+    if (given->memfd < 0) *given = given_back(s);
+    given->lost = given->memfd < 0;
   }
-  if (sys::exists(resender)) return true;
-  // order: one of those that find it killed goes on in its place
-  if (!slot.resender.compare_exchange_strong(resender, 0, std::memory_order_seq_cst)) return true;
-  log_line(LogLevel::kError,
-           "fd %d: the process that sent again what its peer had not read was killed; the "
-           "connection is reset",
-           fd);
-  reset_connection(fd);
-  resent(fd, s, resender);
+  // The other one has it, and may go on.
+  if ((!given->lost || !lives) && take_resend(slot.sends, now, us)) {
+    const std::uint64_t where =
+        static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(given->memfd);
+    if (given->memfd >= 0) words::replace(slot.again.file, file, where);  // PAIR preload.resent
+    return true;
+  }
+  if (given->memfd >= 0) sys::close(given->memfd);
+  return false;
+}
+
+namespace {
+
+// In the place of a process that was stopped, or killed.
+void go_on_with_resend(int fd, Socket& s) {
+  const std::int32_t us = going_back::kSendsAgain | thread_id();
+  Given given;
+  if (!take_resend_over(s, us, &given)) return;
+  // PAIR preload.resent: of one that has not said it, the other end has done its part
+  if (words::look(s.open_file().again.given) == 0) {
+    if (given.memfd >= 0) sys::close(given.memfd);
+    resent(fd, s, us);
+  } else {
+    resend(fd, s, given.memfd, us);
+  }
+}
+
+}  // namespace
+
+bool resends(int fd, Socket& s) {
+  Slot& slot = s.open_file();
+  // PAIR preload.gate: sees what was sent before it was opened
+  const auto is_resend = [&] { return going_back::is_resend(words::look(slot.sends)); };
+  if (!is_resend() && !s.is_resending()) return false;
+  KeepErrno keep;
+  // Said before it is looked for again: a thread that opens the gate takes that back behind it.
+  s.resending.store(true, std::memory_order_seq_cst);  // PAIR preload.resending: as in settle()
+  const bool gone = (state_of(s.mine()) & socket_face::kGone) != 0;
+  if (gone && is_resend()) go_on_with_resend(fd, s);
+  if (is_resend()) return true;
+  // PAIR preload.resending: all has been sent. seq_cst: settle() looks at `back_in` next, and a
+  // thread that sets that looks here
+  s.resending.store(false, std::memory_order_seq_cst);
+  settle(fd, s);
   return false;
 }
 

@@ -7,6 +7,7 @@
 
 #include "clan/clock.h"
 #include "migrate/demote_end.h"
+#include "migrate/returned_bytes.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -35,11 +36,23 @@ class UntilTaken {
 /// What was to be sent again has been, or there was none: others may send. Fork moves the counters.
 void resent(int fd, Socket& s, std::int32_t closer);
 
+/// The caller is the one that sends it, as nobody has taken that over.
+bool sends_again(const Socket& s, std::int32_t closer);
+
+/// Says for all processes of this end how much is in the file of what the other end had taken from
+/// TCP (-1: none), if none of them has. Before kGone, behind which the other end may close it.
+void note_given(int fd, Socket& s, int file);
+
+/// Takes it over from a thread that is stopped or dead. False: it runs, or nobody sends again, or
+/// what is still to be sent cannot be had here. `closer`: the caller, with going_back::kSendsAgain.
+bool take_resend_over(Socket& s, std::int32_t closer, Given* given);
+
 /// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the
 /// other end had taken from TCP, or -1. The sends of the socket are closed by `closer`.
 void resend(int fd, Socket& s, int given, std::int32_t closer);
 
 /// What the other end gave back is on its way, by this process or another: nothing may overtake it.
+/// Goes on with it in the place of a process that was stopped there, or killed.
 bool resends(int fd, Socket& s);
 
 /// A moment of a call that waits until that is over. Signal handlers may run.

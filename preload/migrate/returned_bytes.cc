@@ -45,20 +45,22 @@ TakenHead head_of(const Socket& s) {
   return head;
 }
 
+int file_of_given(const Socket& s, std::uint64_t where) {
+  const int file = open_memfd_of(static_cast<unsigned>(where >> 32),
+                                 static_cast<int>(where & 0x7fff'ffffu), kTakenLink, O_RDONLY);
+  TakenHead found;
+  if (sys::call(SYS_pread64, file, &found, sizeof found, 0) == sizeof found && found == head_of(s))
+    return file;
+  if (file >= 0) sys::close(file);
+  return -1;
+}
+
 Given given_back(const Socket& s) {
   Given given;
   given.word = words::look(s.theirs().words[kGivenBack]);  // PAIR face.given
   if (given.word <= kReadsOn) return given;
-  const auto process = static_cast<unsigned>(given.word >> 32);
-  given.memfd =
-      open_memfd_of(process, static_cast<int>(given.word & 0x7fff'ffffu), kTakenLink, O_RDONLY);
-  TakenHead found;
-  if (sys::call(SYS_pread64, given.memfd, &found, sizeof found, 0) != sizeof found ||
-      !(found == head_of(s))) {
-    if (given.memfd >= 0) sys::close(given.memfd);
-    given.memfd = -1;
-    given.lost = true;
-  }
+  given.memfd = file_of_given(s, given.word);
+  given.lost = given.memfd < 0;
   return given;
 }
 

@@ -30,6 +30,9 @@ struct Given {
 /// What it has said by now.
 Given given_back(const Socket& s);
 
+/// The file, by a descriptor of it: pid << 32 | number. -1: it is not to be had.
+int file_of_given(const Socket& s, std::uint64_t where);
+
 /// Shows the other end what take_unread() has put into `taken`.
 void give_back(Socket& s, int taken);
 

@@ -33,6 +33,9 @@ struct Ringer {
   std::atomic<std::uint64_t> kind{0};
 };
 
+/// Of the control data in it.
+constexpr std::uint64_t kControlBytes = 16;
+
 /// The calling thread, as the owner of a place.
 std::uint64_t owner_word();
 

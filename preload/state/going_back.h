@@ -2,15 +2,16 @@
 // at any instruction, or be killed: by the word that counts calls which send (Slot::sends).
 //
 //   open --- kUndecided ---+--- kTogether --- open, behind kGone
-//                          '--- a process --- open, when it has sent all again
+//                          '--- a thread --- open, when it, or another one, has sent all again
 //
 // Undecided: each one that comes joins, and puts the last record into the ring if none is there.
 // Then each says what it wants, and the first one has decided for all. Together: nothing is to be
 // sent again. Each makes all of the steps that are left, and each step may be made several times,
-// at any time: migrate/demote_end.h. A process: it sends again what the other end has not read, and
+// at any time: migrate/demote_end.h. A thread: it sends again what the other end has not read, and
 // nobody else may meanwhile.
 //
 // Stopped or killed, undecided or together: another one that comes does what is left, and opens.
+// While one sends again: another one takes that from it (state/resend_words.h).
 // One that goes on later finds what is done, and changes nothing.
 //
 // Templates over the word, so that tests/preload/state/going_back_test.cc runs these very lines
@@ -26,12 +27,19 @@ namespace clan::preload::going_back {
 
 // As closers of the counter: no thread has such an id.
 constexpr std::int32_t kUndecided = 1 << Slot::kReader, kTogether = 2 << Slot::kReader;
+/// With the id of a thread: it sends again.
+constexpr std::int32_t kSendsAgain = 3 << Slot::kReader;
 
 inline bool is_closed_by(std::uint64_t word, std::int32_t closer) {
   return (word & Slot::kClosed) != 0 && word >> Slot::kCloser == static_cast<std::uint32_t>(closer);
 }
 inline bool may_be_joined(std::uint64_t word) {
   return is_closed_by(word, kUndecided) || is_closed_by(word, kTogether);
+}
+
+inline bool is_resend(std::uint64_t word) {
+  return (word & Slot::kClosed) != 0 &&
+         (word >> Slot::kCloser & ~std::uint64_t{Slot::kId}) == std::uint64_t{kSendsAgain};
 }
 
 /// Closes the counter, whatever is counted, or joins those that have. False: another one has it
@@ -53,7 +61,7 @@ enum class Decided {
 };
 
 /// By one that has joined, and has found the last record in the ring. `wish`: kTogether, or the
-/// process that is to send again.
+/// thread that is to send again, with kSendsAgain.
 template <typename Word>
 Decided decide(Word& sends, std::int32_t wish) {
   std::uint64_t now = words::look(sends);  // PAIR preload.gate: sees what has been decided

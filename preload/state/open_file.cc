@@ -44,14 +44,13 @@ bool share_slot(Socket& s, Slot* shared) {
   const bool closed = close_for_good(s);
   // PAIR preload.slot: read below
   if (!closed && !s.shared()) s.own_slot.pinned.store(1, std::memory_order_seq_cst);
-  // PAIR preload.resending: sees whose it is: that process opens the new counter
+  // PAIR preload.resending: sees whose it is: the new counter is opened
   if (!closed && s.resending.load(std::memory_order_acquire)) {
     while (!Slot::try_close(s.own_slot.receives, thread_id())) sched_yield();
-    // relaxed: behind `resending`
-    const std::int32_t resender = s.own_slot.resender.load(std::memory_order_relaxed);
-    // relaxed: published with `slot`, and by fork
-    shared->resender.store(resender, std::memory_order_relaxed);
-    shared->sends.store(Slot::closed_by(resender), std::memory_order_relaxed);
+    // relaxed: behind `resending`; published with `slot`, and by fork
+    const std::uint64_t closed_by =
+        s.own_slot.sends.load(std::memory_order_relaxed) & ~std::uint64_t{Slot::kClosed - 1};
+    shared->sends.store(closed_by, std::memory_order_relaxed);  // relaxed: as above
   }
   // relaxed: nobody changes them behind the closed gates; what is shared has them since before
   const auto copy = [](auto& to, const auto& from) {
@@ -61,6 +60,10 @@ bool share_slot(Socket& s, Slot* shared) {
   copy(shared->pipe_fd, s.own_slot.pipe_fd);
   copy(shared->pipe_end, s.own_slot.pipe_end);
   copy(shared->to_follow, s.own_slot.to_follow);
+  copy(shared->again.base, s.own_slot.again.base);
+  copy(shared->again.resent, s.own_slot.again.resent);
+  copy(shared->again.given, s.own_slot.again.given);
+  copy(shared->again.file, s.own_slot.again.file);
   // PAIR preload.slot: what pins it from now on looks at `slot` again, see keep_on_tcp()
   const std::int32_t pinned = s.own_slot.pinned.load(std::memory_order_seq_cst);
   shared->pinned.store(pinned, std::memory_order_relaxed);  // relaxed: published with `slot`

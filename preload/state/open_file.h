@@ -12,13 +12,23 @@ namespace clan::preload {
 
 struct Socket;
 
+/// How far an end is that sends again what the other end has not read, see state/resend_words.h.
+struct Resent {
+  static constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
+  std::atomic<std::uint64_t> base{0};    ///< 1 + what TCP had been given before; 0: not looked yet
+  std::atomic<std::uint64_t> resent{0};  ///< bytes that have been sent again, and counted
+  /// 1 + how many of them are to come from the file of what had been taken from TCP; 0: not said
+  std::atomic<std::uint64_t> given{0};
+  std::atomic<std::uint64_t> file{0};  ///< pid << 32 | a descriptor of it, of one that sends again
+};
+
 /// Counts calls that are under way in the kernel on a socket that is still on TCP, so that no
 /// thread moves it under them. After a fork it lies in memory that parent and child share.
 struct Slot {
   /// Calls (bits 0 to 29), whether it is closed, and by which (from kCloser on): the id of a
   /// thread, or of the process for what another of its threads may finish. So that others see when
   /// it has been killed. Above the id, of `receives`: 1 + which Reader the thread has, 0: none; of
-  /// `sends`, without an id: what state/going_back.h says.
+  /// `sends`: what state/going_back.h says.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
   static constexpr unsigned kCloser = 32;  ///< a shift
@@ -82,8 +92,6 @@ struct Slot {
   /// A process has read the other end's last record, and was done with the connection: behind the
   /// pipe TCP holds doorbells and the end.
   static constexpr std::int32_t kReadToEnd = 2;
-  /// if `sends` is closed for Socket::resending: whose it is
-  std::atomic<std::int32_t> resender{0};
   /// a process has the open file that we cannot reach: never move it
   std::atomic<std::int32_t> pinned{0};
   /// Of these, processes that have not followed into the pipe, and so are not among its kHolders.
@@ -110,6 +118,10 @@ struct Slot {
   /// Of threads that send a doorbell, see stream/bell_call.h.
   static constexpr std::uint32_t kRingers = 3;
   Ringer ringers[kRingers];
+  /// Of threads that send again, see state/resend_words.h.
+  static constexpr std::uint32_t kResenders = 4;
+  Ringer resenders[kResenders];
+  Resent again;
   /// No process has the open file: the next one finds nothing of the last one's.
   void free_places() {
     const auto free = [](auto& place) {
@@ -118,6 +130,9 @@ struct Slot {
     };
     std::for_each(readers, readers + kReaders, free);
     std::for_each(ringers, ringers + kRingers, free);
+    std::for_each(resenders, resenders + kResenders, free);
+    for (auto* word : {&again.base, &again.resent, &again.given, &again.file})
+      word->store(0, std::memory_order_relaxed);  // relaxed: likewise
   }
 };
 

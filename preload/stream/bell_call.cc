@@ -30,11 +30,21 @@ using socket_face::kRingerIrrevocable;
 
 constexpr char kByte = 0;
 
-static_assert(sizeof(cmsghdr) == 16 && offsetof(Ringer, kind) == offsetof(Ringer, length) + 8 &&
-              offsetof(cmsghdr, cmsg_len) == 0);
+static_assert(sizeof(cmsghdr) == kControlBytes && offsetof(cmsghdr, cmsg_len) == 0 &&
+              offsetof(Ringer, kind) == offsetof(Ringer, length) + 8);
 constexpr std::uint64_t kMeansNothing = IPPROTO_TCP;  ///< any level but SOL_SOCKET
 
 }  // namespace
+
+ssize_t send_by(Ringer& place, int fd, iovec bytes) {
+  place.kind.store(kMeansNothing, std::memory_order_relaxed);  // relaxed: of this thread
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = &place.length;
+  message.msg_controllen = sizeof(cmsghdr);
+  return sys::call(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 
 BellCall::BellCall(Socket& s) : bells_(s.mine().words[socket_face::kBells]) {
   Slot& slot = s.open_file();
@@ -44,8 +54,7 @@ BellCall::BellCall(Socket& s) : bells_(s.mine().words[socket_face::kBells]) {
     allowed_ = count_in_bells();
     return;
   }
-  place_->kind.store(kMeansNothing, std::memory_order_relaxed);  // relaxed: of this thread
-  begin_call<dekker::FullFence>(place_->owner, place_->length, owner_word(), sizeof(cmsghdr));
+  begin_call<dekker::FullFence>(place_->owner, place_->length, owner_word(), kControlBytes);
   // relaxed: behind the fence
   allowed_ = (bells_.load(std::memory_order_relaxed) & kBellsClosed) == 0;
 }
@@ -60,13 +69,7 @@ BellCall::~BellCall() {
 
 ssize_t BellCall::send(int fd) {
   if (place_ == nullptr) return sys::send(fd, &kByte, sizeof kByte, MSG_DONTWAIT | MSG_NOSIGNAL);
-  iovec byte{const_cast<char*>(&kByte), sizeof kByte};
-  msghdr message{};
-  message.msg_iov = &byte;
-  message.msg_iovlen = 1;
-  message.msg_control = &place_->length;
-  message.msg_controllen = sizeof(cmsghdr);
-  const ssize_t sent = sys::call(SYS_sendmsg, fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t sent = send_by(*place_, fd, {const_cast<char*>(&kByte), sizeof kByte});
   if (sent >= 0 || errno != EINVAL) return sent;
   // Closed before the length is taken back. Else it is no kernel that lets such data pass.
   // relaxed: behind the length, which it was closed before

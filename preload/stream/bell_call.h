@@ -28,6 +28,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <atomic>
 #include <cstdint>
@@ -39,6 +40,10 @@
 #include "state/socket.h"
 
 namespace clan::preload {
+
+/// The call of a thread that has begun it by this place. Answers as send(), without waiting;
+/// EINVAL: another one has taken it.
+ssize_t send_by(Ringer& place, int fd, iovec bytes);
 
 /// By a thread that is Ringing.
 class BellCall {

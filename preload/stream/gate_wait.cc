@@ -25,19 +25,14 @@ bool UntilOpen::is_closed(const Slot::Counter& counter) const {
          (&counter == &slot.receives && slot.is_read());
 }
 
-bool UntilOpen::resends(const Slot::Counter& counter, pid_t closer) const {
-  const Slot& slot = s_.open_file();
-  return &counter == &slot.sends && slot.resender.load(std::memory_order_relaxed) == closer;
-}
-
 // In the place of the thread that has closed it.
 void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed) {
   const pid_t closer = Slot::id_of(now);
-  if (!killed || resends(counter, closer)) {
+  if (!killed) {
     log_line(LogLevel::kError,
-             "fd %d: process or thread %d, which shares it, %s in the middle of using it; the "
-             "connection is reset",
-             fd_, closer, killed ? "was killed" : "is stopped");
+             "fd %d: process or thread %d, which shares it, is stopped in the middle of using it; "
+             "the connection is reset",
+             fd_, closer);
     reset_connection(fd_);
     s_.kernel_error.set();
   }
@@ -55,9 +50,9 @@ void UntilOpen::look(Slot::Counter& counter, OwnerWait& wait) {
     going_back::open(counter, (state_of(s_.mine()) & socket_face::kGone) != 0);
     return;
   }
+  if (going_back::is_resend(now)) return;  // that may take long; see resends()
   const pid_t closer = Slot::id_of(now);
-  const auto work = resends(counter, closer) ? OwnerWait::Work::kLong : OwnerWait::Work::kShort;
-  const auto owner = wait.look(static_cast<std::uint32_t>(closer), s_.pipe.owner_waits(), work);
+  const auto owner = wait.look(static_cast<std::uint32_t>(closer), s_.pipe.owner_waits());
   if (owner == OwnerWait::Owner::kIsWaitedFor) return;
   KeepErrno keep;
   open_for(counter, now, owner == OwnerWait::Owner::kHasDied);

@@ -37,7 +37,6 @@ class UntilOpen {
   bool is_closed(const Slot::Counter& counter) const;
   void look(Slot::Counter& counter, OwnerWait& wait);
   void open_for(Slot::Counter& counter, std::uint64_t now, bool killed);
-  bool resends(const Slot::Counter& counter, pid_t closer) const;
 
   int fd_;
   Socket& s_;

@@ -75,12 +75,11 @@ TEST(CallWait, DoesNotCountTheTimeInWhichTheCallerIsStopped) {
 
 struct OwnerWaits : testing::Test {
   /// Looks at `thread` until something is said of it, or for so long.
-  OwnerWait::Owner looked(std::uint32_t thread, std::uint64_t most_ns,
-                          OwnerWait::Work work = OwnerWait::Work::kShort) {
+  OwnerWait::Owner looked(std::uint32_t thread, std::uint64_t most_ns) {
     const std::uint64_t end = monotonic_ns() + most_ns;
     OwnerWait::Owner owner = OwnerWait::Owner::kIsWaitedFor;
     while (owner == OwnerWait::Owner::kIsWaitedFor && monotonic_ns() < end) {
-      owner = wait.look(thread, budget, work);
+      owner = wait.look(thread, budget);
       ::usleep(1000);
     }
     return owner;
@@ -104,8 +103,7 @@ TEST_F(OwnerWaits, EndForOneThatLivesWhenTheBudgetIsUsed) {
   EXPECT_FALSE(wait.is_on());
 }
 
-TEST_F(OwnerWaits, DoNotEndForOneThatIsStoppedOrHasLongWork) {
-  EXPECT_EQ(looked(other, kSecond / 2, OwnerWait::Work::kLong), OwnerWait::Owner::kIsWaitedFor);
+TEST_F(OwnerWaits, DoNotEndForOneThatIsStopped) {
   test::Process stopped = test::Process::start([] { return ::pause(); });
   stopped.stop();
   EXPECT_EQ(looked(static_cast<std::uint32_t>(stopped.pid()), kSecond / 2),

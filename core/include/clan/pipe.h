@@ -114,13 +114,13 @@ class CLAN_EXPORT Pipe {
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
   Done receive(const iovec* buffers, int count, bool peek);
   Done receive_shared(const iovec* buffers, int count, bool peek);  ///< likewise, of a shared end
-  /// Nothing more is written: what there is to be received is at most a ring. The pipe breaks when
-  /// somebody has left records without end.
+  /// Nothing more is written: at most a ring is left. The pipe breaks at records without end.
   void writer_has_gone();
+  int set_aside();  ///< 0, EALREADY, EBUSY, EPROTO: engine/pipe_aside.cc
+  long copy_aside(PipeAside* place, std::uint64_t from, void* to, std::size_t most) const;
   /// As send_is_held_up(), of calls that receive.
   bool receive_is_held_up() const { return receiving_.gave_up() && is_held_up(false); }
-  /// Bytes that can be read now. 0 also to a handler that interrupted this side, of a broken pipe,
-  /// and for EBUSY.
+  /// That can be read now. 0 also to a handler of this side, of a broken pipe, and for EBUSY.
   std::uint64_t readable_bytes() const;
   bool peer_has_room() const { return has_room(1 - end_, PipeRoom::kWhole); }  ///< its writable()
   /// Asks to be rung for bytes (or an end). False: there is something now, or front() cannot tell.

@@ -119,8 +119,6 @@ class CLAN_EXPORT OwnerWait {
 
   /// What has become of the owner.
   enum class Owner { kIsWaitedFor, kHasDied, kKeepsIt };
-  /// What the owner is at: a copy, or something that may take as long as it likes.
-  enum class Work { kShort, kLong };
 
   /// A call has given up: those behind it only look.
   // relaxed: a flag by itself
@@ -131,7 +129,7 @@ class CLAN_EXPORT OwnerWait {
   bool is_on() const { return gave_up() || looked_ns_.load(std::memory_order_relaxed) != 0; }
   /// Counts the time since the last look, at most every 10 ms. `thread`: the owner's id, 0: none
   /// that can be.
-  Owner look(std::uint32_t thread, const WaitBudget& for_owner, Work work = Work::kShort,
+  Owner look(std::uint32_t thread, const WaitBudget& for_owner,
              std::uint64_t unseen_ns = kUnseenNs);
   /// A call has it.
   void over(WaitBudget& for_owner);

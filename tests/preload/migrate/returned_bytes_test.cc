@@ -10,7 +10,9 @@
 #include "clan/clock.h"
 #include "migrate/demote_end.h"
 #include "migrate/resend.h"
+#include "os/signals.h"
 #include "preload/tcp_pair.h"
+#include "state/going_back.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -28,6 +30,12 @@ struct ReturnedBytes : testing::Test {
     EXPECT_EQ(::write(memfd, &head, sizeof head), static_cast<ssize_t>(sizeof head));
   }
   ~ReturnedBytes() override { ::close(memfd); }
+  void send_again(const Given& given) const {
+    const std::int32_t us = going_back::kSendsAgain | thread_id();
+    pair.socket(0).open_file().sends = Slot::closed_by(us);
+    resend(pair.fd(0), pair.socket(0), given.memfd, us);
+    EXPECT_EQ(pair.socket(0).open_file().sends.load(), 0u);
+  }
   TcpPair pair;
   int memfd;
   const std::uint64_t soon = monotonic_ns() + 10'000'000'000u;
@@ -68,7 +76,7 @@ TEST_F(ReturnedBytes, ThatAreMoreThanWereEverSentResetTheConnection) {
   give_back(pair.socket(1), memfd);
   const Given given = given_back(pair.socket(0));
   ASSERT_GE(given.memfd, 0);
-  resend(pair.fd(0), pair.socket(0), given.memfd, 0);
+  send_again(given);
   std::vector<char> bytes(1 << 20);
   std::size_t got = 0;
   ssize_t n = 0;
@@ -104,7 +112,7 @@ TEST_F(ReturnedBytes, ThatCannotBeSentAgainResetTheConnection) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit none{1, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  resend(pair.fd(0), pair.socket(0), given.memfd, 0);
+  send_again(given);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_FALSE(pair.socket(0).is_resending());
   char byte;

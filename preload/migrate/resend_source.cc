@@ -1,0 +1,61 @@
+#include "migrate/resend_source.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "clan/pipe.h"
+#include "migrate/returned_bytes.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+#include "stream/bell_call.h"
+
+namespace clan::preload {
+
+bool ResendSource::open(int fd, const Socket& s, int file) {
+  auto pipe = s.pipe.at_other_end();
+  if (!pipe || fd < 0) return false;
+  theirs_ = std::move(*pipe);
+  theirs_.writer_has_gone();  // nobody sends: what is there is at most a ring
+  fd_ = fd;
+  file_ = file;
+  return true;
+}
+
+bool ResendSource::sent(std::uint64_t* bytes) const { return sent_by_tcp(fd_, bytes); }
+
+long ResendSource::fetch(std::uint64_t at) {
+  if (at >= given_) return theirs_.copy_aside(&place_, at - given_, bytes_, kMost);
+  const std::uint64_t from = sizeof(TakenHead) + at;
+  const long n = sys::call(SYS_pread64, file_, bytes_, std::min(kMost, given_ - at), from);
+  return n > 0 ? n : -1;
+}
+
+SentAgain ResendSource::send(bool first, std::uint64_t at, Ringer& place) {
+  count_ = 0;
+  const int err = theirs_.set_aside();
+  if (err == EBUSY || err == EDEADLK) return SentAgain::kLater;
+  if (err != 0 && err != EALREADY) return SentAgain::kBroken;
+  // By a process that has the socket by exec, or got it passed: that one sends them.
+  if (err == EALREADY && first) return SentAgain::kAll;
+  const long n = fetch(at);
+  if (n <= 0) return n == 0 ? SentAgain::kAll : SentAgain::kBroken;
+  const iovec io{bytes_, static_cast<std::size_t>(n)};
+  const ssize_t sent = alone_ ? sys::send(fd_, bytes_, io.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                              : send_by(place, fd_, io);
+  if (sent > 0) return count_ = static_cast<std::uint64_t>(sent), SentAgain::kSome;
+  if (sent == 0) return SentAgain::kNobody;
+  if (errno == EAGAIN) return SentAgain::kNoRoom;
+  if (errno == EINTR) return SentAgain::kSome;
+  if (errno != EINVAL || alone_) return SentAgain::kNobody;
+  // Another one has looked at it; or this is no kernel that lets such data pass.
+  const bool taken = place.length.load(std::memory_order_relaxed) == 0;  // relaxed: a glance
+  return taken ? SentAgain::kSome : SentAgain::kBroken;
+}
+
+}  // namespace clan::preload
