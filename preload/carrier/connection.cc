@@ -17,6 +17,8 @@ namespace {
 /// What was under way when TCP ended comes within this time of the last that came: as long as a
 /// host is given to answer. A frame is seen when all of it has come, which may take seconds.
 constexpr std::uint64_t kAfterTcpNs = 15'000'000'000;
+/// An orderly end is told of within this time, mostly: else it is asked whether it is there.
+constexpr std::uint64_t kAskNs = 20'000'000;
 /// What a program that has closed has left to be sent is given up, when the other end takes none.
 constexpr std::uint64_t kAfterCloseNs = 30'000'000'000;
 /// until a call that was in the way is over
@@ -216,6 +218,11 @@ std::uint64_t Carried::look_at_time() {
   const auto by = [&](std::uint64_t due) { at = at == 0 || due < at ? due : at; };
   const std::uint64_t ended = tcp_ended_ns_.load(std::memory_order_relaxed);
   if (ended != 0 && stage() == CarrierStage::kCarried && !lost_) {
+    // Without room something is under way already, which does as well.
+    const bool asks = !asked_ && !full_ && now >= ended + kAskNs;
+    if (asks) (void)say({.type = FrameType::kAsk});
+    asked_ = asked_ || asks;
+    if (!asked_ && !full_) by(ended + kAskNs);
     // What the pipe has no room for has come: how long the program takes to read is its own matter.
     const std::uint64_t due = (full_ ? now : std::max(ended, heard_ns_)) + kAfterTcpNs;
     if (now >= due) {

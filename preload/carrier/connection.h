@@ -144,7 +144,7 @@ class Carried : public std::enable_shared_from_this<Carried> {
   std::array<std::byte, kFrameHead + kNamesBytes> head_{};
   std::size_t head_bytes_ = 0;
   std::uint32_t data_left_ = 0;
-  bool lost_ = false, tell_lost_ = false, went_back_ = false;
+  bool lost_ = false, tell_lost_ = false, went_back_ = false, asked_ = false;
   /// Of the last turn: the stream has no room; the pipe has none; a lock was in the way.
   bool blocked_ = false, full_ = false, again_ = false;
   bool must_answer_ = false, must_switch_ = false, must_ring_ = false, must_park_ = false,

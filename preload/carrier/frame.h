@@ -13,10 +13,12 @@
 //   5 END        0            0                                   -    it has half-closed
 //   6 LEAVE      0            0                                   -    it sends by TCP again
 //   7 CLOSED     1: a reset   0                                   -    it has closed
-//   8 SWITCHED   0            0                                   -    SWITCH is known: bytes of
-//   TCP
-//                                                                      behind that place are told
-//                                                                      from the program's
+//   8 SWITCHED   0            0                                   -    SWITCH is known: what TCP
+//                                                                 has behind that place is told
+//                                                                 from the program's bytes
+//   9 ASK        0            0                                   -    TCP has ended: is anybody
+//                                                                 there? A host refuses it for one
+//                                                                 that is not
 #pragma once
 
 #include <array>
@@ -38,12 +40,13 @@ enum class FrameType : std::uint8_t {
   kLeave,
   kClosed,
   kSwitched,
+  kAsk,
 };
 
 constexpr std::size_t kFrameHead = 16;
 constexpr std::uint32_t kMostFrameBytes = 128 * 1024;
 constexpr std::uint32_t kNamesBytes = 36;
-constexpr std::uint64_t kCarrierWire = 1;  ///< the version in HELLO
+constexpr std::uint64_t kCarrierWire = 2;  ///< the version in HELLO
 constexpr std::uint8_t kFrameReset = 1;
 
 struct Frame {

@@ -9,7 +9,7 @@
 
 namespace clan::preload {
 
-constexpr std::uint64_t kForOtherEndNs = 10'000'000'000u;       ///< until its program makes a call
+constexpr std::uint64_t kForOtherEndNs = 10'000'000'000u;  ///< until its program makes a call
 using socket_face::kDone, socket_face::kNothing, socket_face::kReadsOn;
 
 void nap();

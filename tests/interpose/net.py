@@ -191,10 +191,10 @@ def lossy(names):
             right(names, "lossy", 9 + per_mille)
 
 
-def flowing(names, begin, deadline, port=PORT):
-    """Both ends send without end until `begin(server, client)` has done its work. Answers what the
-    others said that are left."""
-    with pair(names, "flows", 7, port=port) as (server, client):
+def flowing(names, begin, deadline, port=PORT, case="flows"):
+    """Both ends send without end, or are idle, until `begin(server, client)` has done its work.
+    Answers what the others said that are left."""
+    with pair(names, case, 7, port=port) as (server, client):
         for child in (server, client):
             expect(child.stdout.readline() == "flows\n", "no bytes flow", server, client)
         time.sleep(0.3)
@@ -230,6 +230,8 @@ def killed(names):
 
     flowing(names, lambda server, client: kill(server) or [client], 20)
     flowing(names, lambda server, client: kill(client) or [server], 20)
+    # TCP says it at once, and no packet is under way that nobody takes.
+    flowing(names, lambda server, client: kill(server) or [client], 8, case="idle")
 
 
 def cut(names):

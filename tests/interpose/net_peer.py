@@ -201,7 +201,7 @@ def last_words(connection, first):
     print("right", len(got), flush=True)
 
 
-def flows(connection, first):
+def flows(connection, first, pours=True):
     """Sends and receives until the connection ends, and says how."""
     warm_up(connection, first)
     print("flows", flush=True)
@@ -213,7 +213,8 @@ def flows(connection, first):
         except OSError as error:
             print("send ended:", error.strerror, flush=True)
 
-    threading.Thread(target=pour, daemon=True).start()
+    if pours:
+        threading.Thread(target=pour, daemon=True).start()
     try:
         while connection.recv(65536):
             pass
@@ -266,6 +267,8 @@ def run(connection, first, case, seed):
         last_words(connection, first)
     elif case == "flows":
         flows(connection, first)
+    elif case == "idle":
+        flows(connection, first, pours=False)
     elif case == "tail":
         tail(connection, first, seed)
 

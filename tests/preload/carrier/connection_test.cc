@@ -132,6 +132,22 @@ TEST_F(CarrierConnection, WhatThePipeHasNoRoomForIsNotLostWhileTheProgramDoesNot
   EXPECT_EQ(ends_[1].calls.losses, 0);
 }
 
+TEST_F(CarrierConnection, AnEndWhoseTcpHasEndedIsAskedOnceAndNothingChangesByThat) {
+  join();
+  switch_both();
+  ends_[1].carried->tcp_ended();
+  turn();
+  const std::uint64_t ask_at = ends_[1].carried->serve();
+  while (monotonic_ns() < ask_at) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GT(ends_[1].carried->serve(), ask_at) << "not asked";
+  turn();
+  for (End& end : ends_) EXPECT_EQ(end.carried->stage(), CarrierStage::kCarried);
+  EXPECT_EQ(send(ends_[0], "last"), 4u);
+  turn();
+  EXPECT_EQ(receive(ends_[1]), "last");
+  EXPECT_EQ(ends_[0].calls.losses + ends_[1].calls.losses, 0);
+}
+
 TEST_F(CarrierConnection, AnEndThatLeavesIsAnsweredAndThenAllIsOver) {
   join();
   switch_both();
