@@ -111,10 +111,10 @@ bool parse_row(const char* line, bool v6, Endpoint* local, Endpoint* remote,
 
 bool find_in(const char* path, bool v6, const Endpoint& local, const Endpoint& remote,
              SockDiag::Found* found) {
-  Table table(path);
-  if (!table || table.next() == nullptr) return false;  // the heading
+  Table rows(path);
+  if (!rows || rows.next() == nullptr) return false;  // the heading
   for (int row = 0; row < kMostRows; ++row) {
-    const char* line = table.next();
+    const char* line = rows.next();
     if (line == nullptr) return false;
     Endpoint from, to;
     SockDiag::Found here;

@@ -322,10 +322,13 @@ def absent(test):
     program = Path(test.mpi, "mpi-collectives")
     if not program.exists():
         raise Skip("the MPI programs were not built (Debian: libopenmpi-dev)")
-    for how, words in (("cm", "PML cm cannot be selected"), ("btl", "unable to reach each other")):
+    # Of two words for the same, Open MPI loses one now and then ("would read past end of buffer").
+    for how, any_of in (("cm", ["PML cm cannot be selected"]),
+                        ("btl", ["unable to reach each other", "process is unreachable"])):
         said = test.text(test.clan, "run", "--with", "ofi", "env", "FI_PROVIDER=none", mpirun,
                          "--oversubscribe", "-n", 2, *HOW[how], program, 1000, code=None)
-        require("PASS" not in said and words in said, f"{how}: {said[-800:]}")
+        require("PASS" not in said and any(words in said for words in any_of),
+                f"{how}: {said[-800:]}")
 
 
 def netpipe(test):
