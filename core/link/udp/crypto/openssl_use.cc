@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <thread>
 
 namespace clan::udp {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 /// signal that came in its middle, holds the end up for no longer than this.
 constexpr std::chrono::seconds kPatience(1);
 
-constinit std::shared_timed_mutex g_calls;
+constinit std::shared_mutex g_calls;
 constinit std::atomic<bool> g_over{false};
 constinit std::atomic<int> g_process{0};
 
@@ -23,7 +24,9 @@ void shut() {
   if (g_process.load(std::memory_order_relaxed) != ::getpid()) return;
   // relaxed: those that have not seen it are inside, and waited for
   g_over.store(true, std::memory_order_relaxed);
-  (void)g_calls.try_lock_for(kPatience);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!g_calls.try_lock() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 }  // namespace
@@ -31,8 +34,8 @@ void shut() {
 // relaxed: as above
 OpenSslUse::OpenSslUse()
     : lock_(g_over.load(std::memory_order_relaxed)
-                ? std::shared_lock<std::shared_timed_mutex>()
-                : std::shared_lock<std::shared_timed_mutex>(g_calls, std::try_to_lock)) {}
+                ? std::shared_lock<std::shared_mutex>()
+                : std::shared_lock<std::shared_mutex>(g_calls, std::try_to_lock)) {}
 
 void watch_for_the_end_of_openssl() {
   // relaxed: a number by itself

@@ -20,7 +20,7 @@ class OpenSslUse {
   OpenSslUse();
 
  private:
-  std::shared_lock<std::shared_timed_mutex> lock_;
+  std::shared_lock<std::shared_mutex> lock_;
 };
 
 /// Before the first use in a process.
