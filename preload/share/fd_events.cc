@@ -23,7 +23,7 @@ void gone(int fd) {
 }
 
 void about_to_go(int fd) {
-  if (known(fd) && !in_borrowed_memory()) before_descriptor_goes(fd);
+  if (known(fd)) before_descriptor_goes(fd);
   gone(fd);
 }
 

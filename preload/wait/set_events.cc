@@ -7,6 +7,7 @@
 
 #include "clan/reasons.h"
 #include "migrate/demote.h"
+#include "os/memory_owner.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
 #include "state/socket.h"
@@ -81,6 +82,7 @@ void before_descriptor_goes(int fd) {
   const Held s = hold(fd);
   // relaxed: a copy that another thread makes meanwhile is made before this close, or after it
   if (!s || !s->is_watched() || s->fds.load(std::memory_order_relaxed) < 2) return;
+  if (in_borrowed_memory()) return;  // it stays open in the parent, whose sets these are
   const KeepErrno keep;
   if (is_registered(*s, fd)) never_move(fd, *s, reasons::Why::kOutlived);
 }
