@@ -86,6 +86,23 @@ bool turns(udp::Aead& aead) {
   std::_Exit(0);
 }
 
+[[noreturn]] void take_down_below_a_free() {
+  Host host;
+  std::vector<std::unique_ptr<udp::KeyShare>> shares(1000);
+  for (auto& share : shares) share = host.security->make_share();
+  std::atomic<int> freed{0};
+  std::thread other([&] {
+    for (auto& share : shares) {
+      share.reset();
+      freed.fetch_add(1, std::memory_order_relaxed);  // a count
+    }
+  });
+  while (freed.load(std::memory_order_relaxed) < 3) std::this_thread::yield();  // relaxed: a count
+  ::OPENSSL_cleanup();
+  other.join();
+  std::_Exit(0);
+}
+
 TEST(OpenSslUse, OnceOpenSslIsTakenDownSessionsGoOnAndNothingNewBegins) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(take_down_between_calls(), testing::ExitedWithCode(0), "");
@@ -95,6 +112,12 @@ TEST(OpenSslUse, OpenSslIsNotTakenDownBelowACall) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   for (int i = 0; i < 10; ++i)
     EXPECT_EXIT(take_down_below_a_call(), testing::ExitedWithCode(0), "") << i;
+}
+
+TEST(OpenSslUse, OpenSslIsNotTakenDownBelowTheEndOfAKey) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (int i = 0; i < 10; ++i)
+    EXPECT_EXIT(take_down_below_a_free(), testing::ExitedWithCode(0), "") << i;
 }
 
 }  // namespace

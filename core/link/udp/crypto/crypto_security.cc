@@ -62,12 +62,20 @@ struct PkeyDeleter {
 using Pkey = std::unique_ptr<EVP_PKEY, PkeyDeleter>;
 using PkeyContext = std::unique_ptr<EVP_PKEY_CTX, PkeyDeleter>;
 
+/// Left where it is once OpenSSL has been taken down. For a destructor's body: a member that frees
+/// itself does so behind the body, where no OpenSslUse holds OpenSSL up any more.
+template <typename Owner>
+void free_while_openssl_is_there(Owner& owner) {
+  const OpenSslUse use;
+  if (use)
+    owner.reset();
+  else
+    (void)owner.release();
+}
+
 class Share final : public KeyShare {
  public:
-  ~Share() override {
-    const OpenSslUse use;
-    if (!use) (void)key_.release();
-  }
+  ~Share() override { free_while_openssl_is_there(key_); }
   bool make() {
     PkeyContext context(EVP_PKEY_CTX_new_id(EVP_PKEY_X25519, nullptr));
     EVP_PKEY* key = nullptr;
@@ -112,10 +120,7 @@ class DirectionKey {
     std::copy_n(iv.bytes.begin(), iv_.size(), iv_.begin());
     aead_ = make_aead(key.bytes);
   }
-  ~DirectionKey() {
-    const OpenSslUse use;
-    if (!use) (void)aead_.release();
-  }
+  ~DirectionKey() { free_while_openssl_is_there(aead_); }
   DirectionKey(const DirectionKey&) = delete;
   DirectionKey& operator=(const DirectionKey&) = delete;
   std::uint64_t index() const { return index_; }
