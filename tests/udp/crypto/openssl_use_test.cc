@@ -72,35 +72,44 @@ bool turns(udp::Aead& aead) {
   std::_Exit(good ? 0 : 1);
 }
 
+// `uses(at_work)`: another thread's calls, until they are refused.
+template <typename Uses>
+[[noreturn]] void take_down_below(Uses&& uses) {
+  std::atomic<int> at_work{0};
+  std::atomic<bool> is_down{false};
+  std::thread other([&] {
+    uses(at_work);
+    // A thread that ends has OpenSSL free what was the thread's, and OpenSSL does not keep its own
+    // end apart from that.
+    while (!is_down.load(std::memory_order_relaxed)) std::this_thread::yield();  // relaxed: a flag
+  });
+  while (at_work.load(std::memory_order_relaxed) < 3)
+    std::this_thread::yield();  // relaxed: a count
+  ::OPENSSL_cleanup();
+  is_down.store(true, std::memory_order_relaxed);  // relaxed: nothing hangs on it
+  other.join();
+  std::_Exit(0);
+}
+
 [[noreturn]] void take_down_below_a_call() {
   Host host;
-  std::atomic<int> agreed{0};
-  std::thread other([&] {
+  take_down_below([&](std::atomic<int>& agreed) {
     while (auto ours = host.security->make_share()) {
       if (host.agree(*ours, *ours, true)) agreed.fetch_add(1, std::memory_order_relaxed);  // count
     }
   });
-  while (agreed.load(std::memory_order_relaxed) < 3) std::this_thread::yield();  // relaxed: a count
-  ::OPENSSL_cleanup();
-  other.join();
-  std::_Exit(0);
 }
 
 [[noreturn]] void take_down_below_a_free() {
   Host host;
   std::vector<std::unique_ptr<udp::KeyShare>> shares(1000);
   for (auto& share : shares) share = host.security->make_share();
-  std::atomic<int> freed{0};
-  std::thread other([&] {
+  take_down_below([&](std::atomic<int>& freed) {
     for (auto& share : shares) {
       share.reset();
       freed.fetch_add(1, std::memory_order_relaxed);  // a count
     }
   });
-  while (freed.load(std::memory_order_relaxed) < 3) std::this_thread::yield();  // relaxed: a count
-  ::OPENSSL_cleanup();
-  other.join();
-  std::_Exit(0);
 }
 
 TEST(OpenSslUse, OnceOpenSslIsTakenDownSessionsGoOnAndNothingNewBegins) {
