@@ -62,6 +62,13 @@ class ResendsGuard {
   Undisturbed undisturbed_;
 };
 
+// Two processes that claim at the same time do not have the same.
+std::uint32_t fresh_name() {
+  return static_cast<std::uint32_t>(monotonic_ns() >> 4 ^ static_cast<std::uint64_t>(thread_id())
+                                                              << 16) |
+         1;
+}
+
 // Sends it again, by TCP. Holds the socket until all is sent, by this process or another.
 class Resend {
  public:
@@ -107,9 +114,7 @@ class Resend {
   void is_mine() {
     const ResendsGuard guard;  // fork moves the counter
     const std::int32_t me = going_back::kSendsAgain | thread_id();
-    auto& sends = s_->open_file().sends;
-    const std::uint64_t now = words::look(sends);  // PAIR preload.gate: as in take_resend()
-    taken_ = !going_back::is_closed_by(now, closer_) || !take_resend(sends, now, me);
+    taken_ = !hand_resend_on(s_->open_file().sends, closer_, me);
     closer_ = me;
   }
   Resend* next() const { return next_; }
@@ -169,6 +174,8 @@ class Resend {
     // PAIR preload.resent: said before the first byte
     const std::uint64_t given = words::look(slot.again.given);
     if (given == 0) return SentAgain::kBroken;
+    auto& state = s_->mine().words[socket_face::kState];
+    if (!claims_resend(state, slot.again.name, fresh_name())) return SentAgain::kNobody;
     source_.begin(given - 1, &slot == &s_->own_slot);
     return send_some_again<dekker::FullFence>(slot.sends, closer_, slot.again, slot.resenders,
                                               owner_word(), ResendSource::kMost, source_);

@@ -36,13 +36,11 @@ long ResendSource::fetch(std::uint64_t at) {
   return n > 0 ? n : -1;
 }
 
-SentAgain ResendSource::send(bool first, std::uint64_t at, Ringer& place) {
+SentAgain ResendSource::send(std::uint64_t at, Ringer& place) {
   count_ = 0;
   const int err = theirs_.set_aside();
   if (err == EBUSY || err == EDEADLK) return SentAgain::kLater;
   if (err != 0 && err != EALREADY) return SentAgain::kBroken;
-  // By a process that has the socket by exec, or got it passed: that one sends them.
-  if (err == EALREADY && first) return SentAgain::kAll;
   const long n = fetch(at);
   if (n <= 0) return n == 0 ? SentAgain::kAll : SentAgain::kBroken;
   const iovec io{bytes_, static_cast<std::size_t>(n)};

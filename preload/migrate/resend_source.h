@@ -25,8 +25,8 @@ class ResendSource {
 
   bool runs(std::uint64_t owner) const { return condition_of(owner) == Condition::kRuns; }
   bool sent(std::uint64_t* bytes) const;
-  /// The bytes from `at` on. `first`: no process of this end has set any aside.
-  SentAgain send(bool first, std::uint64_t at, Ringer& place);
+  /// The bytes from `at` on.
+  SentAgain send(std::uint64_t at, Ringer& place);
   /// Of that call.
   std::uint64_t count() const { return count_; }
 

@@ -27,7 +27,7 @@ using Entry = SlotEntry;
 
 using reasons::kBytes;
 
-constexpr char kLink[] = "/memfd:clan-slots-6 (deleted)";
+constexpr char kLink[] = "/memfd:clan-slots-7 (deleted)";
 constexpr std::size_t kEntries = 512;
 static_assert(kEntries * sizeof(Entry) == reasons::kSlotBytes);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;

@@ -60,6 +60,7 @@ bool share_slot(Socket& s, Slot* shared) {
   copy(shared->pipe_fd, s.own_slot.pipe_fd);
   copy(shared->pipe_end, s.own_slot.pipe_end);
   copy(shared->to_follow, s.own_slot.to_follow);
+  copy(shared->again.name, s.own_slot.again.name);
   copy(shared->again.base, s.own_slot.again.base);
   copy(shared->again.resent, s.own_slot.again.resent);
   copy(shared->again.given, s.own_slot.again.given);

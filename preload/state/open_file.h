@@ -15,6 +15,9 @@ struct Socket;
 /// How far an end is that sends again what the other end has not read, see state/resend_words.h.
 struct Resent {
   static constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
+  /// What the processes of this slot are called where another one may send again that has the open
+  /// file by exec, or got it passed; 0: they have no name yet
+  std::atomic<std::uint32_t> name{0};
   std::atomic<std::uint64_t> base{0};    ///< 1 + what TCP had been given before; 0: not looked yet
   std::atomic<std::uint64_t> resent{0};  ///< bytes that have been sent again, and counted
   /// 1 + how many of them are to come from the file of what had been taken from TCP; 0: not said
@@ -132,7 +135,8 @@ struct Slot {
     std::for_each(ringers, ringers + kRingers, free);
     std::for_each(resenders, resenders + kResenders, free);
     for (auto* word : {&again.base, &again.resent, &again.given, &again.file})
-      word->store(0, std::memory_order_relaxed);  // relaxed: likewise
+      word->store(0, std::memory_order_relaxed);     // relaxed: likewise
+    again.name.store(0, std::memory_order_relaxed);  // relaxed: likewise
   }
 };
 

@@ -29,6 +29,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "clan/socket_face.h"
 #include "clan/words.h"
 #include "state/call_place.h"
 #include "state/going_back.h"
@@ -42,7 +43,7 @@ enum class SentAgain {
   kNoRoom,  ///< TCP takes no more for now
   kLater,   ///< somebody is stopped, or at it, for now
   kTaken,   ///< another one sends it again
-  kNobody,  ///< nobody is there to read it
+  kNobody,  ///< nobody is there to read it, or it is not this slot's to be sent
   kBroken,  ///< it cannot be known, or had, what is to be sent
 };
 
@@ -57,11 +58,39 @@ auto* free_place(Places& places, std::uint64_t me) {
   return static_cast<decltype(&places[0])>(nullptr);
 }
 
+/// The processes of a slot are those that send again, and not another one of this end that has a
+/// slot of its own. `state`: of the end's face; `name`: the slot's; `fresh`: what it is to be if it
+/// has none, not 0. Each of them asks before each step, and is answered the same.
+template <typename State, typename Name>
+bool claims_resend(State& state, Name& name, std::uint32_t fresh) {
+  std::uint32_t ours = 0;
+  // PAIR preload.resent: the same for all of them, before any claims by it
+  if (words::replace(name, ours, fresh)) ours = fresh;
+  std::uint64_t now = words::look(state);  // PAIR face.state
+  while (now >> socket_face::kSendsAgain == 0) {
+    const std::uint64_t next = now | std::uint64_t{ours} << socket_face::kSendsAgain;
+    if (words::replace(state, now, next)) return true;  // PAIR face.state
+  }
+  return now >> socket_face::kSendsAgain == ours;
+}
+
 /// Takes the turn from the thread that `now`, of `sends`, names. False: it is not its any more.
 template <typename Word>
 bool take_resend(Word& sends, std::uint64_t now, std::int32_t closer) {
   // PAIR preload.gate: sees what that one has done
   return words::replace(sends, now, (now & (Slot::kClosed - 1)) | Slot::closed_by(closer));
+}
+
+/// The one that has the turn hands it on, as to a thread of its own. False: it has not any more.
+template <typename Word>
+bool hand_resend_on(Word& sends, std::int32_t from, std::int32_t to) {
+  std::uint64_t now = words::look(sends);  // PAIR preload.gate: as in take_resend()
+  while (going_back::is_closed_by(now, from)) {
+    if (take_resend(sends, now, to)) return true;
+    // Calls that find it closed and step back change the count in the same word.
+    now = words::look(sends);  // PAIR preload.gate: as in take_resend()
+  }
+  return false;
 }
 
 /// The bytes that have been sent again, by one whose turn it is. False: the kernel's count is not
@@ -103,21 +132,22 @@ SentAgain send_some_again(Sends& sends, std::int32_t closer, Progress& progress,
   }
   std::uint64_t at = words::look(progress.resent);  // PAIR preload.resent: as below
   std::uint64_t base = words::look(progress.base);  // PAIR preload.resent: before the first byte
-  bool first = false;
   if (base == 0) {
     std::uint64_t sent = 0;
     const std::uint64_t now = kernel.sent(&sent) ? sent + 1 : Resent::kUnknown;
-    first = words::replace(progress.base, base, now);  // PAIR preload.resent: as above
-    if (first) base = now;
+    if (words::replace(progress.base, base, now)) base = now;  // PAIR preload.resent: as above
   }
   if (asks && !count_again(progress.resent, base, most, &at, kernel))
     return over(is_mine() ? SentAgain::kBroken : SentAgain::kTaken);
-  const SentAgain what = kernel.send(first, at, *mine);
+  const SentAgain what = kernel.send(at, *mine);
   if (what == SentAgain::kSome) {
     // PAIR preload.resent: if it fails, another one has counted them
     words::replace(progress.resent, at, at + kernel.count());
   }
-  return over(what == SentAgain::kBroken && !is_mine() ? SentAgain::kTaken : what);
+  // What ends it holds if nobody has taken the turn meanwhile, and sent.
+  const bool ends =
+      what == SentAgain::kBroken || what == SentAgain::kAll || what == SentAgain::kNobody;
+  return over(ends && !is_mine() ? SentAgain::kTaken : what);
 }
 
 }  // namespace clan::preload

@@ -10,7 +10,7 @@
 namespace clan::socket_face {
 
 enum Word : std::uint32_t {
-  kState = 0,  ///< bits of State
+  kState = 0,  ///< bits of State, and kSendsAgain
   kSwitchAt,   ///< bytes this end has sent by TCP before the first in the pipe
   /// bytes this end has sent by TCP since, to wake the other end; kDoorbellsClosed: for good
   kDoorbells,
@@ -52,6 +52,10 @@ enum State : std::uint64_t {
   kEnding = 512,  ///< its program has half-closed, and the other end is still to be told: somebody
                   ///< of this end has the lock
 };
+
+/// Above the bits of kState, a shift: a number that those processes of this end have in common
+/// which send again what the other end has not read. 0: none does.
+constexpr unsigned kSendsAgain = 32;
 
 constexpr std::uint64_t kDoorbellsClosed = std::uint64_t{1} << 63;
 constexpr std::uint64_t kIrrevocable = 1u << 15;

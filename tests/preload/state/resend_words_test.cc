@@ -54,7 +54,8 @@ struct Sharers {
   Progress progress{m.word<std::uint64_t>("base"), m.word<std::uint64_t>("resent")};
   Word sent = m.word<std::uint64_t>("sent", 5);
   ModelAtomic<std::uint32_t> killed = m.word<std::uint32_t>("killed");
-  testing::Ghost wrong_place = m.ghost("wrong place"), broken = m.ghost("broken");
+  testing::Ghost wrong_place = m.ghost("wrong place"), broken = m.ghost("broken"),
+                 too_early = m.ghost("shut too early");
   std::array<Place, 2> places;
   Options options;
 
@@ -74,7 +75,7 @@ struct Sharers {
                                            : 5 + all.progress.resent.load(kSeqCst);
       return true;
     }
-    SentAgain send(bool, std::uint64_t at, const Place& place) const {
+    SentAgain send(std::uint64_t at, const Place& place) const {
       if (at >= kBytes) return SentAgain::kAll;
       place.in_call.exchange(1, kSeqCst);
       const bool goes = !all.options.refuses || place.length.load(kRelaxed) != 0;
@@ -114,6 +115,7 @@ struct Sharers {
       case SentAgain::kLater:
       case SentAgain::kNoRoom: model_restart(key);
       case SentAgain::kAll:
+        if (sent.load(kSeqCst) != 5 + kBytes) too_early.add(1);
         now = Slot::closed_by(closer);
         sends.compare_exchange_strong(now, 0, kSeqCst);
         break;
@@ -127,6 +129,7 @@ struct Sharers {
   }
   std::string wrong(const Model::End& end) const {
     if (end.value(broken) != 0) return "it is given up";
+    if (end.value(too_early) != 0) return "TCP is shut down before all is sent";
     if (end.value(wrong_place) != 0) return "a byte comes twice, or out of its order";
     if (end.value(sent) != 5 + kBytes) return "a byte is lost";
     return end.value(sends) == 0 ? "" : "it stays closed";
@@ -168,6 +171,45 @@ TEST(ResendWords, WouldSendAByteTwiceIfACallThatWasTakenWereMade) {
 }
 TEST(ResendWords, WouldSendAByteTwiceIfOneInItsCallWereNotWaitedFor) {
   expect_caught(send_again({.waits = false}));
+}
+
+// Two processes of one slot, and one that has another slot.
+TEST(ResendWords, AreSentAgainByTheProcessesOfOneSlot) {
+  Model m;
+  Word state = m.word<std::uint64_t>("state", socket_face::kGone);
+  std::array names{m.word<std::uint32_t>("name of 0"), m.word<std::uint32_t>("name of 1")};
+  std::array<testing::Ghost, 3> claims{m.ghost("0"), m.ghost("1"), m.ghost("2")};
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    m.thread("process " + std::to_string(i), [&, i](std::uint64_t) {
+      if (claims_resend(state, names[i / 2], static_cast<std::uint32_t>(i + 1))) claims[i].add(1);
+    });
+  }
+  m.at_end([&](const Model::End& end) -> std::string {
+    const bool first = end.value(claims[0]) != 0;
+    if (first != (end.value(claims[1]) != 0)) return "those of a slot are not answered the same";
+    if (first == (end.value(claims[2]) != 0)) return "both slots send, or none";
+    return (end.value(state) & socket_face::kGone) != 0 ? "" : "a bit is lost";
+  });
+  expect_safe(m.run());
+}
+
+TEST(ResendWords, HandTheTurnOnWhileCallsComeAndStepBack) {
+  Model m;
+  Word sends = m.word<std::uint64_t>("sends", Slot::closed_by(closer_of(0)));
+  testing::Ghost lost = m.ghost("lost");
+  m.thread("one that hands it on", [&](std::uint64_t) {
+    if (!hand_resend_on(sends, closer_of(0), closer_of(1))) lost.add(1);
+  });
+  m.thread("a call", [&](std::uint64_t) {
+    sends.fetch_add(1, kSeqCst);
+    sends.fetch_sub(1, kSeqCst);
+  });
+  m.at_end([&](const Model::End& end) -> std::string {
+    return end.value(lost) == 0 && end.value(sends) == Slot::closed_by(closer_of(1))
+               ? ""
+               : "nobody has the turn";
+  });
+  expect_safe(m.run());
 }
 
 }  // namespace
