@@ -74,7 +74,8 @@ bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {
 }
 
 // Bytes of this end that it holds cannot be had. By its part in this, done by us: the application
-// is told of a reset, not of an end.
+// is told of a reset, not of an end. TCP is reset before kGone, behind which others send by it: the
+// other end's program would read on behind what is missing.
 void lose(int fd, Socket& s) {
   log_line(LogLevel::kError,
            "fd %d: its peer goes back to TCP, and holds bytes of this end that cannot be had "
@@ -83,6 +84,7 @@ void lose(int fd, Socket& s) {
            fd);
   add_state(s.theirs(), socket_face::kReset);
   s.kernel_error.set();
+  reset_connection(fd);
   set_gone(s.mine());
 }
 
@@ -112,8 +114,8 @@ void reset_for_ringer(int fd, Socket& s) {
            "the connection is reset",
            fd);
   s.kernel_error.set();
-  set_gone(s.mine());
   reset_connection(fd);
+  set_gone(s.mine());
 }
 
 // Nobody else sends meanwhile. Its last record is there. Another process may take this over at any
@@ -124,8 +126,7 @@ void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given, std
   if (given.lost) {
     if (!sends_again(s, us)) return;
     lose(fd, s);
-    resent(fd, s, us);
-    return reset_connection(fd);
+    return resent(fd, s, us);
   }
   note_given(fd, s, given.memfd);
   add_state(s.mine(), kResends);

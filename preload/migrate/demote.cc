@@ -180,7 +180,9 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
   s.moving.unlock();
   // Nothing may overtake that.
   for (UntilTaken patience; to_others && resends(fd, s); nap()) {
-    if (!patience.over()) continue;
+    // By any process of this end. relaxed: a number
+    const std::uint64_t bytes = s.open_file().again.resent.load(std::memory_order_relaxed);
+    if (!patience.over(monotonic_ns(), bytes)) continue;
     log_line(LogLevel::kError,
              "fd %d: its peer has not read for ten seconds what is to be sent before it can go "
              "back to TCP; "

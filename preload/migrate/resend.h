@@ -6,8 +6,11 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "clan/words.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
+#include "state/going_back.h"
+#include "state/open_file.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -50,6 +53,12 @@ bool take_resend_over(Socket& s, std::int32_t closer, Given* given);
 /// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the
 /// other end had taken from TCP, or -1. The sends of the socket are closed by `closer`.
 void resend(int fd, Socket& s, int given, std::int32_t closer);
+
+/// Some process of this end sends again. A glance: nothing is taken over.
+inline bool is_sent_again(const Socket& s) {
+  // PAIR preload.gate: sees what was sent before it was opened
+  return s.is_resending() || going_back::is_resend(words::look(s.open_file().sends));
+}
 
 /// What the other end gave back is on its way, by this process or another: nothing may overtake it.
 /// Goes on with it in the place of a process that was stopped there, or killed.

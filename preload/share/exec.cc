@@ -15,6 +15,7 @@
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/far_leave.h"
+#include "migrate/resend.h"
 #include "os/memory_owner.h"
 #include "os/sandbox.h"
 #include "os/sock_diag.h"
@@ -67,8 +68,9 @@ void hand_on(int fd, Socket& s, void*) {
   const int n = std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1,
                               s.pipe.end());
   const std::size_t used = list.used + static_cast<std::size_t>(n);
-  // A standard stream of the new program would read and write past us.
-  const bool stays = fd > STDERR_FILENO && s.shared() && !s.is_resending() && s.pipe.memfd() >= 0 &&
+  // A standard stream of the new program would read and write past us. And the new program does not
+  // know of what another process still sends again: its own bytes would overtake that.
+  const bool stays = fd > STDERR_FILENO && s.shared() && !is_sent_again(s) && s.pipe.memfd() >= 0 &&
                      used < sizeof list.text;
   const int sets = stays ? describe_sets(fd, s, list.text + used, sizeof list.text - used) : -1;
   if (sets < 0) {

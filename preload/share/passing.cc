@@ -16,6 +16,7 @@
 #include "migrate/demote_end.h"
 #include "migrate/far_leave.h"
 #include "migrate/find_pipe.h"
+#include "migrate/resend.h"
 #include "migrate/trust.h"
 #include "os/config.h"
 #include "os/proc.h"
@@ -191,7 +192,8 @@ void pass_on(int fd, int through) {
     if (put_on_its_way(fd, *s)) return;
     catch_up(fd, *s);
   }
-  if (s->shared() && (s->pipe.memfd() < 0 || !receiver_knows(through))) {
+  // The receiver would not know of what is still sent again, here or by another process.
+  if (s->shared() && (s->pipe.memfd() < 0 || is_sent_again(*s) || !receiver_knows(through))) {
     leave_pipe(fd, true, reasons::Why::kPassed);
   }
   s->followed.store(true, std::memory_order_relaxed);

@@ -3,11 +3,15 @@
 
 #include <fcntl.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "preload/tcp_pair.h"
 #include "state/face.h"
+#include "state/going_back.h"
+#include "state/open_file.h"
 
 namespace clan::preload {
 namespace {
@@ -66,6 +70,25 @@ TEST_F(OverExec, GoesBackToTcpForAProgramThatDoesNotLoadUs) {
     EXPECT_NE(state_of(other.socket(0).mine()) & socket_face::kLeaving, 0u) << path;
     EXPECT_EQ(other.receive(1), "there");
   }
+}
+
+// The program would send in front of what this end still sends again.
+TEST_F(OverExec, IsNotHandedOnWhileAnotherProcessSendsAgain) {
+  keep_over_exec(pair.fd(0));
+  Socket& s = pair.socket(0);
+  s.open_file().sends = Slot::closed_by(going_back::kSendsAgain | ::getppid());
+  add_state(s.mine(), socket_face::kLeaving | socket_face::kGone);
+  add_state(pair.socket(1).mine(), socket_face::kGone);
+  ASSERT_FALSE(s.is_resending()) << "this process has not looked";
+  std::atomic<bool> is_over{false};
+  std::thread resender([&] {
+    ::usleep(50'000);
+    is_over = true;
+    s.open_file().sends = 0;
+  });
+  EXPECT_EQ(hand_on(), nullptr);
+  EXPECT_TRUE(is_over) << "it has not been waited for";
+  resender.join();
 }
 
 TEST_F(OverExec, GoesBackToTcpForSomebodyWithoutTheLibrary) {
