@@ -133,8 +133,8 @@ void before_fork() {
   enter_section();
   forking.lock();
   share_slots();
-  lock_resends();
   lock_epoll();
+  lock_resends();  // behind it: a look at a set may take over what is sent again
   share_sets();
   lock_af_clan();
   lock_sockets();
@@ -155,8 +155,8 @@ void after_fork(bool in_child) {
   unlock_handlers();
   unlock_sockets();
   unlock_af_clan();
-  unlock_epoll();
   unlock_resends();
+  unlock_epoll();
   forking.unlock();
   if (in_child) {
     resends_forked();
