@@ -133,7 +133,7 @@ Held::~Held() {
   if (s_ != nullptr) release(s_);
 }
 
-Held hold(int fd) {
+Held hold(int fd, bool waits) {
   Entry* e = entry(fd, false);
   if (e == nullptr) return Held();
   for (std::uint64_t until = 0;;) {
@@ -143,7 +143,7 @@ Held hold(int fd) {
     while (refs > 0 && !words::replace(s->refs, refs, refs + 1)) {
     }
     if (refs <= 0) {  // on its way out: the entry is about to change
-      if (is_closing(s) && !waits_for_close(fd, *e, s, &until)) return Held();
+      if (is_closing(s) && (!waits || !waits_for_close(fd, *e, s, &until))) return Held();
       continue;
     }
     if (words::look(*e) == s) return Held(s);  // PAIR preload.entry

@@ -23,8 +23,9 @@ class Held {
   Socket* s_ = nullptr;
 };
 
-/// The Socket behind a descriptor, or none. Lock-free.
-Held hold(int fd);
+/// The Socket behind a descriptor, or none. Lock-free. `waits`: for a moment, where another thread
+/// is closing it; not under a lock that a close takes.
+Held hold(int fd, bool waits = true);
 
 /// A TCP socket that has just appeared here. `nonblocking`: -1 unknown. `always`: also where none
 /// moves.

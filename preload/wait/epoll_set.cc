@@ -2,7 +2,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -24,14 +23,14 @@ Recycled<Set> set_pool;
 
 constinit std::atomic<int> sets_end{0};
 
-// Under the lock: there is a set of that number.
-void reach(int epfd) {
-  // relaxed: no thread is told of the descriptor before
-  sets_end.store(std::max(sets_end.load(std::memory_order_relaxed), epfd + 1),
-                 std::memory_order_relaxed);
-}
-
 }  // namespace
+
+void reach(int epfd) {
+  // relaxed, both: no thread is told of the descriptor before
+  int end = sets_end.load(std::memory_order_relaxed);
+  while (end <= epfd && !sets_end.compare_exchange_weak(end, epfd + 1, std::memory_order_relaxed)) {
+  }
+}
 
 constinit std::atomic<Set*> sets[kMostSets]{};
 constinit std::atomic<std::uint32_t> plain_sleepers[kMostSets]{};

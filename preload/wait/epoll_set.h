@@ -147,11 +147,11 @@ class Guard {
 constexpr int kMostSets = 65536;
 /// Sets by descriptor.
 extern constinit std::atomic<Set*> sets[kMostSets];
-/// Threads in the kernel's wait for a set of which nothing is remembered, by Set::epfd. They do not
-/// take the lock, and find this when another set has the number.
+/// Threads in the kernel's wait for a set of which nothing is remembered, by Set::epfd, not locked.
 extern constinit std::atomic<std::uint32_t> plain_sleepers[kMostSets];
-/// None has this number or a higher one. A thread that knows of a set's descriptor sees it.
+/// No set or sleeper has this number or a higher one, as far as reach() was told.
 int sets_below();
+void reach(int epfd);
 
 inline Set* find(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;

@@ -110,7 +110,7 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
       continue;
     }
     const int fd = static_cast<int>(events[k].data.u64 - kTag);
-    Held s = hold(fd);
+    Held s = hold(fd, false);  // a thread that closes it may wait for our lock
     Interest* i = s ? find(set, s.get(), fd) : nullptr;
     if (i == nullptr || !i->moved) continue;
     if (i->parked) {

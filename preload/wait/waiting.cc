@@ -57,6 +57,7 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
     ~Counted() { sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   };
   if (!remembers_nothing(epfd)) return false;
+  reach(epfd);  // a child of fork forgets its sleepers
   const std::uint64_t before = order_stamp() & PipeStamp::kTimeMask;
   {
     const Counted counted(plain_sleepers[epfd]);

@@ -45,6 +45,11 @@ TEST(FdTable, KeepsOtherThreadsFromADescriptorUntilTheKernelHasClosedIt) {
     EXPECT_FALSE(hold(copy)) << "the thread that closes it does not wait for itself";
     EXPECT_FALSE(is_the_kernels(copy)) << "a call looks for it";
     bool found = true;
+    std::thread under_a_lock([&] { found = static_cast<bool>(hold(copy, false)); });
+    under_a_lock.join();
+    EXPECT_FALSE(found);
+    EXPECT_FALSE(is_the_kernels(copy)) << "it has waited";
+    found = true;
     std::thread other([&] { found = static_cast<bool>(hold(copy)); });
     other.join();
     EXPECT_FALSE(found);

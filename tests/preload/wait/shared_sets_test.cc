@@ -1,8 +1,12 @@
 // Sets over fork. What a child finds is its exit code: 0, or the number of the look that failed.
 #include "wait/shared_sets.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/wait.h>
+
+#include <thread>
 
 #include "clan/clock.h"
 #include "preload/wait/set.h"
@@ -122,6 +126,32 @@ TEST_F(SharedSets, WakeTheFirstUserThatSleepsInTheKernel) {
   take_back(set());
   EXPECT_EQ(ended(), 0);
   EXPECT_TRUE(set().use->noticed.load());
+}
+
+// A thread that sleeps by a set without sockets is the parent's.
+TEST(PlainSet, HasNoSleepersInAChild) {
+  const int plain = ::fcntl(::epoll_create1(EPOLL_CLOEXEC), F_DUPFD_CLOEXEC, 900);
+  ASSERT_GE(plain, sets_below());
+  const int bell = ::eventfd(0, EFD_CLOEXEC);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(sys::epoll_ctl(plain, EPOLL_CTL_ADD, bell, &event), 0);
+  std::thread sleeper([&] {
+    epoll_event told{};
+    auto sleep = [plain](epoll_event* to, int most, std::int64_t ns) {
+      return sys::epoll_wait(plain, to, most, static_cast<int>(ns / 1'000'000));
+    };
+    EXPECT_EQ(wait_for_events(plain, &told, 1, 20'000'000'000, sleep), 1);
+  });
+  while (plain_sleepers[plain].load() == 0) ::usleep(1'000);
+  const long child = forked_by([] { return static_cast<long>(::fork()); });
+  if (child == 0) ::_exit(plain_sleepers[plain].load() == 0 ? 0 : 1);
+  int status = -1;
+  EXPECT_EQ(::waitpid(static_cast<pid_t>(child), &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(::eventfd_write(bell, 1), 0);
+  sleeper.join();
+  for (const int fd : {plain, bell}) ::close(fd);
 }
 
 // epoll_ctl(DEL) leaves it in the kernel's set, which a child must not find there.
