@@ -1,6 +1,7 @@
 #include <clan/reason_text.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstddef>
 #include <cstdint>
@@ -71,13 +72,17 @@ void print_counter(const Look& seen, const char* name, const char* help,
 void print_paths(const HostPaths& hosts, const char* name, const char* type, const char* help,
                  std::uint64_t PathValues::*value, double unit = 1) {
   fmt::print("# HELP clan_host_{} {}\n# TYPE clan_host_{} {}\n", name, help, name, type);
+  // Two links may join the same two processes, one made by each of them.
+  std::map<std::string, double> samples;
   for (const HostPath& path : hosts.paths) {
-    fmt::print(
-        "clan_host_{}{{pid=\"{}\",command=\"{}\",port=\"{}\",peer=\"{}\",mode=\"{}\","
-        "packets=\"{}\"}} {}\n",
-        name, path.pid, label_of(path.pid), path.port, with_port(path.peer), path.mode,
-        path.packets, static_cast<double>(path.values.*value) * unit);
+    double& sample = samples[fmt::format(
+        "pid=\"{}\",command=\"{}\",port=\"{}\",peer=\"{}\",mode=\"{}\",packets=\"{}\"", path.pid,
+        label_of(path.pid), path.port, with_port(path.peer), path.mode, path.packets)];
+    const double of_link = static_cast<double>(path.values.*value) * unit;
+    sample = type == std::string_view("counter") ? sample + of_link : std::max(sample, of_link);
   }
+  for (const auto& [labels, sample] : samples)
+    fmt::print("clan_host_{}{{{}}} {}\n", name, labels, sample);
 }
 
 }  // namespace
