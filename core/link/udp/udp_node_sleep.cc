@@ -148,6 +148,7 @@ int UdpNode::sleep(const Sleep& what) {
     after_sleep(what.link);
     return rc;
   }
+  send_revocations();     // the tick that would may be put off for as long as threads come back
   flush(monotonic_ns());  // what it has left for its next look
   in_charge_ = &what;
   watch_socket(false);
