@@ -114,7 +114,7 @@ class Connection final : public OobSink,
   int reset_reason() const { return reset_reason_.load(std::memory_order_relaxed); }
   void close();
   /// Ends both directions at once, from any thread: ECONNABORTED here, a reset there.
-  void abort();
+  void abort(), ask() const;
   void pause_events();
   bool resume_events();
   /// The peer wrote something impossible: count, log, end.

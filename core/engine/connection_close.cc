@@ -114,6 +114,10 @@ void Connection::abort() {
   tell_end(*link_, kOobReset, remote_endpoint_, endpoint_, 0);
 }
 
+void Connection::ask() const {
+  if (context_->usable() && !peer_gone()) tell_end(*link_, kOobAsk, remote_endpoint_, endpoint_, 0);
+}
+
 int Connection::broken() {
   reset_hostile("impossible record in its ring");
   return -1;

@@ -37,6 +37,9 @@ constexpr std::uint32_t kOobRefuse = kOobInternal | 3;
 constexpr std::uint32_t kOobClose = kOobInternal | 4;
 constexpr std::uint32_t kOobReset = kOobInternal | 5;  ///< it has given it up; kClose follows
 // kOobLookUp and kOobFound are 6 and 7: context_core.h.
+/// Whether the peer is there: nothing is done by it, but a host refuses it for a process that is
+/// gone
+constexpr std::uint32_t kOobAsk = kOobInternal | 8;
 
 /// Time for a peer's driver thread to answer kConnect.
 constexpr std::uint64_t kAcceptTimeoutNs = 10'000'000'000u;

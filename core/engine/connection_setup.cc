@@ -240,6 +240,7 @@ void Connection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage
     peer_left(ECONNRESET, false);
     return;
   }
+  if (message.type == kOobAsk) return;
   std::unique_lock lock(mutex_);
   if (const auto remains = remains_) {  // closed since the message was on its way to us
     lock.unlock();

@@ -227,6 +227,7 @@ Status Stream::register_with(EventQueue& queue, std::uint64_t tag) {
 }
 
 void Stream::abort() { core_->connection().abort(); }
+void Stream::ask() { core_->connection().ask(); }
 void Stream::pause_events() { core_->connection().pause_events(); }
 bool Stream::resume_events() { return core_->connection().resume_events(); }
 

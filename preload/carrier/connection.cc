@@ -218,11 +218,11 @@ std::uint64_t Carried::look_at_time() {
   const auto by = [&](std::uint64_t due) { at = at == 0 || due < at ? due : at; };
   const std::uint64_t ended = tcp_ended_ns_.load(std::memory_order_relaxed);
   if (ended != 0 && stage() == CarrierStage::kCarried && !lost_) {
-    // Without room something is under way already, which does as well.
-    const bool asks = !asked_ && !full_ && now >= ended + kAskNs;
-    if (asks) (void)say({.type = FrameType::kAsk});
-    asked_ = asked_ || asks;
-    if (!asked_ && !full_) by(ended + kAskNs);
+    if (!asked_ && now >= ended + kAskNs) {
+      asked_ = true;
+      stream_->ask();
+    }
+    if (!asked_) by(ended + kAskNs);
     // What the pipe has no room for has come: how long the program takes to read is its own matter.
     const std::uint64_t due = (full_ ? now : std::max(ended, heard_ns_)) + kAfterTcpNs;
     if (now >= due) {
@@ -247,7 +247,7 @@ std::uint64_t Carried::look_at_time() {
 
 // Under the lock.
 bool Carried::is_quiet_now() const {
-  if (lost_ || !stream_ || said_closed_) return true;
+  if (lost_ || !stream_ || said_closed_ || deaf_) return true;
   if (never_comes()) return said_leave_;
   if (!pipe_) return true;
   return said_leave_ && heard_leave_;

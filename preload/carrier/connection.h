@@ -95,6 +95,7 @@ class Carried : public std::enable_shared_from_this<Carried> {
   bool say(const Frame& frame, std::span<const std::byte> behind = {});
   void say_state(std::uint64_t state);
   bool send_bytes();
+  bool drop_out();
   bool take_in(bool of_carrier);
   std::size_t take_head(std::span<const std::byte> bytes);
   std::size_t take_data(std::span<const std::byte> bytes);
@@ -145,6 +146,7 @@ class Carried : public std::enable_shared_from_this<Carried> {
   std::size_t head_bytes_ = 0;
   std::uint32_t data_left_ = 0;
   bool lost_ = false, tell_lost_ = false, went_back_ = false, asked_ = false;
+  bool deaf_ = false;  ///< the other end takes nothing more
   /// Of the last turn: the stream has no room; the pipe has none; a lock was in the way.
   bool blocked_ = false, full_ = false, again_ = false;
   bool must_answer_ = false, must_switch_ = false, must_ring_ = false, must_park_ = false,

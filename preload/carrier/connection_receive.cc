@@ -102,7 +102,6 @@ bool Carried::obey(const Frame& frame) {
     return true;
   }
   if (!heard_hello_ || heard_closed_) return false;
-  if (frame.type == FrameType::kAsk) return true;
   if (!pipe_) return obey_without_pipe(frame);
   auto& theirs = pipe_.my_face();
   switch (frame.type) {

@@ -3,6 +3,7 @@
 #include <clan/words.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "carrier/connection.h"
@@ -15,11 +16,8 @@ using namespace socket_face;
 bool Carried::say(const Frame& frame, std::span<const std::byte> behind) {
   auto room = stream_->reserve(kFrameHead + behind.size());
   if (!room) {
-    if (room.error().err == EAGAIN) {
-      blocked_ = true;
-    } else {
-      stream_ended();
-    }
+    blocked_ = room.error().err == EAGAIN;
+    deaf_ = !blocked_;
     return false;
   }
   const auto head = encode(frame);
@@ -50,8 +48,8 @@ bool Carried::send_bytes() {
   }
   auto room = stream_->reserve(kFrameHead + n);
   if (!room) {
-    if (room.error().err != EAGAIN) stream_ended();
     blocked_ = room.error().err == EAGAIN;
+    deaf_ = !blocked_;
     return false;
   }
   const iovec io{room->data() + kFrameHead, n};
@@ -63,6 +61,20 @@ bool Carried::send_bytes() {
     stream_->commit(kFrameHead + done.bytes);
     released_ns_ = 0;  // the other end takes some: the time for the rest begins anew
   }
+  if (done.must_ring) must_ring_ = true;
+  if (done.err == EPROTO) lose("its pipe holds what cannot be");
+  if (done.bytes == 0) again_ = true;
+  return done.bytes > 0;
+}
+
+// The other end takes no more, and what it has sent may still lie in the stream: take_in() finds
+// its end behind that. As TCP drops what comes for a closed socket; a program that writes does not
+// wait for room.
+bool Carried::drop_out() {
+  if (!pipe_ || !said_switch_ || pipe_.front() != PipeFront::kBytes) return false;
+  std::array<std::byte, 16384> nobody;
+  const iovec io{nobody.data(), nobody.size()};
+  const Pipe::Done done = pipe_.receive(&io, 1, false);
   if (done.must_ring) must_ring_ = true;
   if (done.err == EPROTO) lose("its pipe holds what cannot be");
   if (done.bytes == 0) again_ = true;
@@ -81,6 +93,7 @@ bool Carried::never_comes() const {
 // True: something went, and there may be more.
 bool Carried::send_out() {
   blocked_ = again_ = false;
+  if (deaf_) return drop_out();
   if (!said_hello_) {
     const auto names = encode(names_);
     said_hello_ =
@@ -99,7 +112,7 @@ bool Carried::send_out() {
   // Neither is to be told before all that was put there before it, perhaps since that look.
   if (front == PipeFront::kNothing && (state & (kGone | kClosed)) != 0) front = pipe_.front();
   say_state(state);
-  if (lost_ || blocked_) return false;
+  if (blocked_ || deaf_) return false;
   bool moved = false;
   switch (front) {
     case PipeFront::kBytes:

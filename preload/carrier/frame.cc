@@ -38,7 +38,6 @@ bool makes_sense(const Frame& frame) {
     case FrameType::kAttached:
     case FrameType::kEnd:
     case FrameType::kSwitched:
-    case FrameType::kAsk:
     case FrameType::kLeave: return !flagged && frame.value == 0 && frame.length == 0;
   }
   return false;

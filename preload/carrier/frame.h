@@ -16,9 +16,6 @@
 //   8 SWITCHED   0            0                                   -    SWITCH is known: what TCP
 //                                                                 has behind that place is told
 //                                                                 from the program's bytes
-//   9 ASK        0            0                                   -    TCP has ended: is anybody
-//                                                                 there? A host refuses it for one
-//                                                                 that is not
 #pragma once
 
 #include <array>
@@ -40,13 +37,12 @@ enum class FrameType : std::uint8_t {
   kLeave,
   kClosed,
   kSwitched,
-  kAsk,
 };
 
 constexpr std::size_t kFrameHead = 16;
 constexpr std::uint32_t kMostFrameBytes = 128 * 1024;
 constexpr std::uint32_t kNamesBytes = 36;
-constexpr std::uint64_t kCarrierWire = 2;  ///< the version in HELLO
+constexpr std::uint64_t kCarrierWire = 1;  ///< the version in HELLO
 constexpr std::uint8_t kFrameReset = 1;
 
 struct Frame {

@@ -58,18 +58,16 @@ bool Relay::send_out() {
   }
   if (!way.empty()) {
     const auto n = stream_.try_send(way.left());
-    if (!n) {
-      failed_ = failed_ || n.error().err != EAGAIN;
-      return moved;
-    }
-    way.begin += *n;
+    if (!n && n.error().err == EAGAIN) return moved;
+    deaf_ = !n;  // what it has sent is still to be read: take_in() finds the end behind that
+    way.begin = n ? way.begin + *n : way.end;
+    if (deaf_) return true;
     moved = moved || *n > 0;
   }
   if (way.empty() && way.read_all && !way.told) {
     const Status done = stream_.shutdown_send(0);
     way.told = done.ok();
-    failed_ =
-        failed_ || (!done.ok() && done.error().err != ETIMEDOUT && done.error().err != EAGAIN);
+    deaf_ = !done.ok() && done.error().err != ETIMEDOUT && done.error().err != EAGAIN;
     moved = moved || way.told;
   }
   return moved;
@@ -119,7 +117,7 @@ Relay::Turn Relay::serve() {
 bool Relay::finish() {
   while (!is_over() && !out_.told && send_out()) {
   }
-  if (is_over() || out_.told) return true;
+  if (is_over() || out_.told || deaf_) return true;
   if (!out_.empty()) return false;
   // As the kernel would when the last descriptor is closed.
   out_.told = stream_.shutdown_send(0).ok();

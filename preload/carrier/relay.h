@@ -52,12 +52,12 @@ class Relay {
   };
   bool send_out();
   bool take_in();
-  bool is_over() const { return failed_ || (out_.told && in_.told); }
+  bool is_over() const { return failed_ || (in_.told && (out_.told || deaf_)); }
 
   const int fd_;
   Stream stream_;
-  Way out_, in_;  ///< to the other host, and from it
-  bool failed_ = false;
+  Way out_, in_;                        ///< to the other host, and from it
+  bool failed_ = false, deaf_ = false;  ///< deaf: the other host takes nothing more
 };
 
 }  // namespace clan::preload

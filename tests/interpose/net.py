@@ -224,7 +224,8 @@ def slow_tail(names):
 
 
 def killed(names):
-    def kill(child):
+    def kill(child, after=0):
+        time.sleep(after)
         # `ip netns exec` and `clan run` have become the program.
         child.send_signal(signal.SIGKILL)
 
@@ -232,6 +233,8 @@ def killed(names):
     flowing(names, lambda server, client: kill(client) or [server], 20)
     # TCP says it at once, and no packet is under way that nobody takes.
     flowing(names, lambda server, client: kill(server) or [client], 8, case="idle")
+    # Nor is there any room to ask by.
+    flowing(names, lambda server, client: kill(server, 1) or [client], 8, case="full")
 
 
 def cut(names):

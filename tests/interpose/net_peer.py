@@ -223,6 +223,17 @@ def flows(connection, first, pours=True):
         print("ended:", error.strerror, flush=True)
 
 
+def full(connection, first):
+    """Sends to an end that does not read, until the connection ends."""
+    warm_up(connection, first)
+    print("flows", flush=True)
+    try:
+        while True:
+            connection.sendall(bytes(10000))
+    except OSError as error:
+        print("ended:", error.strerror, flush=True)
+
+
 def tail(connection, first, seed):
     """One end writes, closes and ends."""
     warm_up(connection, first)
@@ -269,6 +280,8 @@ def run(connection, first, case, seed):
         flows(connection, first)
     elif case == "idle":
         flows(connection, first, pours=False)
+    elif case == "full":
+        full(connection, first)
     elif case == "tail":
         tail(connection, first, seed)
 

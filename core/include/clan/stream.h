@@ -89,6 +89,10 @@ class CLAN_EXPORT Stream {
   /// From any thread, while others send and receive: ends the connection for both sides. Blocked
   /// calls return ECONNABORTED; the peer sees a reset. close() is still due.
   void abort();
+  /// From any thread, also where there is no room to send: a peer on another host that has gone
+  /// unnoticed, as by kill -9, is found to have gone soon, not only when it has been silent for
+  /// long. One that is there notices nothing.
+  void ask();
 
   /// Both directions. What was sent and not read by the peer stays readable there.
   void close();

@@ -120,6 +120,8 @@ TEST_F(CarrierConnection, WhatThePipeHasNoRoomForIsNotLostWhileTheProgramDoesNot
   add(ends_[0], kClosed);
   ends_[1].carried->tcp_ended();
   turn();
+  const std::uint64_t asks_at = ends_[1].carried->serve();
+  while (monotonic_ns() < asks_at) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const std::uint64_t lost_at = ends_[1].carried->serve();
   EXPECT_GT(lost_at, monotonic_ns());
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -130,6 +132,40 @@ TEST_F(CarrierConnection, WhatThePipeHasNoRoomForIsNotLostWhileTheProgramDoesNot
   EXPECT_EQ(got, sent);
   EXPECT_EQ(ends_[1].carried->stage(), CarrierStage::kOver);
   EXPECT_EQ(ends_[1].calls.losses, 0);
+}
+
+// The other end has written, closed and gone, and all that lies there when this one half-closes, or
+// writes what nobody takes.
+TEST_F(CarrierConnection, WhatTheOtherEndHadSentBeforeItClosedIsNotLostByWhatIsSaidTooLate) {
+  join();
+  switch_both();
+  const std::string block(4096, 'x');
+  std::size_t sent = 0;
+  for (int i = 0; i < 40; ++i) {  // more than the pipe takes
+    sent += send(ends_[0], block);
+    turn();
+  }
+  ASSERT_GT(sent, 80u << 10);
+  add(ends_[0], kClosed);
+  ends_[0].carried->release();
+  turn_first();
+  ASSERT_TRUE(ends_[0].carried->is_done());
+  ends_[0].carried.reset();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its stream's end is told of
+  EXPECT_EQ(send(ends_[1], "too late"), 8u);
+  (void)ends_[1].pipe.end_sending();
+  std::size_t got = 0;
+  for (int quiet = 0; quiet < 3;) {
+    (void)ends_[1].carried->serve();
+    const std::size_t n = receive(ends_[1]).size();
+    got += n;
+    quiet = n == 0 ? quiet + 1 : 0;
+  }
+  EXPECT_EQ(got, sent);
+  EXPECT_EQ(ends_[1].pipe.front(), PipeFront::kEnd);
+  EXPECT_EQ(other_state(ends_[1]) & (kClosed | kReset), kClosed);
+  EXPECT_EQ(ends_[1].calls.losses, 0);
+  EXPECT_EQ(ends_[1].carried->stage(), CarrierStage::kOver);
 }
 
 TEST_F(CarrierConnection, AnEndWhoseTcpHasEndedIsAskedOnceAndNothingChangesByThat) {

@@ -24,7 +24,6 @@ TEST(CarrierFrame, ComesBackAsItWasWritten) {
       {.type = FrameType::kData, .length = kMostFrameBytes},
       {.type = FrameType::kClosed, .flags = kFrameReset},
       {.type = FrameType::kSwitched},
-      {.type = FrameType::kAsk},
   };
   for (const Frame& frame : frames) {
     const auto head = encode(frame);
@@ -40,14 +39,13 @@ TEST(CarrierFrame, ComesBackAsItWasWritten) {
 TEST(CarrierFrame, OfOtherTypesLengthsAndFlagsIsNone) {
   const Frame wrong[] = {
       {.type = static_cast<FrameType>(0)},
-      {.type = static_cast<FrameType>(10)},
+      {.type = static_cast<FrameType>(9)},
       {.type = FrameType::kData, .length = 0},
       {.type = FrameType::kData, .length = kMostFrameBytes + 1},
       {.type = FrameType::kData, .flags = 1, .length = 1},
       {.type = FrameType::kHello, .length = kNamesBytes - 1},
       {.type = FrameType::kEnd, .length = 1},
       {.type = FrameType::kLeave, .value = 1},
-      {.type = FrameType::kAsk, .length = 1},
       {.type = FrameType::kClosed, .flags = 2},
   };
   for (const Frame& frame : wrong) EXPECT_FALSE(decode(encode(frame)).has_value());

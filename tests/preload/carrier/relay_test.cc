@@ -54,6 +54,16 @@ TEST_F(CarrierRelay, HandsOnBytesBothWays) {
   EXPECT_EQ(test::receive_text(streams_.client), "there");
 }
 
+TEST_F(CarrierRelay, HandsOnWhatTheOtherHostHadSentBeforeItClosedWhenTheProgramWritesTooLate) {
+  EXPECT_EQ(test::must(streams_.client.send(test::text("answer"))), 6u);
+  streams_.client.close();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the end is told of
+  write_program("too late");
+  EXPECT_EQ(relay_->serve(), Relay::Turn::kOver);
+  EXPECT_EQ(read_program(), "answer");
+  EXPECT_EQ(read_program(), "");
+}
+
 TEST_F(CarrierRelay, HandsOnTheEndBehindAllBytes) {
   write_program("last");
   ::shutdown(program_, SHUT_WR);
