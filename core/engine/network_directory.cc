@@ -23,7 +23,7 @@ namespace clan::engine {
 namespace {
 
 constexpr int kAskMs = 200;      ///< the driver thread waits so long for a process of this host
-constexpr int kAskOtherMs = 20;  ///< of another user
+constexpr int kAskOtherMs = 20;  ///< of another user, or while one is silent
 constexpr std::size_t kMostWatchers = 1024;
 constexpr std::size_t kMostOthers = 256;                  ///< of other users
 constexpr std::uint64_t kNoAnswerFor = 2 * udp::kSecond;  ///< a process is not asked again so soon
@@ -161,11 +161,13 @@ int Network::find_service(const std::string& service, bool directory, udp::Greet
 }
 
 // A question makes the driver thread wait for a process that is stopped: once in a while for each
-// `about`.
+// `about`, and for a moment only where another one has been silent: a process may have many names.
 std::uint16_t Network::ask_user(uid_t user, const std::string& service, const std::string& about,
                                 int wait_ms) {
-  const auto it = silent_.find(about);
-  if (it != silent_.end() && monotonic_ns() - it->second < kNoAnswerFor) return 0;
+  const std::uint64_t now = monotonic_ns();
+  std::erase_if(silent_, [now](const auto& one) { return now - one.second >= kNoAnswerFor; });
+  if (silent_.contains(about)) return 0;
+  if (!silent_.empty()) wait_ms = kAskOtherMs;
   bool silent = false;
   const std::uint16_t found = ask_port(user, service, wait_ms, &silent);
   if (silent_.size() >= kMostSilent) silent_.clear();
