@@ -19,6 +19,8 @@ namespace {
 constexpr std::uint64_t kAfterTcpNs = 15'000'000'000;
 /// An orderly end is told of within this time, mostly: else it is asked whether it is there.
 constexpr std::uint64_t kAskNs = 20'000'000;
+/// A program that writes to an end that is gone, and does not read, is told of that.
+constexpr std::uint64_t kDeafNs = 500'000'000;
 /// What a program that has closed has left to be sent is given up, when the other end takes none.
 constexpr std::uint64_t kAfterCloseNs = 30'000'000'000;
 /// until a call that was in the way is over
@@ -227,6 +229,16 @@ std::uint64_t Carried::look_at_time() {
     const std::uint64_t due = (full_ ? now : std::max(ended, heard_ns_)) + kAfterTcpNs;
     if (now >= due) {
       lose("its other end is gone, and has not said that this was all");
+      post();
+    } else {
+      by(due);
+    }
+  }
+  if (dropped_ns_ != 0 && !lost_) {
+    const std::uint64_t patience = closed_there_ ? kAfterTcpNs : kDeafNs;
+    const std::uint64_t due = std::max(dropped_ns_, heard_ns_) + patience;
+    if (now >= due) {
+      lose("its other end is gone, and its program writes and does not read");
       post();
     } else {
       by(due);

@@ -96,6 +96,7 @@ class Carried : public std::enable_shared_from_this<Carried> {
   void say_state(std::uint64_t state);
   bool send_bytes();
   bool drop_out();
+  void no_room(int err);
   bool take_in(bool of_carrier);
   std::size_t take_head(std::span<const std::byte> bytes);
   std::size_t take_data(std::span<const std::byte> bytes);
@@ -146,7 +147,8 @@ class Carried : public std::enable_shared_from_this<Carried> {
   std::size_t head_bytes_ = 0;
   std::uint32_t data_left_ = 0;
   bool lost_ = false, tell_lost_ = false, went_back_ = false, asked_ = false;
-  bool deaf_ = false;  ///< the other end takes nothing more
+  /// The other end takes nothing more; as it has closed.
+  bool deaf_ = false, closed_there_ = false;
   /// Of the last turn: the stream has no room; the pipe has none; a lock was in the way.
   bool blocked_ = false, full_ = false, again_ = false;
   bool must_answer_ = false, must_switch_ = false, must_ring_ = false, must_park_ = false,
@@ -155,6 +157,7 @@ class Carried : public std::enable_shared_from_this<Carried> {
   bool must_end_ = false, must_leave_ = false;
   /// Since when a program that has closed has nothing taken of what it left; the last frame.
   std::uint64_t released_ns_ = 0, heard_ns_ = 0;
+  std::uint64_t dropped_ns_ = 0;  ///< when the first bytes came that nobody takes
 };
 
 }  // namespace clan::preload

@@ -1,9 +1,11 @@
 // Connection: from the pipe into the stream.
+#include <clan/clock.h>
 #include <clan/socket_face.h>
 #include <clan/words.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 #include "carrier/connection.h"
@@ -12,12 +14,17 @@ namespace clan::preload {
 
 using namespace socket_face;
 
+void Carried::no_room(int err) {
+  blocked_ = err == EAGAIN;
+  deaf_ = !blocked_;
+  closed_there_ = err == EPIPE;
+}
+
 // False: there is no room, or no stream any more.
 bool Carried::say(const Frame& frame, std::span<const std::byte> behind) {
   auto room = stream_->reserve(kFrameHead + behind.size());
   if (!room) {
-    blocked_ = room.error().err == EAGAIN;
-    deaf_ = !blocked_;
+    no_room(room.error().err);
     return false;
   }
   const auto head = encode(frame);
@@ -48,8 +55,7 @@ bool Carried::send_bytes() {
   }
   auto room = stream_->reserve(kFrameHead + n);
   if (!room) {
-    blocked_ = room.error().err == EAGAIN;
-    deaf_ = !blocked_;
+    no_room(room.error().err);
     return false;
   }
   const iovec io{room->data() + kFrameHead, n};
@@ -78,6 +84,7 @@ bool Carried::drop_out() {
   if (done.must_ring) must_ring_ = true;
   if (done.err == EPROTO) lose("its pipe holds what cannot be");
   if (done.bytes == 0) again_ = true;
+  if (done.bytes > 0 && dropped_ns_ == 0) dropped_ns_ = monotonic_ns();
   return done.bytes > 0;
 }
 
