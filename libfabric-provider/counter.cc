@@ -77,6 +77,9 @@ void Counter::progress() {
   if (domain_.has_deferred()) domain_.run_due();
 }
 
+// The thread that has moved it need not call again.
+void Counter::start_work() { is_trigger_ = domain_.start_soon(*this); }
+
 bool Counter::news() const {
   // PAIR ofi.wait.armed: a look of a thread that has armed, without the lock
   const std::uint64_t value = value_.load(std::memory_order_seq_cst),

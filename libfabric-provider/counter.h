@@ -28,11 +28,14 @@ class Counter final : public fid_cntr, public Waitable {
   void count() {
     value_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
     changed();
+    if (is_trigger_) [[unlikely]]
+      start_work();
   }
   // relaxed: the lock orders
   std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
   // relaxed: likewise
   std::uint64_t errors() const { return errors_.load(std::memory_order_relaxed); }
+  // Callers of those that set or add start what is due by that themselves.
   void set_value(std::uint64_t value) {
     value_.store(value, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
     changed();
@@ -45,6 +48,8 @@ class Counter final : public fid_cntr, public Waitable {
   void count_error() {
     errors_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
     changed();
+    if (is_trigger_) [[unlikely]]
+      start_work();
   }
   void set_error_count(std::uint64_t errors) {
     errors_.store(errors, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
@@ -56,6 +61,8 @@ class Counter final : public fid_cntr, public Waitable {
     changed();
   }
   TransportList& transports() { return transports_; }
+  /// Deferred work waits for it.
+  void is_trigger() { is_trigger_ = true; }
   /// It counts accesses to memory, which may come by any transport of the domain.
   void watch_domain() { whole_domain_ = true; }
   void progress();
@@ -68,6 +75,7 @@ class Counter final : public fid_cntr, public Waitable {
  private:
   explicit Counter(Domain& domain);
   void changed() { wait_.signal(); }
+  void start_work();
   static std::uint64_t read(fid_cntr* counter);
   static std::uint64_t read_errors(fid_cntr* counter);
   static int add(fid_cntr* counter, std::uint64_t value);
@@ -87,6 +95,7 @@ class Counter final : public fid_cntr, public Waitable {
   std::atomic<std::uint64_t> seen_value_{0}, seen_errors_{0};  ///< when last read
   TransportList transports_;
   bool whole_domain_ = false;
+  bool is_trigger_ = false;  ///< under the domain's lock
   WaitPlace wait_;
   Waiter waiter_;
 };

@@ -177,7 +177,23 @@ int queue_work(Domain& domain, const fi_deferred_work& work) {
 
 // --- Domain --------------------------------------------------------------------------------------
 
-void Domain::defer(Deferred deferred) { deferred_.push_back(std::move(deferred)); }
+void Domain::defer(Deferred deferred) {
+  deferred_.push_back(std::move(deferred));
+  deferred_.back().trigger->is_trigger();
+}
+
+bool Domain::start_soon(const Counter& counter) {
+  if (running_due_) return true;  // it looks again, and has some of it
+  bool waits = false, due = false;
+  for (const Deferred& d : deferred_) {
+    if (d.trigger != &counter) continue;
+    waits = true;
+    due = due || d.due();
+  }
+  // The thread that has moved it may not call again, and those that wait for the work may sleep.
+  if (due) look_soon();
+  return waits;
+}
 
 namespace {
 
@@ -223,12 +239,23 @@ void Domain::run_due() {
     if (start(taken.front()) == -FI_EAGAIN) later.splice(later.end(), taken);
     it = deferred_.begin();
   }
+  // Nobody may say when it can be started. Those that sleep have not been told to look again.
+  const bool left = !later.empty();
+  if (left && !due_left_) look_soon();
+  due_left_ = left;
   deferred_.splice(deferred_.begin(), later);
   running_due_ = false;
 }
 
+template <typename Predicate>
+std::size_t Domain::drop_deferred(const Predicate& predicate) {
+  const std::size_t dropped = std::erase_if(deferred_, predicate);
+  if (!has_deferred()) due_left_ = false;
+  return dropped;
+}
+
 void Domain::forget(const Endpoint& endpoint) {
-  std::erase_if(deferred_, [&](const Deferred& d) { return d.endpoint == &endpoint; });
+  drop_deferred([&](const Deferred& d) { return d.endpoint == &endpoint; });
 }
 
 bool Domain::uses(const Counter& counter) const {
@@ -244,7 +271,7 @@ int Domain::control(fid_t id, int command, void* argument) {
     return queue_work(domain, *static_cast<fi_deferred_work*>(argument));
   if (command != FI_CANCEL_WORK && command != FI_FLUSH_WORK) return -FI_ENOSYS;
   std::lock_guard lock(domain.lock());
-  const std::size_t cancelled = std::erase_if(domain.deferred_, [&](const Deferred& d) {
+  const std::size_t cancelled = domain.drop_deferred([&](const Deferred& d) {
     return d.work != nullptr && (command == FI_FLUSH_WORK || d.work == argument);
   });
   return command == FI_CANCEL_WORK && cancelled == 0 ? -FI_ENOENT : 0;

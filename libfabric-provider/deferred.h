@@ -1,6 +1,7 @@
 // Operations that wait for a counter: FI_TRIGGER and deferred work queues. What is to be done is
 // kept as a function, which runs under the domain's lock when the counter has come to its threshold
-// and somebody makes progress.
+// and somebody makes progress. Then the counter wakes those that sleep (Domain::start_soon()), and
+// they look again as long as something due cannot be started.
 #pragma once
 
 #include <sys/uio.h>

@@ -104,9 +104,9 @@ int Domain::open(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* c
 
 int Domain::progress_alone() {
   if (int rc = need_events(); rc != 0) return rc;
-  auto stop = events_->add_user(0);
-  if (!stop) return failure(stop.error());
-  stop_event_ = *stop;
+  auto wake = events_->add_user(0);
+  if (!wake) return failure(wake.error());
+  wake_event_ = *wake;
   progress_owner_ = ::getpid();
   return start_progress() ? 0 : -FI_EAGAIN;
 }
@@ -233,8 +233,7 @@ bool Domain::arm(SleepsIn where, std::uint32_t* look_again_ms) {
                 !transport->copies_slowly() && quiet;
       }
       if (!quiet && attempt == 0) continue;
-      look_again_ms_ = quiet ? kFirstLookMs : std::min(look_again_ms_ * 2, kLastLookMs);
-      if (!quiet) soon = look_again_ms_;
+      soon = next_look_ms(!quiet || due_left_);
     }
     if (where == SleepsIn::kDescriptor ? events_->arm_fd() : events_->arm_fd_for_sleep()) {
       if (soon != 0) *look_again_ms = std::min(*look_again_ms, soon);
@@ -244,6 +243,12 @@ bool Domain::arm(SleepsIn where, std::uint32_t* look_again_ms) {
   // The descriptor has been emptied perhaps, and our caller may take one entry and go.
   events_->ring_fd();
   return false;
+}
+
+// How soon a thread that makes progress has to look again; 0: when it is woken.
+std::uint32_t Domain::next_look_ms(bool needed) {
+  look_again_ms_ = needed ? std::min(look_again_ms_ * 2, kLastLookMs) : kFirstLookMs;
+  return needed ? look_again_ms_ : 0;
 }
 
 int Domain::sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {
@@ -273,13 +278,29 @@ void Domain::run_progress() {
       if (has_deferred()) run_due();
       const bool slow = std::any_of(transports_.begin(), transports_.end(),
                                     [](Transport* p) { return p->copies_slowly(); });
-      timeout_ms = slow ? kLastLookMs : -1;
+      const std::uint32_t soon = next_look_ms(slow || due_left_);
+      timeout_ms = soon != 0 ? soon : -1;
     }
   }
 }
 
+void Domain::add_sleepers(WaitObject& sleepers) {
+  std::lock_guard lock(lock_);
+  sleepers_.push_back(&sleepers);
+}
+
+void Domain::remove_sleepers(WaitObject& sleepers) {
+  std::lock_guard lock(lock_);
+  std::erase(sleepers_, &sleepers);
+}
+
 void Domain::look_soon() {
-  if (progress_) events_->post_user(stop_event_);
+  if (inherited()) return;  // what it would wake are the parent's threads
+  if (progress_) {
+    events_->post_user(wake_event_);
+    return;
+  }
+  for (WaitObject* sleepers : sleepers_) sleepers->signal();
 }
 
 // False: no thread is to be had.
@@ -304,7 +325,7 @@ void Domain::stop_progress() {
     return;
   }
   stopping_.store(true, std::memory_order_relaxed);  // relaxed: published by the event
-  events_->post_user(stop_event_);
+  events_->post_user(wake_event_);
   progress_->join();
   progress_.reset();
 }

@@ -63,6 +63,8 @@ class Domain final : public fid_domain, public Source {
   void defer(Deferred deferred);
   bool has_deferred() const { return !deferred_.empty(); }
   void run_due();
+  /// A counter has moved: what is due by that is started soon. False: nothing waits for it.
+  bool start_soon(const Counter& counter);
   void forget(const Endpoint& endpoint);
   /// Whether deferred work, waiting or started, will change the counter or is started by it.
   bool uses(const Counter& counter) const;
@@ -73,7 +75,10 @@ class Domain final : public fid_domain, public Source {
   int packets() override;
   bool arm(SleepsIn where, std::uint32_t* look_again_ms) override;
   int sleep(std::span<pollfd> fds, std::int64_t timeout_ms) override;
-  /// A transport copies slowly: with FI_PROGRESS_AUTO its thread is to look now and then.
+  void add_sleepers(WaitObject& sleepers) override;
+  void remove_sleepers(WaitObject& sleepers) override;
+  /// Something has begun that has to be looked after, and nobody tells of its end: wakes those that
+  /// make progress and sleep. Under the lock.
   void look_soon();
 
  private:
@@ -86,6 +91,9 @@ class Domain final : public fid_domain, public Source {
                           std::uint64_t flags);
   int need_events();
   int progress_alone();
+  template <typename Predicate>
+  std::size_t drop_deferred(const Predicate& predicate);
+  std::uint32_t next_look_ms(bool needed);
   bool start_progress();
   void run_progress();
   void stop_progress();
@@ -109,8 +117,10 @@ class Domain final : public fid_domain, public Source {
   std::uint64_t next_key_ = 1;
   std::list<Deferred> deferred_;
   bool running_due_ = false;
+  bool due_left_ = false;  ///< some of it is due and could not be started
 
-  std::uint32_t look_again_ms_ = 1;  ///< what arm() has said last
+  std::uint32_t look_again_ms_ = 1;    ///< what next_look_ms() has said last
+  std::vector<WaitObject*> sleepers_;  ///< where threads sleep on this domain
 
   ForkMutex events_mutex_;  ///< guards the making of events_
   std::optional<EventQueue> events_;
@@ -118,7 +128,7 @@ class Domain final : public fid_domain, public Source {
   std::optional<std::thread> progress_;
   pid_t progress_owner_ = 0;
   std::atomic<bool> stopping_{false};
-  std::uint32_t stop_event_ = 0;
+  std::uint32_t wake_event_ = 0;
 };
 
 }  // namespace clan::ofi

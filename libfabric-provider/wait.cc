@@ -164,12 +164,14 @@ int WaitObject::add_source(Source& source) {
   std::lock_guard lock(mutex_);
   sources_.reserve(sources_.size() + 1);
   if (std::find(sources_.begin(), sources_.end(), &source) == sources_.end()) {
+    source.add_sleepers(*this);
     // A thread that sleeps in the source hears of packets there.
     int rc = watch(sources_epoll_, source, hears_packets_ && sleeps_in_ == nullptr);
     const bool shown = words_.shown.load(std::memory_order_relaxed);  // relaxed: under the lock
     if (rc == 0 && shown) rc = watch(shown_epoll_, source, hears_packets_);
     if (rc != 0) {
       forget(sources_epoll_, source);
+      source.remove_sleepers(*this);
       return rc;
     }
   }
@@ -186,6 +188,7 @@ void WaitObject::remove_source(Source& source) {
   if (std::find(sources_.begin(), sources_.end(), &source) != sources_.end()) return;
   forget(sources_epoll_, source);
   if (shown_epoll_ >= 0) forget(shown_epoll_, source);
+  source.remove_sleepers(*this);
 }
 
 void WaitObject::add(Waitable& waitable) {

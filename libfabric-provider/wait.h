@@ -33,6 +33,8 @@
 
 namespace clan::ofi {
 
+class WaitObject;
+
 /// Something that hears from the network.
 class Source {
  public:
@@ -55,6 +57,10 @@ class Source {
   virtual int sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {
     return poll(fds, timeout_ms);
   }
+  /// Threads sleep on it in this wait object. It is to be signalled when there is something to look
+  /// after that nobody tells of, and that was not there when they called arm().
+  virtual void add_sleepers(WaitObject&) {}
+  virtual void remove_sleepers(WaitObject&) {}
   static int poll(std::span<pollfd> fds, std::int64_t timeout_ms);
 };
 
