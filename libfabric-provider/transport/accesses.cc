@@ -263,6 +263,9 @@ int Transport::start_small_access(Endpoint& from, Peer& to, const SmallTransfer&
   accesses.timed = !memory_.copied_by_peers();
   if (!accesses.listed) accessing_.push_back(&to);
   accesses.listed = true;
+  // The peer may leave it to us, and this thread may not call again. Threads that sleep have found
+  // none; while there are others they look by a timer, or wait for the peer's answers.
+  if (accesses.empty()) domain_.look_soon();
 
   SendRequest request;
   request.context = t.program_context;

@@ -209,6 +209,31 @@ TEST(FabricDeferredWaits, WorkForAPeerThatStandsStillMayBeAnotherThreads) {
   EXPECT_TRUE(counted);
 }
 
+// A peer that does not poll leaves a small access to the one that began it.
+TEST(FabricWaitsForAccesses, AThreadThatSleepsMakesASmallOneThatAnotherBegins) {
+  IdleTarget b;
+  CountedWriter a(FI_PROGRESS_MANUAL);
+  a.meet(b.node.name());
+  // While it polls they go as messages.
+  std::uint64_t made = 1;
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_EQ(sent([&] { return a.write(4, 0); }, a.node), 0);
+    ++made;
+    ASSERT_TRUE(eventually([&] {
+      fi_cq_tagged_entry nothing;
+      (void)fi_cq_read(b.node.cq.get(), &nothing, 0);
+      return fi_cntr_read(a.writes.get()) == made;
+    }));
+  }
+  bool counted = false;
+  std::thread sleeper([&] { counted = counts_to(a.writes, made + 1); });
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_EQ(a.write(4, 4), 0);
+  sleeper.join();
+  EXPECT_TRUE(counted);
+  EXPECT_EQ(b.at(4), 'x');
+}
+
 TEST(FabricWaitsForAccesses, AThreadThatSleepsHearsOfTheEndOfASlowOneThatAnotherBegins) {
   ::setenv("FI_CLAN_DIRECT_COPY", "0", 1);
   StillPeer b;
