@@ -136,28 +136,44 @@ ssize_t start_now(Endpoint& endpoint, const Atomic& a) {
   return endpoint.transport().start_atomic(endpoint, *target.peer, message, found);
 }
 
+std::size_t values_in(const fi_ioc* ioc, std::size_t count) {
+  std::size_t values = 0;
+  for (std::size_t i = 0; i < count; ++i) values += ioc[i].count;
+  return values;
+}
+
 // FI_TRIGGER: when the counter says so.
 ssize_t start_later(Endpoint& endpoint, const Atomic& a) {
   Deferred deferred;
   if (!trigger_of(a.context, &deferred)) return -FI_EINVAL;
-  const auto copy = [](const Vector& v) { return std::vector<fi_ioc>(v.ioc, v.ioc + v.count); };
+  const std::size_t size = atomic_size(a.type);
+  if (size == 0) return -FI_EOPNOTSUPP;
+  // With FI_INJECT: the vectors that have bytes.
+  const std::size_t with_bytes = (a.flags & FI_INJECT) != 0 ? atomic_operands(a.op, a.kind) : 0;
+  const auto too_long = [most = kInjectBytes / size / std::max<std::size_t>(with_bytes, 1)](
+                            const Vector& v) { return values_in(v.ioc, v.count) > most; };
+  if ((with_bytes > 0 && too_long(a.operands)) || (with_bytes > 1 && too_long(a.comparands)))
+    return -FI_EMSGSIZE;
   deferred.endpoint = &endpoint;
   deferred.peer = a.peer;
   const bool reads = a.kind != AtomicKind::kWrite;
   deferred.counter = endpoint.counter(reads ? Endpoint::kReads : Endpoint::kWrites);
   deferred.context = a.context;
   deferred.flags = FI_ATOMIC | (reads ? FI_READ : FI_WRITE);
-  deferred.start = [&endpoint, kept = a, operands = copy(a.operands),
-                    comparands = copy(a.comparands), results = copy(a.results),
-                    targets = std::vector<fi_rma_ioc>(a.targets, a.targets + a.target_count)]() {
-    Atomic again = kept;
-    again.flags &= ~FI_TRIGGER;
-    again.targets = targets.data();
-    again.operands.ioc = operands.data();
-    again.comparands.ioc = comparands.data();
-    again.results.ioc = results.data();
-    return start_now(endpoint, again);
-  };
+  deferred.start =
+      [&endpoint, kept = a, operands = Kept(a.operands.ioc, a.operands.count, with_bytes > 0, size),
+       comparands = Kept(a.comparands.ioc, a.comparands.count, with_bytes > 1, size),
+       results = std::vector<fi_ioc>(a.results.ioc, a.results.ioc + a.results.count),
+       targets = std::vector<fi_rma_ioc>(a.targets, a.targets + a.target_count)]() mutable {
+        Atomic again = kept;
+        again.flags &= ~FI_TRIGGER;
+        again.targets = targets.data();
+        const auto vector_of = [](std::span<const fi_ioc> v) { return Vector{v.data(), v.size()}; };
+        again.operands = vector_of(operands.get());
+        again.comparands = vector_of(comparands.get());
+        again.results.ioc = results.data();
+        return start_now(endpoint, again);
+      };
   endpoint.domain().defer(std::move(deferred));
   endpoint.domain().run_due();
   return 0;
@@ -187,12 +203,6 @@ Atomic simple(fid_ep* ep, AtomicKind kind, fi_addr_t peer, const fi_rma_ioc& tar
   a.context = context;
   a.flags = default_flags(ep);
   return a;
-}
-
-std::size_t values_in(const fi_ioc* ioc, std::size_t count) {
-  std::size_t values = 0;
-  for (std::size_t i = 0; i < count; ++i) values += ioc[i].count;
-  return values;
 }
 
 // Of a call with a fi_msg_atomic.

@@ -6,7 +6,9 @@
 
 #include <sys/uio.h>
 
+#include <cstddef>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "atomic_types.h"
@@ -44,6 +46,33 @@ struct Deferred {
 
 /// What a call with FI_TRIGGER names in its context. False: nothing that we know.
 bool trigger_of(void* context, Deferred* deferred);
+
+/// What an operation that begins later keeps of its caller's: the pieces (iovec, or fi_ioc of
+/// values of `size` bytes), and with FI_INJECT their bytes, which are the caller's again when its
+/// call returns.
+template <typename Piece>
+class Kept {
+ public:
+  Kept(const Piece* pieces, std::size_t count, bool with_bytes, std::size_t size = 1)
+      : pieces_(pieces, pieces + count), size_(size) {
+    if (!with_bytes) return;
+    for (const auto& [at, n] : pieces_) {
+      const auto* const bytes = static_cast<const std::byte*>(at);
+      bytes_.insert(bytes_.end(), bytes, bytes + n * size);
+    }
+    if (!bytes_.empty()) pieces_.resize(1);
+  }
+  /// They lie in this object, wherever it has been moved to.
+  std::span<const Piece> get() {
+    if (!bytes_.empty()) pieces_.front() = {bytes_.data(), bytes_.size() / size_};
+    return pieces_;
+  }
+
+ private:
+  std::vector<Piece> pieces_;
+  std::size_t size_;
+  std::vector<std::byte> bytes_;
+};
 
 /// FI_QUEUE_WORK. Not under the lock.
 int queue_work(Domain& domain, const fi_deferred_work& work);

@@ -73,15 +73,18 @@ ssize_t send_later(Endpoint& endpoint, const iovec* iov, std::size_t count, fi_a
                    const MessageLabel& label, void* context, std::uint64_t flags) {
   Deferred deferred;
   if (!trigger_of(context, &deferred)) return -FI_EINVAL;
+  const bool inject = (flags & FI_INJECT) != 0;
+  if (inject && total_length(iov, count) > kInjectBytes) return -FI_EMSGSIZE;
   deferred.endpoint = &endpoint;
   deferred.peer = to;
   deferred.counter = endpoint.counter(Endpoint::kSends);
   deferred.context = context;
   deferred.flags = FI_SEND | (label.kind == ReceiveQueue::kTagged ? FI_TAGGED : FI_MSG);
-  deferred.start = [&endpoint, pieces = std::vector<iovec>(iov, iov + count), to, kept = label,
-                    context, flags, data = label.data != nullptr ? *label.data : 0]() {
+  deferred.start = [&endpoint, body = Kept<iovec>(iov, count, inject), to, kept = label, context,
+                    flags, data = label.data != nullptr ? *label.data : 0]() mutable {
     MessageLabel again = kept;
     if (again.data != nullptr) again.data = &data;
+    const std::span<const iovec> pieces = body.get();
     return send_now(endpoint, pieces.data(), pieces.size(), to, again, context, flags,
                     usual_ending(endpoint, flags));
   };

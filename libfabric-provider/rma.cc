@@ -261,13 +261,15 @@ ssize_t access_later(Endpoint& endpoint, const Access& a) {
   deferred.counter = endpoint.counter(a.write ? Endpoint::kWrites : Endpoint::kReads);
   deferred.context = a.context;
   deferred.flags = FI_RMA | (a.write ? FI_WRITE : FI_READ);
-  deferred.start = [&endpoint, kept = a,
-                    local = std::vector<iovec>(a.local, a.local + a.local_count),
+  const bool inject = a.write && (a.flags & FI_INJECT) != 0;
+  deferred.start = [&endpoint, kept = a, body = Kept<iovec>(a.local, a.local_count, inject),
                     remote = std::vector<fi_rma_iov>(a.remote, a.remote + a.remote_count),
-                    data = a.data != nullptr ? *a.data : 0]() {
+                    data = a.data != nullptr ? *a.data : 0]() mutable {
     Access again = kept;
     again.flags &= ~FI_TRIGGER;
+    const std::span<const iovec> local = body.get();
     again.local = local.data();
+    again.local_count = local.size();
     again.remote = remote.data();
     if (again.data != nullptr) again.data = &data;
     return access_now(endpoint, again);

@@ -67,6 +67,68 @@ TEST(FabricTriggers, SendAndWriteWhenTheirCounterSaysSo) {
   }
 }
 
+// The bytes are the program's again when the call returns, long before the operation begins.
+TEST(FabricTriggers, TakeTheBytesThatAreInjectedAtOnce) {
+  Two two;
+  fid_cntr* made;
+  MUST(fi_cntr_open(two.a.domain.get(), nullptr, &made, nullptr));
+  const Object<fid_cntr> counter(made);
+  struct {
+    std::uint32_t written[2] = {0, 0}, sum = 1000, swapped = 5;
+  } memory;
+  fid_mr* region = nullptr;
+  MUST(fi_mr_reg(two.b.domain.get(), &memory, sizeof memory, FI_REMOTE_WRITE | FI_REMOTE_READ, 0, 5,
+                 0, &region, nullptr));
+  const Object<fid_mr> registered(region);
+  std::uint32_t received[2] = {0, 0};
+  ASSERT_EQ(fi_recv(two.b.ep.get(), received, sizeof received, nullptr, FI_ADDR_UNSPEC, nullptr),
+            0);
+
+  std::uint32_t values[] = {11, 22}, compare = 5, found = 0;
+  const iovec pieces[] = {{&values[0], 4}, {&values[1], 4}};
+  auto trigger = when(counter.get(), 1);
+  fi_msg msg{};
+  msg.msg_iov = pieces;
+  msg.iov_count = 2;
+  msg.addr = two.to_b;
+  msg.context = &trigger;
+  ASSERT_EQ(fi_sendmsg(two.a.ep.get(), &msg, FI_TRIGGER | FI_INJECT), 0);
+  const fi_rma_iov target{0, 8, 5};
+  fi_msg_rma rma{pieces, nullptr, 2, two.to_b, &target, 1, &trigger, 0};
+  ASSERT_EQ(fi_writemsg(two.a.ep.get(), &rma, FI_TRIGGER | FI_INJECT), 0);
+  const fi_ioc operand{&values[0], 1}, comparand{&compare, 1};
+  fi_ioc result{&found, 1};
+  const fi_rma_ioc sum{8, 1, 5}, swapped{12, 1, 5};
+  fi_msg_atomic atomic{&operand, nullptr, 1, two.to_b, &sum, 1, FI_UINT32, FI_SUM, &trigger, 0};
+  ASSERT_EQ(fi_atomicmsg(two.a.ep.get(), &atomic, FI_TRIGGER | FI_INJECT), 0);
+  atomic.rma_iov = &swapped;
+  atomic.op = FI_CSWAP;
+  ASSERT_EQ(fi_compare_atomicmsg(two.a.ep.get(), &atomic, &comparand, nullptr, 1, &result, nullptr,
+                                 1, FI_TRIGGER | FI_INJECT),
+            0);
+  values[0] = values[1] = compare = 99;
+  ASSERT_EQ(fi_cntr_add(counter.get(), 1), 0);
+  EXPECT_TRUE(eventually([&] {
+    fi_cq_tagged_entry entry;
+    for (Node* node : {&two.a, &two.b}) (void)fi_cq_read(node->cq.get(), &entry, 1);
+    return received[0] != 0 && memory.sum != 1000 && found != 0;
+  }));
+  EXPECT_EQ(received[0], 11u);
+  EXPECT_EQ(received[1], 22u);
+  EXPECT_EQ(memory.written[0], 11u);
+  EXPECT_EQ(memory.written[1], 22u);
+  EXPECT_EQ(memory.sum, 1011u);
+  EXPECT_EQ(found, 5u);
+  EXPECT_EQ(memory.swapped, 11u);
+
+  // As much as an injected message has at most.
+  const std::vector<char> longest(two.a.info->tx_attr->inject_size + 1);
+  const iovec too_long{const_cast<char*>(longest.data()), longest.size()};
+  msg.msg_iov = &too_long;
+  msg.iov_count = 1;
+  EXPECT_EQ(fi_sendmsg(two.a.ep.get(), &msg, FI_TRIGGER | FI_INJECT), -FI_EMSGSIZE);
+}
+
 TEST(FabricTriggers, WithoutACounterAreRefused) {
   Two two;
   int message = 1;
