@@ -341,6 +341,8 @@ void Far::tell_of_departed(Node& node, Lock& lock) {
       proc = peer->proc;
       peer->lost = true;
     }
+    // All that it has sent has been taken.
+    messages_.disconnect(index);
     if (!known || reason == 0) continue;  // a stranger, or one that has ended in order
     char text[160];
     std::snprintf(text, sizeof text,

@@ -397,6 +397,7 @@ def two_hosts(test):
             print(f"{name}: right on {ranks} ranks of two hosts")
         without_a_common_key(case)
         a_rank_dies(case)
+        ranks_come_and_go(case)
 
 
 def without_a_common_key(case):
@@ -425,6 +426,15 @@ def a_rank_dies(case):
         raise Wrong("the job goes on without one of its ranks") from None
     require(re.search(r"btl clan: rank \d+ \(job [0-9a-f]+\) of another host has died", said),
             said[-1500:])
+
+
+def ranks_come_and_go(case):
+    """What has ended on the other host costs a rank neither descriptors nor memory."""
+    program = Path(case.test.mpi, "mpi-spawn")
+    said = past_pmix(lambda: case.run(1, program, "in_turn", "10.78.0.2",
+                                      options=case.with_key(), seconds=120))
+    require("spawn: PASS" in said, said[-1500:])
+    require(len(re.findall("by UDP", said)) >= 12, f"met elsewhere: {said[-1500:]}")
 
 
 def children_of(job, name):

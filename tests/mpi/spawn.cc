@@ -1,14 +1,18 @@
 // Jobs that meet at run time: ranks that are spawned, and two jobs that connect to each other.
 //   spawn                 starts itself twice more, two ranks each; the second connects to the
 //   first by a port
-//   spawn in_turn         starts itself twelve times, one after the other: what has ended costs no
-//   descriptors
+//   spawn in_turn         starts itself twelve times, one after the other: what has ended costs
+//   neither descriptors nor memory
 //   spawn killed          the same, and those that are started kill themselves
+//   spawn in_turn HOST    starts those on another host
 #include <fcntl.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "libfabric/mpi/check.h"
@@ -78,13 +82,19 @@ int child(MPI_Comm parent, const char* role) {
   return MPI_Finalize() == MPI_SUCCESS ? 0 : 1;
 }
 
-MPI_Comm start(char* program, const char* role, int ranks = kChildren) {
+MPI_Comm start(char* program, const char* role, int ranks = kChildren, const char* host = nullptr) {
   char word[16];
   std::strcpy(word, role);
   char* words[] = {word, nullptr};
+  MPI_Info where = MPI_INFO_NULL;
+  if (host != nullptr) {
+    MUST(MPI_Info_create(&where));
+    MUST(MPI_Info_set(where, "host", host));
+  }
   MPI_Comm children{};
-  MUST(MPI_Comm_spawn(program, words, ranks, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &children,
+  MUST(MPI_Comm_spawn(program, words, ranks, where, 0, MPI_COMM_WORLD, &children,
                       MPI_ERRCODES_IGNORE));
+  if (host != nullptr) MUST(MPI_Info_free(&where));
   return children;
 }
 
@@ -117,16 +127,34 @@ int open_descriptors() {
   return open;
 }
 
-int parent_in_turn(char* program, const char* role) {
+/// Of memory that CLAN has made.
+std::size_t mapped_bytes() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    std::size_t from = 0, to = 0;
+    if (line.find("/memfd:clan") != std::string::npos &&
+        std::sscanf(line.c_str(), "%zx-%zx", &from, &to) == 2) {
+      bytes += to - from;
+    }
+  }
+  return bytes;
+}
+
+int parent_in_turn(char* program, const char* role, const char* host) {
   constexpr int kTurns = 12, kAlive = 4;  // those that have ended may not be known yet
   int before = 0;
+  std::size_t bytes_before = 0;
   for (int i = 0; i < kTurns; ++i) {
-    MPI_Comm children = start(program, role, 1);
+    MPI_Comm children = start(program, role, 1, host);
     exchange(children, 0, 100);
     MUST(MPI_Comm_disconnect(&children));
-    if (i == 0) before = open_descriptors();
+    if (i > 0) continue;
+    before = open_descriptors();
+    bytes_before = mapped_bytes();
   }
   EXPECT(open_descriptors() < before + 2 * kAlive);
+  EXPECT(mapped_bytes() < 3 * bytes_before);
   return finish("spawn");
 }
 
@@ -142,5 +170,6 @@ int main(int argc, char** argv) {
   const bool in_turn = killed || std::strcmp(role, "in_turn") == 0;
   using namespace clan::test::mpi;
   if (above != MPI_COMM_NULL) return in_turn ? child_in_turn(above, killed) : child(above, role);
-  return in_turn ? parent_in_turn(argv[0], role) : parent(argv[0]);
+  const char* const host = argc > 2 ? argv[2] : nullptr;
+  return in_turn ? parent_in_turn(argv[0], role, host) : parent(argv[0]);
 }
