@@ -239,8 +239,10 @@ TEST(Passing, BeforeItHasMovedAConnectionMovesAtTheReceiver) {
     Pair pair(false);
     ASSERT_TRUE(pass(two[0], pair.far));
     pair.close_far();
-    ping(pair.near, 100);
-    EXPECT_TRUE(by_pipe(pair.near));
+    EXPECT_TRUE(comes_true([&] {
+      ping(pair.near, 100);
+      return by_pipe(pair.near);
+    }));
     pair.close_near();
     EXPECT_EQ(result_of(receiver), 0);
     ::close(two[0]);
