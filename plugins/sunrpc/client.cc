@@ -75,20 +75,6 @@ std::uint64_t retry_ns(const timeval& t) {
   return std::max<std::uint64_t>(static_cast<std::uint64_t>(ms), 1) * kMs;
 }
 
-/// No thread is cancelled within the engine.
-class Uncancelled {
- public:
-  explicit Uncancelled(int* state) : state_(state) {
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, state);
-  }
-  Uncancelled(const Uncancelled&) = delete;
-  Uncancelled& operator=(const Uncancelled&) = delete;
-  ~Uncancelled() { (void)pthread_setcancelstate(*state_, nullptr); }
-
- private:
-  int* const state_;
-};
-
 /// The calling thread is in call(), also when it is cancelled there.
 class Inside {
  public:
@@ -128,6 +114,7 @@ Client::Client(CLIENT* stock, int fd, bool datagram, rpcprog_t prog, rpcvers_t v
     : stock_(stock),
       fd_(fd),
       datagram_(datagram),
+      socket_(fd),
       generation_(generation()),
       prog_(prog),
       vers_(vers) {
@@ -260,6 +247,7 @@ enum clnt_stat Client::call(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc
                             timeval timeout) {
   if (owner_.load(std::memory_order_relaxed) ==
       this_thread()) {  // relaxed: only our own mark matters
+    if (socket_.in_the_middle() && !is_zero(timeout)) return RPC_TIMEDOUT;  // it would read there
     stock_->cl_auth = handle_.cl_auth;
     return CLNT_CALL(stock_, proc, xargs, args, xres, res, timeout);
   }
@@ -295,6 +283,12 @@ enum clnt_stat Client::call(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc
     }
     if (own) timeout = limit;
     if (deadline != kNoDeadline) {  // what is left of it
+      int state = 0;
+      const Uncancelled uncancelled(&state);
+      if (!is_at_a_record(deadline, state)) {
+        error_ = {};
+        return error_.re_status = RPC_TIMEDOUT;
+      }
       timeout = until(deadline);
       if (is_zero(timeout)) timeout.tv_usec = 1000;
     }

@@ -29,7 +29,6 @@
 #include <clan/clock.h>
 #include <clan/message.h>
 #include <netinet/in.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <memory>
@@ -38,7 +37,9 @@
 #include <span>
 #include <string>
 
+#include "cancel.h"
 #include "process.h"
+#include "stock_socket.h"
 #include "wire.h"
 #include "xdr_streams.h"
 
@@ -47,15 +48,6 @@ namespace clan::rpc {
 constexpr std::uint64_t kMs = 1'000'000;  ///< in nanoseconds
 /// Taken between two looks at the clock: their sender may never stop.
 constexpr int kMostMessages = 256;
-
-/// Where a thread that runs engine code may be cancelled.
-class Cancellable {
- public:
-  explicit Cancellable(int state) { (void)pthread_setcancelstate(state, nullptr); }
-  Cancellable(const Cancellable&) = delete;
-  Cancellable& operator=(const Cancellable&) = delete;
-  ~Cancellable() { (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr); }
-};
 
 extern "C" bool_t clan_rpc_xdr_kept(XDR* xdrs, void* client);
 
@@ -114,6 +106,7 @@ class Client {
   void meet_far(std::uint64_t deadline);
   void offer(Result<PeerIndex> peer, std::uint64_t token);
   bool was_not_taken(std::uint64_t deadline);
+  bool is_at_a_record(std::uint64_t deadline, int cancel_state);
   void await_welcome(std::uint64_t deadline);
   void look_for_welcome();
   void leave(State next);
@@ -134,7 +127,8 @@ class Client {
   bool await_room(std::uint64_t deadline);
   bool await_more(std::uint64_t deadline, std::span<const std::byte>* bytes);
   Outcome await_reply(const Call& call);
-  Outcome sleep(const Call& call, class SocketReply* socket, Nap* nap, bool* done);
+  Outcome sleep(const Call& call, Nap* nap, bool* done);
+  Outcome take_from_socket(const Call& call, bool* done);
   bool take_reply(const Call& call, bool* done);
   void makes_no_sense();
   void take_this(const Call& call, const ReplyHead& head, std::span<const std::byte> bytes);
@@ -150,6 +144,7 @@ class Client {
   CLIENT* stock_;
   const int fd_;
   const bool datagram_;
+  SocketReply socket_;  ///< what calls over CLAN have read from it
   sockaddr_storage server_{};
   socklen_t server_length_ = 0;
   std::string marker_;

@@ -173,6 +173,10 @@ void Client::rest(const char* why) {
 // program's own call no sooner.
 bool Client::ask(rpcproc_t proc, xdrproc_t xargs, void* args, xdrproc_t xres, void* res,
                  std::uint64_t deadline) {
+  if (!is_at_a_record(deadline, PTHREAD_CANCEL_DISABLE)) {
+    state_ = State::kFresh;  // as where there is no answer in time
+    return false;
+  }
   rpcprog_t prog = kProgram;
   rpcvers_t vers = kVersion;
   AUTH* const auth = stock_->cl_auth;

@@ -10,19 +10,31 @@
 #include "client.h"
 #include "fragments.h"
 #include "seldom.h"
-#include "stock_socket.h"
 
 namespace clan::rpc {
 namespace {
 
 constexpr std::uint64_t kNapNs = 1'000'000'000;  ///< the first one
 
+/// A call has ended, also where its thread is cancelled: nobody waits for the record that its reply
+/// by the socket may be in the middle of.
+class Forgetting {
+ public:
+  explicit Forgetting(SocketReply& socket) : socket_(socket) {}
+  Forgetting(const Forgetting&) = delete;
+  Forgetting& operator=(const Forgetting&) = delete;
+  ~Forgetting() { socket_.forget(); }
+
+ private:
+  SocketReply& socket_;
+};
+
 }  // namespace
 
 // A sleep ends after a second, then two, then four, to look at the ring itself: where a child of
 // this process has written over CLAN's memory nobody is woken.
 Client::Outcome Client::await_reply(const Call& call) {
-  SocketReply socket(fd_);
+  const Forgetting forgetting(socket_);
   Nap nap{kNapNs, false};
   const bool may_repeat = datagram_ && sent_.size > 0;
   for (bool done = false;;) {
@@ -42,13 +54,13 @@ Client::Outcome Client::await_reply(const Call& call) {
       nap.again_at = kNoDeadline;
     }
     if (may_repeat && nap.again_at == kNoDeadline) nap.again_at = monotonic_ns() + retry_ns_;
-    const Outcome outcome = sleep(call, &socket, &nap, &done);
+    const Outcome outcome = sleep(call, &nap, &done);
     if (outcome != Outcome::kDone || done) return outcome;
   }
 }
 
 // Until something comes over CLAN or, from a server that has forked, by the socket.
-Client::Outcome Client::sleep(const Call& call, SocketReply* socket, Nap* nap, bool* done) {
+Client::Outcome Client::sleep(const Call& call, Nap* nap, bool* done) {
   nap->over = false;
   auto number = endpoint_->fd();
   if (!number) return lost(call);
@@ -74,21 +86,44 @@ Client::Outcome Client::sleep(const Call& call, SocketReply* socket, Nap* nap, b
   if (!take_reply(call, done))
     return lost(call);  // by CLAN first: it may be why the socket has ended
   if (*done) return Outcome::kDone;
-  switch (socket->look()) {
-    case SocketReply::State::kWhole: {
-      XDR xdrs;
-      auto& message = socket->message();
-      std::uint32_t xid = 0;
-      if (message.size() >= 4) std::memcpy(&xid, message.data(), 4);
-      if (ntohl(xid) != xid_) return Outcome::kDone;
-      memory_xdr(&xdrs, std::as_bytes(std::span(message)));
-      decode_full(call, &xdrs);
-      *done = true;
-      return Outcome::kDone;
-    }
-    case SocketReply::State::kEnd: return lost(call);
-    default: return Outcome::kDone;
+  return take_from_socket(call, done);
+}
+
+Client::Outcome Client::take_from_socket(const Call& call, bool* done) {
+  const SocketReply::State state = socket_.look();
+  if (state == SocketReply::State::kEnd) return lost(call);
+  if (state != SocketReply::State::kWhole) return Outcome::kDone;
+  auto& message = socket_.message();
+  std::uint32_t xid = 0;
+  if (message.size() < sizeof xid) return Outcome::kDone;
+  std::memcpy(&xid, message.data(), sizeof xid);
+  if (ntohl(xid) != xid_) return Outcome::kDone;
+  XDR xdrs;
+  memory_xdr(&xdrs, std::as_bytes(std::span(message)));
+  decode_full(call, &xdrs);
+  *done = true;
+  return Outcome::kDone;
+}
+
+// A call over CLAN may have ended with a part of a record read: its time was over, its thread
+// cancelled, its reply there by CLAN. The stock handle would take the rest for another record.
+// False: the rest has not come in time.
+bool Client::is_at_a_record(std::uint64_t deadline, int cancel_state) {
+  while (socket_.in_the_middle()) {
+    // of a socket that has ended the stock handle finds that, too
+    if (socket_.look() == SocketReply::State::kEnd) return true;
+    if (!socket_.in_the_middle()) break;
+    const std::uint64_t left = left_ns(deadline);
+    if (left == 0) return false;
+    pollfd fds{fd_, POLLIN, 0};
+    sigset_t all;
+    sigfillset(&all);
+    const timespec most = {static_cast<time_t>(left / 1'000'000'000),
+                           static_cast<long>(left % 1'000'000'000)};
+    const Cancellable here(cancel_state);
+    (void)::ppoll(&fds, 1, &most, &all);
   }
+  return true;
 }
 
 // Every field but the xid.

@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace clan::rpc {
 namespace {
 
 constexpr std::size_t kMostReply = std::size_t{1} << 31;
+constexpr std::size_t kPiece = 65536;
+constexpr std::size_t kScratch = 8192;
 constexpr int kMostReads = 64;  ///< in one look: their sender may never stop
 constexpr int kWriteMs = 2000;  ///< libtirpc's own limit, where it has one
 
@@ -63,41 +66,50 @@ SocketReply::State SocketReply::look() {
   return State::kWhole;
 }
 
+void SocketReply::forget() {
+  forgotten_ = part_;
+  if (message_.capacity() <= kPiece) return message_.clear();
+  std::vector<char>().swap(message_);
+}
+
+ssize_t SocketReply::read_mark() {
+  const ssize_t n = recv(fd_, mark_ + mark_bytes_, 4 - mark_bytes_, MSG_DONTWAIT);
+  if (n > 0) mark_bytes_ += static_cast<unsigned>(n);
+  if (n <= 0 || mark_bytes_ < 4) return n;
+  std::uint32_t mark;
+  std::memcpy(&mark, mark_, 4);
+  mark = ntohl(mark);
+  last_ = (mark & 0x8000'0000u) != 0;
+  left_ = mark & 0x7fff'ffffu;
+  return n;
+}
+
+ssize_t SocketReply::read_fragment() {
+  char scratch[kScratch];
+  const std::size_t had = message_.size();
+  const std::size_t room = std::min<std::size_t>(left_, forgotten_ ? kScratch : kPiece);
+  if (!forgotten_) message_.resize(had + room);
+  const ssize_t n = recv(fd_, forgotten_ ? scratch : message_.data() + had, room, MSG_DONTWAIT);
+  if (!forgotten_) message_.resize(had + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  if (n > 0) left_ -= static_cast<std::uint32_t>(n);
+  return n;
+}
+
 SocketReply::State SocketReply::read_stream() {
   for (int reads = 0; reads < kMostReads; ++reads) {
     if (message_.size() >= kMostReply) return State::kEnd;
-    char* to = reinterpret_cast<char*>(mark_) + mark_bytes_;
-    std::size_t room = 4 - mark_bytes_;
-    const std::size_t had = message_.size();
-    if (mark_bytes_ == 4) {
-      room = std::min<std::size_t>(left_, 65536);
-      message_.resize(had + room);
-      to = message_.data() + had;
-    }
-    const ssize_t n = room == 0 ? 0 : recv(fd_, to, room, MSG_DONTWAIT);
-    if (mark_bytes_ == 4) message_.resize(had + static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
-    if (room > 0 && n == 0) return State::kEnd;
-    if (n < 0) {
-      if (errno != EAGAIN && errno != EINTR) return State::kEnd;
+    const bool was_part = std::exchange(part_, true);
+    const ssize_t n = mark_bytes_ < 4 ? read_mark() : read_fragment();
+    if (n <= 0) {
+      part_ = was_part;
+      if (n == 0 || (errno != EAGAIN && errno != EINTR)) return State::kEnd;
       return part_ ? State::kPart : State::kNothing;
     }
-    part_ = true;
-    if (mark_bytes_ < 4) {
-      mark_bytes_ += static_cast<unsigned>(n);
-      if (mark_bytes_ < 4) continue;
-      std::uint32_t mark;
-      std::memcpy(&mark, mark_, 4);
-      mark = ntohl(mark);
-      last_ = (mark & 0x8000'0000u) != 0;
-      left_ = mark & 0x7fff'ffffu;
-    } else {
-      left_ -= static_cast<std::uint32_t>(n);
-    }
-    if (left_ > 0) continue;
+    if (mark_bytes_ < 4 || left_ > 0) continue;
     mark_bytes_ = 0;
     if (!last_) continue;
     part_ = false;
-    return State::kWhole;
+    return std::exchange(forgotten_, false) ? State::kNothing : State::kWhole;
   }
   return State::kPart;
 }
