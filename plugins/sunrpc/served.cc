@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "fragments.h"
 #include "server.h"
@@ -56,11 +57,35 @@ Served* Served::of(SVCXPRT* xprt) {
 
 // --- requests ------------------------------------------------------------------------------------
 
+/// Whether a transport is there yet, behind services that may have destroyed it: also from within a
+/// second function of it, by a loop of their own.
+class Served::Life {
+ public:
+  explicit Life(Served& served) : served_(&served), outer_(std::exchange(served.life_, this)) {}
+  Life(const Life&) = delete;
+  Life& operator=(const Life&) = delete;
+  // Not inline: gcc would warn of life_ where it is not set back, that of a transport that has
+  // gone.
+  [[gnu::noinline]] ~Life() {
+    if (served_ != nullptr) served_->life_ = outer_;
+  }
+  static void end(const Served& served) {
+    for (Life* life = served.life_; life != nullptr; life = life->outer_) life->served_ = nullptr;
+  }
+  bool is_over() const { return served_ == nullptr; }
+
+ private:
+  Served* served_;
+  Life* const outer_;
+};
+
 bool Served::receive(rpc_msg* message) {
   Hub* hub = generation_ == generation() ? hub_ : nullptr;
   if (hub == nullptr || !hub->front_) {
     // What the client has sent over CLAN comes before what it sends, or ends, by the socket.
+    const Life life(*this);
     if (hub != nullptr) hub->drain();
+    if (life.is_over()) return false;
     from_clan_ = false;
     return stock_->xp_recv(xprt_, message) != FALSE;
   }
@@ -314,6 +339,7 @@ void Served::destroy() {
     hub_->forget(this);
   }
   xprt->xp_ops = const_cast<TransportOps*>(stock_);
+  Life::end(*this);
   delete this;
   SVC_DESTROY(xprt);
 }

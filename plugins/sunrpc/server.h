@@ -55,6 +55,7 @@ class Served {
 
  private:
   friend class Hub;
+  class Life;
   void fill(rpc_msg* message, const PeerState& peer, const CallHead& head);
   bool decode(XDR* xdrs, xdrproc_t proc, void* to);
   void forget_arguments();
@@ -69,6 +70,7 @@ class Served {
   SVCXPRT* xprt_;
   bool datagram_;
   std::uint32_t generation_;
+  Life* life_ = nullptr;  ///< the innermost function of it that has others dispatched
 
   bool from_clan_ = false;          ///< the request that is being served
   PeerIndex peer_ = 0;              ///< that sent it

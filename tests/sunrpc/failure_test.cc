@@ -62,6 +62,36 @@ TEST(Failure, AServerThatDestroysTheTransportEndsIt) {
   EXPECT_EQ(negate(other.get(), 1, &result), RPC_SUCCESS);
 }
 
+// One look of its loop finds that a client's socket has ended and that another client has called,
+// whose service destroys the first one's transport (1), or looks by itself and finds the end (3).
+// With libtirpc alone the end comes first, and nothing is left to be destroyed.
+TEST(Failure, AServiceMayEndATransportWhoseSocketHasEnded) {
+  for (const char* loop : {"loop:run", "loop:select", "loop:poll"}) {
+    for (int how : {1, 3}) {
+      if (how == 1 && !preloaded()) continue;
+      Server server({"tcp", loop});
+      Handle first = by_tcp(server.tcp()), second = by_tcp(server.tcp());
+      ASSERT_TRUE(first && second);
+      warm_up(first.get());
+      warm_up(second.get());
+      kill(server.pid(), SIGSTOP);
+      siginfo_t stopped{};
+      ASSERT_EQ(waitid(P_PID, static_cast<id_t>(server.pid()), &stopped, WSTOPPED | WNOWAIT), 0);
+      first.reset();
+      EXPECT_EQ(
+          clnt_call(second.get(), LEAVE, xdr_of(xdr_int), &how, nullptr, nullptr, (timeval{0, 0})),
+          RPC_SUCCESS);
+      kill(server.pid(), SIGCONT);
+      int result = 0;
+      EXPECT_EQ(negate(second.get(), 5, &result), RPC_SUCCESS) << loop << ", " << how;
+      EXPECT_EQ(result, -5);
+      Handle third = by_tcp(server.tcp());  // the look has ended when it has been accepted
+      ASSERT_TRUE(third);
+      EXPECT_EQ(negate(third.get(), 6, &result), RPC_SUCCESS) << loop << ", " << how;
+    }
+  }
+}
+
 TEST(Failure, SvcExitEndsTheLoopWhileAClientIsThere) {
   Server server({"tcp"});
   Handle client = by_tcp(server.tcp());

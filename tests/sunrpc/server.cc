@@ -65,6 +65,12 @@ void answer_later() {
   }
 }
 
+void poll_once(int ms) {
+  std::vector<pollfd> fds(svc_pollfd, svc_pollfd + svc_max_pollfd);
+  const int ready = poll(fds.data(), fds.size(), ms);
+  if (ready > 0) svc_getreq_poll(fds.data(), ready);
+}
+
 void dispatch(struct svc_req* request, SVCXPRT* xprt) {
   if (current != xprt) other = std::exchange(current, xprt);
   ++served;
@@ -201,6 +207,7 @@ void* leave_2_svc(int* how, svc_req*) {
     svc_destroy(gone);
   }
   if (*how == 2) svc_exit();
+  if (*how == 3) poll_once(0);
   if (*how == 0) std::exit(0);
   return nullptr;
 }
@@ -267,11 +274,7 @@ void run_select() {
 }
 
 void run_poll() {
-  while (svc_pollfd != nullptr) {
-    std::vector<pollfd> fds(svc_pollfd, svc_pollfd + svc_max_pollfd);
-    const int ready = poll(fds.data(), fds.size(), 1000);
-    if (ready > 0) svc_getreq_poll(fds.data(), ready);
-  }
+  while (svc_pollfd != nullptr) poll_once(1000);
 }
 
 }  // namespace
