@@ -175,7 +175,11 @@ void Hub::forget(Served* served) {
 void Hub::bury_departed() {
   PeerIndex gone;
   while (endpoint_->take_departed(&gone)) {
-    if (gone < peers_.size() && peers_[gone]) drop_peer(gone, false);
+    if (peer(gone) != nullptr) {
+      drop_peer(gone, false);
+    } else {
+      endpoint_->disconnect(gone);  // it has gone without a word
+    }
   }
 }
 

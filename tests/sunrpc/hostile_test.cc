@@ -3,6 +3,7 @@
 #include <clan/message.h>
 
 #include <atomic>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -161,6 +162,36 @@ TEST_F(Hostile, AnotherVersionIsRefusedAndItsCallsGoByTheSocket) {
   hello.abi = rpc::kAbi + 1;
   ASSERT_TRUE(endpoint.send(to, std::as_bytes(std::span(&hello, 1)), 5000).ok());
   expect_dropped_and_others_served(endpoint);
+}
+
+/// Pieces of memory that a process shares with others.
+std::size_t shared_mappings(pid_t pid) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  std::size_t shared = 0;
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t rights = line.find(' ');
+    if (rights != std::string::npos && line.size() > rights + 4 && line[rights + 4] == 's')
+      ++shared;
+  }
+  return shared;
+}
+
+TEST_F(Hostile, ClientsThatGoWithoutAWordLeaveNothing) {
+  PeerIndex to = 0;
+  std::uint64_t token = 0;
+  const int one = 1;
+  std::size_t before = 0;
+  for (int i = 0; i < 300; ++i) {
+    context_.emplace(std::move(*Context::create()));  // as of a process of its own
+    (void)meet(&to, &token);
+    ASSERT_NE(negate_2(const_cast<int*>(&one), good_.get()), nullptr);
+    if (i == 50) before = shared_mappings(server_.pid());
+  }
+  for (int i = 0; i < 1000 && shared_mappings(server_.pid()) > before + 20; ++i) {
+    usleep(10'000);  // the last ones may be going
+    ASSERT_NE(negate_2(const_cast<int*>(&one), good_.get()), nullptr);
+  }
+  EXPECT_LE(shared_mappings(server_.pid()), before + 20);
 }
 
 TEST_F(Hostile, ACallBeforeHelloIsNotServed) {
