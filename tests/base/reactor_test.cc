@@ -220,7 +220,7 @@ TEST(Reactor, AThreadWhoseDescriptorsAreClosedEndsAndDoesNotSpin) {
   if (child == 0) {
     // By no descriptor: it would be closed as well.
     const auto threads = [] {
-      struct stat tasks{};
+      struct stat tasks {};
       if (::stat("/proc/self/task", &tasks) != 0) ::_exit(3);
       return tasks.st_nlink;
     };
