@@ -210,6 +210,7 @@ bool Hub::has_state(PeerIndex index) {
 
 // The message at the front. kCall: `front` is a call to be dispatched. The caller has the mutex.
 Hub::Taken Hub::take_one(Front* front) {
+  if (some_ready_ && take_ready(front)) return Taken::kCall;
   auto message = endpoint_->peek();
   if (!message) {
     bury_departed();
@@ -222,6 +223,10 @@ Hub::Taken Hub::take_one(Front* front) {
     return Taken::kOther;
   }
   PeerState& peer = *peers_[from];
+  if (peer.put_off) {  // behind one that has been gathered
+    hold(&peer);
+    return Taken::kOther;
+  }
   if (peer.served == nullptr) {
     welcome(from, message->bytes);
     return Taken::kOther;
@@ -255,6 +260,7 @@ Hub::Taken Hub::take_one(Front* front) {
 // Takes one message, if there is one, and has it dispatched. True: there may be another.
 bool Hub::serve_one() {
   int fd = -1;
+  std::uint64_t registrations = 0;
   {
     std::lock_guard lock(mutex_);
     Front front;
@@ -266,15 +272,10 @@ bool Hub::serve_one() {
     front_ = front;
     taken_apart_ = front.peer;
     fd = peer.served->xprt_->xp_fd;
+    registrations = registrations_;
   }
   dispatch(fd);
-  if (front_) {  // the transport is not libtirpc's any more
-    std::lock_guard lock(mutex_);
-    const PeerIndex from = front_->peer;
-    front_.reset();
-    let_go();
-    if (peer(from) != nullptr) drop_peer(from, false);
-  }
+  if (front_) put_off(registrations);  // libtirpc does not know the transport
   return true;
 }
 
@@ -297,6 +298,7 @@ void Hub::drain() {
   std::size_t most = kMostInRing;
   {
     std::lock_guard lock(mutex_);
+    take_up();  // those of a transport whose socket is looked at
     most *= std::max<std::size_t>(live_, 1);
   }
   for (std::size_t n = 0; generation_ == generation() && !exited(); ++n) {

@@ -1,6 +1,6 @@
-// The functions of libtirpc that this library stands before: the four that make transports, and
-// xdr_bytes. Their names are in no version node: a node other than libtirpc's own would switch them
-// off without a word.
+// The functions of libtirpc that this library stands before: the four that make transports, the one
+// that registers them, and xdr_bytes. Their names are in no version node: a node other than
+// libtirpc's own would switch them off without a word.
 //
 // In libclanrpc.a they have the names that the linker gives to --wrap, which its user has to ask
 // for: with libtirpc.a there is no second library in which the real ones could be found at run
@@ -19,6 +19,7 @@ using clan::rpc::Client;
 using clan::rpc::count;
 using clan::rpc::counters;
 using clan::rpc::disabled;
+using clan::rpc::Hub;
 using clan::rpc::real;
 
 #ifdef CLAN_RPC_WRAPPED
@@ -68,6 +69,12 @@ CLAN_EXPORT SVCXPRT* CLAN_RPC_STANDS_BEFORE(svc_dg_create)(const int fd, const u
   SVCXPRT* xprt = real().svc_dg_create(fd, send_size, receive_size);
   announce(xprt);
   return xprt;
+}
+
+CLAN_EXPORT void CLAN_RPC_STANDS_BEFORE(xprt_register)(SVCXPRT* xprt) {
+  Hub* const hub = Hub::of(xprt);  // then it may be another thread's, and gone
+  real().xprt_register(xprt);
+  if (hub != nullptr) hub->registered();
 }
 
 #ifndef CLAN_RPC_WRAPPED

@@ -28,6 +28,10 @@ struct PeerState {
   CallHead gathered_head;
   std::uint64_t gathered_since_ns = 0;
   unsigned slow_calls = 0;  ///< so many are gathered: it has stopped in the middle of one
+  // Of one whose transport is not registered: see hub_put_off.cc.
+  bool put_off = false;
+  bool held = false;        ///< by the endpoint
+  bool ready = false;       ///< what has been gathered may be dispatched
   std::uint64_t token = 0;  ///< of one that came from another host: it may ask about its last call
   std::optional<std::uint32_t> last_xid;
   bool answered = false;    ///< the call with last_xid

@@ -50,10 +50,11 @@ decltype(::clnt_vc_create) __real_clnt_vc_create;
 decltype(::clnt_dg_create) __real_clnt_dg_create;
 decltype(::svc_vc_create) __real_svc_vc_create;
 decltype(::svc_dg_create) __real_svc_dg_create;
+[[gnu::weak]] decltype(::xprt_register) __real_xprt_register;
 }
 Real find_real() {
-  return {__real_clnt_vc_create, __real_clnt_dg_create, __real_svc_vc_create, __real_svc_dg_create,
-          nullptr};
+  return {__real_clnt_vc_create, __real_clnt_dg_create, __real_svc_vc_create,
+          __real_svc_dg_create,  __real_xprt_register,  nullptr};
 }
 #else
 template <typename Function>
@@ -66,6 +67,7 @@ Real find_real() {
   find(&real.clnt_dg_create, "clnt_dg_create");
   find(&real.svc_vc_create, "svc_vc_create");
   find(&real.svc_dg_create, "svc_dg_create");
+  find(&real.xprt_register, "xprt_register");
   find(&real.xdr_bytes, "xdr_bytes");
   return real;
 }

@@ -20,6 +20,8 @@ struct Real {
   decltype(&::clnt_dg_create) clnt_dg_create = nullptr;
   decltype(&::svc_vc_create) svc_vc_create = nullptr;
   decltype(&::svc_dg_create) svc_dg_create = nullptr;
+  /// null in a program with libclanrpc.a that is not linked with --wrap=xprt_register
+  decltype(&::xprt_register) xprt_register = nullptr;
   decltype(&::xdr_bytes) xdr_bytes = nullptr;  ///< null in libclanrpc.a, which leaves it alone
 };
 const Real& real();

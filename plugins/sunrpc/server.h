@@ -118,6 +118,10 @@ class Hub {
   bool await_room(PeerIndex peer, std::uint64_t since);
   /// The message at the front has been taken apart, or nobody wants it. The caller has the mutex.
   void let_go();
+  /// The one that serves a transport; null: none does. The caller's thread has it to itself.
+  static Hub* of(SVCXPRT* xprt);
+  /// One of its transports has been registered with libtirpc. From any thread.
+  void registered();
   /// The transport goes.
   void forget(Served* served);
   PeerState* peer(PeerIndex index) { return index < peers_.size() ? peers_[index].get() : nullptr; }
@@ -162,6 +166,10 @@ class Hub {
   void drop_peer(PeerIndex index, bool hostile);
   void drop_peer_later(PeerIndex index);
   void bury_departed();
+  void put_off(std::uint64_t registrations);
+  void hold(PeerState* from);
+  void take_up();
+  bool take_ready(Front* front);
   Served* served(SVCXPRT* xprt);
 
   std::mutex mutex_;
@@ -173,10 +181,12 @@ class Hub {
   std::deque<Expected> expected_;
   std::deque<Departed> departed_;
   std::vector<std::unique_ptr<PeerState>> peers_;
-  std::size_t live_ = 0;                          ///< of all of them
-  std::optional<PeerIndex> taken_apart_;          ///< whose message is at the front
-  std::atomic<const void*> dispatcher_{nullptr};  ///< the thread, by an address of its own
-  Served* current_ = nullptr;                     ///< has taken the last request
+  std::size_t live_ = 0;  ///< of all of them
+  std::uint64_t registrations_ = 0;
+  bool some_put_off_ = false, some_ready_ = false;  ///< false: none is
+  std::optional<PeerIndex> taken_apart_;            ///< whose message is at the front
+  std::atomic<const void*> dispatcher_{nullptr};    ///< the thread, by an address of its own
+  Served* current_ = nullptr;                       ///< has taken the last request
   friend class Served;
   std::optional<Front> front_;  ///< the call that the transport just called is to take
   /// How long the clients of the process may hold it up by messages that are not whole, all of them
