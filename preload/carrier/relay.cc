@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kBytes = 128 * 1024;  ///< that wait, each way
 constexpr int kRounds = 16;                 ///< of a turn
+constexpr std::size_t kMostDropped = 1 << 20;
 
 // Past the interposed calls: this end is none of the program's sockets.
 long receive(int fd, std::span<std::byte> to) {
@@ -41,6 +42,15 @@ Relay::~Relay() {
   sys::close(fd_);
 }
 
+// The other host takes nothing more. What it has sent is still to be read: take_in() finds the end
+// behind that. A program that writes on and does not read is told of it at last.
+void Relay::drop() {
+  deaf_ = true;
+  dropped_ += out_.left().size();
+  out_.begin = out_.end;
+  failed_ = failed_ || dropped_ > kMostDropped;
+}
+
 // True: something has been handed on.
 bool Relay::send_out() {
   Way& way = out_;
@@ -59,15 +69,14 @@ bool Relay::send_out() {
   if (!way.empty()) {
     const auto n = stream_.try_send(way.left());
     if (!n && n.error().err == EAGAIN) return moved;
-    deaf_ = !n;  // what it has sent is still to be read: take_in() finds the end behind that
-    way.begin = n ? way.begin + *n : way.end;
-    if (deaf_) return true;
+    if (!n) return drop(), true;
+    way.begin += *n;
     moved = moved || *n > 0;
   }
   if (way.empty() && way.read_all && !way.told) {
     const Status done = stream_.shutdown_send(0);
     way.told = done.ok();
-    deaf_ = !done.ok() && done.error().err != ETIMEDOUT && done.error().err != EAGAIN;
+    deaf_ = deaf_ || (!done.ok() && done.error().err != ETIMEDOUT && done.error().err != EAGAIN);
     moved = moved || way.told;
   }
   return moved;

@@ -52,12 +52,14 @@ class Relay {
   };
   bool send_out();
   bool take_in();
+  void drop();
   bool is_over() const { return failed_ || (in_.told && (out_.told || deaf_)); }
 
   const int fd_;
   Stream stream_;
   Way out_, in_;                        ///< to the other host, and from it
   bool failed_ = false, deaf_ = false;  ///< deaf: the other host takes nothing more
+  std::size_t dropped_ = 0;             ///< bytes that it did not take
 };
 
 }  // namespace clan::preload

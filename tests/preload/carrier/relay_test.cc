@@ -64,6 +64,23 @@ TEST_F(CarrierRelay, HandsOnWhatTheOtherHostHadSentBeforeItClosedWhenTheProgramW
   EXPECT_EQ(read_program(), "");
 }
 
+TEST_F(CarrierRelay, ResetsAProgramThatWritesOnToAClosedEndAndDoesNotRead) {
+  const std::vector<std::byte> block(65536, std::byte{'x'});
+  for (int quiet = 0; quiet < 3; ++quiet) {
+    if (const auto sent = streams_.client.try_send(block); sent.ok() && *sent > 0) quiet = 0;
+    (void)relay_->serve();
+  }
+  streams_.client.close();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the end is told of
+  const std::string much(65536, 'y');
+  auto turn = Relay::Turn::kWaits;
+  for (int i = 0; i < 100 && turn != Relay::Turn::kOver; ++i) {
+    (void)::send(program_, much.data(), much.size(), MSG_NOSIGNAL);
+    turn = relay_->serve();
+  }
+  EXPECT_EQ(turn, Relay::Turn::kOver);
+}
+
 TEST_F(CarrierRelay, HandsOnTheEndBehindAllBytes) {
   write_program("last");
   ::shutdown(program_, SHUT_WR);
