@@ -27,7 +27,6 @@ using Entry = SlotEntry;
 
 using reasons::kBytes;
 
-constexpr char kLink[] = "/memfd:clan-slots-7 (deleted)";
 constexpr std::size_t kEntries = 512;
 static_assert(kEntries * sizeof(Entry) == reasons::kSlotBytes);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -142,8 +141,8 @@ Entry* find_at(const char* pid, const SocketIdentity& id) {
   DirectoryReader names(directory);
   while (const char* name = found == nullptr ? names.next() : nullptr) {
     if (*name == '.') continue;
-    const int memfd =
-        open_memfd_of(static_cast<unsigned>(std::atoi(pid)), std::atoi(name), kLink, O_RDWR);
+    const int memfd = open_memfd_of(static_cast<unsigned>(std::atoi(pid)), std::atoi(name),
+                                    reasons::kMemfdLink, O_RDWR);
     if (memfd < 0) continue;
     found = find_in(take_table(memfd), id);
     sys::close(memfd);

@@ -2,7 +2,7 @@
 // words, `clan stat` and the log read them. Behind the slots of sockets that are passed on, in the
 // same memfd:
 //
-//   /proc/PID/fd/N -> /memfd:clan-slots-6 (deleted)
+//   /proc/PID/fd/N -> /memfd:clan-slots-7 (deleted)
 //   +0            slots (preload/share/slot_table.h)
 //   +kSlotBytes   kBuckets buckets, a cache line each: 8 words, 0 = free
 //
@@ -22,11 +22,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace clan::reasons {
 
 /// With the version of all that is in it: a process with another one finds none.
-constexpr char kMemfdName[] = "clan-slots-6";
+constexpr char kMemfdName[] = "clan-slots-7";
+constexpr char kMemfdLink[] = "/memfd:clan-slots-7 (deleted)";  ///< as /proc/PID/fd/N shows it
+static_assert(std::string_view(kMemfdLink).substr(7, sizeof kMemfdName - 1) == kMemfdName);
 /// What memfds of all versions are called at the beginning.
 constexpr char kMemfdPrefix[] = "clan-slots-";
 

@@ -44,7 +44,6 @@ void note_file(pid_t pid, const std::string& link,
 
 void scan_descriptors(pid_t pid, Scan& scan) {
   static const std::string kPipeLink = fmt::format("/memfd:{} (deleted)", socket_face::kMemfdName);
-  static const std::string kReasonsLink = fmt::format("/memfd:{} (deleted)", reasons::kMemfdName);
   static const std::string kReasonsOfAny = fmt::format("/memfd:{}", reasons::kMemfdPrefix);
   const std::string path = fmt::format("/proc/{}/fd", pid);
   const Directory directory(opendir(path.c_str()));
@@ -66,7 +65,7 @@ void scan_descriptors(pid_t pid, Scan& scan) {
       scan.rings.insert(pid);
     } else if (target == kPipeLink) {
       note_file(pid, link, scan.pipes);
-    } else if (target == kReasonsLink) {
+    } else if (target == reasons::kMemfdLink) {
       note_file(pid, link, scan.reasons);
     } else if (target.rfind(kReasonsOfAny, 0) == 0) {
       scan.other_reasons.insert(pid);
