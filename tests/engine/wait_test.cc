@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,6 +69,27 @@ TEST(Contention, TakesTwoLongYieldsInARowForAComputation) {
   EXPECT_FALSE(contention.known());
   contention.note_yield(1003 * kMs, 3 * kMs, true);
   EXPECT_TRUE(contention.lasts(1010 * kMs));
+}
+
+long switches() {
+  rusage usage{};
+  EXPECT_EQ(::getrusage(RUSAGE_THREAD, &usage), 0);
+  return usage.ru_nvcsw + usage.ru_nivcsw;
+}
+
+// Whatever a yield costs on this machine.
+TEST(Contention, CountsAYieldOnlyIfTheKernelHasSwitched) {
+  if (!PreemptionWatch::works()) GTEST_SKIP() << "the C library registers no rseq area";
+  Contention contention;
+  PreemptionWatch watch;
+  std::uint64_t now = monotonic_ns();
+  for (int k = 0; k < 2000; ++k) {
+    const long before = switches();
+    const bool others_ran = contention.yield(now, watch);
+    if (others_ran) {
+      ASSERT_GT(switches(), before) << k;
+    }
+  }
 }
 
 TEST(Waiter, EndsAtOnceWhenItIsReady) {

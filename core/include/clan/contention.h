@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 namespace clan {
 
@@ -44,23 +43,24 @@ class Contention {
     if (yields_ <= kFewYields) note_gap(now_ns, gap_ns);
     yields_ = 0;
   }
-  /// Lets other threads run, and notes it. `now`: the time before, and afterwards that after the
-  /// yield. True: others ran. A watch tells it exactly, and costs 0.1 us in each switch; without
-  /// one what a yield takes has to do.
-  bool yield(std::uint64_t& now, PreemptionWatch* watch) {
-    if (watch != nullptr) watch->begin();
+  /// Yields once and notes whether other threads ran. Sets `now`, the time before, to the time
+  /// after. Begins `watch` anew. Returns true if others ran.
+  bool yield(std::uint64_t& now, PreemptionWatch& watch) {
+    watch.begin();
     sched_yield();
-    const std::uint64_t before = std::exchange(now, monotonic_ns());
-    const bool others_ran = now - before >= kSwitchNs && (watch == nullptr || watch->happened());
-    if (watch != nullptr) watch->begin();
-    note_yield(now, now - before, others_ran);
+    const bool switched = watch.happened();
+    const std::uint64_t took = monotonic_ns() - now;
+    now += took;
+    watch.begin();
+    const bool others_ran = PreemptionWatch::works() ? switched : took > 2 * shortest_yield_ns_;
+    shortest_yield_ns_ = std::min(shortest_yield_ns_, took);
+    note_yield(now, took, others_ran);
     return others_ran;
   }
   /// Others ran in the last yields: the next look is worth one, too.
   bool crowded() const { return crowd_ >= kCrowd; }
 
  private:
-  static constexpr std::uint64_t kSwitchNs = 700;  ///< a yield to another thread takes longer
   static constexpr std::uint64_t kGapsOfPause = 4;
   static constexpr std::uint64_t kMaxPauseNs = 2'000'000'000;
   static constexpr int kCrowd = 2;
@@ -68,6 +68,8 @@ class Contention {
   std::uint64_t until_ns_ = 0, pause_ns_ = 0;
   int crowd_ = 0;                 ///< yields in which others ran, less those in which none did
   unsigned yields_ = kFewYields;  ///< since the last long one
+  /// What a yield costs that finds nobody, where no watch can tell: the machine's own measure.
+  std::uint64_t shortest_yield_ns_ = kMaxPauseNs;
 };
 inline constinit thread_local Contention t_contention;
 

@@ -41,6 +41,9 @@ class PreemptionWatch {
   void begin() {
     if (registered()) word().store(never_run(), std::memory_order_relaxed);
   }
+  /// Tells whether the kernel reports preemption to this process. Where it does not, happened() is
+  /// always true.
+  static bool works() { return registered(); }
   /// Since begin(). True, too, where it cannot be known.
   bool happened() const {
     return !registered() || word().load(std::memory_order_relaxed) != never_run();
@@ -59,6 +62,7 @@ class PreemptionWatch {
 class PreemptionWatch {
  public:
   void begin() {}
+  static bool works() { return false; }
   bool happened() const { return true; }
 };
 #endif

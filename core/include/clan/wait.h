@@ -149,9 +149,10 @@ class Waiter {
   template <typename Ready, typename Look>
   bool yield_to_peer(Ready&& ready, Look&& look, std::uint64_t start) {
     Contention& contention = t_contention;
+    PreemptionWatch watch;
     std::uint64_t now = start;
     for (int empty = 0; empty < kSameCoreYields && now - start < 2 * max_ns();) {
-      const bool others_ran = contention.yield(now, nullptr);
+      const bool others_ran = contention.yield(now, watch);
       if (ready() || look()) {
         past_.expect(now - start);
         return true;
@@ -170,7 +171,7 @@ class Waiter {
     for (std::uint64_t now = start; now < end;) {
       bool there = false, on = true;
       if (now >= yield_at) {
-        contention.yield(now, contention.crowded() ? nullptr : &preemption);
+        contention.yield(now, preemption);
         on = !contention.lasts(now);
         yield_at = now + (contention.crowded() ? 0 : kYieldEveryNs);
         there = ready() || look();
