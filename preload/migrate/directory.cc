@@ -69,6 +69,11 @@ using reasons::Why;
 // A user that allowed_peer() has refused.
 Why why_not(uid_t uid) { return config().is_anybody(uid) ? Why::kUnmappedUser : Why::kOtherUser; }
 
+// Why a window into our own namespace does not show the connection.
+Why why_unknown(const SockDiag& ours) {
+  return ours.fd() < 0 ? Why::kNoNetlink : Why::kOtherNetwork;
+}
+
 void close_offer(Socket& s) {
   if (const std::uint64_t name = s.offer_name.take(); name != 0) unlink_offer(name);
   if (const int listener = s.offer_fd.take(); listener >= 0) sys::close(listener);
@@ -135,6 +140,8 @@ void go_on_as_client(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return stay(fd, s, Why::kOfferLost);
   if (look_through_window(fd, s, route) != Verdict::kSame) return;
+  SockDiag ours;
+  if (ours.fd() < 0 || !ours.has(fd, route)) return stay(fd, s, why_unknown(ours));
   if (!s.pipe) {
     auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 0);
     if (!pipe) return stay(fd, s, Why::kNoMemory);
@@ -143,11 +150,10 @@ void go_on_as_client(int fd, Socket& s) {
   }
   // The other end may use the pipe as soon as it has it: be ready first.
   if (!enter_pipe(fd, s, route)) return;
-  SockDiag ours;
   Hello hello;
   hello.interface = route.interface;
   const int given[] = {ours.fd(), s.pipe.memfd()};
-  if (ours.fd() < 0 || !send_descriptors(s.offer_fd.get(), &hello, sizeof hello, given, 2)) {
+  if (!send_descriptors(s.offer_fd.get(), &hello, sizeof hello, given, 2)) {
     say_why(fd, s, Why::kOfferLost);
   }
   withdraw_offer(s);
@@ -215,9 +221,13 @@ void claim_in_directory(int fd, Socket& s, const Route& route) {
   Hello hello;
   hello.interface = route.interface;
   const bool may_talk = allowed_peer(rendezvous, &uid);
-  if (!may_talk || window < 0 || !send_descriptors(rendezvous, &hello, sizeof hello, &window, 1)) {
+  if (window < 0 || !ours.has(fd, route)) {
     sys::close(rendezvous);
-    return stay(fd, s, !may_talk ? why_not(uid) : window < 0 ? Why::kNoNetlink : Why::kOfferLost);
+    return stay(fd, s, why_unknown(ours));
+  }
+  if (!may_talk || !send_descriptors(rendezvous, &hello, sizeof hello, &window, 1)) {
+    sys::close(rendezvous);
+    return stay(fd, s, !may_talk ? why_not(uid) : Why::kOfferLost);
   }
   s.offer_fd.keep(move_high(rendezvous));
   if (s.offer_fd.get() < 0) return stay(fd, s, Why::kNoDescriptors);

@@ -111,10 +111,9 @@ void offer(int fd, Socket& s) {
     if (config().net) return meet_on_other_host(fd, s, route);
     return config().has_directory() ? offer_in_directory(fd, s, route) : leave_to_kernel(s);
   }
-  // an offer that could not be accepted would cost the other end a pipe
-  if (!SockDiag::can_tell()) {
-    return stay(fd, s, Why::kNoNetlink);
-  }
+  // An offer that could not be accepted would cost the other end a pipe.
+  if (SockDiag kernel; !kernel.has(fd, route))
+    return stay(fd, s, kernel.can_tell() ? Why::kOtherNetwork : Why::kNoNetlink);
   int listener = static_cast<int>(
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0) return stay(fd, s, Why::kNoUnix);
@@ -149,7 +148,7 @@ void look_for_taker(int fd, Socket& s) {
   if (taker < 0) return say_unused(fd, s, call);
   if (int listener = s.offer_fd.take(); listener >= 0) sys::close(listener);
   Route route;
-  const Why why = route_of(fd, &route) ? distrust(taker, route) : Why::kNoNetlink;
+  const Why why = route_of(fd, &route) ? distrust(fd, taker, route) : Why::kNoNetlink;
   const int memfd = why == Why::kNone ? receive_memfd(taker) : -1;
   sys::close(taker);
   if (memfd == kNotNow) return s.become(Socket::State::kTcp);  // offers again
@@ -184,7 +183,7 @@ void look_for_offer(int fd, Socket& s) {
   sockaddr_un name{};
   const socklen_t size = name_of(route.remote, route.local, &name);
   if (sys::call(SYS_connect, rendezvous, &name, size) == 0) {
-    const Why why = distrust(rendezvous, route);
+    const Why why = distrust(fd, rendezvous, route);
     auto pipe = why == Why::kNone ? Pipe::create(socket_face::kMemfdName, ring_bytes(), 1)
                                   : Result<Pipe>(Error{EACCES, "not trusted"});
     if (pipe) {

@@ -22,8 +22,7 @@ bool is_loopback(const in6_addr& a) {
 }
 
 // The user that owns the other end of the connection, and its socket's inode, by the kernel's word.
-bool owner_of_other_end(const Route& r, SockDiag::Found* owner) {
-  SockDiag kernel;
+bool owner_of_other_end(SockDiag& kernel, const Route& r, SockDiag::Found* owner) {
   return kernel.ask(r.remote, r.local, r.interface, owner) == SockDiag::Answer::kFound;
 }
 
@@ -40,14 +39,15 @@ bool same_host(Socket& s, const Route& r) {
   return s.place == Socket::Place::kHere;
 }
 
-Why distrust(int rendezvous, const Route& route) {
+Why distrust(int fd, int rendezvous, const Route& route) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
     return Why::kOfferLost;
+  SockDiag kernel;
   SockDiag::Found found;
-  if (!owner_of_other_end(route, &found))
-    return SockDiag::can_tell() ? Why::kOfferLost : Why::kNoNetlink;
+  if (!kernel.has(fd, route)) return Why::kOtherNetwork;
+  if (!owner_of_other_end(kernel, route, &found)) return Why::kOfferLost;
   // closed meanwhile: nobody owns it, and uid is not one
   if (found.inode == 0) return Why::kOfferLost;
   const uid_t owner = found.uid;
@@ -62,8 +62,11 @@ Why distrust(int rendezvous, const Route& route) {
 
 std::uint32_t inode_of_other_end(int fd) {
   Route route;
+  SockDiag kernel;
   SockDiag::Found owner;
-  return route_of(fd, &route) && owner_of_other_end(route, &owner) ? owner.inode : 0;
+  const bool found =
+      route_of(fd, &route) && kernel.has(fd, route) && owner_of_other_end(kernel, route, &owner);
+  return found ? owner.inode : 0;
 }
 
 }  // namespace clan::preload

@@ -13,9 +13,9 @@ namespace clan::preload {
 /// asked once.
 bool same_host(Socket& s, const Route& r);
 
-/// kNone: the process at the other end of the rendezvous owns the other end of the connection, and
-/// may share memory with us.
-reasons::Why distrust(int rendezvous, const Route& route);
+/// Tells why the process at the other end of `rendezvous` may not share memory with us: kNone if it
+/// owns the other end of the connection `fd`.
+reasons::Why distrust(int fd, int rendezvous, const Route& route);
 
 /// The inode of the socket at the other end, 0 = the kernel does not say.
 std::uint32_t inode_of_other_end(int fd);

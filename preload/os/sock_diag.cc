@@ -5,6 +5,7 @@
 #include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
 #include <linux/tcp.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -208,6 +209,13 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote,
     return read_answer(header, found);
   }
   return Answer::kUnknown;
+}
+
+bool SockDiag::has(int fd, const Route& route) {
+  Found found;
+  struct stat about {};
+  return ask(route.local, route.remote, route.interface, &found) == Answer::kFound &&
+         sys::fstat(fd, &about) == 0 && found.inode == static_cast<std::uint32_t>(about.st_ino);
 }
 
 // --- what is not here --------------------------------------------------------------------------

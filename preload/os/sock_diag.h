@@ -61,6 +61,10 @@ class SockDiag {
   static bool can_tell();
   /// The socket at `local` that is connected to `remote`, or that listens there.
   Answer ask(const Endpoint& local, const Endpoint& remote, std::uint32_t interface, Found* found);
+  /// Tells whether the connected socket `fd`, whose ends are `route`, is in this network namespace.
+  /// A program that enters several has sockets that are not, and another connection may have the
+  /// same ends here: what is asked of it, and names made of its addresses, would be that one's.
+  bool has(int fd, const Route& route);
 
  private:
   int netlink_;

@@ -96,6 +96,7 @@ enum class Why : std::uint8_t {
   // Of a connection; behind the others, as their numbers are in memory that `clan stat` reads.
   kPeekOff,
   kOutlived,
+  kOtherNetwork,
   kCount,
 };
 
