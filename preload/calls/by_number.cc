@@ -56,14 +56,17 @@ long call(int (*function)(int, Command, ...), const Arguments& a) {
   return function(argument<int>(a[0]), argument<Command>(a[1]), argument<void*>(a[2]));
 }
 
-/// A child that comes back here, on the caller's stack.
-bool forks(long number, const Arguments& a) {
-  if (number == SYS_fork) return true;
-  if (number == SYS_clone) return (a[0] & CLONE_VM) == 0 && a[1] == 0;
+/// What a call that makes a thread or a process asks for.
+clone_args asked_for(long number, const Arguments& a) {
   clone_args how{};
-  if (a[0] == 0 || static_cast<std::size_t>(a[1]) < CLONE_ARGS_SIZE_VER0) return false;
-  std::memcpy(&how, argument<void*>(a[0]), CLONE_ARGS_SIZE_VER0);
-  return (how.flags & CLONE_VM) == 0 && how.stack == 0;
+  if (number == SYS_clone) {
+    how.flags = static_cast<unsigned long>(a[0]);
+    how.stack = static_cast<unsigned long>(a[1]);
+  } else if (number == SYS_clone3 && a[0] != 0 &&
+             static_cast<std::size_t>(a[1]) >= CLONE_ARGS_SIZE_VER0) {
+    std::memcpy(&how, argument<void*>(a[0]), CLONE_ARGS_SIZE_VER0);
+  }
+  return how;
 }
 bool starts_sandbox(long number, const Arguments& a) {
   if (number == SYS_prctl) return a[0] == PR_SET_SECCOMP;
@@ -97,7 +100,7 @@ CLAN_INTERPOSE long syscall(long number, ...) {
 #define CLAN_NUMBERED(result, name, parameters, number, test) \
   case number: return call(&::name, a);
 #include "calls.def"
-// clang-format on
+      // clang-format on
     case SYS_preadv2: return at_offset(&::preadv2, a);
     case SYS_pwritev2: return at_offset(&::pwritev2, a);
     case SYS_pselect6: return pselect6(a);
@@ -113,9 +116,14 @@ CLAN_INTERPOSE long syscall(long number, ...) {
       break;
     case SYS_fork:
     case SYS_clone:
-    case SYS_clone3:
-      if (forks(number, a)) return forked_by([&] { return plain(number, a); });
+    case SYS_clone3: {
+      const clone_args how = asked_for(number, a);
+      before_clone(how.flags);
+      // A child that comes back here, on the caller's stack.
+      if ((how.flags & CLONE_VM) == 0 && how.stack == 0)
+        return forked_by([&] { return plain(number, a); });
       break;
+    }
     default: break;
   }
   return plain(number, a);

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <type_traits>
 
 #include "clan/pipe.h"
 #include "migrate/attach.h"
@@ -21,10 +23,14 @@ namespace clan::preload {
 constexpr int kMostVectors = 1024;                       ///< UIO_MAXIOV
 constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is the kernel's
 
+/// Gives the bytes of a call that answers with their number.
+constexpr auto kAsAnswered = [](ssize_t n) { return n; };
+
 /// A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the
-/// socket meanwhile. `call` is the kernel's, `moved` ours; `flags`: MSG_…
-template <typename Call, typename Moved>
-ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved) {
+/// socket meanwhile. `call` is the kernel's, `moved` ours; `flags`: MSG_…; `bytes` gives the bytes
+/// of an answer above 0.
+template <typename Call, typename Moved, typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
+ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
   if (is_the_kernels(fd)) return call();
   Held s = hold(fd);
   if (!s) return call();
@@ -44,6 +50,9 @@ ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved) {
       }
       UntilOpen::found_open(*s, s->receives_wait);
       n = call();
+      // relaxed: read behind the closed gate
+      if (n > 0 && (flags & (MSG_PEEK | kNotOfTheStream)) == 0)
+        slot.received.fetch_add(static_cast<std::uint64_t>(bytes(n)), std::memory_order_relaxed);
     }
     if (n > 0 && (flags & MSG_PEEK) == 0) after_receive(fd, *s);
     return n;
@@ -58,8 +67,8 @@ ssize_t past_pipes(Call&& call) {
 }
 
 /// As receiving().
-template <typename Call, typename Moved>
-ssize_t sending(int fd, int flags, Call&& call, Moved&& moved) {
+template <typename Call, typename Moved, typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
+ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
   if (is_the_kernels(fd)) return past_pipes(call);
   Held s = hold(fd);
   if (!s) return past_pipes(call);
@@ -74,7 +83,11 @@ ssize_t sending(int fd, int flags, Call&& call, Moved&& moved) {
       const Slot::UnderWay counted(slot.sends);
       if (counted && !s->shared() && !moved_elsewhere(*s)) {
         UntilOpen::found_open(*s, s->sends_wait);
-        return past_pipes(call);
+        const ssize_t n = past_pipes(call);
+        // relaxed: read behind the closed gate
+        if (n > 0)
+          slot.sent.fetch_add(static_cast<std::uint64_t>(bytes(n)), std::memory_order_relaxed);
+        return n;
       }
     }
     if (!until.wait(slot.sends) && !naps.nap()) return -1;

@@ -48,6 +48,14 @@ ssize_t receive_message(int fd, Socket& s, msghdr* message, int flags) {
   return n;
 }
 
+auto bytes_of_first(const mmsghdr* messages) {
+  return [messages](ssize_t n) {
+    ssize_t bytes = 0;
+    for (ssize_t i = 0; i < n; ++i) bytes += messages[i].msg_len;
+    return bytes;
+  };
+}
+
 std::size_t bytes_of(const msghdr& message) {
   std::size_t n = 0;
   for (std::size_t i = 0; i < message.msg_iovlen; ++i) n += message.msg_iov[i].iov_len;
@@ -165,7 +173,8 @@ CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags
         if ((flags & kNotOfTheStream) != 0)
           return real().recvmmsg(fd, messages, count, flags, timeout);
         return receive_messages(fd, s, messages, count, flags, timeout);
-      }));
+      },
+      bytes_of_first(messages)));
 }
 
 CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
@@ -218,5 +227,6 @@ CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags
           if (static_cast<std::size_t>(sent) < bytes_of(m)) break;
         }
         return n;
-      }));
+      },
+      bytes_of_first(messages)));
 }

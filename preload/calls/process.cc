@@ -65,6 +65,7 @@ CLAN_INTERPOSE int clone(int (*run)(void*), void* stack, int flags, void* argume
   void* tls = va_arg(list, void*);
   auto* child_tid = va_arg(list, pid_t*);
   va_end(list);
+  before_clone(static_cast<unsigned>(flags));
   if ((flags & CLONE_VM) != 0)
     return real().clone(run, stack, flags, argument, parent_tid, tls, child_tid);
   struct Child {
@@ -84,6 +85,11 @@ CLAN_INTERPOSE int clone(int (*run)(void*), void* stack, int flags, void* argume
   }
   after_fork(false);
   return pid;
+}
+
+CLAN_INTERPOSE int unshare(int flags) noexcept {
+  if ((flags & CLONE_FILES) != 0) before_leaving_table();
+  return real().unshare(flags);
 }
 
 CLAN_INTERPOSE void _exit(int status) {

@@ -20,6 +20,7 @@
 #include "os/rings.h"
 #include "os/sys.h"
 #include "share/fd_events.h"
+#include "share/process_end.h"
 #include "share/uring.h"
 #include "state/fd_table.h"
 #include "state/internal_fds.h"
@@ -156,6 +157,7 @@ CLAN_INTERPOSE void closefrom(int first) {
 }
 
 CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
+  if ((flags & static_cast<int>(CLOSE_RANGE_UNSHARE)) != 0) before_leaving_table();
   // With other flags it closes nothing, or fails.
   if ((flags & ~static_cast<int>(CLOSE_RANGE_UNSHARE)) == 0 && !in_borrowed_memory())
     gone_range(first, last);

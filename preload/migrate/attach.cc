@@ -1,6 +1,8 @@
 #include "migrate/attach.h"
 
 #include <fcntl.h>
+#include <linux/bpf.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
@@ -75,6 +77,22 @@ bool ends_by_tcp(int fd, Slot& slot) {
   return true;
 }
 
+// Compares the kernel's counts of bytes with those of this library's calls, which all have
+// returned. If they differ, the program calls the kernel past the library, or a BPF program
+// redirects what is sent, and neither end could tell where TCP ends and the pipe begins.
+bool all_went_through_us(int fd, const Slot& slot) {
+  tcp_info info{};
+  std::size_t queued = 0;
+  std::uint64_t sent = 0;
+  if (!received_by_tcp(fd, &info, &queued) || !sent_by_tcp(fd, &sent)) return false;
+  // relaxed: behind the closed gates
+  const std::uint64_t received = slot.received.load(std::memory_order_relaxed) + queued;
+  const bool fin = info.tcpi_state != BPF_TCP_ESTABLISHED;  // which counts as a byte
+  return sent == slot.sent.load(std::memory_order_relaxed) &&
+         (info.tcpi_bytes_received == received ||
+          (fin && info.tcpi_bytes_received == received + 1));
+}
+
 /// sockets are being counted for a child: none moves meanwhile
 std::atomic<bool> fork_under_way{false};
 
@@ -142,6 +160,14 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   if (dekker::look(slot.pinned) != 0 || Slot::on_its_way(dekker::look(slot.held)) != 0) {
     Slot::open(slot.sends, me);
     Slot::open(slot.receives, me);
+    return false;
+  }
+  // One that comes `counted` has been moved by another process, and has doorbells in it. Between
+  // hosts nothing redirects, and what is lost and sent again makes the kernel's counts wait.
+  if (!counted && !is_far(s) && !all_went_through_us(fd, slot)) {
+    Slot::open(slot.sends, me);
+    Slot::open(slot.receives, me);
+    stay(fd, s, reasons::Why::kNotCounted);
     return false;
   }
   introduce(fd, s, route);

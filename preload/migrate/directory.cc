@@ -41,6 +41,7 @@
 #include "migrate/directory_names.h"
 #include "migrate/offer.h"
 #include "migrate/same_connection.h"
+#include "migrate/trust.h"
 #include "os/config.h"
 #include "os/fd_message.h"
 #include "os/sock_diag.h"
@@ -69,9 +70,9 @@ using reasons::Why;
 // A user that allowed_peer() has refused.
 Why why_not(uid_t uid) { return config().is_anybody(uid) ? Why::kUnmappedUser : Why::kOtherUser; }
 
-// Why a window into our own namespace does not show the connection.
-Why why_unknown(const SockDiag& ours) {
-  return ours.fd() < 0 ? Why::kNoNetlink : Why::kOtherNetwork;
+// Why a window into our own namespace would not show the connection.
+Why not_shown(SockDiag& ours, int fd, const Route& route) {
+  return ours.fd() < 0 ? Why::kNoNetlink : not_here(ours, fd, route);
 }
 
 void close_offer(Socket& s) {
@@ -141,7 +142,7 @@ void go_on_as_client(int fd, Socket& s) {
   if (!route_of(fd, &route)) return stay(fd, s, Why::kOfferLost);
   if (look_through_window(fd, s, route) != Verdict::kSame) return;
   SockDiag ours;
-  if (ours.fd() < 0 || !ours.has(fd, route)) return stay(fd, s, why_unknown(ours));
+  if (const Why why = not_shown(ours, fd, route); why != Why::kNone) return stay(fd, s, why);
   if (!s.pipe) {
     auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 0);
     if (!pipe) return stay(fd, s, Why::kNoMemory);
@@ -221,9 +222,9 @@ void claim_in_directory(int fd, Socket& s, const Route& route) {
   Hello hello;
   hello.interface = route.interface;
   const bool may_talk = allowed_peer(rendezvous, &uid);
-  if (window < 0 || !ours.has(fd, route)) {
+  if (const Why why = not_shown(ours, fd, route); why != Why::kNone) {
     sys::close(rendezvous);
-    return stay(fd, s, why_unknown(ours));
+    return stay(fd, s, why);
   }
   if (!may_talk || !send_descriptors(rendezvous, &hello, sizeof hello, &window, 1)) {
     sys::close(rendezvous);

@@ -112,8 +112,8 @@ void offer(int fd, Socket& s) {
     return config().has_directory() ? offer_in_directory(fd, s, route) : leave_to_kernel(s);
   }
   // An offer that could not be accepted would cost the other end a pipe.
-  if (SockDiag kernel; !kernel.has(fd, route))
-    return stay(fd, s, kernel.can_tell() ? Why::kOtherNetwork : Why::kNoNetlink);
+  SockDiag kernel;
+  if (const Why why = not_here(kernel, fd, route); why != Why::kNone) return stay(fd, s, why);
   int listener = static_cast<int>(
       sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener < 0) return stay(fd, s, Why::kNoUnix);

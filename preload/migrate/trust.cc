@@ -39,6 +39,15 @@ bool same_host(Socket& s, const Route& r) {
   return s.place == Socket::Place::kHere;
 }
 
+Why not_here(SockDiag& kernel, int fd, const Route& route) {
+  switch (kernel.has(fd, route)) {
+    case SockDiag::Answer::kFound: return Why::kNone;
+    case SockDiag::Answer::kNone: return Why::kOtherNetwork;
+    case SockDiag::Answer::kUnknown: break;
+  }
+  return Why::kNoNetlink;
+}
+
 Why distrust(int fd, int rendezvous, const Route& route) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
@@ -46,7 +55,7 @@ Why distrust(int fd, int rendezvous, const Route& route) {
     return Why::kOfferLost;
   SockDiag kernel;
   SockDiag::Found found;
-  if (!kernel.has(fd, route)) return Why::kOtherNetwork;
+  if (const Why why = not_here(kernel, fd, route); why != Why::kNone) return why;
   if (!owner_of_other_end(kernel, route, &found)) return Why::kOfferLost;
   // closed meanwhile: nobody owns it, and uid is not one
   if (found.inode == 0) return Why::kOfferLost;
@@ -64,8 +73,8 @@ std::uint32_t inode_of_other_end(int fd) {
   Route route;
   SockDiag kernel;
   SockDiag::Found owner;
-  const bool found =
-      route_of(fd, &route) && kernel.has(fd, route) && owner_of_other_end(kernel, route, &owner);
+  const bool found = route_of(fd, &route) && not_here(kernel, fd, route) == Why::kNone &&
+                     owner_of_other_end(kernel, route, &owner);
   return found ? owner.inode : 0;
 }
 

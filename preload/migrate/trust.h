@@ -13,6 +13,10 @@ namespace clan::preload {
 /// asked once.
 bool same_host(Socket& s, const Route& r);
 
+/// Tells why names and questions of the calling thread, which `kernel` is of, would not mean the
+/// connection `fd`: kNone if they do.
+reasons::Why not_here(SockDiag& kernel, int fd, const Route& route);
+
 /// Tells why the process at the other end of `rendezvous` may not share memory with us: kNone if it
 /// owns the other end of the connection `fd`.
 reasons::Why distrust(int fd, int rendezvous, const Route& route);

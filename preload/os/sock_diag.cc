@@ -161,11 +161,6 @@ SockDiag::~SockDiag() {
   if (netlink_ >= 0) sys::close(netlink_);
 }
 
-bool SockDiag::can_tell() {
-  const SockDiag kernel;
-  return kernel.fd() >= 0 || has_tcp_tables();
-}
-
 int SockDiag::release() {
   const int fd = netlink_;
   netlink_ = -1;
@@ -211,11 +206,14 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote,
   return Answer::kUnknown;
 }
 
-bool SockDiag::has(int fd, const Route& route) {
+SockDiag::Answer SockDiag::has(int fd, const Route& route) {
   Found found;
   struct stat about {};
-  return ask(route.local, route.remote, route.interface, &found) == Answer::kFound &&
-         sys::fstat(fd, &about) == 0 && found.inode == static_cast<std::uint32_t>(about.st_ino);
+  const Answer answer = ask(route.local, route.remote, route.interface, &found);
+  if (answer != Answer::kFound) return answer;
+  const bool is_it =
+      sys::fstat(fd, &about) == 0 && found.inode == static_cast<std::uint32_t>(about.st_ino);
+  return is_it ? Answer::kFound : Answer::kNone;
 }
 
 // --- what is not here --------------------------------------------------------------------------

@@ -56,15 +56,12 @@ class SockDiag {
     bool counted = false;                             ///< the kernel gave the counters that follow
     std::uint64_t sent = 0, acked = 0, received = 0;  ///< bytes; those sent again count once
   };
-  /// Of our own network namespace it can be said whose a connection is, by sock_diag or
-  /// /proc/self/net/tcp.
-  static bool can_tell();
   /// The socket at `local` that is connected to `remote`, or that listens there.
   Answer ask(const Endpoint& local, const Endpoint& remote, std::uint32_t interface, Found* found);
   /// Tells whether the connected socket `fd`, whose ends are `route`, is in this network namespace.
   /// A program that enters several has sockets that are not, and another connection may have the
   /// same ends here: what is asked of it, and names made of its addresses, would be that one's.
-  bool has(int fd, const Route& route);
+  Answer has(int fd, const Route& route);
 
  private:
   int netlink_;

@@ -39,6 +39,21 @@ bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes) {
   return false;
 }
 
+bool received_by_tcp(int fd, tcp_info* info, std::size_t* queued) {
+  for (;;) {
+    socklen_t size = sizeof *info;
+    int before = 0, again = 0;
+    if (sys::ioctl(fd, FIONREAD, &before) != 0 ||
+        sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &size) != 0 ||
+        sys::ioctl(fd, FIONREAD, &again) != 0)
+      return false;
+    // What arrived between the two questions counts as read for a moment: ask until nothing did.
+    if (again != before) continue;
+    *queued = static_cast<std::size_t>(before);
+    return true;
+  }
+}
+
 std::uint64_t arrived(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;

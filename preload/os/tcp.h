@@ -1,7 +1,10 @@
 // What the kernel says of one TCP socket, by its descriptor.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+struct tcp_info;
 
 namespace clan::preload {
 
@@ -11,6 +14,9 @@ bool sent_by_tcp(int fd, std::uint64_t* bytes);
 /// Likewise, to another host, where packets are lost: two ways of counting have to agree.
 /// `connected`: this end's SYN is counted as a byte.
 bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes);
+/// Asks for TCP_INFO, and for what lies in the queue at the same moment. False: the kernel does not
+/// say.
+bool received_by_tcp(int fd, tcp_info* info, std::size_t* queued);
 /// Bytes that TCP has ever received, doorbells and all.
 std::uint64_t arrived(int fd);
 /// The kernel's name of a socket, the same wherever its descriptors are. 0: it has none.

@@ -141,6 +141,4 @@ bool find_in_tcp_tables(const Endpoint& local, const Endpoint& remote, SockDiag:
          find_in(kTcp6, true, local, remote, found);
 }
 
-bool has_tcp_tables() { return static_cast<bool>(Table(kTcp)); }
-
 }  // namespace clan::preload

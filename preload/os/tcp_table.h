@@ -14,7 +14,5 @@ namespace clan::preload {
 /// The connected socket at `local` whose other end is `remote`. False: there is none, or it cannot
 /// be said.
 bool find_in_tcp_tables(const Endpoint& local, const Endpoint& remote, SockDiag::Found* found);
-/// The tables can be read.
-bool has_tcp_tables();
 
 }  // namespace clan::preload

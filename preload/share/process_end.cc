@@ -1,5 +1,8 @@
 #include "share/process_end.h"
 
+#include <sched.h>
+#include <sys/single_threaded.h>
+
 #include <cstring>
 
 #include "clan/socket_face.h"
@@ -53,6 +56,17 @@ void enter_sandbox(reasons::Why why) {
   disable();
   leave_all_pipes(why);
   stop_counting_pipes();
+}
+
+void before_clone(unsigned long flags) {
+  const bool shares_memory = (flags & CLONE_VM) != 0, shares_table = (flags & CLONE_FILES) != 0;
+  // A child of vfork() borrows this thread's memory for a while: memory_owner.h.
+  if (shares_memory != shares_table && (flags & CLONE_VFORK) == 0)
+    enter_sandbox(reasons::Why::kOwnTable);
+}
+
+void before_leaving_table() {
+  if (__libc_single_threaded == 0 && !in_borrowed_memory()) enter_sandbox(reasons::Why::kOwnTable);
 }
 
 }  // namespace clan::preload

@@ -14,4 +14,13 @@ void at_exit();
 /// could not follow them.
 void enter_sandbox(reasons::Why why);
 
+/// A thread is about to have a table of descriptors of its own, or a process without our memory to
+/// share ours: what one of them closes, the other may still use, and the library has one table.
+/// Nothing moves here any more, and what has moved goes back. `flags`: CLONE_… of the new thread or
+/// process.
+void before_clone(unsigned long flags);
+/// Before unshare() or close_range() by which the calling thread leaves the table of the others, if
+/// there are any.
+void before_leaving_table();
+
 }  // namespace clan::preload

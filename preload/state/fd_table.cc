@@ -212,7 +212,10 @@ void probe(int fd, bool always) {
   if (sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return;
   if (type != SOCK_STREAM || (protocol != IPPROTO_TCP && protocol != 0)) return;
   adopt(fd, false, -1, always);
-  if (Held s = hold(fd)) s->share();
+  Held s = hold(fd);
+  if (!s) return;
+  s->share();
+  count_bytes_before(fd, s->own_slot);
 }
 
 bool duplicate_entry(int from, int to) {

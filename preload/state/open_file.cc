@@ -1,5 +1,6 @@
 #include "state/open_file.h"
 
+#include <linux/tcp.h>
 #include <sched.h>
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include "clan/clock.h"
 #include "clan/dekker.h"
 #include "os/signals.h"
+#include "os/tcp.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -39,6 +41,16 @@ bool close_for_good(Socket& s) {
 
 }  // namespace
 
+void count_bytes_before(int fd, Slot& slot) {
+  tcp_info info{};
+  std::size_t queued = 0;
+  std::uint64_t sent = 0;
+  if (!sent_by_tcp(fd, &sent) || !received_by_tcp(fd, &info, &queued)) return;
+  // relaxed: read behind the closed gates
+  slot.sent.store(sent, std::memory_order_relaxed);
+  slot.received.store(info.tcpi_bytes_received - queued, std::memory_order_relaxed);
+}
+
 bool share_slot(Socket& s, Slot* shared) {
   // A call that is under way in the kernel is counted there, and not here: no move, then.
   const bool closed = close_for_good(s);
@@ -56,6 +68,8 @@ bool share_slot(Socket& s, Slot* shared) {
   const auto copy = [](auto& to, const auto& from) {
     to.store(from.load(std::memory_order_relaxed), std::memory_order_relaxed);
   };
+  copy(shared->sent, s.own_slot.sent);
+  copy(shared->received, s.own_slot.received);
   copy(shared->pipe_pid, s.own_slot.pipe_pid);
   copy(shared->pipe_fd, s.own_slot.pipe_fd);
   copy(shared->pipe_end, s.own_slot.pipe_end);

@@ -89,6 +89,8 @@ struct Slot {
 
   Counter sends{0};
   Counter receives{0};
+  /// Bytes that calls of this library have sent and received while the connection was on TCP.
+  std::atomic<std::uint64_t> sent{0}, received{0};
   std::atomic<std::int32_t> pipe_pid{0};  ///< the process that moved it
   std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
   std::atomic<std::int32_t> pipe_end{0};  ///< its end there; and kReadToEnd
@@ -139,6 +141,9 @@ struct Slot {
     again.name.store(0, std::memory_order_relaxed);  // relaxed: likewise
   }
 };
+
+/// Counts what others have sent and received by TCP so far as this library's.
+void count_bytes_before(int fd, Slot& slot);
 
 /// The socket's counters are at `shared` from now on, where other processes see them, and the
 /// process has one user there. False: a call is under way that is not counted there, so it never

@@ -155,6 +155,8 @@ class Sending {
     if (n < 0 && (errno != EAGAIN || !may_sleep)) return failed_with();
     if (n > 0) {
       sent_ += static_cast<std::size_t>(n);
+      // relaxed: read behind the closed gate
+      slot.sent.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
       give_up_on_peer(fd_, s_);
     }
     return sent_ == wanted_ || !may_sleep ? all() : Step::next();

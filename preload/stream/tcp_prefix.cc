@@ -61,19 +61,15 @@ bool fin_counted(Socket& s, const tcp_info& info) {
 
 // Bytes that have been read from the kernel, ever.
 bool read_by_tcp(int fd, Socket& s, std::uint64_t* bytes) {
-  for (;;) {
-    tcp_info info{};
-    socklen_t size = sizeof info;
-    int queued = 0, again = 0;
-    if (sys::ioctl(fd, FIONREAD, &queued) != 0) return false;
-    if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-    // What arrived between the two questions counts as read for a moment: ask until nothing did.
-    if (sys::ioctl(fd, FIONREAD, &again) != 0) return false;
-    if (again != queued) continue;
-    *bytes = info.tcpi_bytes_received - static_cast<std::uint64_t>(queued);
-    if (fin_counted(s, info)) --*bytes;
-    return true;
-  }
+  tcp_info info{};
+  std::size_t queued = 0;
+  if (!received_by_tcp(fd, &info, &queued)) return false;
+  const std::uint64_t kept = queued + (fin_counted(s, info) ? 1 : 0);
+  const std::uint64_t read = info.tcpi_bytes_received < kept ? 0 : info.tcpi_bytes_received - kept;
+  // Less than had been read when it moved: a BPF program has begun to redirect what comes.
+  // relaxed: it does not change any more
+  *bytes = std::max<std::uint64_t>(read, s.open_file().received.load(std::memory_order_relaxed));
+  return true;
 }
 
 bool is_set(int fd, int option_of_tcp) {
@@ -126,7 +122,9 @@ bool switch_sending_now(int fd, Socket& s) {
   const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
   const bool far = has_far_bells(s);
   const bool known =
-      far ? has_room_to_park(fd) && sent_for_sure(fd, s.client, &bytes) : sent_by_tcp(fd, &bytes);
+      far ? has_room_to_park(fd) && sent_for_sure(fd, s.client, &bytes)
+          // relaxed: behind the closed gate
+          : sent_by_tcp(fd, &bytes) && bytes == slot.sent.load(std::memory_order_relaxed);
   if (!switched && !over && known) {
     // Doorbells must not wait for anything. What the program has set it goes on to see.
     const std::uint64_t options = options_of(fd);

@@ -69,6 +69,9 @@ constexpr const char* text_of(Why why) {
     case Why::kNoNetwork: return "there is no network for it (CLAN_KEY, CLAN_NETWORK_MODE)";
     case Why::kPeekOff: return "SO_PEEK_OFF";
     case Why::kOutlived: return "an epoll set has it by a descriptor that was closed";
+    case Why::kNotCounted:
+      return "bytes of it went past CLAN (a BPF sockmap, or the program's own system calls)";
+    case Why::kOwnTable: return "a thread has a table of descriptors of its own (unshare, clone)";
     case Why::kOtherNetwork: return "its thread is in another network namespace than the socket";
   }
   return "";

@@ -75,7 +75,7 @@ TEST_F(CountedCall, KeepsTheSocketFromMovingMeanwhile) {
       pair.fd(0), MSG_DONTWAIT,
       [&] {
         moved = enter_pipe(pair.fd(0), pair.socket(0), route);
-        return ssize_t{1};
+        return ssize_t{0};
       },
       [](Socket&) { return ssize_t{0}; });
   EXPECT_FALSE(moved);

@@ -55,6 +55,30 @@ TEST_F(Attach, DoesNotHappenToASocketThatIsPinnedOrOnItsWayToAnotherProcess) {
   EXPECT_FALSE(enter_pipe(pair.fd(1), s, route));
 }
 
+// By a system call of the program's own, or redirected by a BPF program: the end would not know
+// where TCP ends.
+TEST_F(Attach, DoesNotHappenWhereBytesHaveBeenSentPastTheLibrary) {
+  make_pipe(1);
+  ASSERT_EQ(::send(pair.fd(1), "x", 1, 0), 1);
+  EXPECT_FALSE(enter_pipe(pair.fd(1), pair.socket(1), route));
+  EXPECT_EQ(pair.socket(1).state_now(), Socket::State::kKernel);
+}
+
+TEST_F(Attach, DoesNotHappenWhereBytesHaveBeenReceivedPastTheLibrary) {
+  make_pipe(1);
+  char byte;
+  ASSERT_EQ(::send(pair.fd(0), "x", 1, 0), 1);
+  ASSERT_EQ(::recv(pair.fd(1), &byte, 1, 0), 1);
+  EXPECT_FALSE(enter_pipe(pair.fd(1), pair.socket(1), route));
+  EXPECT_EQ(pair.socket(1).state_now(), Socket::State::kKernel);
+}
+
+TEST_F(Attach, HappensWhileBytesAreStillToBeReadByTcp) {
+  make_pipe(1);
+  ASSERT_EQ(::send(pair.fd(0), "x", 1, 0), 1);
+  EXPECT_TRUE(enter_pipe(pair.fd(1), pair.socket(1), route));
+}
+
 TEST_F(Attach, IsDoneByOneThreadAtATime) {
   Socket& s = pair.socket(0);
   {

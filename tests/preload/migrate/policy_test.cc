@@ -16,6 +16,7 @@ TEST(Policy, MovesAConnectionAfterSomeCallsOfBothEnds) {
     ASSERT_EQ(::send(pair.fd(0), "x", 1, 0), 1);
     char byte;
     ASSERT_EQ(::recv(pair.fd(1), &byte, 1, 0), 1);
+    for (const int end : {0, 1}) pair.count(end);
   }
   EXPECT_TRUE(pair.socket(0).shared());
   EXPECT_TRUE(pair.socket(1).shared());

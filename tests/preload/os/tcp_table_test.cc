@@ -8,7 +8,7 @@ namespace clan::preload {
 namespace {
 
 TEST(TcpTable, FindsAConnectionByItsAddresses) {
-  if (!has_tcp_tables()) GTEST_SKIP() << "no /proc/self/net/tcp here";
+  if (::access("/proc/self/net/tcp", R_OK) != 0) GTEST_SKIP() << "no /proc/self/net/tcp here";
   TcpPair pair;
   Route route;
   ASSERT_TRUE(route_of(pair.fd(0), &route));
