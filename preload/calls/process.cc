@@ -89,6 +89,7 @@ CLAN_INTERPOSE int clone(int (*run)(void*), void* stack, int flags, void* argume
 
 CLAN_INTERPOSE int unshare(int flags) noexcept {
   if ((flags & CLONE_FILES) != 0) before_leaving_table();
+  if ((flags & ~CLONE_FILES) != 0) before_identity_changes();
   return real().unshare(flags);
 }
 
@@ -133,5 +134,6 @@ CLAN_INTERPOSE int prctl(int option, ...) {
   for (unsigned long& argument : a) argument = va_arg(list, unsigned long);
   va_end(list);
   if (option == PR_SET_SECCOMP) enter_sandbox(clan::reasons::Why::kSandboxed);
+  if (option == PR_SET_DUMPABLE && a[0] != 1) before_identity_changes();
   return static_cast<int>(sys::call(SYS_prctl, option, a[0], a[1], a[2], a[3]));
 }

@@ -157,7 +157,10 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
     return false;
   }
   // PAIR preload.held: Dekker, behind the closed gates, with what pins it or passes it
-  if (dekker::look(slot.pinned) != 0 || Slot::on_its_way(dekker::look(slot.held)) != 0) {
+  const std::uint64_t held = dekker::look(slot.held);
+  // PAIR preload.alone: behind the closed gates
+  const bool not_alone = dekker::look(slot.alone) != 0 && Slot::users(held) > 1;
+  if (dekker::look(slot.pinned) != 0 || Slot::on_its_way(held) != 0 || not_alone) {
     Slot::open(slot.sends, me);
     Slot::open(slot.receives, me);
     return false;
@@ -228,17 +231,35 @@ void catch_up(int fd, Socket& s) {
   begin_sharing(fd, s, false, false);
 }
 
+namespace {
+
+// Until a thread that moves it just now, perhaps of another process, has done so: it has not seen
+// what was said to keep it from that.
+void wait_for_mover(const Slot& slot) {
+  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
+  const std::uint64_t end = monotonic_ns() + kPatienceNs;
+  while ((slot.receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
+}
+
+}  // namespace
+
+void move_only_alone(int fd, Socket& s) {
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  Slot& slot = s.open_file();
+  dekker::announce(slot.alone, 1);  // PAIR preload.alone: before the look at the gate
+  wait_for_mover(slot);
+  catch_up(fd, s);
+}
+
 bool keep_on_tcp(int fd, Socket& s, reasons::Why why) {
   KeepErrno keep;
   const Undisturbed undisturbed;
-  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   Slot* slot = nullptr;
   while (slot != &s.open_file()) {  // fork moves it
     slot = &s.open_file();
     slot->pin();
-    // A thread that moves it just now, perhaps of another process, has looked before.
-    const std::uint64_t end = monotonic_ns() + kPatienceNs;
-    while ((slot->receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
+    wait_for_mover(*slot);
   }
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
   s.moving.lock();

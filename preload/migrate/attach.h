@@ -31,6 +31,10 @@ inline Held hold_current(int fd) {
 /// As catch_up() does it: the calling process finds the connection moved. Under Socket::moving.
 void begin_sharing(int fd, Socket& s, bool counted, bool moves);
 
+/// Of a socket that other processes share: this one will not be able to follow it, or they this
+/// one. It moves only while one process has it. Follows now if one of them has moved it.
+void move_only_alone(int fd, Socket& s);
+
 /// The connection stays on TCP for good: no process that shares the open file moves it any more.
 /// False: it has moved already, and has still to be taken back if it must not stay there.
 bool keep_on_tcp(int fd, Socket& s, reasons::Why why);

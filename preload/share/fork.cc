@@ -1,6 +1,8 @@
 #include "share/fork.h"
 
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <atomic>
 #include <cstdint>
@@ -66,8 +68,12 @@ void share_slots() {
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   forbid_moves();
   ++forks;
+  // Not one that has changed its user since it was executed, or whose root has no /proc.
+  char self[16];
+  bool is_readable = sys::call(SYS_prctl, PR_GET_DUMPABLE) == 1 &&
+                     sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self", self, sizeof self) > 0;
   for_each_socket(
-      [](int, Socket& s, void*) {
+      [](int, Socket& s, void* readable) {
         if (counted_in_this_fork(s)) return;
         // A thread that moves it just now has not seen the fork; none begins to. Going back may
         // take longer, as the other end has a part in it, but that both see.
@@ -80,6 +86,9 @@ void share_slots() {
         while (!(mine = s.moving.try_lock()) && monotonic_ns() - start < patience_ns())
           sched_yield();
         s.share();
+        // relaxed: published with the slot, or by fork
+        if (!*static_cast<const bool*>(readable))
+          s.open_file().alone.store(1, std::memory_order_relaxed);
         if (s.slot.load(std::memory_order_relaxed) == &s.own_slot) {
           Slot* slot = slots.take();
           lock_resends();
@@ -89,7 +98,7 @@ void share_slots() {
         count_child(s, 1);
         if (mine) s.moving.unlock();
       },
-      nullptr);
+      &is_readable);
 }
 
 // In parent and child: sockets may move again.
@@ -164,6 +173,16 @@ void after_fork(bool in_child) {
   }
   fork_is_over();
   leave_section();
+}
+
+void before_identity_changes() {
+  if (in_borrowed_memory()) return;
+  for_each_socket(
+      [](int fd, Socket& s, void*) {
+        // relaxed: of this process
+        if (s.inherited.load(std::memory_order_relaxed) && !s.shared()) move_only_alone(fd, s);
+      },
+      nullptr);
 }
 
 void fork_has_failed() {

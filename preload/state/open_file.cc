@@ -68,6 +68,7 @@ bool share_slot(Socket& s, Slot* shared) {
   const auto copy = [](auto& to, const auto& from) {
     to.store(from.load(std::memory_order_relaxed), std::memory_order_relaxed);
   };
+  copy(shared->alone, s.own_slot.alone);
   copy(shared->sent, s.own_slot.sent);
   copy(shared->received, s.own_slot.received);
   copy(shared->pipe_pid, s.own_slot.pipe_pid);

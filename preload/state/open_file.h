@@ -99,6 +99,9 @@ struct Slot {
   static constexpr std::int32_t kReadToEnd = 2;
   /// a process has the open file that we cannot reach: never move it
   std::atomic<std::int32_t> pinned{0};
+  /// Processes that have the open file may not look into each other's /proc, by which one finds
+  /// the pipe that another has made: it moves only while one has it.
+  std::atomic<std::int32_t> alone{0};
   /// Of these, processes that have not followed into the pipe, and so are not among its kHolders.
   std::atomic<std::int32_t> to_follow{1};
   /// What has the open file: processes (bits 0 to 31; one that was killed, or executed another

@@ -27,7 +27,7 @@ void Identity::reset() {
   set(own_slot.sends, 0);
   set(own_slot.receives, 0);
   for (auto* count : {&own_slot.sent, &own_slot.received}) set(*count, 0u);
-  for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned}) set(*word, 0);
+  for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned, &own_slot.alone}) set(*word, 0);
   own_slot.free_places();
   set(own_slot.pipe_fd, -1);
   set(own_slot.held, 1);
