@@ -29,7 +29,8 @@ constexpr auto kAsAnswered = [](ssize_t n) { return n; };
 /// A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the
 /// socket meanwhile. `call` is the kernel's, `moved` ours; `flags`: MSG_…; `bytes` gives the bytes
 /// of an answer above 0.
-template <typename Call, typename Moved, typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
+template <typename Call, typename Moved,
+          typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
 ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
   if (is_the_kernels(fd)) return call();
   Held s = hold(fd);
@@ -67,7 +68,8 @@ ssize_t past_pipes(Call&& call) {
 }
 
 /// As receiving().
-template <typename Call, typename Moved, typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
+template <typename Call, typename Moved,
+          typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
 ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
   if (is_the_kernels(fd)) return past_pipes(call);
   Held s = hold(fd);
@@ -108,9 +110,13 @@ inline bool has_no_bytes(const iovec* buffers, int count) {
 }
 
 /// Urgent data is TCP's alone, and only TCP tells when it needs the bytes of MSG_ZEROCOPY no more.
+/// A connection that is opened by its first bytes (MSG_FASTOPEN) is not worth moving.
 inline void leave_if_tcps(int fd, int flags) {
-  if ((flags & (MSG_OOB | MSG_ZEROCOPY)) == 0) return;
-  leave_pipe(fd, false, (flags & MSG_OOB) != 0 ? reasons::Why::kUrgent : reasons::Why::kZeroCopy);
+  if ((flags & (MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)) == 0) return;
+  leave_pipe(fd, false,
+             (flags & MSG_OOB) != 0        ? reasons::Why::kUrgent
+             : (flags & MSG_ZEROCOPY) != 0 ? reasons::Why::kZeroCopy
+                                           : reasons::Why::kFastOpen);
 }
 
 }  // namespace clan::preload

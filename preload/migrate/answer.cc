@@ -18,10 +18,10 @@
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/face.h"
 #include "state/going_back.h"
 #include "state/hooks.h"
+#include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
@@ -77,14 +77,11 @@ bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {
 // is told of a reset, not of an end. TCP is reset before kGone, behind which others send by it: the
 // other end's program would read on behind what is missing.
 void lose(int fd, Socket& s) {
-  log_line(LogLevel::kError,
-           "fd %d: its peer goes back to TCP, and holds bytes of this end that cannot be had "
-           "(another pid "
-           "namespace?); the connection is reset (set CLAN_EXCEPT for this port)",
-           fd);
   add_state(s.theirs(), socket_face::kReset);
   s.kernel_error.set();
-  reset_connection(fd);
+  break_off(fd, s,
+            "its peer goes back to TCP, and holds bytes of this end that cannot be had (another "
+            "pid namespace?)");
   set_gone(s.mine());
 }
 
@@ -108,13 +105,10 @@ bool is_to_send_again(const Socket& s, const Given& given) {
 
 // Its doorbell would be a byte of the application's.
 void reset_for_ringer(int fd, Socket& s) {
-  log_line(LogLevel::kError,
-           "fd %d: a thread that was stopped while it used this connection keeps it from going "
-           "back to TCP; "
-           "the connection is reset",
-           fd);
   s.kernel_error.set();
-  reset_connection(fd);
+  break_off(fd, s,
+            "a thread that was stopped while it used this connection keeps it from going back to "
+            "TCP");
   set_gone(s.mine());
 }
 

@@ -24,12 +24,12 @@
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/face.h"
 #include "state/fd_table.h"
 #include "state/going_back.h"
 #include "state/hooks.h"
 #include "state/internal_fds.h"
+#include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
@@ -77,7 +77,8 @@ void wait_until_clean(int fd, Socket& s) {
     }
     if (closed(fd)) {
       if (s.pipe.front() == PipeFront::kBytes) {
-        CLAN_WARN("fd %d: its peer has closed; bytes that were not read cannot go back to TCP", fd);
+        CLAN_WARN("%s: its peer has closed; bytes that were not read cannot go back to TCP",
+                  Named(fd, s).text());
       }
       break;
     }
@@ -87,12 +88,9 @@ void wait_until_clean(int fd, Socket& s) {
         (state_of(s.theirs()) & kLeaving) != 0 &&
         s.theirs().words[kGivenBack].load(std::memory_order_relaxed) == 0;  // relaxed: a glance
     if (wait.nap((!gone && silent) || (!s.has_drained() && monotonic_ns() > reads_until))) continue;
-    log_line(LogLevel::kError,
-             "fd %d: the other end, or a process that shares this one, keeps its connection from "
-             "going back to TCP; it "
-             "is reset (set CLAN_EXCEPT for this port)",
-             fd);
-    reset_connection(fd);
+    break_off(fd, s,
+              "the other end, or a process that shares this one, keeps its connection from going "
+              "back to TCP");
     break;
   }
   set_gone(s.mine());
@@ -108,11 +106,7 @@ void reset_unless_clean(int fd, Socket& s) {
     const bool unread = !s.has_drained() || s.pipe.front() == PipeFront::kBytes;
     if (!unread && !closed(fd) && monotonic_ns() < until) continue;
     if (closed(fd) && !unread) break;
-    log_line(LogLevel::kError,
-             "fd %d: bytes from another host that were not read cannot go back to TCP; the "
-             "connection is reset (set CLAN_EXCEPT for this port)",
-             fd);
-    reset_connection(fd);
+    break_off(fd, s, "bytes from another host that were not read cannot go back to TCP");
     break;
   }
   read_kernel(fd, s);
@@ -183,12 +177,9 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
     // By any process of this end. relaxed: a number
     const std::uint64_t bytes = s.open_file().again.resent.load(std::memory_order_relaxed);
     if (!patience.over(monotonic_ns(), bytes)) continue;
-    log_line(LogLevel::kError,
-             "fd %d: its peer has not read for ten seconds what is to be sent before it can go "
-             "back to TCP; "
-             "the connection is reset (set CLAN_EXCEPT for this port)",
-             fd);
-    reset_connection(fd);
+    break_off(
+        fd, s,
+        "its peer has not read for ten seconds what is to be sent before it can go back to TCP");
     break;
   }
   tell_sets(s);

@@ -14,7 +14,6 @@
 #include <cstring>
 
 #include "clan/clock.h"
-#include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
@@ -25,8 +24,8 @@
 #include "os/proc.h"
 #include "os/scratch.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/face.h"
+#include "state/named.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
 
@@ -208,11 +207,7 @@ bool do_their_part(int fd, Socket& s, int taken, LastWait& wait) {
     if (well) close_count(socket, s.theirs());
     well = well && swallow_doorbells(fd, s);
     if (well && !(well = send_unread(fd, s, socket, taken, wait, memory))) {
-      log_line(LogLevel::kError,
-               "fd %d: TCP does not hold all that was not read before the connection goes back; it "
-               "is reset (set CLAN_EXCEPT for this port)",
-               fd);
-      reset_connection(fd);
+      break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
       s.kernel_error.set();
     }
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)

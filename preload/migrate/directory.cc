@@ -49,6 +49,7 @@
 #include "state/buffers.h"
 #include "state/hooks.h"
 #include "state/internal_fds.h"
+#include "state/named.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 
@@ -110,7 +111,7 @@ Verdict look_through_window(int fd, Socket& s, const Route& route) {
   Verdict verdict =
       may_talk ? compare(fd, route, window, s.window_interface, peer) : Verdict::kOther;
   if (verdict == Verdict::kUnderWay && ++s.window_looks > kMostChecks) {
-    CLAN_INFO("fd %d: the bytes of both ends never were seen to agree", fd);
+    CLAN_INFO("%s: the bytes of both ends never were seen to agree", Named(fd, s).text());
     verdict = Verdict::kOther;
   }
   if (verdict == Verdict::kOther) {
@@ -176,7 +177,7 @@ void go_on_as_server(int fd, Socket& s) {
     auto pipe = open_high(given[1], 1);
     if (s.window_fd.get() < 0) return stay(fd, s, Why::kNoDescriptors);
     if (!pipe) {
-      CLAN_WARN("fd %d: %s; the connection stays on TCP", fd, pipe.error().what);
+      CLAN_WARN("%s: %s; the connection stays on TCP", Named(fd, s).text(), pipe.error().what);
       return stay(fd, s, why_not_opened(pipe.error()));
     }
     s.pipe = std::move(*pipe);

@@ -1,7 +1,6 @@
 // What the carrier's threads do to sockets of the program: as any thread that looks at them.
 #include <cstring>
 
-#include "clan/log.h"
 #include "clan/socket_face.h"
 #include "clan/words.h"
 #include "far/bell.h"
@@ -12,6 +11,7 @@
 #include "os/tcp.h"
 #include "state/face.h"
 #include "state/fd_table.h"
+#include "state/named.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -63,10 +63,7 @@ void answer(void* socket) {
 
 void lost(void* socket) {
   (void)with(socket, [](int fd, Socket& s) {
-    log_line(LogLevel::kWarn,
-             "fd %d: the way to the other host is gone, and bytes with it; the connection is reset",
-             fd);
-    reset_connection(fd);
+    break_off(fd, s, "the way to the other host is gone, and bytes with it");
     s.kernel_error.set();
     return true;
   });

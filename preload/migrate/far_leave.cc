@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "clan/clock.h"
-#include "clan/log.h"
 #include "clan/socket_face.h"
 #include "far/bell.h"
 #include "far/carrier.h"
@@ -12,9 +11,9 @@
 #include "migrate/demote_end.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/face.h"
 #include "state/fd_table.h"
+#include "state/named.h"
 #include "state/withdraw.h"
 
 namespace clan::preload {
@@ -27,11 +26,7 @@ constexpr std::uint64_t kLeaveNs = 2'000'000'000;  ///< the other host does its 
 bool is_back(const Socket& s) { return !is_far(s) || far_stage(s) == CarrierStage::kOver; }
 
 void lose_far(int fd, Socket& s) {
-  log_line(LogLevel::kError,
-           "fd %d: the other host does not do its part in going back to TCP; the connection is "
-           "reset (set CLAN_EXCEPT for this port)",
-           fd);
-  reset_connection(fd);
+  break_off(fd, s, "the other host does not do its part in going back to TCP");
   s.kernel_error.set();
 }
 

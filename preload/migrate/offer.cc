@@ -30,6 +30,7 @@
 #include "state/buffers.h"
 #include "state/hooks.h"
 #include "state/internal_fds.h"
+#include "state/named.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 
@@ -60,6 +61,27 @@ int receive_memfd(int from) {
   if (sys::recv(from, hello, 1, MSG_PEEK | MSG_DONTWAIT) == 0) return kNotNow;
   int fd = -1;
   return receive_descriptors(from, hello, sizeof hello, &fd, 1) > 0 ? fd : -1;
+}
+
+// A client listens for the end that has accepted, or an offer of this connection is taken up. -1:
+// there is none.
+int connect_to_offer(const Route& route) {
+  const int rendezvous = static_cast<int>(
+      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (rendezvous < 0) return -1;
+  sockaddr_un name{};
+  const socklen_t size = name_of(route.remote, route.local, &name);
+  if (sys::call(SYS_connect, rendezvous, &name, size) == 0) return rendezvous;
+  sys::close(rendezvous);
+  return -1;
+}
+
+// It is a client, too: both have opened the connection at the same moment.
+bool other_end_offers(int fd) {
+  Route route;
+  const int rendezvous = route_of(fd, &route) ? connect_to_offer(route) : -1;
+  if (rendezvous >= 0) sys::close(rendezvous);
+  return rendezvous >= 0;
 }
 
 // In tests, where it may well come just now.
@@ -107,6 +129,7 @@ void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
   if (is_kept(fd, s, route)) return;
+  if (route.local == route.remote) return stay(fd, s, Why::kSelfConnected);
   if (!same_host(s, route)) {
     if (config().net) return meet_on_other_host(fd, s, route);
     return config().has_directory() ? offer_in_directory(fd, s, route) : leave_to_kernel(s);
@@ -135,7 +158,7 @@ void look_for_taker(int fd, Socket& s) {
   // then for long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
   if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s)))
-    return stay(fd, s, Why::kNoPeer);
+    return stay(fd, s, other_end_offers(fd) ? Why::kBothConnected : Why::kNoPeer);
   if (!looks_at(call)) return;
   if (moves_at_once() && call == 0 && !s.pipe) wait_for_taker(s);
   if (s.pipe) {  // somebody has, but a call was under way
@@ -155,7 +178,7 @@ void look_for_taker(int fd, Socket& s) {
   if (memfd < 0) return stay(fd, s, why == Why::kNone ? Why::kOfferLost : why);
   auto pipe = Pipe::open(memfd, 0);
   if (!pipe) {
-    CLAN_WARN("fd %d: %s; the connection stays on TCP", fd, pipe.error().what);
+    CLAN_WARN("%s: %s; the connection stays on TCP", Named(fd, s).text(), pipe.error().what);
     return stay(fd, s, why_not_opened(pipe.error()));
   }
   if (too_large_here(*pipe)) return stay(fd, s, Why::kAddressSpace);
@@ -169,6 +192,29 @@ void look_for_taker(int fd, Socket& s) {
   enter_pipe(fd, s, route);
 }
 
+namespace {
+
+// Makes the pipe, enters it and sends it.
+void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
+  if (const Why why = distrust(fd, rendezvous, route); why != Why::kNone) return stay(fd, s, why);
+  auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 1);
+  if (!pipe) return stay(fd, s, Why::kNoMemory);
+  s.pipe = std::move(*pipe);
+  const bool kept = move_high(s.pipe);
+  const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
+  // The other end may use the pipe as soon as it has it: be ready first.
+  if (!others_could_follow || !enter_pipe(fd, s, route)) {
+    s.pipe = Pipe();
+    return;
+  }
+  const int memfd = s.pipe.memfd();
+  if (!send_descriptors(rendezvous, kHello, sizeof kHello, &memfd, 1))
+    say_why(fd, s, Why::kOfferLost);
+  if (!kept) close_descriptor(s);
+}
+
+}  // namespace
+
 void look_for_offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;
@@ -177,33 +223,9 @@ void look_for_offer(int fd, Socket& s) {
     if (config().net) return meet_on_other_host(fd, s, route);
     return config().has_directory() ? claim_in_directory(fd, s, route) : leave_to_kernel(s);
   }
-  const int rendezvous = static_cast<int>(
-      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int rendezvous = connect_to_offer(route);
   if (rendezvous < 0) return;
-  sockaddr_un name{};
-  const socklen_t size = name_of(route.remote, route.local, &name);
-  if (sys::call(SYS_connect, rendezvous, &name, size) == 0) {
-    const Why why = distrust(fd, rendezvous, route);
-    auto pipe = why == Why::kNone ? Pipe::create(socket_face::kMemfdName, ring_bytes(), 1)
-                                  : Result<Pipe>(Error{EACCES, "not trusted"});
-    if (pipe) {
-      s.pipe = std::move(*pipe);
-      const bool kept = move_high(s.pipe);
-      const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
-      // The other end may use the pipe as soon as it has it: be ready first.
-      if (others_could_follow && enter_pipe(fd, s, route)) {
-        const int memfd = s.pipe.memfd();
-        if (!send_descriptors(rendezvous, kHello, sizeof kHello, &memfd, 1)) {
-          say_why(fd, s, Why::kOfferLost);
-        }
-        if (!kept) close_descriptor(s);
-      } else {
-        s.pipe = Pipe();
-      }
-    } else {
-      stay(fd, s, why == Why::kNone ? Why::kNoMemory : why);
-    }
-  }
+  take_up(fd, s, route, rendezvous);
   sys::close(rendezvous);
 }
 

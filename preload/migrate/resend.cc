@@ -38,6 +38,7 @@
 #include "state/fd_table.h"
 #include "state/going_back.h"
 #include "state/internal_fds.h"
+#include "state/named.h"
 #include "state/open_file.h"
 #include "state/resend_words.h"
 #include "state/socket.h"
@@ -262,11 +263,7 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
   s.refs.fetch_add(1, std::memory_order_relaxed);
   auto* resend = new (std::nothrow) Resend(Held(&s), copy_of(fd), given, closer);
   if (resend == nullptr || !resend->open()) {
-    log_line(LogLevel::kError,
-             "fd %d: out of memory or descriptors: a connection could not be taken back to TCP; it "
-             "is reset",
-             fd);
-    reset_connection(fd);
+    break_off(fd, s, "out of memory or descriptors: a connection could not be taken back to TCP");
     s.kernel_error.set();
     if (resend == nullptr) {
       if (given >= 0) sys::close(given);

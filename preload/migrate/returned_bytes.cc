@@ -10,15 +10,14 @@
 #include <cstring>
 
 #include "clan/clock.h"
-#include "clan/log.h"
 #include "clan/socket_face.h"
 #include "clan/words.h"
 #include "migrate/demote_end.h"
 #include "os/proc.h"
 #include "os/scratch.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/internal_fds.h"
+#include "state/named.h"
 #include "state/socket.h"
 #include "stream/draining.h"
 #include "stream/tcp_prefix.h"
@@ -31,9 +30,7 @@ using socket_face::kGivenBack;
 constexpr char kTakenLink[] = "/memfd:clan-given-back (deleted)";
 
 void lose_rest(int fd, Socket& s) {
-  log_line(LogLevel::kError,
-           "fd %d: out of memory for bytes that go back to TCP; the connection is reset", fd);
-  reset_connection(fd);
+  break_off(fd, s, "out of memory for bytes that go back to TCP");
   s.kernel_error.set();
 }
 

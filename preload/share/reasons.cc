@@ -15,6 +15,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "share/slot_table.h"
+#include "state/named.h"
 
 namespace clan::preload {
 namespace {
@@ -82,19 +83,21 @@ void remove(std::uint32_t of, bool process, Goes goes) {
 
 // Each of the first few, then each time there are twice as many: a server may have a thousand in a
 // second.
-void tell(int fd, const Reason& reason) {
+void tell(int fd, const Socket& s, const Reason& reason) {
   constexpr std::uint32_t kAll = 8;
   static std::atomic<std::uint32_t> told[static_cast<std::size_t>(Why::kCount)];
   if (log_level() < LogLevel::kInfo || reason.why == Why::kUnused) return;
   const std::uint32_t times =
       told[static_cast<std::size_t>(reason.why)].fetch_add(1, std::memory_order_relaxed) + 1;
   if (times > kAll && !std::has_single_bit(times)) return;
+  const Named connection(fd, s);
   char text[160];
   reasons::describe(reason, text, sizeof text);
   if (times <= kAll) {
-    CLAN_INFO("fd %d: %s; the connection stays on TCP", fd, text);
+    CLAN_INFO("%s: %s; the connection stays on TCP", connection.text(), text);
   } else {
-    CLAN_INFO("fd %d: %s; the connection stays on TCP, the %uth to do so", fd, text, times);
+    CLAN_INFO("%s: %s; the connection stays on TCP, the %uth to do so", connection.text(), text,
+              times);
   }
 }
 
@@ -119,7 +122,7 @@ void publish_why(int fd, Socket& s, Why why, std::uint32_t number) {
     reason.why = before;  // when that was said, others could not be shown it, as in borrowed memory
   } else {
     s.said.store(why, std::memory_order_relaxed);
-    tell(fd, reason);
+    tell(fd, s, reason);
   }
   if (reason.of == 0 && words() != nullptr)
     s.said_inode.store(reason.of = inode_of(fd), std::memory_order_relaxed);

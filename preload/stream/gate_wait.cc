@@ -7,12 +7,11 @@
 #include <cstring>
 
 #include "clan/clock.h"
-#include "clan/log.h"
 #include "clan/socket_face.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/face.h"
 #include "state/going_back.h"
+#include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 
@@ -27,13 +26,8 @@ bool UntilOpen::is_closed(const Slot::Counter& counter) const {
 
 // In the place of the thread that has closed it.
 void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed) {
-  const pid_t closer = Slot::id_of(now);
   if (!killed) {
-    log_line(LogLevel::kError,
-             "fd %d: process or thread %d, which shares it, is stopped in the middle of using it; "
-             "the connection is reset",
-             fd_, closer);
-    reset_connection(fd_);
+    break_off(fd_, s_, "a process that shares it is stopped in the middle of using it");
     s_.kernel_error.set();
   }
   // PAIR preload.gate: opened in the place of its owner

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <optional>
 
-#include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait.h"
@@ -20,8 +19,8 @@
 #include "os/real.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/face.h"
+#include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "stream/blocking.h"
@@ -53,8 +52,7 @@ constexpr int kLongestSleepMs = 100;                 ///< of any other
 bool is_left_rightly(int fd, Socket& s) {
   const std::uint64_t own = state_of(s.mine());
   if (((own | state_of(s.theirs())) & kLeaving) != 0 || (own & kGone) != 0) return true;
-  CLAN_WARN("fd %d: its pipe says what cannot be; the connection is reset", fd);
-  reset_connection(fd);
+  break_off(fd, s, "its pipe says what cannot be");
   s.kernel_error.set();
   return false;
 }

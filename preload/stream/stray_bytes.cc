@@ -5,13 +5,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/log.h"
 #include "clan/socket_face.h"
 #include "far/bell.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/face.h"
+#include "state/named.h"
 
 namespace clan::preload {
 
@@ -33,11 +32,9 @@ bool reset_for_strays(int fd, Socket& s) {
   if ((state_of(s.mine()) & (kLeaving | kGone)) != 0 ||
       (state_of(s.theirs()) & (kSending | kGone)) != kSending)
     return false;
-  log_line(LogLevel::kError,
-           "fd %d: the other end sends bytes by TCP past its pipe; the connection is reset", fd);
   // relaxed: a flag by itself
   s.pipe.page().head.broken.store(1, std::memory_order_relaxed);
-  reset_connection(fd);
+  break_off(fd, s, "the other end sends bytes by TCP past its pipe");
   s.kernel_error.set();
   return true;
 }

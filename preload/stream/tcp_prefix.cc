@@ -19,6 +19,7 @@
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/face.h"
+#include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 
@@ -188,8 +189,7 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   const std::uint64_t until = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
   constexpr std::uint64_t kMostUnderWay = std::uint64_t{1} << 32;  // windows of TCP are smaller
   if (until > read + kMostUnderWay) {
-    CLAN_WARN("fd %d: its pipe begins where it cannot; the connection is reset", fd);
-    reset_connection(fd);
+    break_off(fd, s, "its pipe begins where it cannot");
     s.kernel_error.set();
     errno = ECONNRESET;
     return -1;

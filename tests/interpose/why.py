@@ -268,6 +268,34 @@ def unused(options, directory):
     connection.end()
 
 
+OPENED = """
+import socket
+s, l = socket.socket(), socket.create_server(("127.0.0.1", 0))
+%s
+for _ in range(200):
+    s.sendall(b"x")
+    (a or s).recv(1)
+    (a or s).sendall(b"y")
+    s.recv(1)
+"""
+
+
+def opened(options, directory):
+    """By other calls than connect() and accept()."""
+    ways = {
+        "its socket is connected to itself":
+            's.bind(("127.0.0.1", 0)); s.connect(s.getsockname()); a = None',
+        "MSG_FASTOPEN":
+            's.sendto(b"z", 0x20000000, l.getsockname()); a = l.accept()[0]; a.recv(1)',
+    }
+    for text, way in ways.items():
+        run = subprocess.run([options.clan, "run", "--log", "info", sys.executable, "-c",
+                              OPENED % way], capture_output=True, text=True, timeout=60,
+                             check=False)
+        assert run.returncode == 0, run.stderr
+        assert f"{text}; the connection stays on TCP" in run.stderr, run.stderr
+
+
 def settings(options, directory):
     for environments, text in ((({"CLAN_EXCEPT": "1-65535"}, None), "CLAN_EXCEPT"),
                                ((None, {"CLAN_ONLY": "1"}), "CLAN_ONLY"),
@@ -350,7 +378,7 @@ def many(options, directory):
 
 WHOLE = {
     "spliced": spliced, "unused": unused, "settings": settings, "filters": filters,
-    "in_front": in_front, "many": many
+    "in_front": in_front, "many": many, "opened": opened
 }
 
 

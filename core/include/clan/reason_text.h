@@ -72,6 +72,9 @@ constexpr const char* text_of(Why why) {
     case Why::kNotCounted:
       return "bytes of it went past CLAN (a BPF sockmap, or the program's own system calls)";
     case Why::kOwnTable: return "a thread has a table of descriptors of its own (unshare, clone)";
+    case Why::kFastOpen: return "MSG_FASTOPEN";
+    case Why::kSelfConnected: return "its socket is connected to itself";
+    case Why::kBothConnected: return "both ends have connected, and none has accepted";
     case Why::kOtherNetwork: return "its thread is in another network namespace than the socket";
   }
   return "";

@@ -99,6 +99,9 @@ enum class Why : std::uint8_t {
   kOtherNetwork,
   kNotCounted,
   kOwnTable,
+  kFastOpen,
+  kSelfConnected,
+  kBothConnected,
   kCount,
 };
 

@@ -31,6 +31,14 @@ TEST(Offer, ThatNobodyTakesUpLeavesTheConnectionAsItIs) {
   EXPECT_EQ(::recv(pair.fd(1), text, sizeof text, 0), 6);
 }
 
+TEST(Offer, OfBothEndsSaysThatNoneHasAccepted) {
+  TcpPair pair;
+  for (const int end : {0, 1}) offer(pair.fd(end), pair.socket(end));
+  pair.socket(0).sends = pair.socket(0).receives = 1000;  // it gives up
+  look_for_taker(pair.fd(0), pair.socket(0));
+  EXPECT_EQ(pair.socket(0).said.load(), reasons::Why::kBothConnected);
+}
+
 TEST(Offer, IsNotFoundWhereThereIsNone) {
   TcpPair pair;
   look_for_offer(pair.fd(1), pair.socket(1));

@@ -1,0 +1,60 @@
+#include "state/named.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "clan/log.h"
+#include "clan/socket_face.h"
+#include "os/sock_diag.h"
+#include "os/sys.h"
+#include "os/tcp.h"
+
+namespace clan::preload {
+namespace {
+
+struct Program {
+  char name[16] = "";  ///< as /proc has it; "": it is not there
+};
+Program program_of(unsigned process) {
+  Program program;
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/%u/comm", process);
+  const int fd =
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd < 0) return program;
+  const long n = sys::call(SYS_read, fd, program.name, sizeof program.name - 1);
+  sys::close(fd);
+  program.name[n > 0 ? n - 1 : 0] = 0;  // for the newline
+  return program;
+}
+
+}  // namespace
+
+Named::Named(int fd, const Socket& s) {
+  KeepErrno keep;
+  Route route;
+  if (route_of(fd, &route)) port_ = s.client ? route.remote.port : route.local.port;
+  // relaxed: for people to read
+  const auto process =
+      s.pipe ? static_cast<unsigned>(
+                   s.theirs().words[socket_face::kProcess].load(std::memory_order_relaxed) >> 32)
+             : 0;
+  char with[48] = "";
+  if (process != 0)
+    std::snprintf(with, sizeof with, " with process %u (%s)", process, program_of(process).name);
+  std::snprintf(text_, sizeof text_, "%.32s: port %u%s, fd %d", program_invocation_short_name,
+                port_, with, fd);
+}
+
+void break_off(int fd, const Socket& s, const char* why) {
+  const Named connection(fd, s);
+  log_line(LogLevel::kError,
+           "%s: %s; the connection is reset. CLAN_EXCEPT=%u keeps such connections on TCP",
+           connection.text(), why, connection.port());
+  reset_connection(fd);
+}
+
+}  // namespace clan::preload
