@@ -146,6 +146,11 @@ bool clears_environment(const std::vector<std::string>& command) {
 
 }  // namespace
 
+bool is_binary(const std::string& path) {
+  const std::string head = File(path).read(0, 512);
+  return head.find('\0') < head.find('\n');
+}
+
 Obstacle obstacle_of(const std::string& path, const std::vector<std::string>& command) {
   const std::string name = path.substr(path.rfind('/') + 1);
   if (std::find(kStarters.begin(), kStarters.end(), name) != kStarters.end() &&

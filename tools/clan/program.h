@@ -15,4 +15,7 @@ struct Obstacle {
 /// Of the program in the file `path`, or of the one that it is a script for, called as `command`.
 Obstacle obstacle_of(const std::string& path, const std::vector<std::string>& command);
 
+/// Asks whether the file `path` is nothing for a shell: it has a NUL byte in its first line.
+bool is_binary(const std::string& path);
+
 }  // namespace clan::tool

@@ -27,7 +27,7 @@ constexpr std::string_view kPreloadLibrary = "libclan-preload.so";
 constexpr int kUsage = 2;  // of any command of `clan`
 constexpr int kOurFault = 125;
 constexpr int kCannotStart = 126;
-constexpr int kNotFound = 127;
+constexpr int kNoCommand = 127;
 
 template <typename... Arguments>
 void complain(fmt::format_string<Arguments...> text, Arguments&&... arguments) {
@@ -228,6 +228,20 @@ bool check_settings(bool log_alone) {
   return wrong.empty();
 }
 
+/// Becomes the command. Returns, with an exit code, only if it cannot be started.
+int become(const Command& found, const std::vector<std::string>& command) {
+  std::vector<char*> argv;
+  for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv(found.path.c_str(), argv.data());
+  // execvp() has a shell read what the kernel does not know: scripts, and no binaries.
+  if (errno == ENOEXEC && !is_binary(found.path)) execvp(argv[0], argv.data());
+  const int err = errno;
+  complain("{}: {}", found.path,
+           err == ENOEXEC ? "this kernel cannot run programs of this kind" : std::strerror(err));
+  return err == ENOENT ? kNoCommand : kCannotStart;
+}
+
 }  // namespace
 
 int exec_under_clan(const RunOptions& options, const std::vector<std::string>& command) {
@@ -271,7 +285,7 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     } else {
       complain("{}: not executable: {}", found.path, std::strerror(found.err));
     }
-    return absent ? kNotFound : kCannotStart;
+    return absent ? kNoCommand : kCannotStart;
   }
   const bool preloads = options.tcp || options.orb || options.rpc;
   const Obstacle obstacle = preloads ? obstacle_of(found.path, command) : Obstacle{};
@@ -280,13 +294,7 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
   if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(log_alone))
     return kUsage;
 
-  std::vector<char*> argv;
-  for (const auto& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  execvp(argv[0], argv.data());
-  const int err = errno;
-  complain("{}: {}", found.path, std::strerror(err));
-  return err == ENOENT ? kNotFound : kCannotStart;
+  return become(found, command);
 }
 
 }  // namespace clan::tool
