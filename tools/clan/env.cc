@@ -47,7 +47,7 @@ constexpr Variable kVariables[] = {
 std::string environment_help() {
   std::string text;
   for (const Variable& variable : kVariables) {
-    text += fmt::format("  {:<20} {}\n", variable.name, variable.help);
+    text += fmt::format("  {:<21} {}\n", variable.name, variable.help);
   }
   return text;
 }

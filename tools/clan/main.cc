@@ -8,11 +8,23 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
+#include "help.h"
 
 namespace {
+
+/// Wraps what CLI11 lays out at the terminal's width.
+class WrappedFormatter : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    return clan::tool::wrapped(CLI::Formatter::make_help(app, std::move(name), mode),
+                               clan::tool::terminal_width());
+  }
+};
 
 #ifdef CLAN_PRELOAD
 /// "" if `text` is what CLAN_ONLY and CLAN_EXCEPT want: "80,8000-8010".
@@ -61,7 +73,7 @@ std::string check_faces(const std::string& text) {
 }
 
 /// CLI11 does not know that a prefix command wants a command.
-class RunFormatter : public CLI::Formatter {
+class RunFormatter : public WrappedFormatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
     return "Usage: clan run [OPTIONS] COMMAND [ARGUMENT]...\n";
@@ -69,34 +81,27 @@ class RunFormatter : public CLI::Formatter {
 };
 
 std::string about_run() {
-  return "The command runs as it always does, with libclan-preload.so added to LD_PRELOAD. TCP\n"
+  return "The command runs as it always does, with libclan-preload.so added to LD_PRELOAD. TCP "
          "connections to other programs on this machine that run under CLAN too move to shared "
-         "memory\n"
-         "once they are in use. A peer without CLAN, on this machine or another, notices nothing: "
-         "the\n"
-         "connection stays on TCP. `clan stat` shows which have moved.\n\n"
+         "memory once they are in use. A peer without CLAN, on this machine or another, notices "
+         "nothing: the connection stays on TCP. `clan stat` shows which have moved.\n\n"
          "With `--with ofi` the command runs without that library; libfabric finds CLAN's provider "
-         "and\n"
-         "takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, "
-         "OMPI_MCA_pml,\n"
-         "OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 PROGRAM`.\n\n"
+         "and takes it alone, and Open MPI takes libfabric (FI_PROVIDER_PATH, FI_PROVIDER, "
+         "OMPI_MCA_pml, OMPI_MCA_mtl, OMPI_MCA_btl): `clan run --with ofi mpirun -n 2 "
+         "PROGRAM`.\n\n"
          "With `--with orb` omniORB's programs call each other over CLAN and everybody else by "
-         "TCP: servers\n"
-         "get an endpoint giop:clan: beside theirs. `--log info` says by which path each "
-         "connection goes.\n"
+         "TCP: servers get an endpoint giop:clan: beside theirs. `--log info` says by which path "
+         "each connection goes.\n"
          "With `--with rpc` remote calls of libtirpc go over CLAN to servers of this machine that "
          "run so, too.\n"
          "With `--with mpi` ranks of Open MPI send to each other by CLAN's byte transfer layer.\n"
          "ofi, orb, rpc and mpi reach other hosts, too, where both have the same CLAN_KEY.\n\n"
          "What the libraries read from the environment; the options above set it, and the "
-         "command's\n"
-         "children inherit it:\n" +
+         "command's children inherit it:\n" +
          clan::tool::environment_help() +
          "\nExit code: the command's; 127 if there is no such command, 126 if it cannot be "
-         "started, 2\n"
-         "for options or settings that are wrong, 125 if `clan run` itself failed. A setuid "
-         "program, a\n"
-         "static one and one of another architecture run without CLAN.";
+         "started, 2 for options or settings that are wrong, 125 if `clan run` itself failed. A "
+         "setuid program, a static one and one of another architecture run without CLAN.";
 }
 
 void add_faces(CLI::App& run, clan::tool::RunOptions& options) {
@@ -109,7 +114,7 @@ void add_faces(CLI::App& run, clan::tool::RunOptions& options) {
            options.rpc = names_face(faces, "rpc");
            options.mpi = names_face(faces, "mpi");
          },
-         "What goes over CLAN: local TCP connections (tcp, the default), what the program does by\n"
+         "What goes over CLAN: local TCP connections (tcp, the default), what the program does by "
          "libfabric, as MPI does (ofi), "
 #ifdef CLAN_OMNIORB
          "calls of omniORB programs (orb), "
@@ -205,14 +210,11 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
   stat->add_option("PID", options.pids, "Only connections of these processes")->check(check_pid);
   stat->footer(
       "A line is a connection. SENT, MESSAGES, SLEEPS and WAKE-UPS are those of the local end, a "
-      "slash, and\n"
-      "those of the other end; bytes that went by TCP before the connection moved are not among "
-      "them.\n"
-      "NETWORK is the number of the network namespace, as in /proc/PID/ns/net; two if the ends "
-      "differ.\n"
+      "slash, and those of the other end; bytes that went by TCP before the connection moved are "
+      "not among them. NETWORK is the number of the network namespace, as in /proc/PID/ns/net; two "
+      "if the ends differ.\n"
       "Looking takes nothing from the processes looked at, and needs the right to look into "
-      "/proc/PID/fd:\n"
-      "one's own processes, or all of them as root.");
+      "/proc/PID/fd: one's own processes, or all of them as root.");
   stat->callback([=, &options, &exit_code] {
     options.watch = watch->count() > 0;
     options.all = options.all || options.prometheus;
@@ -306,8 +308,8 @@ void add_ping(CLI::App& app, clan::tool::PingOptions& asked, int& exit_code) {
 
 void add_bench(CLI::App& app, int& exit_code) {
   auto* bench = app.add_subcommand("bench",
-                                   "Measure CLAN beside the kernel (`clan bench help`), and "
-                                   "programs (apps, ofi, orb, rpc, net)");
+                                   "Measure CLAN beside the kernel (`clan bench help`), programs "
+                                   "(apps), its faces (ofi, orb, rpc, mpi) and other hosts (net)");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([=, &exit_code] { exit_code = clan::tool::exec_bench(bench->remaining()); });
@@ -316,8 +318,10 @@ void add_bench(CLI::App& app, int& exit_code) {
 /// `clan help`, `clan help COMMAND`. The exit code.
 int print_help(const CLI::App& app, const std::string& about) {
   if (about.empty()) {
-    fmt::print("{}\n`clan doctor` is the one to begin with, `clan bench` what comes next.\n",
-               app.get_formatter()->make_help(&app, "clan", CLI::AppFormatMode::Normal));
+    fmt::print(
+        "{}\n{}", app.get_formatter()->make_help(&app, "clan", CLI::AppFormatMode::Normal),
+        clan::tool::wrapped("`clan doctor` is the one to begin with, `clan bench` what comes next.",
+                            clan::tool::terminal_width()));
     return 0;
   }
   if (about == "bench") return clan::tool::exec_bench({"help"});
@@ -333,11 +337,10 @@ int print_help(const CLI::App& app, const std::string& about) {
 int main(int argc, char** argv) {
   CLI::App app{
       "CLAN: user-level networking. `clan run COMMAND` runs a program with its TCP connections to "
-      "others on\n"
-      "this machine in shared memory; the other commands show what has moved, what this machine "
-      "allows and\n"
-      "how fast it is."};
+      "others on this machine in shared memory; the other commands show what has moved, what this "
+      "machine allows and how fast it is."};
   app.name("clan");
+  app.formatter(std::make_shared<WrappedFormatter>());
   app.set_version_flag("--version", std::string("clan ") + clan::version());
   app.require_subcommand(0, 1);
   int exit_code = 0;
