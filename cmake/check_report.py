@@ -6,7 +6,7 @@
 Each LOG is a LastTest.log with what ctest has printed behind it: only that tells of a test that
 skips by its exit code.
 
-Prints what took longest, and as the last line `TESTS tests[; flaky: NAME, ...]
+Prints what took longest, and where, and as the last line `TESTS tests[; flaky: NAME, ...]
 [; skipped: NAME, ...][; not covered: NAME, ...]`. A test that skips a part of itself (GTEST_SKIP in
 a program of many tests) is named with its cases. Exit code 1 when a test of --must was skipped.
 """
@@ -21,12 +21,12 @@ SECONDS = re.compile(r"^Test time = +([\d.]+) sec$", re.M)
 WHOLE = re.compile(r"^Skip (?:regular expression|return code)", re.M)
 PRINTED = re.compile(r"^ *\d+/\d+ Test +#\d+: (.+?) \.*\*\*\*Skipped", re.M)
 CASE = re.compile(r"^\[  SKIPPED \] ([\w/<>:., ]+?)(?: \(\d+ ms\)|, listed below:)?$", re.M)
-SLOWEST = 12
+SLOWEST = 10
 
 
 class Test:
-    def __init__(self, name, text):
-        self.name = name
+    def __init__(self, name, text, preset):
+        self.name, self.preset = name, preset
         seconds = SECONDS.search(text)
         self.seconds = float(seconds.group(1)) if seconds else 0.0
         self.skipped = bool(WHOLE.search(text))
@@ -34,12 +34,12 @@ class Test:
         self.cases = sorted({case for case in CASE.findall(text) if "." in case})
 
 
-def tests_of(text):
+def tests_of(text, preset):
     starts = list(TEST.finditer(text))
     printed = {name.split("  #")[0] for name in PRINTED.findall(text)}
     for start, end in zip(starts, [*starts[1:], None]):
-        test = Test(
-            start.group(3).split("  #")[0], text[start.end():end.start() if end else len(text)])
+        test = Test(start.group(3).split("  #")[0],
+                    text[start.end():end.start() if end else len(text)], preset)
         test.skipped = test.skipped or test.name in printed
         yield test
 
@@ -62,9 +62,11 @@ def main():
     parser.add_argument("--flaky", type=names, default=[])
     parser.add_argument("logs", nargs="+", type=Path)
     options = parser.parse_args()
-    tests = [test for log in options.logs for test in tests_of(log.read_text(errors="replace"))]
+    tests = [test for log in options.logs
+             for test in tests_of(log.read_text(errors="replace"), log.name.split(".")[0])]
     slowest = sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]
-    print("longest: " + ", ".join(f"{test.name} {test.seconds:.0f} s" for test in slowest))
+    print("longest: " + ", ".join(f"{test.name} {test.seconds:.0f} s ({test.preset})"
+                                  for test in slowest))
     skipped = {test.name: None for test in tests if test.skipped}
     partly = {
         f"{test.name} ({short(test.cases)})": None

@@ -25,7 +25,7 @@ def entry(number, name, output="", seconds=1.0, reason=""):
 
 class Report(unittest.TestCase):
     def report(self, text, *options):
-        with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
+        with tempfile.NamedTemporaryFile("w", prefix="asan.", suffix=".log") as log:
             log.write("Start testing: Nov 22\n" + text)
             log.flush()
             done = subprocess.run([sys.executable, "-B", REPORT, *options, log.name],
@@ -35,7 +35,7 @@ class Report(unittest.TestCase):
     def test_counts_and_names_what_took_longest(self):
         code, lines = self.report(entry(1, "a.B.C", seconds=3) + entry(2, "a.B.D", seconds=7))
         self.assertEqual((code, lines[-1]), (0, "2 tests"))
-        self.assertEqual(lines[0], "longest: a.B.D 7 s, a.B.C 3 s")
+        self.assertEqual(lines[0], "longest: a.B.D 7 s (asan), a.B.C 3 s (asan)")
 
     def test_names_tests_that_were_skipped_whole(self):
         _, lines = self.report(
