@@ -20,6 +20,7 @@
 
 #include "calls/interpose.h"
 #include "os/real.h"
+#include "share/aio.h"
 #include "share/fork.h"
 #include "share/process_end.h"
 #include "share/uring.h"
@@ -110,6 +111,7 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_io_uring_register:
       return ring_register(argument<int>(a[0]), argument<unsigned>(a[1]), argument<void*>(a[2]),
                            argument<unsigned>(a[3]));
+    case SYS_io_submit: leave_for_aio(argument<const iocb* const*>(a[2]), a[1]); break;
     case SYS_seccomp:
     case SYS_prctl:
       if (starts_sandbox(number, a)) enter_sandbox(clan::reasons::Why::kSandboxed);

@@ -4,22 +4,49 @@
 #include <cstdint>
 
 #include "calls/interpose.h"
+#include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/signals.h"
 #include "os/timeout.h"
+#include "share/fd_events.h"
 #include "state/fd_table.h"
+#include "state/internal_fds.h"
+#include "state/unseen_sets.h"
 #include "stream/memory.h"
 #include "wait/control.h"
 #include "wait/waiting.h"
 
 using namespace clan::preload;
 
+namespace {
+
+int made_set(int epfd) {
+  if (epfd < 0 || in_borrowed_memory()) return epfd;
+  gone(epfd);
+  saw_set(epfd);
+  return epfd;
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int epoll_create(int size) noexcept {
+  return made_set(with_room([size] { return real().epoll_create(size); }));
+}
+
+CLAN_INTERPOSE int epoll_create1(int flags) noexcept {
+  return made_set(with_room([flags] { return real().epoll_create1(flags); }));
+}
+
 CLAN_INTERPOSE int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+  int rc;
   if (no_set_need_know(fd)) {
     note_plain(epfd, op);
-    return real().epoll_ctl(epfd, op, fd, event);
+    rc = real().epoll_ctl(epfd, op, fd, event);
+  } else {
+    rc = control(epfd, op, fd, event);
   }
-  return control(epfd, op, fd, event);
+  if (rc == 0 && !is_seen_set(epfd)) saw_set(epfd);  // made by another process, or program
+  return rc;
 }
 
 CLAN_INTERPOSE int epoll_wait(int epfd, epoll_event* events, int most, int timeout) {

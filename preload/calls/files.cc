@@ -12,6 +12,7 @@
 #include "calls/counted_call.h"
 #include "calls/interpose.h"
 #include "migrate/attach.h"
+#include "migrate/demote.h"
 #include "os/real.h"
 #include "os/scratch.h"
 #include "os/sys.h"
@@ -74,9 +75,17 @@ ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
   return static_cast<ssize_t>(sent);
 }
 
+bool goes_into_pipe(int fd) {
+  const KeepErrno keep;
+  return sys::fcntl(fd, F_GETPIPE_SZ) >= 0;
+}
+
 }  // namespace
 
 CLAN_INTERPOSE ssize_t sendfile(int to, int from, off_t* offset, size_t n) {
+  // Into a pipe of its own the kernel takes the bytes of a socket, as splice() does.
+  if (const Held source = hold(from); source && goes_into_pipe(to))
+    never_move(from, *source, clan::reasons::Why::kSpliced);
   return sending(
       to, 0, [&] { return real().sendfile(to, from, offset, n); },
       [&](Socket& s) { return send_file(to, s, from, offset, n); });
@@ -90,7 +99,7 @@ namespace {
 
 // Of the kernel's. False, with errno, also where there is no descriptor.
 bool is_pipe(int fd) {
-  if (sys::fcntl(fd, F_GETPIPE_SZ) >= 0) return true;
+  if (goes_into_pipe(fd)) return true;
   if (sys::fcntl(fd, F_GETFD) >= 0) errno = EINVAL;  // else it is EBADF
   return false;
 }

@@ -91,6 +91,9 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
       return 0;
     }
   }
+  // It receives.
+  if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE)
+    leave_pipe(fd, true, Why::kZeroCopyReceive);
   const int kept = kept_value(fd, level, name);
   const int rc = real().getsockopt(fd, level, name, value, size);
   if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *size == sizeof(int)) {

@@ -40,6 +40,8 @@ struct Watched {
     for (nfds_t i = 0; i < count; ++i) {
       if (fds[i].fd < 0) continue;
       const Held s = hold_current(fds[i].fd);
+      if (s && !s->polled.load(std::memory_order_relaxed))  // relaxed: a hint
+        s->polled.store(true, std::memory_order_relaxed);
       // A socket of a set may move while we sleep: its peer has to know by then.
       const bool here = (s && s->shared()) || known_epoll(fds[i].fd);
       any |= static_cast<bool>(s) || here;

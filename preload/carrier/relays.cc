@@ -51,7 +51,7 @@ Result<Relays*> Relays::start(Context& context) {
   if (!queue) return queue.error();
   auto fd = queue->fd();
   if (!fd) return fd.error();
-  const int epoll = static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC));
+  const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll < 0) return Error{errno, "making an epoll set"};
   epoll_event event{};
   event.events = EPOLLIN;

@@ -227,6 +227,15 @@ void leave_all_pipes(reasons::Why why) {
       &why);
 }
 
+void take_back_moved(reasons::Why why) {
+  for_each_socket(
+      [](int fd, Socket& s, void* because) {
+        if (s.shared() && (state_of(s.mine()) & (kLeaving | kGone)) == 0)
+          leave(fd, s, false, *static_cast<const reasons::Why*>(because));
+      },
+      &why);
+}
+
 void leave_to_others(int fd, Socket& s) {
   if (s.shared() && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
     leave(fd, s, false, reasons::Why::kForked);

@@ -53,6 +53,9 @@ void never_move(int fd, Socket& s, reasons::Why why);
 /// none is in a pipe any more.
 void leave_all_pipes(reasons::Why why);
 
+/// Those that are in a pipe go back, without a wait for it.
+void take_back_moved(reasons::Why why);
+
 /// This process is about to lose the socket, which others have too. If its pipe is known to nobody
 /// else yet, the connection stays on TCP: they could not find it.
 void leave_to_others(int fd, Socket& s);

@@ -32,6 +32,7 @@
 #include "state/internal_fds.h"
 #include "state/named.h"
 #include "state/socket.h"
+#include "state/unseen_sets.h"
 #include "state/withdraw.h"
 
 namespace clan::preload {
@@ -119,6 +120,8 @@ bool is_kept(int fd, Socket& s, const Route& route) {
     stay(fd, s, refusal_found().by_filter ? Why::kFilter : Why::kRefused, refusal_found().call);
   } else if (const Why why = why_no_pipe(); why != Why::kNone) {
     stay(fd, s, why);
+  } else if (has_unseen_set()) {
+    stay(fd, s, Why::kUnseenSet);
   } else {
     return false;
   }
@@ -189,6 +192,7 @@ void look_for_taker(int fd, Socket& s) {
     close_descriptor(s);
   }
   s.offer_calls.store(0, std::memory_order_relaxed);
+  if (has_unseen_set()) return stay(fd, s, Why::kUnseenSet);  // made since the offer
   enter_pipe(fd, s, route);
 }
 

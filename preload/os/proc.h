@@ -1,10 +1,14 @@
 // What /proc tells of processes: their descriptors, their credentials, and what they have mapped.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/types.h>
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "os/scratch.h"
 #include "os/sys.h"
@@ -40,8 +44,28 @@ class DirectoryReader {
 /// The other process may have counted in another pid namespace: what is found must be known by its
 /// contents.
 int open_memfd_of(unsigned pid, int fd, const char* link, int flags);
-/// One of the descriptors of the process is of what /proc shows by that link. False if it may not
-/// be asked.
+/// One of the descriptors of a process ("self", or its number), of those that `looks_at(fd)` names,
+/// is of what /proc shows by that link. Nothing: it may not be asked.
+template <typename LooksAt>
+std::optional<bool> any_descriptor(const char* process, const char* link, LooksAt&& looks_at) {
+  char path[40], text[64];
+  std::snprintf(path, sizeof path, "/proc/%.16s/fd", process);
+  const int directory =
+      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory < 0) return std::nullopt;
+  bool any = false;
+  DirectoryReader names(directory);
+  while (const char* name = any ? nullptr : names.next()) {
+    const int fd = name[0] != '.' ? std::atoi(name) : directory;
+    if (fd == directory || !looks_at(fd)) continue;
+    const long n = sys::call(SYS_readlinkat, directory, name, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = 0;
+    any = std::strcmp(text, link) == 0;
+  }
+  sys::close(directory);
+  return any;
+}
+/// False if it may not be asked.
 bool has_descriptor_of(pid_t pid, const char* link);
 /// /proc counts processes as our pid namespace does.
 bool proc_is_ours();

@@ -4,6 +4,7 @@
 // interposers stay in force. What the library does for itself uses `sys::` (sys.h).
 #pragma once
 
+#include <aio.h>
 #include <dirent.h>
 #include <netdb.h>
 #include <poll.h>

@@ -8,6 +8,7 @@
 #include "os/memory_owner.h"
 #include "state/fd_table.h"
 #include "state/internal_fds.h"
+#include "state/unseen_sets.h"
 #include "wait/epoll_set.h"
 #include "wait/set_events.h"
 
@@ -16,9 +17,11 @@ namespace clan::preload {
 void gone(int fd) {
   if (is_ours(fd) && !in_borrowed_memory())
     disown(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
-  if (!(known(fd) || known_epoll(fd) || is_af_clan(fd)) || in_borrowed_memory()) return;
+  const bool seen = known(fd) || known_epoll(fd) || is_seen_set(fd) || is_af_clan(fd);
+  if (!seen || in_borrowed_memory()) return;
   forget(fd);
   forget_epoll(fd);
+  forget_set(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
   if (is_af_clan(fd)) forget_af_clan(fd);
 }
 
@@ -30,6 +33,7 @@ void about_to_go(int fd) {
 void gone_range(unsigned first, unsigned last) {
   disown(first, last);
   forget_epoll_range(first, last);
+  forget_set(first, last);
   forget_range(first, last);
   forget_af_clan_range(first, last);
 }
@@ -44,6 +48,11 @@ void same(int from, int to) {
     if (const Held s = hold(from)) never_move(from, *s, reasons::Why::kNoDescriptors);
   }
   duplicate_epoll(from, to);
+  if (is_seen_set(from)) {
+    saw_set(to);
+  } else if (is_seen_set(to)) {
+    forget_set(static_cast<unsigned>(to), static_cast<unsigned>(to));
+  }
   if (af_clan_used.load(std::memory_order_relaxed)) duplicate_af_clan(from, to);
 }
 

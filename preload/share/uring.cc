@@ -1,9 +1,6 @@
 #include "share/uring.h"
 
-#include <fcntl.h>
-
 #include <atomic>
-#include <cstring>
 
 #include "clan/log.h"
 #include "clan/reasons.h"
@@ -26,19 +23,7 @@ std::atomic<int> noted[kMost];
 
 // Duplicates, and rings we were not told of. No answer: yes.
 bool any_open() {
-  const int fds = static_cast<int>(
-      sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fds < 0) return true;
-  bool found = false;
-  DirectoryReader names(fds);
-  while (const char* name = found ? nullptr : names.next()) {
-    char link[64];
-    const long n = sys::call(SYS_readlinkat, fds, name, link, sizeof link - 1);
-    link[n > 0 ? n : 0] = 0;
-    found = std::strcmp(link, "anon_inode:[io_uring]") == 0;
-  }
-  sys::close(fds);
-  return found;
+  return any_descriptor("self", "anon_inode:[io_uring]", [](int) { return true; }).value_or(true);
 }
 
 }  // namespace

@@ -79,7 +79,8 @@ void Demotion::reset() {
 
 void Watch::reset() {
   interests = nullptr;
-  set(in_sets, false);
+  for (auto* flag : {&in_sets, &polled}) set(*flag, false);
+  set(unwatched_calls, 0u);
 }
 
 void Socket::reset() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 
 namespace clan::preload {
 
@@ -10,6 +11,9 @@ struct Interest;
 struct Watch {
   Interest* interests = nullptr;     ///< in epoll sets; under the epoll lock
   std::atomic<bool> in_sets{false};  ///< there are interests; written under the epoll lock
+  std::atomic<bool> polled{false};   ///< by poll() or select(), once at least
+  /// Calls that found nothing, or no room, before it was in a set or polled.
+  std::atomic<std::uint32_t> unwatched_calls{0};
 
   void reset();
   /// order: after the store of what sets are to see, which is told of its Interest or finds it (see

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -67,6 +68,16 @@ inline bool is_nonblocking(int fd, Socket& s) {
   const int known = s.nonblocking.load(std::memory_order_relaxed);
   const bool asks = known < 0 || s.inherited.load(std::memory_order_relaxed);
   return (asks ? ask_nonblocking(fd, s) : known) != 0;
+}
+
+/// A call finds nothing, or no room, and the socket has never been in a set or polled: its thread
+/// may be about to wait past the library. True at the first such call, the second, the fourth, …:
+/// the other end is to ring then, for which such a wait wakes up.
+inline bool may_wait_unseen(Socket& s) {
+  // relaxed: a hint, and a count
+  if (s.is_watched() || s.polled.load(std::memory_order_relaxed)) [[likely]]
+    return false;
+  return std::has_single_bit(s.unwatched_calls.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
 /// One step of a wait in a blocking call, by the waiting place `at`; without one there is nothing

@@ -23,6 +23,7 @@
 #include "state/face.h"
 #include "state/fd_table.h"
 #include "state/socket.h"
+#include "state/unseen_sets.h"
 #include "stream/blocking.h"
 #include "stream/doorbell.h"
 #include "stream/draining.h"
@@ -300,6 +301,7 @@ class Receiving {
       if (s_.kernel_end || s_.kernel_error) return Step::again();
       if (!leaves_ && s_.pipe.front() != PipeFront::kNothing) return Step::again();
     }
+    if (may_wait_unseen(s_) && (has_unseen_set() || !s_.pipe.want_data())) return Step::again();
     errno = EAGAIN;
     return Step::over(-1);
   }

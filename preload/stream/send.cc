@@ -23,6 +23,7 @@
 #include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
+#include "state/unseen_sets.h"
 #include "stream/blocking.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
@@ -259,6 +260,8 @@ class Sending {
       if (sent_ > 0) return all();
       look_at_kernel(fd_, s_);
       if (s_.kernel_end || s_.kernel_error) return Step::again();
+      if (may_wait_unseen(s_) && (has_unseen_set() || !s_.pipe.want_room(room_)))
+        return Step::again();
       errno = EAGAIN;
       return Step::over(-1);
     }

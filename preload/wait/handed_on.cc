@@ -10,6 +10,7 @@
 #include "os/memory_owner.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
+#include "state/unseen_sets.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
 
@@ -66,6 +67,7 @@ int take_over_set(const char* text) {
   const Held s = hold(fd);
   if (!s || !s->shared()) return length;
   const Guard guard;
+  saw_set(epfd);
   Set* const set = make(epfd);
   Interest* const i = set != nullptr ? new_interest() : nullptr;
   if (i == nullptr || (i->set = set, !add(*set, i))) return length;

@@ -35,6 +35,7 @@
 #include "os/config.h"
 #include "os/fd_message.h"
 #include "state/fd_table.h"
+#include "state/unseen_sets.h"
 #include "state/withdraw.h"
 #include "stream/close.h"
 #include "stream/readiness.h"
@@ -72,6 +73,7 @@ struct Passed {
     fds.push_back(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 4 /* NETLINK_SOCK_DIAG */));
     fds.push_back(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0 /* NETLINK_ROUTE */));
     fds.push_back(::epoll_create1(EPOLL_CLOEXEC));
+    clan::preload::saw_set(fds.back());  // else nothing moves
     fds.push_back(::open("/dev/null", O_RDWR | O_CLOEXEC));
     fds.push_back(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     fds.push_back(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));

@@ -51,6 +51,15 @@ def ring():
     global kept
     kept = ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))
     return kept
+def receive_at_once():
+    try:
+        s.getsockopt(socket.IPPROTO_TCP, 35, 64)
+    except OSError:
+        pass  # of no room
+def aio():
+    control = ctypes.create_string_buffer(struct.pack("<QIIHhI", 0, 0, 0, 0, 0, s.fileno()), 64)
+    one = ctypes.c_void_p(ctypes.addressof(control))
+    return ctypes.CDLL(None).syscall(209, ctypes.c_long(0), ctypes.c_long(1), ctypes.byref(one))
 def bypass():
     ctypes.CDLL("libm.so.6", mode=os.RTLD_DEEPBIND | os.RTLD_NOW)
 def confine():
@@ -197,6 +206,9 @@ DEEDS = {
     "timestamp": ("set(socket.SOL_SOCKET, 29)", "SO_TIMESTAMP", 2),
     "urgent": ("s.send(b'!', socket.MSG_OOB) and None", "urgent data (MSG_OOB)", 2),
     "zerocopy": ("s.send(b'', 0x4000000) and None", "MSG_ZEROCOPY", 2),
+    "zerocopy_receive": ("receive_at_once()",
+                         "TCP_ZEROCOPY_RECEIVE", 2),
+    "aio": ("aio() and None", "asynchronous I/O (aio_read, lio_listio, io_submit)", 2),
     "sigio": ("sigio()", "SIGIO (O_ASYNC)", 2),
     "standard": ("standard()", "it is standard input or output", 2),
     "ring": ("ring()", "an io_uring", 2),

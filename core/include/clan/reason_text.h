@@ -27,14 +27,12 @@ constexpr const char* text_of(Why why) {
     case Why::kOfferLost: return "the other end went away while it was to move";
     case Why::kExcept: return "CLAN_EXCEPT";
     case Why::kOnly: return "CLAN_ONLY";
-    case Why::kMemory:
-      return "the user's connections are as many as the memory for them allows (CLAN_MEMORY)";
+    case Why::kMemory: return "the user's connections are as many as memory allows (CLAN_MEMORY)";
     case Why::kMappings:
       return "its process has as many connections as half of its mappings allow (vm.max_map_count)";
     case Why::kNoUnix: return "sockets of AF_UNIX are refused, by which the ends meet";
     case Why::kNoNetlink:
-      return "the kernel does not say which process owns the other end: it takes AF_NETLINK, or "
-             "/proc/self/net/tcp";
+      return "the kernel does not say who owns the other end (AF_NETLINK or /proc/self/net/tcp)";
     case Why::kOtherUser:
       return "the other end belongs to another user, which CLAN_UIDS does not name";
     case Why::kUnmappedUser: return "the other end's user has no number in this user namespace";
@@ -76,6 +74,10 @@ constexpr const char* text_of(Why why) {
     case Why::kSelfConnected: return "its socket is connected to itself";
     case Why::kBothConnected: return "both ends have connected, and none has accepted";
     case Why::kOtherNetwork: return "its thread is in another network namespace than the socket";
+    case Why::kUnseenSet: return "its process has an epoll set that was made past the C library";
+    case Why::kAio: return "asynchronous I/O (aio_read, lio_listio, io_submit)";
+    case Why::kZeroCopyReceive: return "TCP_ZEROCOPY_RECEIVE";
+    case Why::kStream: return "a stream of the C library (fdopen)";
   }
   return "";
 }

@@ -102,6 +102,10 @@ enum class Why : std::uint8_t {
   kFastOpen,
   kSelfConnected,
   kBothConnected,
+  kUnseenSet,
+  kAio,
+  kZeroCopyReceive,
+  kStream,
   kCount,
 };
 

@@ -1,6 +1,7 @@
 // Interposed calls by names that few programs use: second names of the C library (`__read`), those
 // with 64 in them, and what ends in another call. Each does on a connection that has moved what its
 // plain name does.
+#include <aio.h>
 #include <dlfcn.h>
 #include <sched.h>
 #include <spawn.h>
@@ -55,6 +56,37 @@ TEST(SecondNames, ReadAndWriteWhatThePipeCarries) {
   EXPECT_EQ(__recv(pair.near, in, sizeof in, 0), 4);
   EXPECT_STREQ(in, "four");
   pair.expect_carried(3, 4);
+}
+
+TEST(SecondNames, OfAsynchronousCallsTakeAConnectionBack) {
+  auto ends = [](aiocb64& one) {
+    const aiocb64* const list[] = {&one};
+    while (::aio_error64(&one) == EINPROGRESS) ::aio_suspend64(list, 1, nullptr);
+    return ::aio_return64(&one);
+  };
+  char in[4] = {}, out[] = "out";
+  for (const int by_list : {0, 1}) {
+    Pair pair;
+    put(pair.near, "in!");
+    aiocb64 reads{}, writes{};
+    for (aiocb64* one : {&reads, &writes}) one->aio_fildes = pair.far, one->aio_nbytes = 3;
+    reads.aio_buf = in;
+    reads.aio_lio_opcode = LIO_READ;
+    writes.aio_buf = out;
+    writes.aio_lio_opcode = LIO_WRITE;
+    aiocb64* const both[] = {&reads, &writes};
+    if (by_list == 0) {
+      ASSERT_EQ(::aio_read64(&reads), 0);
+      ASSERT_EQ(::aio_write64(&writes), 0);
+    } else {
+      ASSERT_EQ(::lio_listio64(LIO_NOWAIT, both, 2, nullptr), 0);
+    }
+    EXPECT_EQ(ends(reads), 3);
+    EXPECT_EQ(ends(writes), 3);
+    EXPECT_STREQ(in, "in!");
+    EXPECT_EQ(get(pair.near, 3), "out");
+    EXPECT_TRUE(by_tcp(pair.near));
+  }
 }
 
 TEST(SecondNames, ReadAndWriteAtNoOffset) {

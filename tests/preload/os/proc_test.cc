@@ -31,6 +31,16 @@ TEST(Proc, OpensAMemfdOfAProcessByItsLinkAlone) {
   ::close(memfd);
 }
 
+TEST(Proc, FindsADescriptorByItsLinkAmongThoseThatAreLookedAt) {
+  const int memfd = ::memfd_create("proc-test", MFD_CLOEXEC);
+  const char* const link = "/memfd:proc-test (deleted)";
+  EXPECT_EQ(any_descriptor("self", link, [](int) { return true; }), true);
+  EXPECT_EQ(any_descriptor("self", link, [memfd](int fd) { return fd != memfd; }), false);
+  EXPECT_EQ(any_descriptor("0", link, [](int) { return true; }), std::nullopt);
+  EXPECT_TRUE(has_descriptor_of(::getpid(), link));
+  ::close(memfd);
+}
+
 TEST(Proc, CountsThisProcessAsItself) {
   EXPECT_TRUE(proc_is_ours());
   EXPECT_TRUE(counts_as_we_do(std::to_string(::getpid()).c_str()));

@@ -144,7 +144,7 @@ TEST_F(Gather, PutsAPlainDescriptorBehindWhatWasWrittenBeforeTheKernelWasAsked) 
 TEST_F(Gather, TellsOnceOfASetInASetThatTheKernelTellsOfToo) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   add(plain[0], 50);
-  const int outer = ::epoll_create1(EPOLL_CLOEXEC);
+  const int outer = make_set();
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = 70;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "preload/tcp_pair.h"
+#include "state/unseen_sets.h"
 #include "wait/control.h"
 #include "wait/epoll_set.h"
 #include "wait/waiting.h"
@@ -15,12 +16,19 @@ namespace clan::preload {
 /// A copy: the structure is packed, and references to what is in it are not aligned.
 inline std::uint64_t data_of(const epoll_event& event) { return event.data.u64; }
 
+/// A new set, as the interposed call makes it.
+inline int make_set() {
+  const int epfd = ::epoll_create1(EPOLL_CLOEXEC);
+  saw_set(epfd);
+  return epfd;
+}
+
 struct EpollSet : testing::Test {
   EpollSet() {
     pair.migrate();
     EXPECT_EQ(pair.send(0, "x"), 1);
     EXPECT_EQ(pair.receive(1), "x");
-    epfd = ::epoll_create1(EPOLL_CLOEXEC);
+    epfd = make_set();
   }
   ~EpollSet() override {
     forget_epoll(epfd);

@@ -25,7 +25,7 @@ struct SetSleeps : EpollSet {
   }
   /// The set is in another one.
   void nest(std::uint32_t events = EPOLLIN, std::uint64_t data = 77) {
-    outer = ::epoll_create1(EPOLL_CLOEXEC);
+    outer = make_set();
     epoll_event event{};
     event.events = events;
     event.data.u64 = data;
@@ -127,7 +127,7 @@ TEST_F(SetSleeps, AreShortBesideAPeerThatIsAboutToRing) {
 
 TEST_F(SetSleeps, AreAsShortWhereTheSetHasAnotherOneInIt) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  const int inner = ::epoll_create1(EPOLL_CLOEXEC);
+  const int inner = make_set();
   epoll_event event{};
   event.events = EPOLLIN;
   ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, inner, &event), 0);

@@ -130,8 +130,9 @@ TEST_F(SharedSets, WakeTheFirstUserThatSleepsInTheKernel) {
 
 // A thread that sleeps by a set without sockets is the parent's.
 TEST(PlainSet, HasNoSleepersInAChild) {
-  const int plain = ::fcntl(::epoll_create1(EPOLL_CLOEXEC), F_DUPFD_CLOEXEC, 900);
+  const int plain = ::fcntl(make_set(), F_DUPFD_CLOEXEC, 900);
   ASSERT_GE(plain, sets_below());
+  saw_set(plain);
   const int bell = ::eventfd(0, EFD_CLOEXEC);
   epoll_event event{};
   event.events = EPOLLIN;
@@ -182,7 +183,7 @@ TEST_F(SharedSets, LeaveOutEventsOfSocketsThatHaveMoved) {
 TEST(FollowedSet, FindsWhatAnotherProcessHasMoved) {
   TcpPair pair;
   const Turns parents, childs;
-  const int epfd = ::epoll_create1(EPOLL_CLOEXEC);
+  const int epfd = make_set();
   epoll_event event{};
   event.events = EPOLLIN;
   ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, pair.fd(1), &event), 0);

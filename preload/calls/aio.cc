@@ -1,0 +1,60 @@
+// Asynchronous I/O: threads of the C library, and the kernel, read, write and poll past the
+// library. What it names stays on TCP, or goes back there first.
+#include "share/aio.h"
+
+#include <aio.h>
+#include <dlfcn.h>
+#include <linux/aio_abi.h>
+
+#include <cerrno>
+
+#include "calls/interpose.h"
+#include "os/real.h"
+
+using namespace clan::preload;
+
+namespace {
+
+void leave_all(const aiocb* const* list, int count) {
+  for (int i = 0; list != nullptr && i < count; ++i) {
+    if (list[i] != nullptr && list[i]->aio_lio_opcode != LIO_NOP)
+      leave_for_aio(list[i]->aio_fildes);
+  }
+}
+
+}  // namespace
+
+CLAN_INTERPOSE int aio_read(aiocb* one) noexcept {
+  leave_for_aio(one->aio_fildes);
+  return real().aio_read(one);
+}
+CLAN_INTERPOSE int aio_write(aiocb* one) noexcept {
+  leave_for_aio(one->aio_fildes);
+  return real().aio_write(one);
+}
+CLAN_INTERPOSE int lio_listio(int mode, aiocb* const* list, int count, sigevent* event) noexcept {
+  leave_all(list, count);
+  return real().lio_listio(mode, list, count, event);
+}
+
+// --- their names of large files, which have the same layout here ---------------------------------
+
+CLAN_INTERPOSE int aio_read64(aiocb64* one) noexcept {
+  return aio_read(reinterpret_cast<aiocb*>(one));
+}
+CLAN_INTERPOSE int aio_write64(aiocb64* one) noexcept {
+  return aio_write(reinterpret_cast<aiocb*>(one));
+}
+CLAN_INTERPOSE int lio_listio64(int mode, aiocb64* const* list, int count,
+                                sigevent* event) noexcept {
+  return lio_listio(mode, reinterpret_cast<aiocb* const*>(list), count, event);
+}
+
+// --- libaio's, which makes its system calls by itself --------------------------------------------
+
+CLAN_INTERPOSE int io_submit(aio_context_t context, long count, iocb** list) {
+  using Function = int (*)(aio_context_t, long, iocb**);
+  auto* const below = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "io_submit"));
+  leave_for_aio(list, count);
+  return below != nullptr ? below(context, count, list) : -ENOSYS;
+}

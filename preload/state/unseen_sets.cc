@@ -1,0 +1,66 @@
+#include "state/unseen_sets.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "os/proc.h"
+#include "os/sys.h"
+#include "state/fd_table.h"
+#include "state/hooks.h"
+#include "state/internal_fds.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr unsigned kMost = 65536;  ///< a set with a higher number is not seen
+/// Bits, by descriptor. relaxed, all of it: a thread that knows of a descriptor was told of it.
+constinit std::atomic<std::uint64_t> seen[kMost / 64]{};
+
+constexpr std::uint64_t bit(unsigned fd) { return std::uint64_t{1} << fd % 64; }
+
+}  // namespace
+
+bool is_seen_set(int epfd) {
+  const auto fd = static_cast<unsigned>(epfd);
+  return fd < kMost && (seen[fd / 64].load(std::memory_order_relaxed) & bit(fd)) != 0;
+}
+
+void saw_set(int epfd) {
+  const auto fd = static_cast<unsigned>(epfd);
+  if (fd < kMost) seen[fd / 64].fetch_or(bit(fd), std::memory_order_relaxed);
+}
+
+void forget_set(unsigned first, unsigned last) {
+  for (unsigned fd = first; fd <= std::min(last, kMost - 1); ++fd) {
+    auto& word = seen[fd / 64];
+    if (word.load(std::memory_order_relaxed) == 0) {
+      fd |= 63;  // nor are the others of it
+    } else {
+      word.fetch_and(~bit(fd), std::memory_order_relaxed);
+    }
+  }
+}
+
+bool has_unseen_set() {
+  constexpr int kPaid = 64;
+  // relaxed: numbers by themselves; two threads look twice
+  static std::atomic<int> unpaid{0};
+  static std::atomic<bool> found{false};
+  if (unpaid.load(std::memory_order_relaxed) > kPaid) {
+    unpaid.fetch_sub(kPaid, std::memory_order_relaxed);
+    return found.load(std::memory_order_relaxed);
+  }
+  const KeepErrno keep;
+  int looked_at = 0;
+  const bool any = any_descriptor("self", "anon_inode:[eventpoll]", [&looked_at](int fd) {
+                     ++looked_at;
+                     return !is_seen_set(fd) && !known(fd) && !is_ours(fd);
+                   }).value_or(false);
+  unpaid.store(looked_at, std::memory_order_relaxed);
+  if (any && !found.exchange(true, std::memory_order_relaxed)) hooks.unseen_set();
+  if (!any) found.store(false, std::memory_order_relaxed);
+  return any;
+}
+
+}  // namespace clan::preload

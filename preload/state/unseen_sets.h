@@ -1,0 +1,23 @@
+// Epoll sets that the library has not seen: made by an instruction of the program's own (Rust's
+// rustix, Go's runtime), not by the C library's name or number.
+//
+// A thread that waits in such a set for a connection that has moved would never be woken. So while
+// a process has one, its connections stay on TCP, and those that have moved go back. /proc is asked
+// before a connection moves, and when a call has found nothing on a socket that no wait known here
+// has ever been about. A set that comes later, and is waited in without such a call, is not
+// noticed.
+#pragma once
+
+namespace clan::preload {
+
+/// The program has made this set by its name, or uses it so: it is seen. Closed, it is not.
+void saw_set(int epfd);
+void forget_set(unsigned first, unsigned last);
+bool is_seen_set(int epfd);
+
+/// The process has another one. Each question pays for 64 descriptors in /proc: it is looked there
+/// when the last look has been paid for, and else the answer is that one's. When the first is
+/// found, hooks.unseen_set() is called.
+bool has_unseen_set();
+
+}  // namespace clan::preload
