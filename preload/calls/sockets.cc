@@ -25,6 +25,7 @@
 #include "state/fd_table.h"
 #include "state/internal_fds.h"
 #include "stream/close.h"
+#include "stream/ending.h"
 #include "stream/readiness.h"
 
 using namespace clan::preload;
@@ -123,8 +124,9 @@ CLAN_INTERPOSE int getsockname(int fd, sockaddr* address, socklen_t* size) {
 }
 
 CLAN_INTERPOSE int getpeername(int fd, sockaddr* address, socklen_t* size) {
-  return is_af_clan(fd) ? af_clan_getpeername(fd, address, size)
-                        : real().getpeername(fd, address, size);
+  if (is_af_clan(fd)) return af_clan_getpeername(fd, address, size);
+  if (const Held s = hold_current(fd); s && s->shared()) return name_of_peer(fd, *s, address, size);
+  return real().getpeername(fd, address, size);
 }
 
 CLAN_INTERPOSE int socket(int domain, int type, int protocol) {

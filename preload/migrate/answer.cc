@@ -21,9 +21,9 @@
 #include "state/face.h"
 #include "state/going_back.h"
 #include "state/hooks.h"
-#include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
+#include "stream/aborted.h"
 #include "stream/doorbell.h"
 #include "stream/gate_wait.h"
 
@@ -77,8 +77,6 @@ bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {
 // is told of a reset, not of an end. TCP is reset before kGone, behind which others send by it: the
 // other end's program would read on behind what is missing.
 void lose(int fd, Socket& s) {
-  add_state(s.theirs(), socket_face::kReset);
-  s.kernel_error.set();
   break_off(fd, s,
             "its peer goes back to TCP, and holds bytes of this end that cannot be had (another "
             "pid namespace?)");
@@ -105,7 +103,6 @@ bool is_to_send_again(const Socket& s, const Given& given) {
 
 // Its doorbell would be a byte of the application's.
 void reset_for_ringer(int fd, Socket& s) {
-  s.kernel_error.set();
   break_off(fd, s,
             "a thread that was stopped while it used this connection keeps it from going back to "
             "TCP");

@@ -33,6 +33,7 @@
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
+#include "stream/aborted.h"
 #include "stream/doorbell.h"
 #include "stream/tcp_prefix.h"
 

@@ -25,8 +25,8 @@
 #include "os/scratch.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/named.h"
 #include "state/socket.h"
+#include "stream/aborted.h"
 #include "stream/doorbell.h"
 
 namespace clan::preload {
@@ -208,7 +208,6 @@ bool do_their_part(int fd, Socket& s, int taken, LastWait& wait) {
     well = well && swallow_doorbells(fd, s);
     if (well && !(well = send_unread(fd, s, socket, taken, wait, memory))) {
       break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
-      s.kernel_error.set();
     }
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
       sys::call(SYS_shutdown, socket, SHUT_WR);

@@ -8,10 +8,9 @@
 #include "migrate/answer.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/face.h"
 #include "state/fd_table.h"
-#include "state/named.h"
+#include "stream/aborted.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -43,8 +42,7 @@ bool may_switch(void* socket) {
 void park(void* socket) {
   (void)with(socket, [](int fd, Socket& s) {
     if (!park_byte(fd)) {
-      reset_connection(fd);
-      s.kernel_error.set();
+      break_off(fd, s, "the other host cannot be waited for by TCP");
     }
     // PAIR preload.parked: what is sent by TCP after this lies behind that byte
     words::publish(s.far_parked, true);
@@ -64,7 +62,6 @@ void answer(void* socket) {
 void lost(void* socket) {
   (void)with(socket, [](int fd, Socket& s) {
     break_off(fd, s, "the way to the other host is gone, and bytes with it");
-    s.kernel_error.set();
     return true;
   });
 }

@@ -13,8 +13,8 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/fd_table.h"
-#include "state/named.h"
 #include "state/withdraw.h"
+#include "stream/aborted.h"
 
 namespace clan::preload {
 namespace {
@@ -27,7 +27,6 @@ bool is_back(const Socket& s) { return !is_far(s) || far_stage(s) == CarrierStag
 
 void lose_far(int fd, Socket& s) {
   break_off(fd, s, "the other host does not do its part in going back to TCP");
-  s.kernel_error.set();
 }
 
 void wait_alone(int fd, Socket& s, std::uint64_t until_ns) {

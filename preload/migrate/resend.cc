@@ -38,10 +38,10 @@
 #include "state/fd_table.h"
 #include "state/going_back.h"
 #include "state/internal_fds.h"
-#include "state/named.h"
 #include "state/open_file.h"
 #include "state/resend_words.h"
 #include "state/socket.h"
+#include "stream/aborted.h"
 #include "stream/bell_call.h"
 
 namespace clan::preload {
@@ -264,7 +264,6 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
   auto* resend = new (std::nothrow) Resend(Held(&s), copy_of(fd), given, closer);
   if (resend == nullptr || !resend->open()) {
     break_off(fd, s, "out of memory or descriptors: a connection could not be taken back to TCP");
-    s.kernel_error.set();
     if (resend == nullptr) {
       if (given >= 0) sys::close(given);
       s.refs.fetch_sub(1, std::memory_order_relaxed);  // our caller holds another

@@ -17,8 +17,8 @@
 #include "os/scratch.h"
 #include "os/sys.h"
 #include "state/internal_fds.h"
-#include "state/named.h"
 #include "state/socket.h"
+#include "stream/aborted.h"
 #include "stream/draining.h"
 #include "stream/tcp_prefix.h"
 
@@ -31,7 +31,6 @@ constexpr char kTakenLink[] = "/memfd:clan-given-back (deleted)";
 
 void lose_rest(int fd, Socket& s) {
   break_off(fd, s, "out of memory for bytes that go back to TCP");
-  s.kernel_error.set();
 }
 
 }  // namespace

@@ -89,25 +89,23 @@ bool may_as_much(pid_t pid) {
   return true;
 }
 
-bool loads_library(pid_t pid) {
+bool maps(pid_t pid, std::string_view wanted) {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(pid));
-  const int maps = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-  if (maps < 0) return false;
-  constexpr char kName[] = "/libclan-preload.so";
-  constexpr std::size_t kOverlap = sizeof kName - 2;
+  const int file = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  if (file < 0) return false;
   const Scratch memory(Scratch::kUsual);
   char* const text = memory.as<char>();
   std::size_t kept = 0;
   bool found = false;
   for (long n; text != nullptr && !found &&
-               (n = sys::call(SYS_read, maps, text + kept, Scratch::kUsual - kept)) > 0;) {
+               (n = sys::call(SYS_read, file, text + kept, Scratch::kUsual - kept)) > 0;) {
     const std::size_t size = kept + static_cast<std::size_t>(n);
-    found = ::memmem(text, size, kName, sizeof kName - 1) != nullptr;
-    kept = std::min(kOverlap, size);
+    found = ::memmem(text, size, wanted.data(), wanted.size()) != nullptr;
+    kept = std::min(wanted.size() - 1, size);
     std::memmove(text, text + size - kept, kept);
   }
-  sys::close(maps);
+  sys::close(file);
   return found;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include "os/scratch.h"
 #include "os/sys.h"
@@ -74,7 +75,9 @@ bool counts_as_we_do(const char* pid);
 /// What we may do to find a pipe the process may, too: it is of our user, and behind no more
 /// filters of system calls.
 bool may_as_much(pid_t pid);
+/// What the process has mapped shows this, as /proc/PID/maps says it. One that ends shows nothing.
+bool maps(pid_t pid, std::string_view text);
 /// The process has mapped this library.
-bool loads_library(pid_t pid);
+inline bool loads_library(pid_t pid) { return maps(pid, "/libclan-preload.so"); }
 
 }  // namespace clan::preload

@@ -61,12 +61,15 @@ std::uint64_t arrived(int fd) {
                                                                        : 0;
 }
 
-bool other_end_is_open(int fd) {
+int tcp_state_of(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-  return info.tcpi_state == BPF_TCP_ESTABLISHED || info.tcpi_state == BPF_TCP_FIN_WAIT1 ||
-         info.tcpi_state == BPF_TCP_FIN_WAIT2;
+  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_state : -1;
+}
+
+bool other_end_is_open(int fd) {
+  const int state = tcp_state_of(fd);
+  return state == BPF_TCP_ESTABLISHED || state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2;
 }
 
 std::uint64_t cookie_of(int fd) {

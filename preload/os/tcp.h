@@ -21,6 +21,8 @@ bool received_by_tcp(int fd, tcp_info* info, std::size_t* queued);
 std::uint64_t arrived(int fd);
 /// The kernel's name of a socket, the same wherever its descriptors are. 0: it has none.
 std::uint64_t cookie_of(int fd);
+/// BPF_TCP_CLOSE and so on; -1: it is no socket of TCP.
+int tcp_state_of(int fd);
 /// The kernel says that the other end has not ended its side of TCP. By poll() and recv() it tells
 /// of an end, too, where this one has shut down reading.
 bool other_end_is_open(int fd);

@@ -6,11 +6,9 @@
 #include <cstdio>
 #include <cstring>
 
-#include "clan/log.h"
 #include "clan/socket_face.h"
 #include "os/sock_diag.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 
 namespace clan::preload {
 namespace {
@@ -47,14 +45,6 @@ Named::Named(int fd, const Socket& s) {
     std::snprintf(with, sizeof with, " with process %u (%s)", process, program_of(process).name);
   std::snprintf(text_, sizeof text_, "%.32s: port %u%s, fd %d", program_invocation_short_name,
                 port_, with, fd);
-}
-
-void break_off(int fd, const Socket& s, const char* why) {
-  const Named connection(fd, s);
-  log_line(LogLevel::kError,
-           "%s: %s; the connection is reset. CLAN_EXCEPT=%u keeps such connections on TCP",
-           connection.text(), why, connection.port());
-  reset_connection(fd);
 }
 
 }  // namespace clan::preload

@@ -22,8 +22,4 @@ class Named {
   unsigned port_ = 0;
 };
 
-/// Resets a connection that cannot go on, and says so, and how to keep such ones on TCP. `why`: a
-/// clause.
-void break_off(int fd, const Socket& s, const char* why);
-
 }  // namespace clan::preload

@@ -27,7 +27,8 @@ void Identity::reset() {
   set(own_slot.sends, 0);
   set(own_slot.receives, 0);
   for (auto* count : {&own_slot.sent, &own_slot.received}) set(*count, 0u);
-  for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned, &own_slot.alone}) set(*word, 0);
+  for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned, &own_slot.alone})
+    set(*word, 0);
   own_slot.free_places();
   set(own_slot.pipe_fd, -1);
   set(own_slot.held, 1);
@@ -40,12 +41,13 @@ void Transfer::reset() {
   receive_wait.reset();
   send_wait.reset();
   for (auto* flag :
-       {&kernel_end, &fin_counted, &kernel_error, &error_taken, &kernel_says, &reset_told}) {
+       {&kernel_end, &fin_counted, &kernel_error, &error_taken, &sent_to_nobody, &reset_told}) {
     flag->reset();
   }
   for (auto* flag : {&drained, &shut_read, &rang, &owes_memory}) set(*flag, false);
   for (OwnerWait* wait : {&sends_wait, &receives_wait}) wait->reset();
   set(low_water, 1);
+  set(error, 0);
   set(limits_set, 1u);
   set(unlimited_at, 0u);
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);

@@ -23,7 +23,8 @@ struct Transfer {
   Flag kernel_error;
   /// the kernel has told it to us, and so not to the application
   Flag error_taken;
-  Flag kernel_says;  ///< the application has written to a peer that is gone
+  std::atomic<int> error{0};  ///< with it, unless it says no more than that the peer is gone
+  Flag sent_to_nobody;        ///< the application has written to a peer that is gone
   Flag reset_told;
   std::atomic<bool> shut_read{false};
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT

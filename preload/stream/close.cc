@@ -1,5 +1,7 @@
 #include "stream/close.h"
 
+#include <linux/bpf.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -75,15 +77,6 @@ bool only_end_is_left(int fd, Socket& s) {
   return false;
 }
 
-// As TCP would have it: it was reset, or both ends have ended.
-bool is_no_connection(int fd, Socket& s) {
-  look_at_kernel(fd, s);
-  const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
-  // relaxed: a look
-  const bool ended = sender.ended.load(std::memory_order_relaxed) == 1 || owes_end(s);
-  return was_reset(s) || (ended && (s.kernel_end || has_ended(s)));
-}
-
 }  // namespace
 
 void hand_over_end(int fd, Socket& s) {
@@ -123,6 +116,9 @@ void shared_close(int fd, Socket& s, bool others) {
   if (s.left_at_exit) return;
   if (s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1)
     leave_to_others(fd, s);
+  // relaxed: of this process, or of another one
+  const std::uint64_t mover = s.mine().words[socket_face::kProcess].load(std::memory_order_relaxed);
+  if (static_cast<pid_t>(mover >> 32) == ::getpid()) add_state(s.mine(), socket_face::kMoverClosed);
   // Others go on, or will when they follow.
   if (add_holders(s.mine(), -1) != 1 || others) return;
   // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such
@@ -150,19 +146,20 @@ void shared_close(int fd, Socket& s, bool others) {
 
 int shared_shutdown(int fd, Socket& s, int how) {
   const Undisturbed undisturbed;
-  const bool connected = !is_no_connection(fd, s);
-  if (how == SHUT_RD || how == SHUT_RDWR) s.shut_read.store(true, std::memory_order_relaxed);
-  if (how == SHUT_WR || how == SHUT_RDWR) {
-    if (!end_by_pipe(fd, s)) {
-      // Our bytes go by TCP, and so does their end.
-      tell_sets(s);
-      return real().shutdown(fd, how);
-    }
+  const bool connected = tcp_state(fd, s) != BPF_TCP_CLOSE;
+  if (how != SHUT_WR) s.shut_read.store(true, std::memory_order_relaxed);
+  if (how != SHUT_RD && connected && !end_by_pipe(fd, s)) {
+    // Our bytes go by TCP, and so does their end.
+    tell_sets(s);
+    return real().shutdown(fd, how);
   }
+  // relaxed: our own word, or that of a thread that does the same
+  if (s.shut_read.load(std::memory_order_relaxed) && is_ended_here(s))
+    add_state(s.mine(), socket_face::kShut);
   // Threads that sleep on this descriptor here have to notice.
-  const int rc = how != SHUT_WR ? real().shutdown(fd, SHUT_RD) : 0;
-  if (how == SHUT_WR) note_held_up(s);  // sets look at it again, and what holds is an edge
-  if (rc != 0 || connected) return rc;
+  if (how != SHUT_WR) (void)real().shutdown(fd, SHUT_RD);
+  note_held_up(s);  // sets look at it again, and what holds is an edge
+  if (connected) return 0;
   errno = ENOTCONN;
   return -1;
 }

@@ -1,8 +1,11 @@
 #include "stream/ending.h"
 
+#include <linux/bpf.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -13,9 +16,12 @@
 #include "far/carrier.h"
 #include "migrate/demote.h"
 #include "os/sys.h"
+#include "os/tcp.h"
 #include "state/face.h"
 #include "state/socket.h"
+#include "stream/aborted.h"
 #include "stream/doorbell.h"
+#include "stream/glance.h"
 #include "stream/poll_tcp.h"
 #include "stream/stray_bytes.h"
 #include "stream/tcp_prefix.h"
@@ -26,7 +32,14 @@ namespace {
 using socket_face::kGone;
 using socket_face::kReset;
 using socket_face::kSending;
-using socket_face::kSwallowed;
+
+// SO_ERROR, which the kernel tells once.
+int kernels_error(int fd) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
 
 }  // namespace
 
@@ -46,30 +59,77 @@ void look_for_end(int fd, Socket& s) {
   char byte;
   const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   note_end(fd, s, n);
-  if (n <= 0) return;
-  if ((p.revents & POLLERR) != 0) s.kernel_error.set();
-  if ((p.revents & POLLRDHUP) != 0) note_end(fd, s, 0);
+  if (n < 0) return;
+  if (n > 0 && (p.revents & POLLRDHUP) != 0) note_end(fd, s, 0);
+  // Behind bytes, or behind the end.
+  if (const int error = (p.revents & POLLERR) != 0 ? kernels_error(fd) : 0; error != 0)
+    note_error(s, error);
 }
 
-bool was_reset(const Socket& s) {
-  if (!s.kernel_end && !s.kernel_error) return false;
+int reset_of(const Socket& s) {
+  if (s.sent_to_nobody) return EPIPE;
+  if (!s.kernel_end && !s.kernel_error) return 0;
+  const int error = s.error.load(std::memory_order_relaxed);  // relaxed: see note_error()
+  if (error != 0 && error != ECONNRESET) return error;
+  const bool ended = has_ended(s);
+  if (ended && is_ended_here(s)) return 0;  // nothing is left to be reset
   const std::uint64_t theirs = state_of(s.theirs());
   // A peer that sends by TCP may have half-closed, and read on.
   const bool died = (theirs & (kSending | kGone)) == kSending && s.pipe.unread_by_peer() > 0;
-  // A peer that has gone, or never came, and read all doorbells, left other bytes unread.
-  const bool by_tcp = ((theirs & kGone) != 0 || (theirs & socket_face::kAttached) == 0) &&
-                      s.kernel_error &&
-                      s.theirs().words[kSwallowed].load(std::memory_order_relaxed) ==
-                          doorbells_of(s.mine(), std::memory_order_relaxed);
-  return died || by_tcp || (theirs & kReset) != 0;
+  if (!died && (theirs & kReset) == 0) return 0;
+  return ended ? EPIPE : ECONNRESET;
+}
+
+int tell_reset(Socket& s) {
+  const int error = reset_of(s);
+  return error != 0 && s.reset_told.set_first() ? error : 0;
+}
+
+int tcp_state(int fd, Socket& s) {
+  look_at_kernel(fd, s);
+  const int kernels = tcp_state_of(fd);
+  if (s.reads_kernel()) return kernels;
+  const bool ours = is_ended_here(s) || kernels == BPF_TCP_FIN_WAIT1 ||
+                    kernels == BPF_TCP_FIN_WAIT2 || kernels == BPF_TCP_CLOSING;
+  const bool theirs = has_ended(s) || s.kernel_end || s.kernel_error;
+  if (reset_of(s) != 0 || (ours && theirs)) return BPF_TCP_CLOSE;
+  if (theirs) return BPF_TCP_CLOSE_WAIT;
+  return ours ? BPF_TCP_FIN_WAIT2 : kernels;
+}
+
+int name_of_peer(int fd, Socket& s, sockaddr* address, socklen_t* size) {
+  const bool connected = tcp_state(fd, s) != BPF_TCP_CLOSE;
+  const long rc = connected ? sys::call(SYS_getpeername, fd, address, size) : -1;
+  if (rc == 0 || (connected && errno != ENOTCONN)) return static_cast<int>(rc);
+  errno = ENOTCONN;
+  if (!connected) return -1;
+  // The kernel has reset it, for doorbells.
+  const auto& words = s.mine().words;
+  const std::uint64_t ports = words[socket_face::kPorts].load(std::memory_order_relaxed);
+  std::uint64_t where[2];
+  for (std::size_t i = 0; i < 2; ++i)
+    where[i] = words[socket_face::kRemoteAddress + i].load(std::memory_order_relaxed);
+  union {
+    sockaddr_in four;
+    sockaddr_in6 six;
+  } name{};
+  const bool is_six = ports >> 32 == AF_INET6;
+  name.six.sin6_family = static_cast<sa_family_t>(ports >> 32);
+  name.six.sin6_port = htons(static_cast<std::uint16_t>(ports));
+  std::memcpy(is_six ? static_cast<void*>(&name.six.sin6_addr) : &name.four.sin_addr, where,
+              is_six ? sizeof name.six.sin6_addr : sizeof name.four.sin_addr);
+  const socklen_t length = is_six ? sizeof name.six : sizeof name.four;
+  std::memcpy(address, &name, std::min(length, *size));
+  *size = length;
+  return 0;
 }
 
 ssize_t ended(Socket& s) {
-  if (was_reset(s) && s.reset_told.set_first()) {
-    errno = ECONNRESET;
-    return -1;
-  }
-  return 0;
+  const int error = reset_of(s);
+  // Behind the other end's end there is nothing but that.
+  if (error == 0 || error == EPIPE || has_ended(s) || !s.reset_told.set_first()) return 0;
+  errno = error;
+  return -1;
 }
 
 ssize_t broken_pipe(int flags) {
@@ -83,11 +143,7 @@ ssize_t broken_pipe(int flags) {
 
 int take_error(int fd, Socket& s) {
   look_at_kernel(fd, s);
-  int error = 0;
-  socklen_t size = sizeof error;
-  sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-  if (s.reads_kernel() || s.kernel_says) return error;
-  return was_reset(s) && s.reset_told.set_first() ? ECONNRESET : 0;
+  return s.reads_kernel() ? kernels_error(fd) : tell_reset(s);
 }
 
 }  // namespace clan::preload

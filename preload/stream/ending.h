@@ -1,6 +1,8 @@
 // The end of a connection that has moved: what the kernel says of it, and what calls say of it.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -15,9 +17,20 @@ namespace clan::preload {
 /// Notes the end of TCP, whatever is still to be read before it.
 void look_for_end(int fd, Socket& s);
 
-/// The kernel resets a connection whose reader left doorbells unread too, so its word alone does
-/// not count: the peer said so when it closed, or died and left bytes unread.
-bool was_reset(const Socket& s);
+/// As what TCP would have ended: ECONNRESET or, behind the peer's end, EPIPE; what the kernel has
+/// said if it has aborted the connection by itself. 0: it goes on, or ends in good order. The
+/// kernel resets a connection whose reader left doorbells unread, too, so its word alone does not
+/// count: the peer said so when it closed, or died and left bytes unread.
+int reset_of(const Socket& s);
+/// That, for the first caller; else 0.
+int tell_reset(Socket& s);
+
+/// The state that TCP would be in, as BPF_TCP_CLOSE and so on. The kernel's own knows nothing of
+/// ends in the pipe, and of resets those that doorbells have made, too.
+int tcp_state(int fd, Socket& s);
+
+/// The name of the peer that is connected, as of TCP.
+int name_of_peer(int fd, Socket& s, sockaddr* address, socklen_t* size);
 
 /// The peer's TCP is closed or reset and the pipe is empty: what recv says.
 ssize_t ended(Socket& s);
@@ -36,7 +49,7 @@ ssize_t broken_pipe(int flags);
 int take_error(int fd, Socket& s);
 
 /// how often a busy sender asks whether the peer is alive
-constexpr std::uint64_t kCheckNs = 1'000'000;
+constexpr std::uint64_t kCheckNs = 100'000;
 
 /// It is time to ask whether the peer is alive.
 inline bool check_due(Socket& s) {

@@ -11,9 +11,9 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/going_back.h"
-#include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
+#include "stream/aborted.h"
 
 namespace clan::preload {
 
@@ -28,7 +28,6 @@ bool UntilOpen::is_closed(const Slot::Counter& counter) const {
 void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed) {
   if (!killed) {
     break_off(fd_, s_, "a process that shares it is stopped in the middle of using it");
-    s_.kernel_error.set();
   }
   // PAIR preload.gate: opened in the place of its owner
   took_over_ |=

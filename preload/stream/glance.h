@@ -6,6 +6,7 @@
 
 #include "clan/socket_face.h"
 #include "state/socket.h"
+#include "stream/owed_end.h"
 
 namespace clan::preload {
 
@@ -25,6 +26,13 @@ inline bool nothing_new(const Socket& s) {
 inline bool has_ended(const Socket& s) {
   // relaxed: a hint; the record says
   return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
+}
+
+/// This end sends no more.
+inline bool is_ended_here(const Socket& s) {
+  // relaxed: a hint; the record says
+  return s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 ||
+         owes_end(s);
 }
 
 }  // namespace clan::preload

@@ -77,17 +77,10 @@ short readiness(int fd, Socket& s, bool look) {
   }
   if (gone) {
     ready |= POLLIN | POLLRDHUP;
-    pollfd p{fd, 0, 0};
-    if (was_reset(s)) {
-      ready |= POLLERR | POLLHUP;
-    } else if (s.kernel_says && sys::poll(&p, 1, 0) > 0) {
-      ready = static_cast<short>(ready | (p.revents & (POLLERR | POLLHUP)));
-    }
+    if (reset_of(s) != 0) ready |= s.reset_told ? POLLHUP : POLLHUP | POLLERR;
   }
   if (s.shut_read.load(std::memory_order_relaxed)) ready |= POLLIN | POLLRDHUP;
-  const bool ended_here =
-      s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 ||
-      owes_end(s);
+  const bool ended_here = is_ended_here(s);
   if ((ended_here || hung_up) && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
   if (!by_tcp && !follows && (gone || ended_here || takes_more(s))) ready |= POLLOUT;
   // What a call would not get for now: poll and recv would spin in turns.

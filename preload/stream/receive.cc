@@ -252,7 +252,10 @@ class Receiving {
 
   // There are none, or not enough.
   Step look_behind() {
-    if (s_.shut_read.load(std::memory_order_relaxed)) return all();
+    if (s_.shut_read.load(std::memory_order_relaxed)) {
+      if (got_ == 0) look_at_kernel(fd_, s_);  // a reset is told all the same
+      return got_ > 0 ? all() : Step::over(ended(s_));
+    }
     if (got_ > 0 && got_ >= target_) return all();
     if (!peek_ || got_ == 0) return Step::next();
     // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there
@@ -296,7 +299,7 @@ class Receiving {
 
   Step without_waiting() {
     if (got_ > 0) return all();
-    if (check_due(s_)) {
+    if (check_due(s_) || (state_of(s_.theirs()) & socket_face::kClosed) != 0) {
       look_at_kernel(fd_, s_);
       if (s_.kernel_end || s_.kernel_error) return Step::again();
       if (!leaves_ && s_.pipe.front() != PipeFront::kNothing) return Step::again();

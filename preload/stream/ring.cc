@@ -18,6 +18,7 @@
 #include "state/fd_table.h"
 #include "state/open_file.h"
 #include "state/socket.h"
+#include "stream/aborted.h"
 #include "stream/bell_call.h"
 #include "stream/doorbell.h"
 #include "stream/tcp_prefix.h"
@@ -54,7 +55,7 @@ void send_bell(int fd, Socket& s) {
   if (sent > 0) return;
   uncount_doorbell(doorbells);
   // Taken back; or EAGAIN: its queue is full of doorbells already. Else it is gone.
-  if (sent < 0 && errno != EAGAIN && !closed_under_us()) s.kernel_error.set();
+  if (sent < 0 && errno != EAGAIN && !closed_under_us()) note_error(s, errno);
 }
 
 }  // namespace

@@ -20,14 +20,15 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "state/unseen_sets.h"
+#include "stream/aborted.h"
 #include "stream/blocking.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
 #include "stream/gate_wait.h"
+#include "stream/glance.h"
 #include "stream/held_up.h"
 #include "stream/io_part.h"
 #include "stream/memory.h"
@@ -54,7 +55,6 @@ bool is_left_rightly(int fd, Socket& s) {
   const std::uint64_t own = state_of(s.mine());
   if (((own | state_of(s.theirs())) & kLeaving) != 0 || (own & kGone) != 0) return true;
   break_off(fd, s, "its pipe says what cannot be");
-  s.kernel_error.set();
   return false;
 }
 
@@ -93,7 +93,6 @@ class Sending {
   Step all() const { return Step::over(static_cast<ssize_t>(sent_)); }
   /// What has been sent, or -1 with errno.
   Step failed_with() const { return sent_ > 0 ? all() : Step::over(-1); }
-  Step pipe_is_broken() const { return sent_ > 0 ? all() : Step::over(broken_pipe(flags_)); }
   bool waits() const { return may_wait_ && !is_nonblocking(fd_, s_); }
   std::uint64_t deadline() {
     if (deadline_ == 0) deadline_ = deadline_of(fd_, SO_SNDTIMEO);
@@ -114,7 +113,7 @@ class Sending {
   Step by_tcp_alone() {
     const std::uint64_t own = state_of(s_.mine());
     const bool gone = (own & kGone) != 0;
-    if ((own & socket_face::kEnding) != 0) return pipe_is_broken();
+    if ((own & socket_face::kEnding) != 0) return refused();
     if ((flags_ & kOfTcpAlone) != 0 && !gone) {
       look_at_kernel(fd_, s_);
       return (state_of(s_.mine()) & kGone) != 0 || held_up() ? Step::again() : Step::over(-1);
@@ -195,29 +194,51 @@ class Sending {
   // Whether the other end is still there.
   Step before_pipe() {
     // relaxed: a look
-    if (sender().ended.load(std::memory_order_relaxed) == 1) return pipe_is_broken();
-    if (((state_of(s_.mine()) | state_of(s_.theirs())) & kLeaving) != 0) {
+    if (sender().ended.load(std::memory_order_relaxed) == 1) {
       look_at_kernel(fd_, s_);
-    } else if (!s_.rang.load(std::memory_order_relaxed) &&
-               check_due(s_)) {  // else the doorbell tells
+      return refused();
+    }
+    const std::uint64_t theirs = state_of(s_.theirs());
+    const bool reads_no_more = (theirs & (socket_face::kClosed | socket_face::kShut)) != 0;
+    if (((state_of(s_.mine()) | theirs) & kLeaving) != 0 || reads_no_more) {
+      look_at_kernel(fd_, s_);
+    } else if (check_due(s_)) {
       // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see
       // any more.
       KeepErrno keep;
       pollfd p{fd_, POLLRDHUP, 0};
       if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) look_at_kernel(fd_, s_);
     }
-    if (!s_.kernel_end && !s_.kernel_error) [[likely]]
+    if (!s_.kernel_end && !s_.kernel_error && !(reads_no_more && has_ended(s_))) [[likely]]
       return Step::next();
     if (has_to_follow(s_)) return held_up() ? Step::again() : failed_with();
+    if (sent_ > 0 || wanted_ == 0) return all();
+    return reset_of(s_) != 0 ? refused() : to_nobody();
+  }
+
+  // By what TCP would say of its state: an error that has not been told, else EPIPE.
+  Step refused() {
+    const int error = tell_reset(s_);
     if (sent_ > 0) return all();
-    if (was_reset(s_)) {
-      if (!s_.reset_told.set_first()) return Step::over(broken_pipe(flags_));
-      errno = ECONNRESET;
-      return Step::over(-1);
+    if (error == 0 || error == EPIPE) return Step::over(broken_pipe(flags_));
+    errno = error;
+    return Step::over(-1);
+  }
+
+  // Nobody reads the pipe any more. TCP takes the first send after the other end's end, and is
+  // answered by a reset.
+  Step to_nobody() {
+    const bool by_kernel = s_.kernel_end;
+    s_.kernel_end.set();
+    s_.sent_to_nobody.set();
+    ssize_t n = static_cast<ssize_t>(wanted_);
+    if (by_kernel) {
+      const msghdr message = message_of(buffers_, count_);
+      const ssize_t taken = sys::call(SYS_sendmsg, fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (taken > 0) n = taken;
     }
-    // Nobody reads the pipe any more. The kernel knows what is to be said, and when.
-    s_.kernel_says.set();
-    return by_kernel();
+    note_held_up(s_);  // the kernel, which may have been reset by doorbells, need not tell of this
+    return Step::over(n);
   }
 
   Step by_pipe() {

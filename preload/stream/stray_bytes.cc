@@ -10,7 +10,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/named.h"
+#include "stream/aborted.h"
 
 namespace clan::preload {
 
@@ -35,7 +35,6 @@ bool reset_for_strays(int fd, Socket& s) {
   // relaxed: a flag by itself
   s.pipe.page().head.broken.store(1, std::memory_order_relaxed);
   break_off(fd, s, "the other end sends bytes by TCP past its pipe");
-  s.kernel_error.set();
   return true;
 }
 

@@ -15,6 +15,7 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/socket.h"
+#include "stream/ending.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -83,8 +84,10 @@ void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size) {
     if (at + sizeof field <= size)
       std::memcpy(static_cast<char*>(value) + at, &field, sizeof field);
   };
+  const int tcp = s.shared() ? tcp_state(fd, s) : info.tcpi_state;
 #define CLAN_PUT(field, is) \
   put(offsetof(tcp_info, field), static_cast<decltype(tcp_info::field)>(is))
+  CLAN_PUT(tcpi_state, tcp);
   CLAN_PUT(tcpi_bytes_sent, sent.value);
   CLAN_PUT(tcpi_bytes_acked, acked.value);
   CLAN_PUT(tcpi_bytes_received, received.value);

@@ -19,9 +19,9 @@
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/face.h"
-#include "state/named.h"
 #include "state/open_file.h"
 #include "state/socket.h"
+#include "stream/aborted.h"
 
 namespace clan::preload {
 namespace {
@@ -190,7 +190,6 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   constexpr std::uint64_t kMostUnderWay = std::uint64_t{1} << 32;  // windows of TCP are smaller
   if (until > read + kMostUnderWay) {
     break_off(fd, s, "its pipe begins where it cannot");
-    s.kernel_error.set();
     errno = ECONNRESET;
     return -1;
   }
@@ -213,8 +212,7 @@ void note_end(int fd, Socket& s, ssize_t n) {
     s.kernel_end.set();
   }
   if (n < 0 && errno != EAGAIN && errno != EINTR && !closed_under_us()) {
-    s.error_taken.set();
-    s.kernel_error.set();
+    note_error(s, errno);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "os/tcp.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
+#include "stream/ending.h"
 #include "stream/held_up.h"
 #include "stream/readiness.h"
 #include "stream/tcp_prefix.h"
@@ -32,8 +33,8 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
   const bool shut = s.shut_read.load(std::memory_order_relaxed);
   // order: what is looked at later is no older than this tail
   return of_tcp + given_up + peer.tail.load(std::memory_order_acquire) * 16 + (shut ? 8u : 0u) +
-         (reads_tcp(s) ? 0u : 4u) + (s.kernel_end && !told_in_pipe ? 2u : 0u) +
-         (s.kernel_error ? 1u : 0u);
+         (reads_tcp(s) ? 0u : 4u) + ((s.kernel_end || s.kernel_error) && !told_in_pipe ? 2u : 0u) +
+         (reset_of(s) != 0 ? 1u : 0u);
 }
 
 bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, std::uint32_t ready) {

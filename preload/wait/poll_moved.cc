@@ -17,6 +17,7 @@
 #include "state/fd_table.h"
 #include "stream/ending.h"
 #include "stream/far_wait.h"
+#include "stream/glance.h"
 #include "stream/held_up.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
@@ -139,7 +140,12 @@ void MovedPoll::answer_moved(nfds_t i, Socket& s, Kernel kernel) {
     ask = false;
   }
   const int more = from_kernel ? copy_[i].revents & POLLPRI : 0;
-  fds_[i].revents = static_cast<short>(poll_answer(fds_[i].fd, s, fds_[i].events, ask) | more);
+  short ready = poll_answer(fds_[i].fd, s, fds_[i].events, ask);
+  // What holds anyway, as room does, says nothing of a reset. relaxed: a hint
+  const bool holds = has_ended(s) || s.shut_read.load(std::memory_order_relaxed);
+  if (!from_kernel && ready != 0 && (holds || (ready & ~(POLLOUT | POLLWRNORM)) == 0))
+    ready = poll_answer(fds_[i].fd, s, fds_[i].events, true);
+  fds_[i].revents = static_cast<short>(ready | more);
   if (!s.shared()) {  // it has gone back to TCP just now: the kernel answers what was asked
     copy_[i].events = fds_[i].events;
     (void)sys::poll(fds_ + i, 1, 0);

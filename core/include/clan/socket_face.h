@@ -40,8 +40,9 @@ enum State : std::uint64_t {
   kSending = 2,   ///< it sends here: kSwitchAt holds
   kLeaving = 4,   ///< it wants both to go back to TCP, and its unread bytes to be sent there
   kGone = 8,  ///< it sends by TCP again: kDoorbells stays, and there is a last record if kSending
-  kClosed = 16,   ///< its last descriptor has been closed: nobody is to be woken there
-  kReset = 32,    ///< and that was to be a reset, as with bytes left unread or SO_LINGER of 0
+  kClosed = 16,  ///< its last descriptor has been closed: nobody is to be woken there
+  /// and that was to be a reset, as with bytes left unread or SO_LINGER of 0; or it was reset
+  kReset = 32,
   kResends = 64,  ///< kGone, and it sends again what the other end, which is leaving, has not read
   kNodelay =
       128,        ///< TCP_NODELAY as its program has it, from kSending on: TCP is set for doorbells
@@ -49,6 +50,8 @@ enum State : std::uint64_t {
   /// its other end is on another host, and a carrier is the one in this pipe
   kFar = 1024,
   kOptionsBack = 2048,  ///< kGone, and TCP has what kNodelay and kCorked say
+  kMoverClosed = 8192,  ///< the process of kProcess has closed it, and others have it
+  kShut = 4096,         ///< its program reads and sends no more, and has not closed it
   kEnding = 512,  ///< its program has half-closed, and the other end is still to be told: somebody
                   ///< of this end has the lock
 };
