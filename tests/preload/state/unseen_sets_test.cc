@@ -42,7 +42,7 @@ TEST(UnseenSets, AreForgottenByRangesAndNoOthers) {
   EXPECT_TRUE(is_seen_set(200));
   EXPECT_FALSE(is_seen_set(300));
   EXPECT_TRUE(is_seen_set(400));
-  forget_set(0, ~0u);
+  forget_set(200, ~0u);  // below there may be sets of others
   EXPECT_FALSE(is_seen_set(200));
   EXPECT_FALSE(is_seen_set(65535));
 }
