@@ -1,14 +1,20 @@
 #include "clan/log.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+
+#include "clan/system_call.h"
 
 namespace clan {
 namespace {
@@ -22,6 +28,44 @@ int level_named(const char* wanted) {
     if (std::strcmp(wanted, kNames[i]) == 0) return i;
   }
   return -1;
+}
+
+// What descriptor 2 names.
+struct Named {
+  bool open = false;
+  dev_t device = 0, special = 0;
+  ino_t inode = 0;
+  bool operator==(const Named&) const = default;
+};
+Named named_by_2() {
+  struct stat st {};
+  if (sys::fstat(2, &st) != 0) return {};
+  return {true, st.st_dev, st.st_rdev, st.st_ino};
+}
+
+// As it was at the first question, which is when the library is loaded.
+const Named& standard_error() {
+  static const Named at_start = named_by_2();
+  return at_start;
+}
+__attribute__((constructor)) void note_standard_error() {
+  const int saved = errno;
+  (void)standard_error();
+  errno = saved;
+}
+
+// A reader that has gone is no reason to end the program: SIGPIPE stays away from this thread, or
+// is as pending as it was.
+void write_quietly(const char* line, std::size_t length) {
+  constexpr std::size_t kSetBytes = 8;  // the kernel's
+  const std::uint64_t pipe = std::uint64_t{1} << (SIGPIPE - 1);
+  std::uint64_t before = 0, pending = 0;
+  const timespec at_once{};
+  sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &pipe, &before, kSetBytes);
+  sys::call(SYS_rt_sigpending, &pending, kSetBytes);
+  if (sys::call(SYS_write, 2, line, length) < 0 && errno == EPIPE && (pending & pipe) == 0)
+    sys::call(SYS_rt_sigtimedwait, &pipe, nullptr, &at_once, kSetBytes);
+  sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, kSetBytes);
 }
 
 }  // namespace
@@ -55,7 +99,9 @@ void log_line(LogLevel level, const char* format, ...) {
   va_end(arguments);
   std::size_t length = std::min(static_cast<std::size_t>(std::max(n, 0)), sizeof line - 2);
   line[length] = '\n';
-  (void)!::write(2, line, length + 1);
+  // Whatever else has got the number is the program's data.
+  if (const Named now = named_by_2(); now.open && now == standard_error())
+    write_quietly(line, length + 1);
   errno = saved;
 }
 

@@ -14,7 +14,8 @@ enum class LogLevel { kOff = 0, kError = 1, kWarn = 2, kInfo = 3, kDebug = 4 };
 /// descriptor 2.
 CLAN_EXPORT LogLevel log_level();
 
-/// Writes one line "clan[pid] level: text" to descriptor 2. Keeps errno.
+/// Writes one line "clan[pid] level: text" to descriptor 2, if that names what it did when the
+/// library was loaded. Keeps errno, and raises no SIGPIPE.
 CLAN_EXPORT void log_line(LogLevel level, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 
