@@ -24,15 +24,16 @@ void leave_all(const aiocb* const* list, int count) {
 
 }  // namespace
 
-CLAN_INTERPOSE int aio_read(aiocb* one) noexcept {
+CLAN_INTERPOSED(int, aio_read, (aiocb * one), (one)) {
   leave_for_aio(one->aio_fildes);
   return real().aio_read(one);
 }
-CLAN_INTERPOSE int aio_write(aiocb* one) noexcept {
+CLAN_INTERPOSED(int, aio_write, (aiocb * one), (one)) {
   leave_for_aio(one->aio_fildes);
   return real().aio_write(one);
 }
-CLAN_INTERPOSE int lio_listio(int mode, aiocb* const* list, int count, sigevent* event) noexcept {
+CLAN_INTERPOSED(int, lio_listio, (int mode, aiocb* const* list, int count, sigevent* event),
+                (mode, list, count, event)) {
   leave_all(list, count);
   return real().lio_listio(mode, list, count, event);
 }

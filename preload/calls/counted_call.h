@@ -35,29 +35,31 @@ ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& by
   if (is_the_kernels(fd)) return call();
   Held s = hold(fd);
   if (!s) return call();
-  if (!s->shared()) before_receive(fd, *s);
-  UntilOpen until(fd, *s);
-  NapsInCall naps(fd, *s, flags, SO_RCVTIMEO);
-  for (;;) {
-    if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
-    if (s->shared()) return moved(*s);
-    Slot& slot = s->open_file();
-    ssize_t n;
-    {
-      const Slot::UnderWay counted(slot.receives);
-      if (!counted || s->shared() || moved_elsewhere(*s)) {
-        if (until.wait(slot.receives) || naps.nap()) continue;
-        return -1;
+  return keeping_errno([&]() -> ssize_t {
+    if (!s->shared()) before_receive(fd, *s);
+    UntilOpen until(fd, *s);
+    NapsInCall naps(fd, *s, flags, SO_RCVTIMEO);
+    for (;;) {
+      if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
+      if (s->shared()) return moved(*s);
+      Slot& slot = s->open_file();
+      ssize_t n;
+      {
+        const Slot::UnderWay counted(slot.receives);
+        if (!counted || s->shared() || moved_elsewhere(*s)) {
+          if (until.wait(slot.receives) || naps.nap()) continue;
+          return -1;
+        }
+        UntilOpen::found_open(*s, s->receives_wait);
+        n = call();
+        // relaxed: read behind the closed gate
+        if (n > 0 && (flags & (MSG_PEEK | kNotOfTheStream)) == 0)
+          slot.received.fetch_add(static_cast<std::uint64_t>(bytes(n)), std::memory_order_relaxed);
       }
-      UntilOpen::found_open(*s, s->receives_wait);
-      n = call();
-      // relaxed: read behind the closed gate
-      if (n > 0 && (flags & (MSG_PEEK | kNotOfTheStream)) == 0)
-        slot.received.fetch_add(static_cast<std::uint64_t>(bytes(n)), std::memory_order_relaxed);
+      if (n > 0 && (flags & MSG_PEEK) == 0) after_receive(fd, *s);
+      return n;
     }
-    if (n > 0 && (flags & MSG_PEEK) == 0) after_receive(fd, *s);
-    return n;
-  }
+  });
 }
 
 template <typename Call>
@@ -74,26 +76,28 @@ ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& byte
   if (is_the_kernels(fd)) return past_pipes(call);
   Held s = hold(fd);
   if (!s) return past_pipes(call);
-  if (!s->shared()) before_send(fd, *s);
-  UntilOpen until(fd, *s);
-  NapsInCall naps(fd, *s, flags, SO_SNDTIMEO);
-  for (;;) {
-    if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
-    if (s->shared()) return moved(*s);
-    Slot& slot = s->open_file();
-    {
-      const Slot::UnderWay counted(slot.sends);
-      if (counted && !s->shared() && !moved_elsewhere(*s)) {
-        UntilOpen::found_open(*s, s->sends_wait);
-        const ssize_t n = past_pipes(call);
-        // relaxed: read behind the closed gate
-        if (n > 0)
-          slot.sent.fetch_add(static_cast<std::uint64_t>(bytes(n)), std::memory_order_relaxed);
-        return n;
+  return keeping_errno([&]() -> ssize_t {
+    if (!s->shared()) before_send(fd, *s);
+    UntilOpen until(fd, *s);
+    NapsInCall naps(fd, *s, flags, SO_SNDTIMEO);
+    for (;;) {
+      if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
+      if (s->shared()) return moved(*s);
+      Slot& slot = s->open_file();
+      {
+        const Slot::UnderWay counted(slot.sends);
+        if (counted && !s->shared() && !moved_elsewhere(*s)) {
+          UntilOpen::found_open(*s, s->sends_wait);
+          const ssize_t n = past_pipes(call);
+          // relaxed: read behind the closed gate
+          if (n > 0)
+            slot.sent.fetch_add(static_cast<std::uint64_t>(bytes(n)), std::memory_order_relaxed);
+          return n;
+        }
       }
+      if (!until.wait(slot.sends) && !naps.nap()) return -1;
     }
-    if (!until.wait(slot.sends) && !naps.nap()) return -1;
-  }
+  });
 }
 
 inline bool bad_buffers(const iovec* buffers, int count) {

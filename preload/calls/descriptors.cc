@@ -6,7 +6,6 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include <cstdarg>
 #include <cstdio>
 
 #include "calls/interpose.h"
@@ -15,34 +14,19 @@
 
 using namespace clan::preload;
 
-namespace {
-
-// The mode that open() has if it makes a file.
-#define CLAN_MODE(flags)                                \
-  mode_t mode = 0;                                      \
-  if (((flags) & (O_CREAT | O_TMPFILE)) != 0) {         \
-    va_list list;                                       \
-    va_start(list, flags);                              \
-    mode = static_cast<mode_t>(va_arg(list, unsigned)); \
-    va_end(list);                                       \
-  }
-
-}  // namespace
-
-CLAN_INTERPOSE int open(const char* path, int flags, ...) {
-  CLAN_MODE(flags);
+// The mode is there if a file is to be made, and else not looked at.
+CLAN_INTERPOSED(int, open, (const char* path, int flags, mode_t mode), (path, flags, mode)) {
   return with_room([&] { return real().open(path, flags, mode); });
 }
-CLAN_INTERPOSE int open64(const char* path, int flags, ...) {
-  CLAN_MODE(flags);
+CLAN_INTERPOSED(int, open64, (const char* path, int flags, mode_t mode), (path, flags, mode)) {
   return with_room([&] { return real().open64(path, flags, mode); });
 }
-CLAN_INTERPOSE int openat(int directory, const char* path, int flags, ...) {
-  CLAN_MODE(flags);
+CLAN_INTERPOSED(int, openat, (int directory, const char* path, int flags, mode_t mode),
+                (directory, path, flags, mode)) {
   return with_room([&] { return real().openat(directory, path, flags, mode); });
 }
-CLAN_INTERPOSE int openat64(int directory, const char* path, int flags, ...) {
-  CLAN_MODE(flags);
+CLAN_INTERPOSED(int, openat64, (int directory, const char* path, int flags, mode_t mode),
+                (directory, path, flags, mode)) {
   return with_room([&] { return real().openat64(directory, path, flags, mode); });
 }
 CLAN_INTERPOSE FILE* fopen(const char* path, const char* mode) {
@@ -54,18 +38,19 @@ CLAN_INTERPOSE FILE* fopen64(const char* path, const char* mode) {
 CLAN_INTERPOSE DIR* opendir(const char* path) {
   return with_room([&] { return real().opendir(path); });
 }
-CLAN_INTERPOSE int pipe(int ends[2]) noexcept {
+CLAN_INTERPOSED(int, pipe, (int ends[2]), (ends)) {
   return with_room([&] { return real().pipe(ends); });
 }
-CLAN_INTERPOSE int pipe2(int ends[2], int flags) noexcept {
+CLAN_INTERPOSED(int, pipe2, (int ends[2], int flags), (ends, flags)) {
   return with_room([&] { return real().pipe2(ends, flags); });
 }
-CLAN_INTERPOSE int socketpair(int domain, int type, int protocol, int ends[2]) noexcept {
+CLAN_INTERPOSED(int, socketpair, (int domain, int type, int protocol, int ends[2]),
+                (domain, type, protocol, ends)) {
   return with_room([&] { return real().socketpair(domain, type, protocol, ends); });
 }
-CLAN_INTERPOSE int eventfd(unsigned count, int flags) noexcept {
+CLAN_INTERPOSED(int, eventfd, (unsigned count, int flags), (count, flags)) {
   return with_room([&] { return real().eventfd(count, flags); });
 }
-CLAN_INTERPOSE int timerfd_create(clockid_t clock, int flags) noexcept {
+CLAN_INTERPOSED(int, timerfd_create, (clockid_t clock, int flags), (clock, flags)) {
   return with_room([&] { return real().timerfd_create(clock, flags); });
 }

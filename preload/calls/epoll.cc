@@ -29,15 +29,16 @@ int made_set(int epfd) {
 
 }  // namespace
 
-CLAN_INTERPOSE int epoll_create(int size) noexcept {
+CLAN_INTERPOSED(int, epoll_create, (int size), (size)) {
   return made_set(with_room([size] { return real().epoll_create(size); }));
 }
 
-CLAN_INTERPOSE int epoll_create1(int flags) noexcept {
+CLAN_INTERPOSED(int, epoll_create1, (int flags), (flags)) {
   return made_set(with_room([flags] { return real().epoll_create1(flags); }));
 }
 
-CLAN_INTERPOSE int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
+CLAN_INTERPOSED(int, epoll_ctl, (int epfd, int op, int fd, epoll_event* event),
+                (epfd, op, fd, event)) {
   int rc;
   if (no_set_need_know(fd)) {
     note_plain(epfd, op);
@@ -49,7 +50,8 @@ CLAN_INTERPOSE int epoll_ctl(int epfd, int op, int fd, epoll_event* event) {
   return rc;
 }
 
-CLAN_INTERPOSE int epoll_wait(int epfd, epoll_event* events, int most, int timeout) {
+CLAN_INTERPOSED(int, epoll_wait, (int epfd, epoll_event* events, int most, int timeout),
+                (epfd, events, most, timeout)) {
   return wait_for_events(epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
                          [epfd](epoll_event* to, int n, std::int64_t ns) {
                            return sleep_releasing(ns, [&](std::int64_t left) {
@@ -60,8 +62,9 @@ CLAN_INTERPOSE int epoll_wait(int epfd, epoll_event* events, int most, int timeo
                          });
 }
 
-CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int timeout,
-                               const sigset_t* mask) {
+CLAN_INTERPOSED(int, epoll_pwait,
+                (int epfd, epoll_event* events, int most, int timeout, const sigset_t* mask),
+                (epfd, events, most, timeout, mask)) {
   const MaskOfCall masked(mask);
   if (!masked) return -1;
   return wait_for_events(
@@ -75,8 +78,10 @@ CLAN_INTERPOSE int epoll_pwait(int epfd, epoll_event* events, int most, int time
       mask);
 }
 
-CLAN_INTERPOSE int epoll_pwait2(int epfd, epoll_event* events, int most, const timespec* timeout,
-                                const sigset_t* mask) {
+CLAN_INTERPOSED(int, epoll_pwait2,
+                (int epfd, epoll_event* events, int most, const timespec* timeout,
+                 const sigset_t* mask),
+                (epfd, events, most, timeout, mask)) {
   std::int64_t ns;
   if (!nanoseconds(timeout, &ns)) return -1;
   const MaskOfCall masked(mask);

@@ -19,6 +19,7 @@
 #include "state/fd_table.h"
 #include "stream/blocking.h"
 #include "stream/ending.h"
+#include "stream/io_part.h"
 #include "stream/readiness.h"
 #include "stream/receive.h"
 #include "stream/send.h"
@@ -40,6 +41,7 @@ bool has_position(int from) {
 // From a file, piece by piece: the pipe has no pages to hand over.
 ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
   if (offset == nullptr && !has_position(from)) return -1;
+  n = std::min(n, kMostInCall);
   const Scratch scratch(kPiece);
   if (!scratch) {
     errno = ENOMEM;
@@ -82,7 +84,8 @@ bool goes_into_pipe(int fd) {
 
 }  // namespace
 
-CLAN_INTERPOSE ssize_t sendfile(int to, int from, off_t* offset, size_t n) {
+CLAN_INTERPOSED(ssize_t, sendfile, (int to, int from, off_t* offset, size_t n),
+                (to, from, offset, n)) {
   // Into a pipe of its own the kernel takes the bytes of a socket, as splice() does.
   if (const Held source = hold(from); source && goes_into_pipe(to))
     never_move(from, *source, clan::reasons::Why::kSpliced);
@@ -177,8 +180,10 @@ ssize_t splice_in(int from, int to, Socket& target, char* buffer, std::size_t n,
 
 }  // namespace
 
-CLAN_INTERPOSE ssize_t splice(int from, off64_t* from_offset, int to, off64_t* to_offset, size_t n,
-                              unsigned flags) {
+CLAN_INTERPOSED(ssize_t, splice,
+                (int from, off64_t* from_offset, int to, off64_t* to_offset, size_t n,
+                 unsigned flags),
+                (from, from_offset, to, to_offset, n, flags)) {
   constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
   if (n == 0 || (flags & ~kKnown) != 0)  // nothing is moved
     return real().splice(from, from_offset, to, to_offset, n, flags);

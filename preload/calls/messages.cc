@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 
 #include "af_clan/af_clan.h"
 #include "calls/counted_call.h"
@@ -18,6 +17,7 @@
 #include "os/timeout.h"
 #include "share/passing.h"
 #include "share/pipes_along.h"
+#include "stream/io_part.h"
 #include "stream/receive.h"
 #include "stream/send.h"
 
@@ -25,21 +25,27 @@ using namespace clan::preload;
 
 namespace {
 
+// MSG_TRUNC on TCP: the bytes are thrown away.
+ssize_t discard(int fd, Socket& s, const msghdr& message, int flags) {
+  const Changed nowhere(message.msg_iov, static_cast<int>(message.msg_iovlen), [](iovec& one) {
+    one.iov_base = nullptr;
+    return true;
+  });
+  if (nowhere.buffers() != nullptr)
+    return shared_receive(fd, s, nowhere.buffers(), nowhere.count(), flags);
+  errno = ENOMEM;
+  return -1;
+}
+
 ssize_t receive_message(int fd, Socket& s, msghdr* message, int flags) {
   if (message->msg_iovlen > kMostVectors) {
     errno = EMSGSIZE;
     return -1;
   }
-  // MSG_TRUNC on TCP: the bytes are thrown away.
-  iovec nowhere[64];
-  const iovec* buffers = message->msg_iov;
-  auto count = static_cast<int>(message->msg_iovlen);
-  if ((flags & MSG_TRUNC) != 0) {
-    count = std::min(count, 64);
-    for (int i = 0; i < count; ++i) nowhere[i] = {nullptr, message->msg_iov[i].iov_len};
-    buffers = nowhere;
-  }
-  const ssize_t n = shared_receive(fd, s, buffers, count, flags);
+  const ssize_t n =
+      (flags & MSG_TRUNC) != 0
+          ? discard(fd, s, *message, flags)
+          : shared_receive(fd, s, message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
   if (n >= 0) {
     message->msg_namelen = 0;
     message->msg_controllen = 0;
@@ -91,12 +97,9 @@ ssize_t kernel_recvmsg(int fd, msghdr* message, int flags) {
 
 ssize_t plain_recvmsg(int fd, msghdr* message, int flags) {
   if (known(fd) || !may_bring_pipes(message)) return kernel_recvmsg(fd, message, flags);
-  constexpr std::size_t kUsual = 1024;
-  alignas(cmsghdr) char usual[kUsual + kRoomForPipes];
-  std::optional<Scratch> large;
-  if (message->msg_controllen > kUsual) large.emplace(message->msg_controllen + kRoomForPipes);
-  if (large && !*large) return kernel_recvmsg(fd, message, flags);
-  msghdr with = with_room_for_pipes(*message, large ? large->as<void>() : usual);
+  const Scratch control(message->msg_controllen + kRoomForPipes);
+  if (!control) return kernel_recvmsg(fd, message, flags);
+  msghdr with = with_room_for_pipes(*message, control.as<void>());
   const ssize_t n = kernel_recvmsg(fd, &with, flags);
   if (n >= 0) take_pipes(with, message, fd, (flags & MSG_PEEK) != 0);
   return n;
@@ -156,7 +159,8 @@ int plain_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 
 }  // namespace
 
-CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
+CLAN_INTERPOSED_BYTES(ssize_t, recvmsg, (int fd, msghdr* message, int flags),
+                      (fd, message, flags)) {
   return receiving(
       fd, flags, [&] { return plain_recvmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
@@ -165,8 +169,9 @@ CLAN_INTERPOSE ssize_t recvmsg(int fd, msghdr* message, int flags) {
       });
 }
 
-CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags,
-                            timespec* timeout) {
+CLAN_INTERPOSED_BYTES(int, recvmmsg,
+                      (int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout),
+                      (fd, messages, count, flags, timeout)) {
   return static_cast<int>(receiving(
       fd, flags, [&]() -> ssize_t { return plain_recvmmsg(fd, messages, count, flags, timeout); },
       [&](Socket& s) -> ssize_t {
@@ -177,7 +182,8 @@ CLAN_INTERPOSE int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags
       bytes_of_first(messages)));
 }
 
-CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+CLAN_INTERPOSED_BYTES(ssize_t, sendmsg, (int fd, const msghdr* message, int flags),
+                      (fd, message, flags)) {
   leave_if_tcps(fd, flags);
   const bool passes = message != nullptr && message->msg_controllen > 0;
   if (passes) for_each_passed(*message, [fd](int other) { pass_on(other, fd); });
@@ -200,7 +206,8 @@ CLAN_INTERPOSE ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   return rc;
 }
 
-CLAN_INTERPOSE int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+CLAN_INTERPOSED_BYTES(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count, int flags),
+                      (fd, messages, count, flags)) {
   leave_if_tcps(fd, flags);
   for (unsigned i = 0; messages != nullptr && i < count; ++i) {
     const msghdr& m = messages[i].msg_hdr;

@@ -81,7 +81,8 @@ void leave_if_kernels(int fd, int level, int name) {
 
 }  // namespace
 
-CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
+CLAN_INTERPOSED(int, getsockopt, (int fd, int level, int name, void* value, socklen_t* size),
+                (fd, level, name, value, size)) {
   if (level == SOL_SOCKET && name == SO_ERROR && value != nullptr && size != nullptr &&
       *size >= sizeof(int)) {
     // The kernel's may be of a doorbell.
@@ -111,7 +112,8 @@ CLAN_INTERPOSE int getsockopt(int fd, int level, int name, void* value, socklen_
   return rc;
 }
 
-CLAN_INTERPOSE int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
+CLAN_INTERPOSED(int, setsockopt, (int fd, int level, int name, const void* value, socklen_t size),
+                (fd, level, name, value, size)) {
   leave_if_kernels(fd, level, name);
   if (Held s = hold_current(fd); s && size >= sizeof(int) && value != nullptr) {
     if (const std::uint64_t bit = kept_option(*s, level, name); bit != 0) {

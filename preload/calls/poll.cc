@@ -149,7 +149,7 @@ bool any_socket(int n, const fd_set* in, const fd_set* out) {
 
 }  // namespace
 
-CLAN_INTERPOSE int poll(pollfd* fds, nfds_t count, int timeout) {
+CLAN_INTERPOSED(int, poll, (pollfd * fds, nfds_t count, int timeout), (fds, count, timeout)) {
   if (fds == nullptr || count == 0) return real().poll(fds, count, timeout);
   return do_poll(fds, count, timeout < 0 ? kForEver : timeout * std::int64_t{1'000'000},
                  [](pollfd* of, nfds_t n, std::int64_t ns) {
@@ -159,7 +159,9 @@ CLAN_INTERPOSE int poll(pollfd* fds, nfds_t count, int timeout) {
                  });
 }
 
-CLAN_INTERPOSE int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
+CLAN_INTERPOSED(int, ppoll,
+                (pollfd * fds, nfds_t count, const timespec* timeout, const sigset_t* mask),
+                (fds, count, timeout, mask)) {
   if (fds == nullptr || count == 0) return real().ppoll(fds, count, timeout, mask);
   std::int64_t ns;
   return nanoseconds(timeout, &ns) ? do_ppoll(fds, count, ns, mask) : -1;
@@ -176,7 +178,8 @@ CLAN_INTERPOSE int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeou
   return ppoll(fds, count, timeout, mask);
 }
 
-CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* timeout) {
+CLAN_INTERPOSED(int, select, (int n, fd_set* in, fd_set* out, fd_set* bad, timeval* timeout),
+                (n, in, out, bad, timeout)) {
   n = bits_of_select(n);
   if (n <= 0 || !any_socket(n, in, out)) return real().select(n, in, out, bad, timeout);
   std::int64_t ns = kForEver;
@@ -199,8 +202,10 @@ CLAN_INTERPOSE int select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* 
   return rc;
 }
 
-CLAN_INTERPOSE int pselect(int n, fd_set* in, fd_set* out, fd_set* bad, const timespec* timeout,
-                           const sigset_t* mask) {
+CLAN_INTERPOSED(int, pselect,
+                (int n, fd_set* in, fd_set* out, fd_set* bad, const timespec* timeout,
+                 const sigset_t* mask),
+                (n, in, out, bad, timeout, mask)) {
   n = bits_of_select(n);
   if (n <= 0 || !any_socket(n, in, out)) return real().pselect(n, in, out, bad, timeout, mask);
   std::int64_t ns;

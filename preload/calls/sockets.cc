@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
-#include <cstdarg>
 
 #include "af_clan/af_clan.h"
 #include "calls/interpose.h"
@@ -76,7 +75,8 @@ bool is_nowhere(const sockaddr* address, socklen_t size) {
 
 }  // namespace
 
-CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
+CLAN_INTERPOSED(int, connect, (int fd, const sockaddr* address, socklen_t size),
+                (fd, address, size)) {
   if (is_af_clan(fd) && !is_nowhere(address, size)) return af_clan_connect(fd, address, size);
   Held s = hold(fd);
   if (!s || address == nullptr || size < sizeof address->sa_family)
@@ -99,37 +99,40 @@ CLAN_INTERPOSE int connect(int fd, const sockaddr* address, socklen_t size) {
   return rc;
 }
 
-CLAN_INTERPOSE int accept(int fd, sockaddr* address, socklen_t* size) {
+CLAN_INTERPOSED(int, accept, (int fd, sockaddr* address, socklen_t* size), (fd, address, size)) {
   if (is_af_clan(fd)) return accept_af_clan(fd, address, size, 0);
   return accepted(fd, with_room([&] { return real().accept(fd, address, size); }), 0);
 }
 
-CLAN_INTERPOSE int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
+CLAN_INTERPOSED(int, accept4, (int fd, sockaddr* address, socklen_t* size, int flags),
+                (fd, address, size, flags)) {
   if (is_af_clan(fd)) return accept_af_clan(fd, address, size, flags);
   return accepted(fd, with_room([&] { return real().accept4(fd, address, size, flags); }),
                   (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
 }
 
-CLAN_INTERPOSE int bind(int fd, const sockaddr* address, socklen_t size) {
+CLAN_INTERPOSED(int, bind, (int fd, const sockaddr* address, socklen_t size), (fd, address, size)) {
   return is_af_clan(fd) ? af_clan_bind(fd, address, size) : real().bind(fd, address, size);
 }
 
-CLAN_INTERPOSE int listen(int fd, int backlog) {
+CLAN_INTERPOSED(int, listen, (int fd, int backlog), (fd, backlog)) {
   return is_af_clan(fd) ? af_clan_listen(fd, backlog) : real().listen(fd, backlog);
 }
 
-CLAN_INTERPOSE int getsockname(int fd, sockaddr* address, socklen_t* size) {
+CLAN_INTERPOSED(int, getsockname, (int fd, sockaddr* address, socklen_t* size),
+                (fd, address, size)) {
   return is_af_clan(fd) ? af_clan_getsockname(fd, address, size)
                         : real().getsockname(fd, address, size);
 }
 
-CLAN_INTERPOSE int getpeername(int fd, sockaddr* address, socklen_t* size) {
+CLAN_INTERPOSED(int, getpeername, (int fd, sockaddr* address, socklen_t* size),
+                (fd, address, size)) {
   if (is_af_clan(fd)) return af_clan_getpeername(fd, address, size);
   if (const Held s = hold_current(fd); s && s->shared()) return name_of_peer(fd, *s, address, size);
   return real().getpeername(fd, address, size);
 }
 
-CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
+CLAN_INTERPOSED(int, socket, (int domain, int type, int protocol), (domain, type, protocol)) {
   if (domain == AF_CLAN) return socket_af_clan(type, protocol);
   const int fd = with_room([&] { return real().socket(domain, type, protocol); });
   if (fd >= 0) {
@@ -143,7 +146,7 @@ CLAN_INTERPOSE int socket(int domain, int type, int protocol) {
   return fd;
 }
 
-CLAN_INTERPOSE int close(int fd) {
+CLAN_INTERPOSED(int, close, (int fd), (fd)) {
   // The other end of what is closed may become ready, past pipes.
   if (const Held s = hold(fd); !s || !s->shared()) clan::Pipe::wrote_past_pipes();
   const Closing closing(fd);
@@ -158,7 +161,8 @@ CLAN_INTERPOSE void closefrom(int first) {
   real().closefrom(first);
 }
 
-CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
+CLAN_INTERPOSED(int, close_range, (unsigned first, unsigned last, int flags),
+                (first, last, flags)) {
   if ((flags & static_cast<int>(CLOSE_RANGE_UNSHARE)) != 0) before_leaving_table();
   // With other flags it closes nothing, or fails.
   if ((flags & ~static_cast<int>(CLOSE_RANGE_UNSHARE)) == 0 && !in_borrowed_memory())
@@ -166,7 +170,7 @@ CLAN_INTERPOSE int close_range(unsigned first, unsigned last, int flags) {
   return real().close_range(first, last, flags);
 }
 
-CLAN_INTERPOSE int dup(int fd) {
+CLAN_INTERPOSED(int, dup, (int fd), (fd)) {
   const int to = with_room([fd] { return real().dup(fd); });
   if (to >= 0) same(fd, to);
   return to;
@@ -183,7 +187,7 @@ void before_dup_onto(int fd, int to) {
 
 }  // namespace
 
-CLAN_INTERPOSE int dup2(int fd, int to) {
+CLAN_INTERPOSED(int, dup2, (int fd, int to), (fd, to)) {
   const Closing closing(to);
   before_dup_onto(fd, to);
   const int rc = real().dup2(fd, to);
@@ -191,7 +195,7 @@ CLAN_INTERPOSE int dup2(int fd, int to) {
   return rc;
 }
 
-CLAN_INTERPOSE int dup3(int fd, int to, int flags) {
+CLAN_INTERPOSED(int, dup3, (int fd, int to, int flags), (fd, to, flags)) {
   const Closing closing(to);
   if ((flags & ~O_CLOEXEC) == 0) before_dup_onto(fd, to);  // else it fails, and closes nothing
   const int rc = real().dup3(fd, to, flags);
@@ -199,9 +203,7 @@ CLAN_INTERPOSE int dup3(int fd, int to, int flags) {
   return rc;
 }
 
-namespace {
-
-int do_fcntl(int fd, int command, void* argument) {
+CLAN_INTERPOSED(int, fcntl, (int fd, int command, void* argument), (fd, command, argument)) {
   // SIGIO tells of what comes by TCP.
   if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0)
     leave_pipe(fd, false, clan::reasons::Why::kSigio);
@@ -221,29 +223,12 @@ int do_fcntl(int fd, int command, void* argument) {
   return rc;
 }
 
-}  // namespace
-
-CLAN_INTERPOSE int fcntl(int fd, int command, ...) {
-  va_list list;
-  va_start(list, command);
-  void* argument = va_arg(list, void*);
-  va_end(list);
-  return do_fcntl(fd, command, argument);
+CLAN_INTERPOSED(int, fcntl64, (int fd, int command, void* argument), (fd, command, argument)) {
+  return call_fcntl(fd, command, argument);
 }
 
-CLAN_INTERPOSE int fcntl64(int fd, int command, ...) {
-  va_list list;
-  va_start(list, command);
-  void* argument = va_arg(list, void*);
-  va_end(list);
-  return do_fcntl(fd, command, argument);
-}
-
-CLAN_INTERPOSE int ioctl(int fd, unsigned long request, ...) {
-  va_list list;
-  va_start(list, request);
-  void* argument = va_arg(list, void*);
-  va_end(list);
+CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
+                (fd, request, argument)) {
   if (request == FIONREAD || request == SIOCOUTQ) {
     if (Held s = hold_current(fd); s && s->shared() && argument != nullptr) {
       // What is in the pipe is with the peer: TCP would have it acknowledged.
@@ -287,7 +272,7 @@ bool is_connected(int fd) {
 
 }  // namespace
 
-CLAN_INTERPOSE int shutdown(int fd, int how) {
+CLAN_INTERPOSED(int, shutdown, (int fd, int how), (fd, how)) {
   Held s = hold_current(fd);
   const bool known_how = how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR;
   if (s && known_how) {

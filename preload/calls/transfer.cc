@@ -27,7 +27,8 @@ ssize_t plain_sendto(int fd, const void* buffer, size_t n, int flags, const sock
 }
 }  // namespace
 
-CLAN_INTERPOSE ssize_t recv(int fd, void* buffer, size_t n, int flags) {
+CLAN_INTERPOSED_BYTES(ssize_t, recv, (int fd, void* buffer, size_t n, int flags),
+                      (fd, buffer, n, flags)) {
   return receiving(
       fd, flags, [&] { return real().recv(fd, buffer, n, flags); },
       [&](Socket& s) -> ssize_t {
@@ -37,7 +38,7 @@ CLAN_INTERPOSE ssize_t recv(int fd, void* buffer, size_t n, int flags) {
       });
 }
 
-CLAN_INTERPOSE ssize_t read(int fd, void* buffer, size_t n) {
+CLAN_INTERPOSED_BYTES(ssize_t, read, (int fd, void* buffer, size_t n), (fd, buffer, n)) {
   if (n == 0) return real().read(fd, buffer, n);
   return receiving(
       fd, 0, [&] { return real().read(fd, buffer, n); },
@@ -47,8 +48,9 @@ CLAN_INTERPOSE ssize_t read(int fd, void* buffer, size_t n) {
       });
 }
 
-CLAN_INTERPOSE ssize_t recvfrom(int fd, void* buffer, size_t n, int flags, sockaddr* from,
-                                socklen_t* size) {
+CLAN_INTERPOSED_BYTES(ssize_t, recvfrom,
+                      (int fd, void* buffer, size_t n, int flags, sockaddr* from, socklen_t* size),
+                      (fd, buffer, n, flags, from, size)) {
   return receiving(
       fd, flags, [&] { return plain_recvfrom(fd, buffer, n, flags, from, size); },
       [&](Socket& s) -> ssize_t {
@@ -61,7 +63,8 @@ CLAN_INTERPOSE ssize_t recvfrom(int fd, void* buffer, size_t n, int flags, socka
       });
 }
 
-CLAN_INTERPOSE ssize_t readv(int fd, const iovec* buffers, int count) {
+CLAN_INTERPOSED_BYTES(ssize_t, readv, (int fd, const iovec* buffers, int count),
+                      (fd, buffers, count)) {
   return receiving(
       fd, 0, [&] { return real().readv(fd, buffers, count); },
       [&](Socket& s) -> ssize_t {
@@ -72,7 +75,9 @@ CLAN_INTERPOSE ssize_t readv(int fd, const iovec* buffers, int count) {
 }
 
 // On a socket the position is no position; -1 says that it is not meant as one.
-CLAN_INTERPOSE ssize_t preadv2(int fd, const iovec* buffers, int count, off_t at, int flags) {
+CLAN_INTERPOSED_BYTES(ssize_t, preadv2,
+                      (int fd, const iovec* buffers, int count, off_t at, int flags),
+                      (fd, buffers, count, at, flags)) {
   if (at != -1) return real().preadv2(fd, buffers, count, at, flags);
   return receiving(
       fd, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0,
@@ -87,7 +92,8 @@ CLAN_INTERPOSE ssize_t preadv64v2(int fd, const iovec* buffers, int count, off64
   return preadv2(fd, buffers, count, at, flags);
 }
 
-CLAN_INTERPOSE ssize_t send(int fd, const void* buffer, size_t n, int flags) {
+CLAN_INTERPOSED_BYTES(ssize_t, send, (int fd, const void* buffer, size_t n, int flags),
+                      (fd, buffer, n, flags)) {
   leave_if_tcps(fd, flags);
   return sending(
       fd, flags, [&] { return real().send(fd, buffer, n, flags); },
@@ -97,7 +103,7 @@ CLAN_INTERPOSE ssize_t send(int fd, const void* buffer, size_t n, int flags) {
       });
 }
 
-CLAN_INTERPOSE ssize_t write(int fd, const void* buffer, size_t n) {
+CLAN_INTERPOSED_BYTES(ssize_t, write, (int fd, const void* buffer, size_t n), (fd, buffer, n)) {
   return sending(
       fd, 0, [&] { return real().write(fd, buffer, n); },
       [&](Socket& s) {
@@ -106,8 +112,10 @@ CLAN_INTERPOSE ssize_t write(int fd, const void* buffer, size_t n) {
       });
 }
 
-CLAN_INTERPOSE ssize_t sendto(int fd, const void* buffer, size_t n, int flags, const sockaddr* to,
-                              socklen_t size) {
+CLAN_INTERPOSED_BYTES(ssize_t, sendto,
+                      (int fd, const void* buffer, size_t n, int flags, const sockaddr* to,
+                       socklen_t size),
+                      (fd, buffer, n, flags, to, size)) {
   leave_if_tcps(fd, flags);
   return sending(
       fd, flags, [&] { return plain_sendto(fd, buffer, n, flags, to, size); },
@@ -117,7 +125,8 @@ CLAN_INTERPOSE ssize_t sendto(int fd, const void* buffer, size_t n, int flags, c
       });
 }
 
-CLAN_INTERPOSE ssize_t writev(int fd, const iovec* buffers, int count) {
+CLAN_INTERPOSED_BYTES(ssize_t, writev, (int fd, const iovec* buffers, int count),
+                      (fd, buffers, count)) {
   return sending(
       fd, 0, [&] { return real().writev(fd, buffers, count); },
       [&](Socket& s) -> ssize_t {
@@ -127,7 +136,9 @@ CLAN_INTERPOSE ssize_t writev(int fd, const iovec* buffers, int count) {
       });
 }
 
-CLAN_INTERPOSE ssize_t pwritev2(int fd, const iovec* buffers, int count, off_t at, int flags) {
+CLAN_INTERPOSED_BYTES(ssize_t, pwritev2,
+                      (int fd, const iovec* buffers, int count, off_t at, int flags),
+                      (fd, buffers, count, at, flags)) {
   if (at != -1) return real().pwritev2(fd, buffers, count, at, flags);
   return sending(
       fd, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0,

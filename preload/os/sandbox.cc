@@ -23,6 +23,7 @@
 #include "clan/reason_text.h"
 #include "clan/words.h"
 #include "os/memory_owner.h"
+#include "os/scratch.h"
 #include "os/signals.h"
 #include "os/sys.h"
 
@@ -51,7 +52,8 @@ Status read_status(const char* path = "/proc/self/status") {
   Status found;
   const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
   if (fd < 0) return found;
-  char text[2049];
+  const Scratch memory(Scratch::kUsual);
+  char* const text = memory.as<char>();
   constexpr std::size_t kKept = 64;  // of the piece before, for a line between two
   std::size_t kept = 0;
   const auto number_behind = [&](const char* name, int* number) {
@@ -59,7 +61,8 @@ Status read_status(const char* path = "/proc/self/status") {
     if (at != nullptr && std::strchr(at, '\n') != nullptr)
       *number = std::atoi(at + std::strlen(name));
   };
-  for (long n; (n = sys::call(SYS_read, fd, text + kept, sizeof text - 1 - kept)) > 0;) {
+  for (long n; text != nullptr &&
+               (n = sys::call(SYS_read, fd, text + kept, Scratch::kUsual - 1 - kept)) > 0;) {
     const std::size_t end = kept + static_cast<std::size_t>(n);
     text[end] = 0;
     number_behind("\nThreads:\t", &found.threads);

@@ -54,6 +54,24 @@ inline int poll(pollfd* fds, nfds_t count, int timeout_ms) {
 
 }  // namespace sys
 
+// initial-exec: asked on the data path
+inline constinit thread_local int* t_errno __attribute__((tls_model("initial-exec"))) = nullptr;
+
+/// errno of the calling thread, without a call of the C library's each time.
+inline int& errno_of_thread() {
+  if (t_errno == nullptr) t_errno = &errno;
+  return *t_errno;
+}
+/// `call()`, which answers -1 when it fails, and keeps errno when it does not.
+template <typename Call>
+auto keeping_errno(Call&& call) {
+  int& error = errno_of_thread();
+  const int before = error;
+  const auto result = call();
+  if (result >= 0) error = before;
+  return result;
+}
+
 /// errno as it was: what we do for ourselves must not show.
 class KeepErrno {
  public:

@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "os/scratch.h"
+
 namespace clan::preload {
 
-constexpr int kMostBuffers = 64;
+constexpr int kMostBuffers = 16;  ///< of a Part, as stacks may be small
+/// The kernel moves no more in one call (MAX_RW_COUNT).
+constexpr std::size_t kMostInCall = 0x7fff'f000;
 
 inline std::size_t total(const iovec* buffers, int count) {
   std::size_t n = 0;
@@ -46,5 +50,35 @@ struct Part {
     }
   }
 };
+
+/// The buffers of a call, changed one by one. In memory of its own, as there may be many.
+class Changed {
+ public:
+  /// `change(buffer)`. False: no more of them.
+  template <typename Change>
+  Changed(const iovec* from, int n, Change&& change)
+      : memory_(static_cast<std::size_t>(n) * sizeof(iovec)) {
+    for (iovec* to = buffers(); to != nullptr && count_ < n; ++count_) {
+      to[count_] = from[count_];
+      if (!change(to[count_])) break;
+    }
+  }
+  /// Null: there was no memory.
+  iovec* buffers() const { return memory_.as<iovec>(); }
+  int count() const { return count_; }
+
+ private:
+  Scratch memory_;
+  int count_ = 0;
+};
+
+/// As much of them as the kernel moves in one call.
+inline Changed within_one_call(const iovec* from, int n) {
+  return Changed(from, n, [left = kMostInCall](iovec& one) mutable {
+    one.iov_len = std::min(one.iov_len, left);
+    left -= one.iov_len;
+    return one.iov_len > 0 || left > 0;
+  });
+}
 
 }  // namespace clan::preload

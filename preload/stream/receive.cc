@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <span>
 
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
@@ -352,19 +351,31 @@ class Receiving {
   bool leaves_ = false;  ///< the other end's last record says that it goes back to TCP
 };
 
+// Of more than one call moves, or into a buffer that is null. Below, such buffers discard. Here it
+// is one that is not there, as the kernel has it: another address of the page without memory.
+[[gnu::noinline]] ssize_t receive_changed(int fd, Socket& s, const iovec* buffers, int count,
+                                          int flags) {
+  const Changed given = within_one_call(buffers, count);
+  if (given.buffers() == nullptr) {
+    errno = ENOMEM;
+    return -1;
+  }
+  for (int i = 0; (flags & MSG_TRUNC) == 0 && i < given.count(); ++i) {
+    iovec& one = given.buffers()[i];
+    if (one.iov_base == nullptr && one.iov_len > 0) one.iov_base = reinterpret_cast<void*>(1);
+  }
+  return Receiving(fd, s, given.buffers(), given.count(), flags).run();
+}
+
 }  // namespace
 
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags) {
   const auto is_null = [](const iovec& one) { return one.iov_base == nullptr && one.iov_len > 0; };
-  if ((flags & MSG_TRUNC) != 0 || std::none_of(buffers, buffers + count, is_null)) [[likely]]
+  const bool discards = (flags & MSG_TRUNC) != 0;
+  if (total(buffers, count) <= kMostInCall &&
+      (discards || std::none_of(buffers, buffers + count, is_null))) [[likely]]
     return Receiving(fd, s, buffers, count, flags).run();
-  // Below, such buffers discard. Here it is one that is not there, as the kernel has it: another
-  // address of the page without memory.
-  Part given(buffers, count, 0);
-  for (iovec& one : std::span(given.buffers, static_cast<std::size_t>(given.count))) {
-    if (is_null(one)) one.iov_base = reinterpret_cast<void*>(1);
-  }
-  return Receiving(fd, s, given.buffers, given.count, flags).run();
+  return receive_changed(fd, s, buffers, count, flags);
 }
 
 }  // namespace clan::preload

@@ -348,9 +348,20 @@ class Sending {
   UntilOpen until_;
 };
 
+// More than one call moves.
+[[gnu::noinline]] ssize_t send_in_part(int fd, Socket& s, const iovec* buffers, int count,
+                                       int flags) {
+  const Changed part = within_one_call(buffers, count);
+  if (part.buffers() != nullptr) return Sending(fd, s, part.buffers(), part.count(), flags).run();
+  errno = ENOMEM;
+  return -1;
+}
+
 }  // namespace
 
 ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
+  if (total(buffers, count) > kMostInCall) [[unlikely]]
+    return send_in_part(fd, s, buffers, count, flags);
   if (s.rang.load(std::memory_order_relaxed)) s.pipe.fetch_ahead();  // it seldom sends
   return Sending(fd, s, buffers, count, flags).run();
 }

@@ -70,7 +70,7 @@ class Many {
   }
 
  private:
-  static constexpr nfds_t kFew = 64;
+  static constexpr nfds_t kFew = 8;
   alignas(T) std::byte few_[kFew * sizeof(T)];
   std::optional<Scratch> more_;
   T* at_;

@@ -51,6 +51,8 @@ def ring():
     global kept
     kept = ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))
     return kept
+def stream():
+    ctypes.CDLL(None).fdopen(s.fileno(), b"r")
 def receive_at_once():
     try:
         s.getsockopt(socket.IPPROTO_TCP, 35, 64)
@@ -209,6 +211,7 @@ DEEDS = {
     "zerocopy_receive": ("receive_at_once()",
                          "TCP_ZEROCOPY_RECEIVE", 2),
     "aio": ("aio() and None", "asynchronous I/O (aio_read, lio_listio, io_submit)", 2),
+    "stream": ("stream() and None", "a stream of the C library (fdopen)", 2),
     "sigio": ("sigio()", "SIGIO (O_ASYNC)", 2),
     "standard": ("standard()", "it is standard input or output", 2),
     "ring": ("ring()", "an io_uring", 2),

@@ -264,7 +264,7 @@ def mirrored(tests, module):
                for n in range(len(words), 0, -1))
 
 
-CALL_DEFINED = re.compile(r"^CLAN_INTERPOSE\b[^;{}()]*?\b(\w+)\s*\(", re.M)
+CALL_DEFINED = re.compile(r"^CLAN_INTERPOSE(?:D\w*\(|\b)[^;{}()]*?\b(\w+)(?:\s*\(|,\s*\()", re.M)
 CALL_THAT_JUMPS = re.compile(r'\bCLAN_JUMP\("(\w+)"')
 
 

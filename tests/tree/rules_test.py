@@ -169,6 +169,8 @@ int c(void)
         tree = {"preload/calls.def": CALLS_DEF}
         source = "CLAN_INTERPOSE ssize_t read(int fd) { return recv(fd); }\n"
         self.assertEqual(self.check("mirrors", {**tree, "preload/calls/bytes.cc": source}), [])
+        by_macro = "CLAN_INTERPOSED_BYTES(ssize_t, read, (int fd), (fd)) { return recv(fd); }\n"
+        self.assertEqual(self.check("mirrors", {**tree, "preload/calls/bytes.cc": by_macro}), [])
         jump = 'asm(CLAN_JUMP("read", "before_read"));\n'
         self.assertEqual(self.check("mirrors", {**tree, "preload/calls/bytes.cc": jump}), [])
         self.assert_one("mirrors",

@@ -13,7 +13,7 @@
 // pipe is counted once, by the process that moved its accepting end. Each IPC namespace has its own
 // semaphores.
 //
-// Nothing here takes memory; any thread.
+// Nothing here keeps memory; any thread.
 #pragma once
 
 #include <clan/system_call.h>
@@ -65,15 +65,21 @@ struct MemoryGroup {
 
 namespace pipe_memory_detail {
 
+/// Texts, in memory of their own: stacks may be small.
+struct Texts {
+  char groups[2048], path[512], name[256], limit[32];
+};
+
 /// The one with the smallest limit in `file` of a group and those above it.
-inline MemoryGroup least_above(const char* root, const char* group, const char* file) {
+inline MemoryGroup least_above(Texts& texts, const char* root, const char* group,
+                               const char* file) {
   MemoryGroup least;
-  char path[512], text[32], name[256];
+  auto& [groups, path, name, limit] = texts;
   std::snprintf(name, sizeof name, "%s", group);
   for (;;) {
     std::snprintf(path, sizeof path, "%s%s/%s", root, name, file);
-    if (read_text(path, text) && text[0] >= '0' && text[0] <= '9') {
-      const std::uint64_t bytes = std::strtoull(text, nullptr, 10);
+    if (read_text(path, limit) && limit[0] >= '0' && limit[0] <= '9') {
+      const std::uint64_t bytes = std::strtoull(limit, nullptr, 10);
       if (bytes < least.bytes) least = {bytes, hash(path)};
     }
     char* end = std::strrchr(name, '/');
@@ -84,21 +90,21 @@ inline MemoryGroup least_above(const char* root, const char* group, const char* 
 
 }  // namespace pipe_memory_detail
 
-/// The cgroup that limits the memory of a process (0: the calling one), by what /proc and /sys
-/// show.
-inline MemoryGroup memory_group(int pid) {
-  char path[64], text[2048];
+namespace pipe_memory_detail {
+
+inline MemoryGroup least_of(int pid, Texts& texts) {
+  MemoryGroup least;
+  char path[64];
   if (pid == 0) {
     std::snprintf(path, sizeof path, "/proc/self/cgroup");
   } else {
     std::snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
   }
-  MemoryGroup least;
-  if (!pipe_memory_detail::read_text(path, text)) return least;
+  if (!read_text(path, texts.groups)) return least;
   const auto take = [&least](const MemoryGroup& one) {
     if (one.bytes < least.bytes) least = one;
   };
-  for (char* line = text; line != nullptr && *line != 0;) {  // NUMBER:CONTROLLERS:PATH
+  for (char* line = texts.groups; line != nullptr && *line != 0;) {  // NUMBER:CONTROLLERS:PATH
     char* next = std::strchr(line, '\n');
     if (next != nullptr) *next++ = 0;
     char* controllers = std::strchr(line, ':');
@@ -107,16 +113,25 @@ inline MemoryGroup memory_group(int pid) {
       *group++ = 0;
       const bool first = std::strcmp(controllers, ":memory") == 0,
                  second = std::strcmp(controllers, ":") == 0;
-      if (first) {
-        take(pipe_memory_detail::least_above("/sys/fs/cgroup/memory", group,
-                                             "memory.limit_in_bytes"));
-      }
-      if (second) {
-        take(pipe_memory_detail::least_above("/sys/fs/cgroup", group, "memory.max"));
-      }
+      if (first) take(least_above(texts, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes"));
+      if (second) take(least_above(texts, "/sys/fs/cgroup", group, "memory.max"));
     }
     line = next;
   }
+  return least;
+}
+
+}  // namespace pipe_memory_detail
+
+/// The cgroup that limits the memory of a process (0: the calling one), by what /proc and /sys
+/// show.
+inline MemoryGroup memory_group(int pid) {
+  using pipe_memory_detail::Texts;
+  void* const memory =
+      sys::mmap(nullptr, sizeof(Texts), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return {};
+  const MemoryGroup least = pipe_memory_detail::least_of(pid, *static_cast<Texts*>(memory));
+  sys::munmap(memory, sizeof(Texts));
   return least;
 }
 

@@ -58,6 +58,14 @@ TEST(SecondNames, ReadAndWriteWhatThePipeCarries) {
   pair.expect_carried(3, 4);
 }
 
+TEST(SecondNames, OpenAStreamAnew) {
+  Pair pair;
+  FILE* const stream = ::freopen64("/dev/null", "r+", ::fdopen(std::exchange(pair.far, -1), "r+"));
+  ASSERT_NE(stream, nullptr);
+  EXPECT_EQ(get(pair.near, 1), "") << "the end";
+  EXPECT_EQ(std::fclose(stream), 0);
+}
+
 TEST(SecondNames, OfAsynchronousCallsTakeAConnectionBack) {
   auto ends = [](aiocb64& one) {
     const aiocb64* const list[] = {&one};

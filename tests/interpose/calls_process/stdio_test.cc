@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cwchar>
 
 #include "helpers.h"
 
@@ -34,7 +35,7 @@ TEST(Stdio, AStreamOnASocketReadsAndWrites) {
   EXPECT_EQ(get(pair.near, 6), "answer");
   EXPECT_GE(::fileno(in), 0);
   for (FILE* stream : {in, out, both}) EXPECT_EQ(std::fclose(stream), 0);
-  EXPECT_TRUE(by_pipe(pair.near));
+  EXPECT_TRUE(by_tcp(pair.near));
   put(pair.near, "x");
   EXPECT_EQ(get(pair.far, 1), "x");
 }
@@ -53,7 +54,81 @@ TEST(Stdio, AStreamThatHasReadAheadIsFlushedAndHasNoPosition) {
   EXPECT_EQ(std::fseek(in, 0, SEEK_SET), -1);
   EXPECT_EQ(errno, ESPIPE);
   EXPECT_EQ(std::fclose(in), 0);
-  EXPECT_TRUE(by_pipe(pair.near));
+}
+
+TEST(Stdio, AStreamReadsWhatLayInThePipeWhenItWasMade) {
+  Pair pair;
+  put(pair.near, "before\n");
+  FILE* const in = ::fdopen(::dup(pair.far), "r");
+  ASSERT_NE(in, nullptr);
+  put(pair.near, "behind\n");
+  char line[100];
+  for (const char* const expected : {"before\n", "behind\n"}) {
+    ASSERT_NE(std::fgets(line, sizeof line, in), nullptr);
+    EXPECT_STREQ(line, expected);
+  }
+  EXPECT_EQ(std::fclose(in), 0);
+  pair.talk();
+}
+
+TEST(Stdio, AWideStreamReadsAndWrites) {
+  for (const bool moves : {true, false}) {
+    Pair pair(moves);
+    FILE* const both = ::fdopen(::dup(pair.far), "r+");
+    ASSERT_NE(both, nullptr);
+    EXPECT_GT(std::fwide(both, 1), 0);
+    EXPECT_EQ(std::fputwc(L'w', both), static_cast<wint_t>(L'w'));
+    EXPECT_GE(std::fputws(L"ide\n", both), 0);
+    EXPECT_EQ(std::fflush(both), 0);
+    EXPECT_EQ(get(pair.near, 5), "wide\n");
+    put(pair.near, "in\n");
+    EXPECT_EQ(std::fgetwc(both), static_cast<wint_t>(L'i'));
+    wchar_t rest[10];
+    ASSERT_NE(std::fgetws(rest, 10, both), nullptr);
+    EXPECT_EQ(std::wstring_view(rest), L"n\n");
+    EXPECT_EQ(std::fclose(both), 0);
+    pair.talk();
+  }
+}
+
+// As a daemon does it with what it has inherited.
+TEST(Stdio, AStreamOpenedAnewIsAFileAndTheSocketIsClosed) {
+  for (const bool moves : {true, false}) {
+    Pair pair(moves);
+    const int fd = std::exchange(pair.far, -1);
+    FILE* stream = ::fdopen(fd, "r+");
+    ASSERT_NE(stream, nullptr);
+    EXPECT_GE(std::fputs("last", stream), 0);
+    stream = std::freopen("/dev/null", "r+", stream);
+    ASSERT_NE(stream, nullptr);
+    EXPECT_EQ(::fileno(stream), fd);
+    EXPECT_EQ(get(pair.near, 10), "last") << "and the end";
+    EXPECT_GE(std::fputs("nowhere", stream), 0);
+    EXPECT_EQ(::write(fd, "nowhere", 7), 7);
+    EXPECT_EQ(std::fclose(stream), 0);
+    const Pair other;  // one of its ends has the number
+    other.talk();
+  }
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  FILE* const stream = std::freopen("/dev/null", "r", ::fdopen(fd, "r+"));
+  ASSERT_NE(stream, nullptr);
+  EXPECT_EQ(std::fclose(stream), 0);
+  FILE* const gone = ::fdopen(::socket(AF_INET, SOCK_STREAM, 0), "r+");
+  ASSERT_NE(gone, nullptr);
+  EXPECT_EQ(std::freopen("/there/is/none", "r", gone), nullptr);
+  const Pair other;
+  other.talk();
+}
+
+TEST(Stdio, AllStreamsAreClosedAtOnce) {
+  EXPECT_EQ(result_of(child([] {
+              Pair pair;
+              FILE* const out = ::fdopen(::dup(pair.near), "w");
+              if (out == nullptr || std::fputs("left in it", out) < 0) return 1;
+              if (::fcloseall() != 0) return 2;
+              return get(pair.far, 10) == "left in it" ? 0 : 3;
+            })),
+            0);
 }
 
 TEST(Stdio, DprintfWritesToTheConnection) {

@@ -40,5 +40,19 @@ TEST(IoPart, TakesNoMoreBuffersThanItHasRoomFor) {
   EXPECT_EQ(part.count, kMostBuffers);
 }
 
+TEST(IoPart, IsOfOneCallWithAsMuchAsTheKernelMoves) {
+  std::vector<iovec> all(40, iovec{memory, std::size_t{1} << 26});
+  all[0].iov_len = 0;
+  const Changed some = within_one_call(all.data(), 40);
+  ASSERT_NE(some.buffers(), nullptr);
+  EXPECT_EQ(some.count(), 33);
+  EXPECT_EQ(total(some.buffers(), some.count()), kMostInCall);
+  all[3].iov_len = ~std::size_t{0};
+  const Changed fewer = within_one_call(all.data(), 40);
+  EXPECT_EQ(total(fewer.buffers(), fewer.count()), kMostInCall);
+  const Changed none = within_one_call(all.data(), 0);
+  EXPECT_EQ(none.count(), 0);
+}
+
 }  // namespace
 }  // namespace clan::preload
