@@ -13,6 +13,7 @@
 #include "clan/words.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
+#include "os/kernels_options.h"
 #include "os/real.h"
 #include "state/buffers.h"
 #include "state/fd_table.h"
@@ -23,8 +24,6 @@
 using namespace clan::preload;
 
 namespace {
-
-using clan::reasons::Why;
 
 // Options of how TCP sends, which are set for doorbells while a socket sends by its pipe. The bit
 // of kState that says how the program has them; 0: any other option, or TCP's own.
@@ -65,20 +64,6 @@ bool is_receive_limit(int name) {
   return name == SO_RCVTIMEO || name == kOld || name == kNew;
 }
 
-// Options by which the kernel does more with the bytes than carry them: tells of them in control
-// data, encrypts them, or counts those that have been peeked at.
-void leave_if_kernels(int fd, int level, int name) {
-  constexpr int kOfMessages[] = {SO_TIMESTAMP,     SO_TIMESTAMPNS,     SO_TIMESTAMPING,
-                                 SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW};
-  if (level == SOL_SOCKET && std::ranges::find(kOfMessages, name) != std::end(kOfMessages))
-    leave_pipe(fd, false, Why::kTimestamp);
-  if (level == SOL_SOCKET && name == SO_PEEK_OFF) leave_pipe(fd, true, Why::kPeekOff);
-  if (level != IPPROTO_TCP) return;
-  if (name == TCP_INQ) leave_pipe(fd, false, Why::kInq);
-  if (name == TCP_ULP) leave_pipe(fd, true, Why::kUlp);
-  if (name == TCP_REPAIR) leave_pipe(fd, true, Why::kRepair);
-}
-
 }  // namespace
 
 CLAN_INTERPOSED(int, getsockopt, (int fd, int level, int name, void* value, socklen_t* size),
@@ -114,7 +99,8 @@ CLAN_INTERPOSED(int, getsockopt, (int fd, int level, int name, void* value, sock
 
 CLAN_INTERPOSED(int, setsockopt, (int fd, int level, int name, const void* value, socklen_t size),
                 (fd, level, name, value, size)) {
-  leave_if_kernels(fd, level, name);
+  if (const KernelsOption* option = kernels_option(level, name, value, size))
+    leave_pipe(fd, option->at_once, option->why);
   if (Held s = hold_current(fd); s && size >= sizeof(int) && value != nullptr) {
     if (const std::uint64_t bit = kept_option(*s, level, name); bit != 0) {
       if (!keep_option(fd, *s, bit, *static_cast<const int*>(value) != 0)) return 0;

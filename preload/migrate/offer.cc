@@ -23,6 +23,7 @@
 #include "migrate/trust.h"
 #include "os/config.h"
 #include "os/fd_message.h"
+#include "os/kernels_options.h"
 #include "os/sandbox.h"
 #include "os/sock_diag.h"
 #include "os/sys.h"
@@ -122,6 +123,8 @@ bool is_kept(int fd, Socket& s, const Route& route) {
     stay(fd, s, why);
   } else if (has_unseen_set()) {
     stay(fd, s, Why::kUnseenSet);
+  } else if (const Why option = why_by_option(fd); option != Why::kNone) {
+    stay(fd, s, option);
   } else {
     return false;
   }

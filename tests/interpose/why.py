@@ -206,6 +206,8 @@ class Connected:
 DEEDS = {
     "inq": ("set(socket.IPPROTO_TCP, 36)", "TCP_INQ", 2),
     "timestamp": ("set(socket.SOL_SOCKET, 29)", "SO_TIMESTAMP", 2),
+    "user_timeout": ("s.setsockopt(socket.IPPROTO_TCP, 18, 60000)", "TCP_USER_TIMEOUT", 2),
+    "pacing": ("s.setsockopt(socket.SOL_SOCKET, 47, 10**9)", "SO_MAX_PACING_RATE", 2),
     "urgent": ("s.send(b'!', socket.MSG_OOB) and None", "urgent data (MSG_OOB)", 2),
     "zerocopy": ("s.send(b'', 0x4000000) and None", "MSG_ZEROCOPY", 2),
     "zerocopy_receive": ("receive_at_once()",

@@ -13,11 +13,26 @@
 
 namespace clan::reasons {
 
+/// What is an option of the socket.
+constexpr const char* text_of_option(Why why) {
+  switch (why) {
+    case Why::kInq: return "TCP_INQ";
+    case Why::kTimestamp: return "SO_TIMESTAMP";
+    case Why::kUlp: return "TCP_ULP";
+    case Why::kRepair: return "TCP_REPAIR";
+    case Why::kPeekOff: return "SO_PEEK_OFF";
+    case Why::kUserTimeout: return "TCP_USER_TIMEOUT";
+    case Why::kPacing: return "SO_MAX_PACING_RATE";
+    case Why::kSocketFilter: return "a filter of the socket (SO_ATTACH_FILTER)";
+    case Why::kWindowClamp: return "TCP_WINDOW_CLAMP";
+    case Why::kTxDelay: return "TCP_TX_DELAY";
+    default: return "";
+  }
+}
+
 /// As a clause; %s: the name of a system call.
 constexpr const char* text_of(Why why) {
   switch (why) {
-    case Why::kNone:
-    case Why::kCount: break;
     case Why::kUnused: return "not used enough yet";
     case Why::kNoPeer: return "the other end runs without CLAN, or may not move";
     case Why::kNotInDirectory: return "the other end has not come to CLAN_DIR";
@@ -44,10 +59,6 @@ constexpr const char* text_of(Why why) {
     case Why::kNoMemory: return "shared memory is not to be had (memfd_create)";
     case Why::kNoDescriptors: return "the limit of descriptors (ulimit -n)";
     case Why::kStandardStream: return "it is standard input or output";
-    case Why::kInq: return "TCP_INQ";
-    case Why::kTimestamp: return "SO_TIMESTAMP";
-    case Why::kUlp: return "TCP_ULP";
-    case Why::kRepair: return "TCP_REPAIR";
     case Why::kUrgent: return "urgent data (MSG_OOB)";
     case Why::kZeroCopy: return "MSG_ZEROCOPY";
     case Why::kSigio: return "SIGIO (O_ASYNC)";
@@ -65,7 +76,6 @@ constexpr const char* text_of(Why why) {
     case Why::kSandboxed: return "the program has put itself under a filter of system calls";
     case Why::kFileLimit: return "the limit of file sizes (ulimit -f)";
     case Why::kNoNetwork: return "there is no network for it (CLAN_KEY, CLAN_NETWORK_MODE)";
-    case Why::kPeekOff: return "SO_PEEK_OFF";
     case Why::kOutlived: return "an epoll set has it by a descriptor that was closed";
     case Why::kNotCounted:
       return "bytes of it went past CLAN (a BPF sockmap, or the program's own system calls)";
@@ -78,8 +88,8 @@ constexpr const char* text_of(Why why) {
     case Why::kAio: return "asynchronous I/O (aio_read, lio_listio, io_submit)";
     case Why::kZeroCopyReceive: return "TCP_ZEROCOPY_RECEIVE";
     case Why::kStream: return "a stream of the C library (fdopen)";
+    default: return text_of_option(why);
   }
-  return "";
 }
 
 /// Names of system calls that connections in shared memory need; socket() by its family.

@@ -106,6 +106,11 @@ enum class Why : std::uint8_t {
   kAio,
   kZeroCopyReceive,
   kStream,
+  kUserTimeout,
+  kPacing,
+  kSocketFilter,
+  kWindowClamp,
+  kTxDelay,
   kCount,
 };
 
