@@ -112,6 +112,29 @@ def apache(run):
     return said
 
 
+# A client that says at once that it will ask no more, and then reads slowly: a server that takes it
+# for gone cuts its answer.
+HALF_CLOSER = """
+import socket, sys, time
+s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+f = s.makefile("rb")
+def answer(request, most):
+    s.sendall(b"GET /%s HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n" % request)
+    if most > 1024:
+        s.shutdown(socket.SHUT_WR)
+    while f.readline() not in (b"\\r\\n", b""):
+        pass
+    while most > 0 and (some := f.read(min(most, 65536))):
+        most -= len(some)
+        yield some
+        time.sleep(0.002 if most > 1024 * 1024 * 25 else 0)
+for _ in range(40):
+    sum(map(len, answer(b"1k", 1024)))
+for some in answer(b"30m", 30 << 20):
+    sys.stdout.buffer.write(some)
+"""
+
+
 def lighttpd(run, origin=False):
     find("lighttpd")
     user = user_of_servers(run)
@@ -131,6 +154,7 @@ server.errorlog = "{run.directory}/lighttpd.log"
     if origin:
         return base, port, hashes
     said = web_report(run, base, hashes)
+    said["half-closed"] = sha(run.run(PYTHON, "-c", HALF_CLOSER, port)) == hashes["30m"]
     run.end(server)
     # its exit code is 0 or 1, as stock
     said["ended by a signal"] = "yes" if server.returncode < 0 else "no"
