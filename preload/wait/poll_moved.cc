@@ -141,9 +141,11 @@ void MovedPoll::answer_moved(nfds_t i, Socket& s, Kernel kernel) {
   }
   const int more = from_kernel ? copy_[i].revents & POLLPRI : 0;
   short ready = poll_answer(fds_[i].fd, s, fds_[i].events, ask);
-  // What holds anyway, as room does, says nothing of a reset. relaxed: a hint
-  const bool holds = has_ended(s) || s.shut_read.load(std::memory_order_relaxed);
-  if (!from_kernel && ready != 0 && (holds || (ready & ~(POLLOUT | POLLWRNORM)) == 0))
+  // What holds anyway, as room does, says nothing of a reset; behind bytes one is told of now and
+  // then. relaxed: a hint
+  const bool holds = has_ended(s) || s.shut_read.load(std::memory_order_relaxed) ||
+                     (ready & ~(POLLOUT | POLLWRNORM)) == 0;
+  if (!from_kernel && ready != 0 && (holds || check_due(s)))
     ready = poll_answer(fds_[i].fd, s, fds_[i].events, true);
   fds_[i].revents = static_cast<short>(ready | more);
   if (!s.shared()) {  // it has gone back to TCP just now: the kernel answers what was asked

@@ -69,8 +69,11 @@ enum class Deed {
   kIsCutOff,
   kIsDestroyed,
   kDestroysOurs,
+  kAnswersAndLingers,
+  kAnswersAndIsKilled,
+  kAnswersAndIsCutOff,
 };
-constexpr std::array<const char*, 14> kDeeds = {"nothing",
+constexpr std::array<const char*, 17> kDeeds = {"nothing",
                                                 "half-closes",
                                                 "shuts-both",
                                                 "closes",
@@ -83,7 +86,10 @@ constexpr std::array<const char*, 14> kDeeds = {"nothing",
                                                 "half-closes-and-leaves-unread",
                                                 "is-cut-off",
                                                 "is-destroyed",
-                                                "destroys-ours"};
+                                                "destroys-ours",
+                                                "answers-and-lingers",
+                                                "answers-and-is-killed",
+                                                "answers-and-is-cut-off"};
 
 // As `ss -K` does, by the addresses of the socket. False: this process may not.
 bool destroy(int fd) {
@@ -119,28 +125,35 @@ bool destroy(int fd) {
   return asked && answer.header.nlmsg_type == NLMSG_ERROR && answer.error.error == 0;
 }
 
+// With bytes in front of it.
+constexpr bool answers(Deed deed) {
+  return deed == Deed::kAnswersAndCloses || deed == Deed::kAnswersAndHalfCloses ||
+         deed >= Deed::kAnswersAndLingers;
+}
+
 // In the other process.
 void act(int fd, Deed deed) {
   constexpr linger kNow{1, 0};
   const sockaddr nowhere{AF_UNSPEC, {}};
+  if (answers(deed)) {
+    constexpr int kAtOnce = 1;  // not when what was sent before has been acknowledged
+    (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &kAtOnce, sizeof kAtOnce);
+    put(fd, "answer");
+  }
   switch (deed) {
-    case Deed::kHalfCloses: (void)::shutdown(fd, SHUT_WR); break;
+    case Deed::kHalfCloses:
+    case Deed::kAnswersAndHalfCloses: (void)::shutdown(fd, SHUT_WR); break;
     case Deed::kShutsBoth: (void)::shutdown(fd, SHUT_RDWR); break;
-    case Deed::kAnswersAndHalfCloses:
-      put(fd, "answer");
-      (void)::shutdown(fd, SHUT_WR);
-      break;
-    case Deed::kAnswersAndCloses: put(fd, "answer"); [[fallthrough]];
+    case Deed::kHalfClosesAndLeavesUnread: (void)::shutdown(fd, SHUT_WR); [[fallthrough]];
+    case Deed::kAnswersAndCloses:
     case Deed::kLeavesUnread:
     case Deed::kCloses: ::close(fd); break;
-    case Deed::kHalfClosesAndLeavesUnread:
-      (void)::shutdown(fd, SHUT_WR);
-      ::close(fd);
-      break;
+    case Deed::kAnswersAndLingers:
     case Deed::kLingers:
       (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &kNow, sizeof kNow);
       ::close(fd);
       break;
+    case Deed::kAnswersAndIsCutOff:
     case Deed::kIsCutOff:  // as by a firewall: a reset, and its process lives and knows nothing
       past_library(SYS_connect, fd, reinterpret_cast<long>(&nowhere), sizeof nowhere);
       break;
@@ -148,6 +161,10 @@ void act(int fd, Deed deed) {
   }
 }
 
+constexpr bool is_killed(Deed deed) {
+  return deed == Deed::kIsKilled || deed == Deed::kIsKilledUnread ||
+         deed == Deed::kAnswersAndIsKilled;
+}
 constexpr bool leaves_unread(Deed deed) {
   return deed == Deed::kLeavesUnread || deed == Deed::kIsKilledUnread ||
          deed == Deed::kHalfClosesAndLeavesUnread;
@@ -288,11 +305,11 @@ class Other {
   Other(const Other&) = delete;
   Other& operator=(const Other&) = delete;
 
-  /// The other one has done one more thing of its list.
-  void step() const {
+  /// The other one has done one more thing of its list. False: it may not.
+  bool step() const {
     char byte = 'x';
     (void)::write(control_[0], &byte, 1);
-    (void)::read(control_[0], &byte, 1);
+    return ::read(control_[0], &byte, 1) == 1 && byte == 'x';
   }
   void kill() const {
     ::kill(pid_, SIGKILL);
@@ -352,14 +369,9 @@ std::string run(const Cell& cell) {
   if (cell.own == Own::kHalfClosed) (void)::shutdown(fd, SHUT_WR);
   if (cell.own == Own::kReadsNoMore) (void)::shutdown(fd, SHUT_RD);
   Ours ours(fd);
-  other.step();
-  if (cell.deed == Deed::kIsKilled || cell.deed == Deed::kIsKilledUnread) {
-    other.kill();
-  } else if (cell.deed == Deed::kDestroysOurs) {
-    if (!destroy(fd)) return "may not";
-  } else {
-    other.step();
-  }
+  (void)other.step();
+  if (cell.deed == Deed::kDestroysOurs ? !destroy(fd) : !other.step()) return "may not";
+  if (is_killed(cell.deed)) other.kill();
   if (cell.deed != Deed::kNothing && !is_told_in_pipe(cell.deed)) wait_for_news(fd);
   ::usleep(kAsksEachUs);
   std::string line;
