@@ -79,7 +79,7 @@ CLAN_INTERPOSED(int, getsockopt, (int fd, int level, int name, void* value, sock
   }
   // It receives.
   if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE)
-    leave_pipe(fd, true, Why::kZeroCopyReceive);
+    leave_pipe(fd, true, clan::reasons::Why::kZeroCopyReceive);
   const int kept = kept_value(fd, level, name);
   const int rc = real().getsockopt(fd, level, name, value, size);
   if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *size == sizeof(int)) {
