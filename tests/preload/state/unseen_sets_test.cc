@@ -16,7 +16,8 @@ bool has_one() {
 }
 
 struct OwnSet {
-  int fd = ::epoll_create1(EPOLL_CLOEXEC);
+  const int fd = ::epoll_create1(EPOLL_CLOEXEC);
+  OwnSet() { forget_set(static_cast<unsigned>(fd), static_cast<unsigned>(fd)); }
   ~OwnSet() { ::close(fd); }
 };
 
