@@ -52,8 +52,7 @@ int take_error(int fd, Socket& s);
 constexpr std::uint64_t kCheckNs = 100'000;
 
 /// It is time to ask whether the peer is alive.
-inline bool check_due(Socket& s) {
-  const std::uint64_t now = monotonic_ns();
+inline bool check_due(Socket& s, std::uint64_t now = monotonic_ns()) {
   if (now - s.checked_ns.load(std::memory_order_relaxed) < kCheckNs) return false;
   s.checked_ns.store(now, std::memory_order_relaxed);
   share_memory_anew(now);

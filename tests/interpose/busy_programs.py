@@ -75,6 +75,7 @@ def nginx_reload(run):
     bad = int(bad[1]) if bad else 0
     print(f"nginx_reload: {bad} of {reloads} reloads; {re.search('Requests/sec.*', text)[0]}",
           file=sys.stderr)
+    run.transferred = [0, 1024 * int(re.search(r"(\d+) requests in", text)[1])]
     most = BAD_GATEWAYS_OF_RELOAD * reloads
     return {"bad answers": "few" if bad <= most else bad,
             "socket errors": re.findall(r"Socket errors.*", text)}
@@ -125,7 +126,7 @@ pm.max_requests = 200
     return said
 
 
-PROGRAMS = {redis_replica: 30 << 20, nginx_reload: 5 << 20, php_fpm: 100 << 20}
+PROGRAMS = {redis_replica: 30 << 20, nginx_reload: programs.HALF, php_fpm: 100 << 20}
 
 if __name__ == "__main__":
     programs.PROGRAMS = PROGRAMS

@@ -21,7 +21,7 @@ namespace {
 
 const bool watched = Watchdog::start();
 
-constexpr int kRounds = 300;
+constexpr int kRounds = 100;
 
 enum class Kind { kMoved, kFresh, kPipe, kEventfd, kListener };
 enum class Call { kEpoll, kPoll, kSelect };
@@ -150,9 +150,7 @@ TEST_P(Order, WhatWasWrittenFirstIsToldWithOrBeforeWhatWasWrittenLater) {
     }
   });
   int wrong = 0;
-  // busy machines get fewer rounds
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(4);
-  for (int round = 1; round <= kRounds && std::chrono::steady_clock::now() < end; ++round) {
+  for (int round = 1; round <= kRounds; ++round) {
     const std::array<int, 2> fds = {first.fd(), second.fd()};
     const int set = set_of(fds);
     go.store(round);
@@ -169,8 +167,8 @@ TEST_P(Order, WhatWasWrittenFirstIsToldWithOrBeforeWhatWasWrittenLater) {
   go.store(-1);
   writer.join();
   // poll in the kernel itself looks at one after the other: beside other work stock was seen with
-  // 61 of these 300.
-  EXPECT_LE(wrong, kRounds / 3) << "the second was told without the first";
+  // a fifth of them.
+  EXPECT_LE(wrong, kRounds * 2 / 5) << "the second was told without the first";
 }
 
 INSTANTIATE_TEST_SUITE_P(Waits, Order,

@@ -1,5 +1,6 @@
 // Message endpoints and their connections; peers that die.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -353,6 +354,9 @@ TEST(FabricPeers, ThatAreStartedAgainCanBeTalkedTo) {
   end_child(child);
 }
 
+// No deadlines: on a slow machine it takes minutes. With ThreadSanitizer, which sees one process
+// alone, those would be many.
+#if !defined(__SANITIZE_THREAD__)
 TEST(FabricPeers, MayBeThreeHundred) {
   constexpr int kPeers = 300;
   rlimit files{};
@@ -374,7 +378,7 @@ TEST(FabricPeers, MayBeThreeHundred) {
       children.push_back(child);
       continue;
     }
-    ::alarm(100);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     std::vector<char> server(16);
     if (::read(fds[0], server.data(), server.size()) != static_cast<ssize_t>(server.size()))
       ::_exit(2);
@@ -387,9 +391,11 @@ TEST(FabricPeers, MayBeThreeHundred) {
     // Its address first, then its number.
     bool good = fi_trecv(node.ep.get(), &answer, sizeof answer, nullptr, FI_ADDR_UNSPEC, 2, 0,
                          nullptr) == 0;
-    good = good && sent([&] { return fi_tinject(node.ep.get(), own.data(), own.size(), to, 1); },
-                        node) == 0;
-    good = good && fi_cq_sread(node.cq.get(), &entry, 1, nullptr, 90'000) == 1;
+    ssize_t sent = -FI_EAGAIN;
+    while (good && (sent = fi_tinject(node.ep.get(), own.data(), own.size(), to, 1)) == -FI_EAGAIN)
+      (void)fi_cq_read(node.cq.get(), &entry, 0);
+    good = good && sent == 0;
+    good = good && fi_cq_sread(node.cq.get(), &entry, 1, nullptr, -1) == 1;
     ::_exit(good && answer == 4711 ? 0 : 1);
   }
   Node node;
@@ -404,11 +410,7 @@ TEST(FabricPeers, MayBeThreeHundred) {
     ssize_t n = 0;
     fi_cq_tagged_entry entry;
     fi_cq_err_entry error{};
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(90);
-    while ((n = fi_cq_read(node.cq.get(), &entry, 1)) == -FI_EAGAIN &&
-           std::chrono::steady_clock::now() < end) {
-      std::this_thread::yield();
-    }
+    while ((n = fi_cq_read(node.cq.get(), &entry, 1)) == -FI_EAGAIN) std::this_thread::yield();
     // It is not in the vector yet: that is how such a message is reported. (It may have the port of
     // one that has ended.)
     if (n != 1) {
@@ -426,6 +428,7 @@ TEST(FabricPeers, MayBeThreeHundred) {
   ::close(fds[0]);
   ::close(fds[1]);
 }
+#endif
 
 // Bytes of /proc/self/status's line.
 long status_kib(const char* line) {

@@ -397,9 +397,10 @@ TEST_F(FabricHostile, AnAccessThatItsInitiatorMakesWakesWhoSleepsBehindIt) {
   ::getrusage(RUSAGE_SELF, &before);
   EXPECT_EQ(fi_cq_sread(victim.cq.get(), &entry, 1, nullptr, 10'000), 1);
   ::getrusage(RUSAGE_SELF, &after);
+  const std::chrono::duration<double> waited = Clock::now() - begun;
   initiator.join();
-  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(5));
-  EXPECT_LT(cpu_seconds(after) - cpu_seconds(before), 0.09);
+  EXPECT_LT(waited.count(), 5);
+  EXPECT_LT(cpu_seconds(after) - cpu_seconds(before), 0.9 * waited.count());
   EXPECT_EQ(in[0], 3);
 }
 
@@ -476,9 +477,11 @@ TEST_F(FabricHostile, AnAccessThatItsTargetIsAtForLongLetsUsSleep) {
     };
     rusage before, after;
     ::getrusage(RUSAGE_SELF, &before);
+    const auto from = Clock::now();
     EXPECT_EQ(sleep(700), -FI_EAGAIN);
     ::getrusage(RUSAGE_SELF, &after);
-    EXPECT_LT(cpu_seconds(after) - cpu_seconds(before), 0.2);
+    const std::chrono::duration<double> slept = Clock::now() - from;
+    EXPECT_LT(cpu_seconds(after) - cpu_seconds(before), slept.count() / 2);
     // It goes on, and tells nobody.
     std::thread target([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -142,7 +142,7 @@ class Node {
 
 /// Calls both until it is true. False: it took longer than 20 seconds.
 inline bool eventually(const std::function<bool()>& done) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!done()) {
     if (std::chrono::steady_clock::now() > end) return false;
   }
@@ -150,7 +150,7 @@ inline bool eventually(const std::function<bool()>& done) {
 }
 
 /// Repeats a call while there is no room or the peer has yet to accept us, and makes progress
-/// meanwhile. What it answers in the end; -FI_EAGAIN after 20 seconds.
+/// meanwhile. What it answers in the end; -FI_EAGAIN after a minute.
 inline ssize_t sent(const std::function<ssize_t()>& call, Node& node) {
   ssize_t rc = -FI_EAGAIN;
   (void)eventually([&] {

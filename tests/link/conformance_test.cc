@@ -52,7 +52,7 @@ void PrintTo(Wire wire, std::ostream* out) { *out << name_of(wire); }
 std::string wire_name(const testing::TestParamInfo<Wire>& info) { return name_of(info.param); }
 
 template <typename Condition>
-bool eventually(Condition&& condition, int timeout_ms = 10'000) {
+bool eventually(Condition&& condition, int timeout_ms = 60'000) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;

@@ -122,7 +122,7 @@ struct SharedRange {
 std::size_t writable_memfd_mappings(const std::string& prefix, std::span<SharedRange> out);
 
 /// True when `condition` holds within `timeout_ms`; looks every millisecond.
-bool eventually(const std::function<bool()>& condition, int timeout_ms = 5000);
+bool eventually(const std::function<bool()>& condition, int timeout_ms = 60'000);
 
 /// What ASSERT_OK and EXPECT_OK look at.
 template <typename R>
