@@ -157,11 +157,27 @@ function(clan_test_suites name label)
   endforeach()
 endfunction()
 
+# clan_without_models(SOURCES OUT): without searches of models, of which a sanitizer learns nothing.
+function(clan_without_models sources out)
+  foreach(source IN LISTS sources)
+    if(source MATCHES "_test\\.cc$")
+      file(STRINGS ${source} models REGEX "^#include \"support/model_checks\\.h\"")
+      if(models)
+        list(REMOVE_ITEM sources ${source})
+      endif()
+    endif()
+  endforeach()
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
 # clan_test(NAME SOURCES a.cc… [LABEL l] [TIMEOUT s] [LIBS t…] [WAITING Suite…])
 # A GoogleTest executable linked with every symbol of the engine. Each TEST becomes a ctest of its
 # own, named <label>.<Suite>.<Name>; with a sanitizer each suite, named <label>.<Suite>.
 function(clan_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LIBS;WAITING" ${ARGN})
+  if(CLAN_SANITIZE)
+    clan_without_models("${ARG_SOURCES}" ARG_SOURCES)
+  endif()
   if(NOT ARG_SOURCES)
     return()
   endif()
@@ -189,25 +205,6 @@ function(clan_test name)
   include(GoogleTest)
   gtest_discover_tests(${name} TEST_PREFIX ${ARG_LABEL}. DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout} LABELS ${ARG_LABEL})
-endfunction()
-
-# Names of the targets that the directory and those added to it so far build by default.
-function(clan_targets_below directory result)
-  get_property(own DIRECTORY ${directory} PROPERTY BUILDSYSTEM_TARGETS)
-  set(found)
-  foreach(target IN LISTS own)
-    get_target_property(type ${target} TYPE)
-    get_target_property(excluded ${target} EXCLUDE_FROM_ALL)
-    if(type MATCHES "EXECUTABLE|LIBRARY" AND NOT type STREQUAL "INTERFACE_LIBRARY" AND NOT excluded)
-      list(APPEND found ${target})
-    endif()
-  endforeach()
-  get_property(subdirectories DIRECTORY ${directory} PROPERTY SUBDIRECTORIES)
-  foreach(subdirectory IN LISTS subdirectories)
-    clan_targets_below(${subdirectory} more)
-    list(APPEND found ${more})
-  endforeach()
-  set(${result} ${found} PARENT_SCOPE)
 endfunction()
 
 # clan_fmt: a static library, so that an installed tree needs no other than libclan.so; header-only

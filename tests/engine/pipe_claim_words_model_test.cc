@@ -198,18 +198,16 @@ TEST(PipeClaimWords, LetEachOfTwoThatTakeTheLockFromEachOtherSendItsRecordOnce) 
   expect_safe(ring());
 }
 
-#if CLAN_LONG_SEARCHES
-TEST(PipeClaimWords, LetAThreadPlanTwiceWhereAnotherOneFinishesInItsPlace) {
+TEST(PipeClaimWordsAtLength, LetAThreadPlanTwiceWhereAnotherOneFinishesInItsPlace) {
   expect_safe(ring({.sends_two = true}));
 }
 
-TEST(PipeClaimWords, WouldBelieveTwoPlansAsOneWithoutAMarkOfEveryOther) {
+TEST(PipeClaimWordsAtLength, WouldBelieveTwoPlansAsOneWithoutAMarkOfEveryOther) {
   expect_caught(ring({.sends_two = true, .turns = false}));
 }
-TEST(PipeClaimWords, WouldBelieveTwoCallsAsOneWithoutALookAtItsLockBehindThat) {
+TEST(PipeClaimWordsAtLength, WouldBelieveTwoCallsAsOneWithoutALookAtItsLockBehindThat) {
   expect_caught(ring({.sends_two = true, .looks_again = false}));
 }
-#endif
 
 TEST(PipeClaimWords, WouldLoseARecordWithoutFences) { expect_caught(ring<Unfenced>()); }
 TEST(PipeClaimWords, WouldLoseARecordWithoutALookAtTheLock) {

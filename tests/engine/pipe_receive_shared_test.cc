@@ -17,7 +17,7 @@ std::vector<char> receive(Pipe& p, std::size_t n) {
   return v;
 }
 
-#if !defined(__SANITIZE_THREAD__)  // see support/stepped.h
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // see support/stepped.h
 
 constexpr std::size_t kThere = 3000, kEach = 150;
 

@@ -75,7 +75,7 @@ void expect_turns(PipePair& p, Writer& mine, Reader& reader, int turns = 3) {
   EXPECT_TRUE(reader.in_order);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // see support/stepped.h
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // see support/stepped.h
 
 constexpr int kEachStep = 5;
 

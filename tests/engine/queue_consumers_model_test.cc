@@ -160,10 +160,8 @@ Report consumers(Options options) {
   std::printf("             %s\n", r.summary().c_str());
   return r;
 }
-#if CLAN_LONG_SEARCHES
-TEST(QueueConsumers, LoseNoEventOnTheFutex) { expect_safe(consumers({})); }
-TEST(QueueConsumers, LoseNoEventOnTheDescriptor) { expect_safe(consumers({.fd = 7})); }
-#endif
+TEST(QueueConsumersAtLength, LoseNoEventOnTheFutex) { expect_safe(consumers({})); }
+TEST(QueueConsumersAtLength, LoseNoEventOnTheDescriptor) { expect_safe(consumers({.fd = 7})); }
 TEST(QueueConsumers, LoseNoEventOnTheFutexOfOneProducer) {
   expect_safe(consumers({.posts = {{5, 6}}}));
 }

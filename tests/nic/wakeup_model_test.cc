@@ -178,7 +178,7 @@ struct TripwireOptions {
 
 constexpr std::uint64_t kChunks = 0b110;
 constexpr std::uint64_t kAwake = std::uint64_t{1} << 32;  // in the receiver's key
-constexpr int kOfEach = 8;  // bits for the messages of one sender
+constexpr int kOfEach = 8;                                // bits for the messages of one sender
 
 // The words of one tripwire, and around the code of nic/wakeup.h what nic/image.cc fire() and
 // Connection::sleep_on() do.
@@ -316,11 +316,9 @@ TEST(TripwireWakeup, IsNeverLostWithOneSenderAndOneMessage) { expect_safe(tripwi
 TEST(TripwireWakeup, IsNeverLostWithTwoMessages) { expect_safe(tripwire({.messages = 2})); }
 TEST(TripwireWakeup, IsNeverLostWithThreeMessages) { expect_safe(tripwire({.messages = 3})); }
 TEST(TripwireWakeup, IsNeverLostWithTwoSenders) { expect_safe(tripwire({.senders = 2})); }
-#if CLAN_LONG_SEARCHES
-TEST(TripwireWakeup, IsNeverLostWithTwoSendersOfTwoMessages) {
+TEST(TripwireWakeupAtLength, IsNeverLostWithTwoSendersOfTwoMessages) {
   expect_safe(tripwire({.senders = 2, .messages = 2}));
 }
-#endif
 TEST(TripwireWakeup, IsNeverLostWithFullFencesInsteadOfMembarrier) {
   expect_safe(tripwire<FullFenceOnly>({.messages = 2}));
   expect_safe(tripwire<FullFenceOnly>({.senders = 2}));
@@ -361,8 +359,7 @@ Report stop_beside_another(TripwireOptions options = {}) {
 }
 TEST(TripwireStop, HidesNoMessageOfAnotherSender) { expect_safe(stop_beside_another()); }
 TEST(TripwireStop, WouldHideAMessageIfASenderAnsweredForAllBeforeItRings) {
-  expect_caught(
-      stop_beside_another({.begin = &begin_for_all_senders, .end = &end_nothing_of}));
+  expect_caught(stop_beside_another({.begin = &begin_for_all_senders, .end = &end_nothing_of}));
 }
 TEST(TripwireWakeup, WouldBeLostIfASenderEndedALaterArming) {
   expect_caught(tripwire({.senders = 2, .end = &end_any_arming}));
@@ -718,20 +715,18 @@ TEST(EventQueueWakeup, IsNeverLostWithEventsInTwoLeafWords) {
 TEST(EventQueueWakeup, IsNeverLostWithEventsInTwoMidWords) {
   expect_safe(queue({.posts = {{5}, {4096}}}));
 }
-#if CLAN_LONG_SEARCHES
-TEST(EventQueueWakeup, IsNeverLostWithProducersOfSeveralEvents) {
+TEST(EventQueueWakeupAtLength, IsNeverLostWithProducersOfSeveralEvents) {
   expect_safe(queue({.posts = {{5, 64}, {64, 5}}}));
 }
-TEST(EventQueueWakeup, IsNeverLostWithThreeProducersOfOneEvent) {
+TEST(EventQueueWakeupAtLength, IsNeverLostWithThreeProducersOfOneEvent) {
   expect_safe(queue({.posts = {{5}, {5}, {5}}}));
 }
-TEST(EventQueueWakeup, IsNeverLostWithThreeProducersInTwoLeafWords) {
+TEST(EventQueueWakeupAtLength, IsNeverLostWithThreeProducersInTwoLeafWords) {
   expect_safe(queue({.posts = {{5}, {6}, {64}}}));
 }
-TEST(EventQueueWakeup, IsNeverLostWithThreeProducersInTwoMidWords) {
+TEST(EventQueueWakeupAtLength, IsNeverLostWithThreeProducersInTwoMidWords) {
   expect_safe(queue({.posts = {{5}, {64}, {4096}}}));
 }
-#endif
 
 TEST(EventQueueWakeup, WouldBeLostIfProducersDidNotLookAtSleeping) {
   expect_caught(queue({.posts = {{5}}, .post = &post_without_looking_at_sleeping}));
@@ -793,11 +788,9 @@ Report death_beside(std::uint32_t other) {
                 .rescan = Rescan::kAlwaysRings});
 }
 TEST(EventQueueCrash, HidesNoEventOfItsEvent) { expect_safe(death_beside(5)); }
-#if CLAN_LONG_SEARCHES
-TEST(EventQueueCrash, HidesNoEventInItsLeafWord) { expect_safe(death_beside(6)); }
-TEST(EventQueueCrash, HidesNoEventInItsMidWord) { expect_safe(death_beside(64)); }
-TEST(EventQueueCrash, HidesNoEventInAnotherMidWord) { expect_safe(death_beside(4096)); }
-#endif
+TEST(EventQueueCrashAtLength, HidesNoEventInItsLeafWord) { expect_safe(death_beside(6)); }
+TEST(EventQueueCrashAtLength, HidesNoEventInItsMidWord) { expect_safe(death_beside(64)); }
+TEST(EventQueueCrashAtLength, HidesNoEventInAnotherMidWord) { expect_safe(death_beside(4096)); }
 TEST(EventQueueCrash, WouldHideEventsIfProducersReliedOnEachOther) {
   expect_caught(queue({.posts = {{5}, {6}},
                        .post = &post_that_relies_on_others,

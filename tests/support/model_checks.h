@@ -1,4 +1,5 @@
-// What tests expect of a run of the model checker.
+// What tests expect of a run of the model checker. One thread searches: such tests are in no build
+// with a sanitizer. Searches of seconds are in suites of their own, ...AtLength: `./check --full`.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,14 +8,6 @@
 #include <string>
 
 #include "support/interleaving.h"
-
-// Whether searches of a second and more are made. One thread searches, and a sanitizer finds in
-// them what it finds in the others, after a minute; and a deep one takes more stack than there is.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define CLAN_LONG_SEARCHES 0
-#else
-#define CLAN_LONG_SEARCHES 1
-#endif
 
 namespace clan::testing {
 

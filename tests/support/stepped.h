@@ -1,5 +1,6 @@
-// A process that is stopped at a given instruction of a call. Not for the build with
-// ThreadSanitizer: it sees one thread in each process, and makes a hundred instructions of each.
+// A process that is stopped at a given instruction of a call. Not for builds with sanitizers, which
+// make a hundred instructions of each: ThreadSanitizer sees one thread in each process, and
+// AddressSanitizer the same accesses as in tests that stop nobody.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
 
 namespace clan {
 
@@ -22,16 +25,11 @@ inline bool can_step() {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/// How far apart the places are at which a call of so many instructions is stopped: `fewest`, or
-/// more where AddressSanitizer has made a hundred of each.
+/// How far apart the places are at which a call of so many instructions is stopped: a hundred of
+/// them, even and odd ones, or with CLAN_TEST_FULL one at each `fewest`.
 inline int apart(int all, int fewest) {
-#if defined(__SANITIZE_ADDRESS__)
-  constexpr int kPlaces = 40;
-  return all / kPlaces > fewest ? all / kPlaces | 1 : fewest;  // even and odd ones
-#else
-  (void)all;
-  return fewest;
-#endif
+  constexpr int kPlaces = 100;
+  return std::getenv("CLAN_TEST_FULL") != nullptr ? fewest : std::max(all / kPlaces | 1, fewest);
 }
 
 class Stepped {

@@ -227,11 +227,9 @@ struct End {
 
 Report go_back(Options options = {}) { return End{}.run(options); }
 
-#if CLAN_LONG_SEARCHES
-TEST(GoingBackWords, TellDoorbellsFromBytesWhereverTheOthersStand) {
+TEST(GoingBackWordsAtLength, TellDoorbellsFromBytesWhereverTheOthersStand) {
   expect_safe(go_back({.leaves = false}));
 }
-#endif
 TEST(GoingBackWords, LoseNoByteWhereverTheOthersStand) { expect_safe(go_back({.rings = false})); }
 TEST(GoingBackWords, LoseNoByteWhereOneLetsGoAndComesAgain) {
   expect_safe(go_back({.rings = false, .lets_go = true}));

@@ -152,14 +152,12 @@ struct Sharers {
 
 Report send_again(Options options = {}) { return Sharers{}.run(options); }
 
-#if CLAN_LONG_SEARCHES
 TEST(ResendWords, SendEachByteOnceAndInItsOrderWhereverTheOtherStands) {
   expect_safe(send_again());
 }
 TEST(ResendWords, SendEachByteOnceWhereTheOtherOneTakesItBack) {
   expect_safe(send_again({.takes_back = true}));
 }
-#endif
 TEST(ResendWords, WouldSendAByteTwiceWithoutAFence) {
   expect_caught(send_again({.fences = false}));
 }
