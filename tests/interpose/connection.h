@@ -305,17 +305,22 @@ bool comes_true(F&& what) {
   return what();
 }
 
+/// What the kernel says of a thread of this process, or of a child: 'R', 'S' and so on, or 0.
+inline char state_of(pid_t tid) {
+  const std::string path = "/proc/" + std::to_string(tid) + "/stat";
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  char text[256] = {};
+  const ssize_t n = ::read(fd, text, sizeof text - 1);
+  if (fd >= 0) ::close(fd);
+  const char* name_end = n > 0 ? std::strrchr(text, ')') : nullptr;
+  return name_end != nullptr ? name_end[2] : '\0';
+}
+
 /// A thread of this process, or a child, sleeps in the kernel, and not just for a moment.
 inline bool sleeps(const std::atomic<pid_t>& tid) {
   int looks = 0;
   return comes_true([&] {
-    const std::string path = "/proc/" + std::to_string(tid.load()) + "/stat";
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    char text[256] = {};
-    const ssize_t n = ::read(fd, text, sizeof text - 1);
-    if (fd >= 0) ::close(fd);
-    const char* name_end = n > 0 ? std::strrchr(text, ')') : nullptr;
-    looks = name_end != nullptr && name_end[2] == 'S' ? looks + 1 : 0;
+    looks = state_of(tid.load()) == 'S' ? looks + 1 : 0;
     return looks == 5;
   });
 }

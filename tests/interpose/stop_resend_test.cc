@@ -2,7 +2,7 @@
 // sends that again. One of two processes that share the end is stopped at any instruction of that
 // (SIGSTOP, a debugger), or killed. The other one goes on with it: none of its calls waits for
 // long, and the program reads each byte once and in its order, as without the library.
-// CLAN_TEST_STOPS says at how many places (100000: at all).
+// CLAN_TEST_STOPS says at how many places (100000: at all), else at eight.
 #include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -137,7 +137,7 @@ void at_places(Is what) {
   if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
   ::prctl(PR_SET_DUMPABLE, 0);  // nobody does its part
   const char* more = std::getenv("CLAN_TEST_STOPS");
-  constexpr int kMost = 1'000'000, kFew = 20;
+  constexpr int kMost = 1'000'000, kFew = 8;
   const int all = run(kMost, what).steps.made;
   ASSERT_LT(all, kMost);
   const int stops = std::min(more != nullptr ? std::atoi(more) : kFew, all);

@@ -5,7 +5,7 @@
 // none comes twice and the connection is as good as before. The other one sends and receives
 // meanwhile, wherever the stopped one is, as without the library; and when it shuts the connection
 // down the other end is told. It can take the connection back to TCP, and make it a standard
-// stream. CLAN_TEST_STOPS says at how many places of each call (100000: at all).
+// stream. CLAN_TEST_STOPS says at how many places of each call (100000: at all), else at eight.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "traced.h"
@@ -275,14 +276,15 @@ class Scene {
 
 class Stopped : public testing::TestWithParam<Call> {
  protected:
-  /// At so many places of the call, unless CLAN_TEST_STOPS says more.
-  void at_places(int few, const std::function<Outcome(Scene&, int)>& run) const {
+  void at_places(const std::function<Outcome(Scene&, int)>& run) const {
     const char* more = std::getenv("CLAN_TEST_STOPS");
-    constexpr int kMost = 1'000'000;
+    constexpr int kMost = 1'000'000, kFew = 8;
     // To its end, or to where it sleeps.
-    const int all = Scene(GetParam()).run(kMost).steps.made;
+    static std::map<Call, int> known;
+    if (known.count(GetParam()) == 0) known[GetParam()] = Scene(GetParam()).run(kMost).steps.made;
+    const int all = known[GetParam()];
     ASSERT_LT(all, kMost);
-    const int stops = std::min(more != nullptr ? std::atoi(more) : few, all);
+    const int stops = std::min(more != nullptr ? std::atoi(more) : kFew, all);
     int held_up = 0;
     double longest = 0;
     for (int k = 0; k < stops && !HasFailure(); ++k) {
@@ -303,23 +305,22 @@ class Stopped : public testing::TestWithParam<Call> {
 
 TEST_P(Stopped, AtAnyInstructionLeavesTheSocketToTheOther) {
   if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
-  at_places(20, [](Scene& scene, int steps) { return scene.run(steps); });
+  at_places([](Scene& scene, int steps) { return scene.run(steps); });
 }
 
 TEST_P(Stopped, AtAnyInstructionKeepsTheOtherFromNoShutdown) {
   if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
-  at_places(10, [](Scene& scene, int steps) { return scene.end(steps); });
+  at_places([](Scene& scene, int steps) { return scene.end(steps); });
 }
 
 TEST_P(Stopped, AtAnyInstructionKeepsTheOtherFromNoWayBackToTcp) {
   if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
-  at_places(20, [](Scene& scene, int steps) { return scene.run(steps, Leaves::kForUrgentData); });
+  at_places([](Scene& scene, int steps) { return scene.run(steps, Leaves::kForUrgentData); });
 }
 
 TEST_P(Stopped, AtAnyInstructionKeepsTheOtherFromNoStandardStream) {
   if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
-  at_places(10,
-            [](Scene& scene, int steps) { return scene.run(steps, Leaves::kToAStandardStream); });
+  at_places([](Scene& scene, int steps) { return scene.run(steps, Leaves::kToAStandardStream); });
 }
 
 std::string name_of(const testing::TestParamInfo<Call>& call) {

@@ -1,6 +1,7 @@
 // A process that is traced, and stopped at a given instruction of its call.
 #pragma once
 
+#include <sched.h>
 #include <sys/ptrace.h>
 
 #include <chrono>
@@ -9,7 +10,7 @@
 
 namespace clan::test {
 
-inline constexpr int kSleepsUs = 20'000;  ///< a step that takes longer is a sleep in the kernel
+inline constexpr int kLooks = 20;  ///< so many in a row that see it asleep: no nap of the library's
 
 struct Steps {
   int made = 0;
@@ -19,12 +20,13 @@ struct Steps {
 /// A step of a process that is traced: its status then. One that sleeps in the kernel is stopped
 /// there.
 inline int step(pid_t process, bool* sleeps) {
-  int status = 0;
+  int status = 0, looks = 0;
   ::ptrace(PTRACE_SINGLESTEP, process, nullptr, nullptr);
-  const auto before = std::chrono::steady_clock::now();
   while (::waitpid(process, &status, WNOHANG) == 0) {
-    *sleeps = std::chrono::steady_clock::now() - before > std::chrono::microseconds(kSleepsUs);
-    if (!*sleeps) continue;
+    looks = state_of(process) == 'S' ? looks + 1 : 0;
+    looks > 0 ? (void)::usleep(1000) : (void)::sched_yield();
+    if (looks < kLooks) continue;
+    *sleeps = true;
     ::kill(process, SIGSTOP);
     ::waitpid(process, &status, 0);
     break;
