@@ -22,6 +22,7 @@
 #include "os/real.h"
 #include "share/aio.h"
 #include "share/fork.h"
+#include "share/passing.h"
 #include "share/process_end.h"
 #include "share/uring.h"
 
@@ -101,7 +102,7 @@ CLAN_INTERPOSE long syscall(long number, ...) {
 #define CLAN_NUMBERED(result, name, parameters, number, test) \
   case number: return call(&::name, a);
 #include "calls.def"
-      // clang-format on
+// clang-format on
     case SYS_preadv2: return at_offset(&::preadv2, a);
     case SYS_pwritev2: return at_offset(&::pwritev2, a);
     case SYS_pselect6: return pselect6(a);
@@ -111,6 +112,8 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_io_uring_register:
       return ring_register(argument<int>(a[0]), argument<unsigned>(a[1]), argument<void*>(a[2]),
                            argument<unsigned>(a[3]));
+    case SYS_pidfd_getfd:
+      return take_from(argument<int>(a[0]), argument<int>(a[1]), argument<unsigned>(a[2]));
     case SYS_io_submit: leave_for_aio(argument<const iocb* const*>(a[2]), a[1]); break;
     case SYS_seccomp:
     case SYS_prctl:

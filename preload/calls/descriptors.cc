@@ -10,6 +10,7 @@
 
 #include "calls/interpose.h"
 #include "os/real.h"
+#include "share/passing.h"
 #include "state/internal_fds.h"
 
 using namespace clan::preload;
@@ -53,4 +54,7 @@ CLAN_INTERPOSED(int, eventfd, (unsigned count, int flags), (count, flags)) {
 }
 CLAN_INTERPOSED(int, timerfd_create, (clockid_t clock, int flags), (clock, flags)) {
   return with_room([&] { return real().timerfd_create(clock, flags); });
+}
+CLAN_INTERPOSED(int, pidfd_getfd, (int pidfd, int target, unsigned flags), (pidfd, target, flags)) {
+  return take_from(pidfd, target, flags);
 }

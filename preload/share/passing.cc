@@ -20,6 +20,7 @@
 #include "migrate/trust.h"
 #include "os/config.h"
 #include "os/proc.h"
+#include "os/real.h"
 #include "os/rings.h"
 #include "os/sandbox.h"
 #include "os/signals.h"
@@ -30,6 +31,7 @@
 #include "share/slot_table.h"
 #include "state/face.h"
 #include "state/fd_table.h"
+#include "state/internal_fds.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
@@ -181,6 +183,21 @@ void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes) 
   s->pipe = std::move(*pipe);
   enter_for_good(fd, *s, route);
   if (!takes_part || fd <= STDERR_FILENO) leave_pipe(fd, true, reasons::Why::kPassed);
+}
+
+int take_from(int pidfd, int target, unsigned flags) {
+  const int fd = with_room(
+      [&] { return static_cast<int>(real().syscall(SYS_pidfd_getfd, pidfd, target, flags)); });
+  if (fd < 0) return fd;
+  const KeepErrno keep;
+  if (known(target) && cookie_of(target) == cookie_of(fd)) return same(target, fd), fd;
+  constexpr int kNobody = -1;
+  adopt_passed(fd, kNobody, false);
+  if (const Held s = hold(fd); s && s->shared()) {
+    add_holders(s->mine(), 1);
+    leave_pipe(fd, true, reasons::Why::kPassed);
+  }
+  return fd;
 }
 
 void pass_on(int fd, int through) {

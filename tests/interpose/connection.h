@@ -35,6 +35,24 @@ namespace clan::test {
 /// then.
 inline bool preloaded() { return std::getenv("LD_PRELOAD") != nullptr; }
 
+/// A system call past everybody.
+inline long instruction(long number, long a, long b = 0, long c = 0, long d = 0, long e = 0,
+                        long f = 0) {
+#ifdef __x86_64__
+  long rc = number;
+  register long r10 asm("r10") = d;
+  register long r8 asm("r8") = e;
+  register long r9 asm("r9") = f;
+  asm volatile("syscall"
+               : "+a"(rc)
+               : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+               : "rcx", "r11", "memory");
+  return rc;
+#else
+  return ::syscall(number, a, b, c, d, e, f);
+#endif
+}
+
 inline sockaddr_in loopback(std::uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;

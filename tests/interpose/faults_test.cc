@@ -166,7 +166,7 @@ std::vector<std::pair<std::uintptr_t, std::uintptr_t>> text_of_library() {
 
 int domain_of(pid_t process, std::uint64_t fd) {
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, process, 0));
-  const int here = static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd, fd, 0));
+  const int here = static_cast<int>(instruction(SYS_pidfd_getfd, pidfd, static_cast<long>(fd)));
   int domain = -1;
   socklen_t size = sizeof domain;
   (void)::getsockopt(here, SOL_SOCKET, SO_DOMAIN, &domain, &size);

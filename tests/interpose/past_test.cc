@@ -1,6 +1,6 @@
 // Programs that reach the kernel past the library with a connection that has moved, or is about to:
-// waits by an instruction of their own, asynchronous I/O, options that receive, copies into pipes.
-// Whatever the library cannot serve is TCP's.
+// waits by an instruction of their own, asynchronous I/O, options that receive, copies into pipes,
+// descriptors of another process's. Whatever the library cannot serve is TCP's.
 #include <aio.h>
 #include <linux/aio_abi.h>
 #include <netinet/tcp.h>
@@ -19,22 +19,6 @@ namespace {
 
 const bool watched = Watchdog::start();
 
-// Past everybody.
-long instruction(long number, long a, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
-#ifdef __x86_64__
-  long rc = number;
-  register long r10 asm("r10") = d;
-  register long r8 asm("r8") = e;
-  register long r9 asm("r9") = f;
-  asm volatile("syscall"
-               : "+a"(rc)
-               : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
-               : "rcx", "r11", "memory");
-  return rc;
-#else
-  return ::syscall(number, a, b, c, d, e, f);
-#endif
-}
 long word_of(void* pointer) { return reinterpret_cast<long>(pointer); }
 
 // An epoll set that only its user knows of.
@@ -334,6 +318,60 @@ TEST(Aio, OfLibaioTakesAConnectionBackFirst) {
   EXPECT_LT(io_submit(0, 1, list), 0);
   pair.talk();
   EXPECT_TRUE(by_tcp(pair.near));
+}
+
+// --- descriptors of another process's ------------------------------------------------------------
+
+extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;
+
+TEST(TakenDescriptor, OfAConnectionThatHasMovedReadsAndWritesItsBytes) {
+  for (const bool by_number : {false, true}) {
+    int numbers[2], go[2];
+    ASSERT_EQ(::pipe(numbers), 0);
+    ASSERT_EQ(::pipe(go), 0);
+    const pid_t owner = child([&] {
+      const Pair pair;
+      put(pair.near, "question");
+      char byte;
+      if (::write(numbers[1], &pair.far, sizeof pair.far) < 0 || ::read(go[0], &byte, 1) != 1)
+        return 1;
+      if (get(pair.near, 6) != "answer") return 2;
+      put(pair.near, "more");
+      return ::read(go[0], &byte, 1) == 1 && !::testing::Test::HasFailure() ? 0 : 3;
+    });
+    int number = -1;
+    ASSERT_EQ(::read(numbers[0], &number, sizeof number), static_cast<ssize_t>(sizeof number));
+    const auto pidfd = static_cast<int>(::syscall(SYS_pidfd_open, owner, 0));
+    const int fd = by_number ? static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd, number, 0))
+                             : pidfd_getfd(pidfd, number, 0);
+    const int error = errno;
+    if (fd < 0) ::kill(owner, SIGKILL);
+    if (fd >= 0) {
+      EXPECT_EQ(get(fd, 8), "question");
+      put(fd, "answer");
+      EXPECT_EQ(::write(go[1], "x", 1), 1);
+      EXPECT_EQ(get(fd, 4), "more");
+      EXPECT_EQ(::write(go[1], "x", 1), 1);
+      ::close(fd);
+    }
+    EXPECT_EQ(result_of(owner), fd < 0 ? -SIGKILL : 0);
+    for (const int one : {numbers[0], numbers[1], go[0], go[1], pidfd}) ::close(one);
+    if (fd < 0) GTEST_SKIP() << "no pidfd_getfd: " << std::strerror(error);
+  }
+}
+
+TEST(TakenDescriptor, OfTheProcessItselfIsADuplicate) {
+  Pair pair;
+  const auto pidfd = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
+  const int copy = pidfd_getfd(pidfd, pair.near, 0);
+  if (copy < 0) GTEST_SKIP() << "no pidfd_getfd: " << std::strerror(errno);
+  put(copy, "by the copy");
+  EXPECT_EQ(get(pair.far, 11), "by the copy");
+  ::close(pair.near);
+  pair.near = copy;
+  pair.talk();
+  EXPECT_TRUE(by_pipe(copy));
+  ::close(pidfd);
 }
 
 // --- calls that receive

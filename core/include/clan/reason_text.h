@@ -47,7 +47,7 @@ constexpr const char* text_of(Why why) {
       return "its process has as many connections as half of its mappings allow (vm.max_map_count)";
     case Why::kNoUnix: return "sockets of AF_UNIX are refused, by which the ends meet";
     case Why::kNoNetlink:
-      return "the kernel does not say who owns the other end (AF_NETLINK or /proc/self/net/tcp)";
+      return "the kernel does not say who owns it: it takes AF_NETLINK, or /proc/self/net/tcp";
     case Why::kOtherUser:
       return "the other end belongs to another user, which CLAN_UIDS does not name";
     case Why::kUnmappedUser: return "the other end's user has no number in this user namespace";

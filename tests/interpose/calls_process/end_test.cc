@@ -16,7 +16,7 @@ namespace {
 /// A descriptor of the same socket that the library does not know.
 int behind_its_back(int fd) {
   const int self = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
-  const int copy = static_cast<int>(::syscall(SYS_pidfd_getfd, self, fd, 0));
+  const int copy = static_cast<int>(instruction(SYS_pidfd_getfd, self, fd));
   ::close(self);
   return copy;
 }
