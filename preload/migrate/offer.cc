@@ -121,8 +121,8 @@ bool is_kept(int fd, Socket& s, const Route& route) {
     stay(fd, s, refusal_found().by_filter ? Why::kFilter : Why::kRefused, refusal_found().call);
   } else if (const Why why = why_no_pipe(); why != Why::kNone) {
     stay(fd, s, why);
-  } else if (has_unseen_set()) {
-    stay(fd, s, Why::kUnseenSet);
+  } else if (const Why unseen = unseen_use(); unseen != Why::kNone) {
+    stay(fd, s, unseen);
   } else if (const Why option = why_by_option(fd); option != Why::kNone) {
     stay(fd, s, option);
   } else {
@@ -195,7 +195,8 @@ void look_for_taker(int fd, Socket& s) {
     close_descriptor(s);
   }
   s.offer_calls.store(0, std::memory_order_relaxed);
-  if (has_unseen_set()) return stay(fd, s, Why::kUnseenSet);  // made since the offer
+  // made since the offer
+  if (const Why unseen = unseen_use(); unseen != Why::kNone) return stay(fd, s, unseen);
   enter_pipe(fd, s, route);
 }
 

@@ -40,7 +40,7 @@ bool proc_is_ours() {
 bool has_descriptor_of(pid_t pid, const char* link) {
   char number[16];
   std::snprintf(number, sizeof number, "%d", static_cast<int>(pid));
-  return any_descriptor(number, link, [](int) { return true; }).value_or(false);
+  return any_descriptor(number, link).value_or(false);
 }
 
 bool counts_as_we_do(const char* pid) {

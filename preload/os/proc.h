@@ -45,10 +45,10 @@ class DirectoryReader {
 /// The other process may have counted in another pid namespace: what is found must be known by its
 /// contents.
 int open_memfd_of(unsigned pid, int fd, const char* link, int flags);
-/// One of the descriptors of a process ("self", or its number), of those that `looks_at(fd)` names,
-/// is of what /proc shows by that link. Nothing: it may not be asked.
-template <typename LooksAt>
-std::optional<bool> any_descriptor(const char* process, const char* link, LooksAt&& looks_at) {
+/// Of one of the descriptors of a process ("self", or its number) that `looks_at(fd)` names, the
+/// link that /proc shows `is(link)`. Nothing: it may not be asked.
+template <typename LooksAt, typename Is>
+std::optional<bool> any_descriptor(const char* process, LooksAt&& looks_at, Is&& is) {
   char path[40], text[64];
   std::snprintf(path, sizeof path, "/proc/%.16s/fd", process);
   const int directory =
@@ -61,10 +61,16 @@ std::optional<bool> any_descriptor(const char* process, const char* link, LooksA
     if (fd == directory || !looks_at(fd)) continue;
     const long n = sys::call(SYS_readlinkat, directory, name, text, sizeof text - 1);
     text[n > 0 ? n : 0] = 0;
-    any = std::strcmp(text, link) == 0;
+    any = is(text);
   }
   sys::close(directory);
   return any;
+}
+/// Likewise, of all of them.
+inline std::optional<bool> any_descriptor(const char* process, const char* link) {
+  return any_descriptor(
+      process, [](int) { return true; },
+      [link](const char* found) { return std::strcmp(found, link) == 0; });
 }
 /// False if it may not be asked.
 bool has_descriptor_of(pid_t pid, const char* link);

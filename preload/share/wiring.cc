@@ -1,6 +1,5 @@
 // Where the upward calls of the lower rooms go.
 
-#include "clan/reasons.h"
 #include "far/carrier.h"
 #include "migrate/demote.h"
 #include "share/reasons.h"
@@ -22,7 +21,7 @@ constinit Hooks hooks{
     .said_why = publish_why,
     .unsaid = withdraw_why,
     .process_said = publish_of_process,
-    .unseen_set = [] { take_back_moved(reasons::Why::kUnseenSet); },
+    .unseen_use = take_back_moved,
     .let_go = let_go_of_far,
     .before_last_close = hand_over_end,
     .last_close = shared_close,

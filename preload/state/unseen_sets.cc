@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "os/proc.h"
 #include "os/sys.h"
@@ -12,6 +13,8 @@
 
 namespace clan::preload {
 namespace {
+
+using reasons::Why;
 
 constexpr unsigned kMost = 65536;  ///< a set with a higher number is not seen
 /// Bits, by descriptor. relaxed, all of it: a thread that knows of a descriptor was told of it.
@@ -42,25 +45,33 @@ void forget_set(unsigned first, unsigned last) {
   }
 }
 
-bool has_unseen_set() {
+Why unseen_use() {
   constexpr int kPaid = 64;
   // relaxed: numbers by themselves; two threads look twice
   static std::atomic<int> unpaid{0};
-  static std::atomic<bool> found{false};
+  static std::atomic<Why> found{Why::kNone};
   if (unpaid.load(std::memory_order_relaxed) > kPaid) {
     unpaid.fetch_sub(kPaid, std::memory_order_relaxed);
     return found.load(std::memory_order_relaxed);
   }
   const KeepErrno keep;
   int looked_at = 0;
-  const bool any = any_descriptor("self", "anon_inode:[eventpoll]", [&looked_at](int fd) {
-                     ++looked_at;
-                     return !is_seen_set(fd) && !known(fd) && !is_ours(fd);
-                   }).value_or(false);
+  Why now = Why::kNone;
+  (void)any_descriptor(
+      "self",
+      [&looked_at](int fd) {
+        ++looked_at;
+        return !is_seen_set(fd) && !known(fd) && !is_ours(fd);
+      },
+      [&now](const char* link) {
+        if (std::strcmp(link, "anon_inode:[eventpoll]") == 0) now = Why::kUnseenSet;
+        if (std::strcmp(link, "anon_inode:[io_uring]") == 0) now = Why::kUring;
+        return now != Why::kNone;
+      });
   unpaid.store(looked_at, std::memory_order_relaxed);
-  if (any && !found.exchange(true, std::memory_order_relaxed)) hooks.unseen_set();
-  if (!any) found.store(false, std::memory_order_relaxed);
-  return any;
+  if (found.exchange(now, std::memory_order_relaxed) != now && now != Why::kNone)
+    hooks.unseen_use(now);
+  return now;
 }
 
 }  // namespace clan::preload

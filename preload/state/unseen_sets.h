@@ -8,6 +8,8 @@
 // noticed.
 #pragma once
 
+#include "clan/reasons.h"
+
 namespace clan::preload {
 
 /// The program has made this set by its name, or uses it so: it is seen. Closed, it is not.
@@ -15,9 +17,10 @@ void saw_set(int epfd);
 void forget_set(unsigned first, unsigned last);
 bool is_seen_set(int epfd);
 
-/// The process has another one. Each question pays for 64 descriptors in /proc: it is looked there
-/// when the last look has been paid for, and else the answer is that one's. When the first is
-/// found, hooks.unseen_set() is called.
-bool has_unseen_set();
+/// kUnseenSet: the process has another one. kUring: it has a ring that was not told of
+/// (os/rings.h), by a liburing that is linked statically or opened later. Each question pays for 64
+/// descriptors in /proc: it is looked there when the last look has been paid for, and else the
+/// answer is that one's. When something is found first, hooks.unseen_use() is called.
+reasons::Why unseen_use();
 
 }  // namespace clan::preload

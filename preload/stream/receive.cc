@@ -303,7 +303,8 @@ class Receiving {
       if (s_.kernel_end || s_.kernel_error) return Step::again();
       if (!leaves_ && s_.pipe.front() != PipeFront::kNothing) return Step::again();
     }
-    if (may_wait_unseen(s_) && (has_unseen_set() || !s_.pipe.want_data())) return Step::again();
+    if (may_wait_unseen(s_) && (unseen_use() != reasons::Why::kNone || !s_.pipe.want_data()))
+      return Step::again();
     errno = EAGAIN;
     return Step::over(-1);
   }

@@ -281,7 +281,7 @@ class Sending {
       if (sent_ > 0) return all();
       look_at_kernel(fd_, s_);
       if (s_.kernel_end || s_.kernel_error) return Step::again();
-      if (may_wait_unseen(s_) && (has_unseen_set() || !s_.pipe.want_room(room_)))
+      if (may_wait_unseen(s_) && (unseen_use() != reasons::Why::kNone || !s_.pipe.want_room(room_)))
         return Step::again();
       errno = EAGAIN;
       return Step::over(-1);

@@ -171,6 +171,19 @@ TEST(UnseenSet, IsFoundAmongManyDescriptorsIfLater) {
   });
 }
 
+TEST(UnseenRing, ThatIsThereKeepsConnectionsOnTcp) {
+  in_child([] {
+    alignas(8) char parameters[120] = {};  // io_uring_params
+    const long ring = instruction(SYS_io_uring_setup, 4, word_of(parameters));
+    if (ring < 0) return;  // there are none here
+    Pair stays(false);
+    stays.talk();
+    EXPECT_TRUE(by_tcp(stays.near));
+    ::close(static_cast<int>(ring));
+    const Pair moves;
+  });
+}
+
 TEST(Instruction, SetsASocketThatDoesNotWait) {
   Pair pair(false);
   int yes = 1;

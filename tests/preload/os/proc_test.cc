@@ -34,9 +34,15 @@ TEST(Proc, OpensAMemfdOfAProcessByItsLinkAlone) {
 TEST(Proc, FindsADescriptorByItsLinkAmongThoseThatAreLookedAt) {
   const int memfd = ::memfd_create("proc-test", MFD_CLOEXEC);
   const char* const link = "/memfd:proc-test (deleted)";
-  EXPECT_EQ(any_descriptor("self", link, [](int) { return true; }), true);
-  EXPECT_EQ(any_descriptor("self", link, [memfd](int fd) { return fd != memfd; }), false);
-  EXPECT_EQ(any_descriptor("0", link, [](int) { return true; }), std::nullopt);
+  EXPECT_EQ(any_descriptor("self", link), true);
+  const auto is = [link](const char* found) { return std::strcmp(found, link) == 0; };
+  EXPECT_EQ(any_descriptor(
+                "self", [memfd](int fd) { return fd != memfd; }, is),
+            false);
+  EXPECT_EQ(any_descriptor(
+                "self", [memfd](int fd) { return fd == memfd; }, is),
+            true);
+  EXPECT_EQ(any_descriptor("0", link), std::nullopt);
   EXPECT_TRUE(has_descriptor_of(::getpid(), link));
   ::close(memfd);
 }

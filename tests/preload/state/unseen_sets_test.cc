@@ -10,9 +10,9 @@ namespace {
 
 // What the last look found has not been paid for: asked until there is a new one.
 bool has_one() {
-  bool last = false;
-  for (int i = 0; i < 100; ++i) last = has_unseen_set();
-  return last;
+  reasons::Why last = reasons::Why::kNone;
+  for (int i = 0; i < 100; ++i) last = unseen_use();
+  return last != reasons::Why::kNone;
 }
 
 struct OwnSet {
