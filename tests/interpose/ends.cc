@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <optional>
 
 #include "connection.h"
 
@@ -192,8 +193,18 @@ constexpr std::array<const char*, 11> kFirsts = {"poll",       "level",     "edg
 /// Before the peer's deed, or not at all.
 enum class Own { kOpen, kHalfClosed, kReadsNoMore };
 constexpr std::array<const char*, 3> kOwns = {"open", "half-closed", "reads-no-more"};
-enum class News { kBefore, kBehind };
-constexpr std::array<const char*, 2> kNews = {"before", "behind"};
+/// The first call comes before the news are told, behind them, or is asleep when they come.
+enum class News { kBefore, kBehind, kAsleep };
+constexpr std::array<const char*, 3> kNews = {"before", "behind", "asleep"};
+// And is woken by one thing: not by bytes and then a reset, nor by what this end has done itself. A
+// send sleeps on beside a peer that stays.
+constexpr bool can_sleep(Own own, First first, Deed deed) {
+  if (own != Own::kOpen || deed == Deed::kNothing || answers(deed) ||
+      deed == Deed::kHalfClosesAndLeavesUnread)
+    return false;
+  const bool stays = deed == Deed::kHalfCloses || deed == Deed::kShutsBoth;
+  return first <= First::kEdge || first == First::kReceive || (first == First::kSend && !stays);
+}
 
 struct Cell {
   Deed deed;
@@ -226,6 +237,27 @@ class Ours {
   Ours(const Ours&) = delete;
   Ours& operator=(const Ours&) = delete;
 
+  /// The call waits, for anything but room; a send waits for room.
+  std::string wait(First which) {
+    char byte[8];
+    pollfd one{fd_, POLLIN | POLLRDHUP, 0};
+    epoll_event event{EPOLLIN | EPOLLRDHUP, {}};
+    static const std::string much(64u << 20, 'm');
+    switch (which) {
+      case First::kPoll:
+        (void)::poll(&one, 1, -1);
+        std::snprintf(byte, sizeof byte, "%x", static_cast<unsigned>(one.revents));
+        return byte;
+      case First::kLevel: (void)::epoll_ctl(level_, EPOLL_CTL_MOD, fd_, &event); break;
+      case First::kReceive: return said(::recv(fd_, byte, sizeof byte, 0));
+      case First::kSend: {
+        const ssize_t n = ::send(fd_, much.data(), much.size(), MSG_NOSIGNAL);
+        return n > 0 ? "some" : said(n);
+      }
+      default: break;
+    }
+    return events(which == First::kLevel ? level_ : edge_, -1);
+  }
   std::string call(First which) {
     const std::string name = kFirsts[static_cast<std::size_t>(which)];
     return name + ":" + answer(which) + " ";
@@ -370,20 +402,25 @@ std::string run(const Cell& cell) {
   if (cell.own == Own::kReadsNoMore) (void)::shutdown(fd, SHUT_RD);
   Ours ours(fd);
   (void)other.step();
-  if (cell.deed == Deed::kDestroysOurs ? !destroy(fd) : !other.step()) return "may not";
+  std::string line;
+  std::optional<Thread> asleep;
+  if (cell.news == News::kAsleep) {
+    asleep.emplace([&] { line = ours.wait(cell.first) + " "; });
+    (void)asleep->falls_asleep();
+  }
+  if (cell.deed == Deed::kDestroysOurs ? !destroy(fd) : !other.step()) line = "may not";
   if (is_killed(cell.deed)) other.kill();
   if (cell.deed != Deed::kNothing && !is_told_in_pipe(cell.deed)) wait_for_news(fd);
+  if (asleep) asleep->join();
+  if (line == "may not") return line;
   ::usleep(kAsksEachUs);
-  std::string line;
-  if (cell.news == News::kBehind) {
-    line += ours.call(First::kPoll) + ours.call(First::kEdge);
-  }
+  if (cell.news == News::kBehind) line += ours.call(First::kPoll) + ours.call(First::kEdge);
   auto call = [&](First which) {
     const std::string answer = ours.call(which);
     line += answer;
     if (answer == "send:1 " && is_reset_by_send(cell.deed)) wait_for_reset(fd);
   };
-  call(cell.first);
+  if (cell.news != News::kAsleep) call(cell.first);
   line += "| ";
   for (const First which :
        {First::kPoll,    First::kLevel,    First::kEdge,      First::kInfo,  First::kName,
@@ -401,9 +438,12 @@ std::vector<Cell> cells() {
   for (std::size_t deed = 0; deed < kDeeds.size(); ++deed)
     for (std::size_t own = 0; own < kOwns.size(); ++own)
       for (std::size_t news = 0; news < kNews.size(); ++news)
-        for (std::size_t first = 0; first < kFirsts.size(); ++first)
-          all.push_back({static_cast<Deed>(deed), static_cast<Own>(own), static_cast<News>(news),
-                         static_cast<First>(first)});
+        for (std::size_t first = 0; first < kFirsts.size(); ++first) {
+          const Cell cell{static_cast<Deed>(deed), static_cast<Own>(own), static_cast<News>(news),
+                          static_cast<First>(first)};
+          if (cell.news != News::kAsleep || can_sleep(cell.own, cell.first, cell.deed))
+            all.push_back(cell);
+        }
   return all;
 }
 
