@@ -26,6 +26,7 @@
 #include "stream/close.h"
 #include "stream/ending.h"
 #include "stream/readiness.h"
+#include "stream/tcp_prefix.h"
 
 using namespace clan::preload;
 
@@ -229,10 +230,12 @@ CLAN_INTERPOSED(int, fcntl64, (int fd, int command, void* argument), (fd, comman
 
 CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
                 (fd, request, argument)) {
-  if (request == FIONREAD || request == SIOCOUTQ) {
-    if (Held s = hold_current(fd); s && s->shared() && argument != nullptr) {
+  const bool of_sent = request == SIOCOUTQ || request == SIOCOUTQNSD;
+  if (request == FIONREAD || of_sent) {
+    Held s = hold_current(fd);
+    if (s && s->shared() && argument != nullptr && !(of_sent && sends_tcp(*s))) {
       // What is in the pipe is with the peer: TCP would have it acknowledged.
-      *static_cast<int*>(argument) = request == FIONREAD ? bytes_to_read(fd, *s) : 0;
+      *static_cast<int*>(argument) = of_sent ? 0 : bytes_to_read(fd, *s);
       return 0;
     }
   }

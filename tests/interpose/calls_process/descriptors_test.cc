@@ -1,5 +1,6 @@
 // Copies of descriptors, their limits and flags.
 #include <linux/sockios.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -38,6 +39,19 @@ TEST(Descriptors, TellThatAllThatWasSentHasArrived) {
     int n = -1;
     return ::ioctl(pair.near, SIOCOUTQ, &n) == 0 && n == 0;
   }));
+}
+
+TEST(Descriptors, TellWhatTcpHoldsOnceTheySendByItAgain) {
+  Pair pair;
+  ASSERT_EQ(set(pair.near, IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000), 0);  // takes it back
+  const std::string much(1 << 20, 'm');
+  while (::send(pair.near, much.data(), much.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+  }
+  int sent = 0, unsent = 0;
+  EXPECT_EQ(::ioctl(pair.near, SIOCOUTQ, &sent), 0);
+  EXPECT_EQ(::ioctl(pair.near, SIOCOUTQNSD, &unsent), 0);
+  EXPECT_GT(sent, 0);
+  EXPECT_GT(unsent, 0);
 }
 
 TEST(Descriptors, CopiesAreTheSameConnectionUntilTheLastIsClosed) {
