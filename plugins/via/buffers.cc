@@ -1,0 +1,127 @@
+// Posted receives: what the peer is told of them (the paper's cookie queue, via-over-clan 3.3.2).
+//
+// Memory is told once, as a slot, and buffers by slot and offset. With strict protection (3.8) each
+// segment is an export of its own, which ends before its descriptor completes.
+#include <algorithm>
+
+#include "segments.h"
+#include "vi.h"
+
+namespace clan::via {
+
+std::uint32_t Vi::check_segments(const VIP_DESCRIPTOR& descriptor, std::uint32_t first,
+                                 std::uint64_t* bytes) const {
+  *bytes = 0;
+  const std::uint32_t count = descriptor.CS.SegCount;
+  if (count < first || count > kMostSegments) return VIP_STATUS_FORMAT_ERROR;
+  for (std::uint32_t i = first; i < count; ++i) {
+    const VIP_DATA_SEGMENT& segment = segment_of(descriptor, i).Local;
+    if (segment.Length == 0) continue;
+    const Region* const region = provider()->memory.find(segment.Handle);
+    if (region == nullptr || !covers(*region, segment) ||
+        (region->tag != nullptr && attributes.Ptag != nullptr && region->tag != attributes.Ptag)) {
+      return VIP_STATUS_PROTECTION_ERROR;
+    }
+    *bytes += segment.Length;
+  }
+  return *bytes > attributes.MaxTransferSize ? VIP_STATUS_LENGTH_ERROR : 0;
+}
+
+void Vi::tell_buffers() {
+  while (told < receives.posted.size()) {
+    Work& work = receives.posted[told];
+    if (told >= receives.completed && work.bad == 0 && !tell_buffer(work)) return;
+    ++told;
+  }
+}
+
+// False: there is no room now.
+bool Vi::tell_buffer(Work& work) {
+  const VIP_DESCRIPTOR& d = *work.descriptor;
+  const std::uint32_t count = d.CS.SegCount;
+  std::array<Piece, kMostSegments> pieces;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const VIP_DATA_SEGMENT& segment = segment_of(d, i).Local;
+    pieces[i] = {0, segment.Length, kNoSlot};
+    if (segment.Length > 0 && !tell_slot(segment, &pieces[i].slot, &pieces[i].offset)) {
+      for (std::uint32_t k = 0; k < i; ++k) let_go(pieces[k].slot);
+      return false;
+    }
+  }
+  const std::size_t bytes = sizeof(BufferRecord) + count * sizeof(Piece);
+  auto room = stream->reserve(bytes);
+  if (!room) {
+    for (std::uint32_t k = 0; k < count; ++k) let_go(pieces[k].slot);
+    return false;
+  }
+  const BufferRecord record{Kind::kBuffer, static_cast<std::uint8_t>(count), 0, drained};
+  std::memcpy(room->data(), &record, sizeof record);
+  std::memcpy(room->data() + sizeof record, pieces.data(), count * sizeof(Piece));
+  stream->commit(bytes);
+  for (std::uint32_t i = 0; i < count; ++i) work.slots[i] = pieces[i].slot;
+  work.segments = count;
+  return true;
+}
+
+// The slot of a segment's memory, which the peer knows then.
+bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, std::uint32_t* slot, std::uint64_t* offset) {
+  const bool strict = options.StrictProtection != 0;
+  auto* const address = static_cast<std::byte*>(segment.Data.Address);
+  Region& region = *provider()->memory.find(segment.Handle);  // as checked when it was posted
+  *offset = strict ? 0 : static_cast<std::uint64_t>(address - region.base);
+  if (!strict) {
+    if (auto known = slot_of.find(segment.Handle); known != slot_of.end()) {
+      ++slots[*slot = known->second].users;
+      return true;
+    }
+  }
+  auto room = stream->reserve(sizeof(RegionRecord));
+  if (!room) return false;
+  Provider& process = *provider();
+  std::optional<Aperture> own;
+  RegionRecord record;
+  if (strict) {
+    auto made = Aperture::export_region(process.context, {address, segment.Length}, Rights::kWrite);
+    if (!made) return false;
+    record.cookie = made->cookie();
+    own = std::move(*made);
+  } else {
+    std::lock_guard lock(process.memory.mutex());
+    if (!region.receive) {
+      auto made =
+          Aperture::export_region(process.context, {region.base, region.length}, Rights::kWrite);
+      if (!made) return false;
+      region.receive = std::move(*made);
+    }
+    record.cookie = region.receive->cookie();
+  }
+  if (free_slots.empty()) {
+    free_slots.push_back(static_cast<std::uint32_t>(slots.size()));
+    slots.emplace_back();
+  }
+  *slot = record.slot = free_slots.back();
+  free_slots.pop_back();
+  std::memcpy(room->data(), &record, sizeof record);
+  stream->commit(sizeof record);
+  slots[*slot] = {1, segment.Handle, std::move(own)};
+  if (!strict) slot_of[segment.Handle] = *slot;
+  return true;
+}
+
+// One segment fewer lies in the slot. It is free when its memory is no more, or was this one's.
+void Vi::let_go(std::uint32_t slot_number) {
+  if (slot_number >= slots.size()) return;
+  Slot& slot = slots[slot_number];
+  if (--slot.users > 0) return;
+  if (!slot.strict && provider()->memory.find(slot.handle) != nullptr) return;
+  if (!slot.strict) slot_of.erase(slot.handle);
+  slot.strict.reset();  // revokes: no write of the peer is seen in the buffer behind it
+  free_slots.push_back(slot_number);
+}
+
+void Vi::take_back(Work& work) {
+  for (std::uint32_t i = 0; i < work.segments; ++i) let_go(work.slots[i]);
+  work.segments = 0;
+}
+
+}  // namespace clan::via

@@ -1,0 +1,88 @@
+// Completed descriptors: Done and Wait of a VI.
+#include "segments.h"
+#include "vi.h"
+
+namespace clan::via {
+namespace {
+
+// Takes the first descriptor of a queue. Only the first: they complete in the order of posting.
+VIP_RETURN take(Vi& vi, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor) {
+  WorkQueue& queue = vi.*member;
+  if (queue.completed == 0) vi.progress();
+  if (queue.posted.empty()) return VIP_DESCRIPTOR_ERROR;
+  if (queue.completed == 0) return VIP_NOT_DONE;
+  *descriptor = queue.posted.front().descriptor;
+  const bool known = provider()->memory.find(queue.posted.front().handle) != nullptr;
+  queue.posted.pop();
+  --queue.completed;
+  if (&queue == &vi.sends) {
+    --vi.started;
+  } else if (vi.told > 0) {
+    --vi.told;
+  }
+  const std::uint32_t status = known ? (*descriptor)->CS.Status : VIP_STATUS_PROTECTION_ERROR;
+  return (status & VIP_STATUS_ERROR_MASK) == 0 ? VIP_SUCCESS : VIP_DESCRIPTOR_ERROR;
+}
+
+VIP_RETURN done(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor) {
+  Vi* vi = nullptr;
+  if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
+  if (descriptor == nullptr) return VIP_INVALID_PARAMETER;
+  *descriptor = nullptr;
+  const Held held(*vi);
+  return take(*vi, member, descriptor);
+}
+
+VIP_RETURN wait(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_ULONG timeout_ms,
+                VIP_DESCRIPTOR** descriptor) {
+  Vi* vi = nullptr;
+  if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
+  if (descriptor == nullptr) return VIP_INVALID_PARAMETER;
+  *descriptor = nullptr;
+  return wait_for(*vi, member, deadline_of(timeout_ms), nullptr, descriptor);
+}
+
+}  // namespace
+
+VIP_RETURN wait_for(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
+                    const std::atomic<bool>* ends, VIP_DESCRIPTOR** descriptor) {
+  Place* place = nullptr;
+  {
+    const Held held(vi);
+    place = vi.place_of(vi.*member);
+  }
+  if (place == nullptr) return VIP_ERROR_RESOURCE;
+  VIP_RETURN rc = VIP_NOT_DONE;
+  const auto look = [&] {
+    if (ends != nullptr && words::look(*ends)) return true;
+    const Held held(vi);
+    // Of one that waits for the sake of a handler, a descriptor may be posted later.
+    if (ends != nullptr && (vi.*member).posted.empty()) return false;
+    rc = take(vi, member, descriptor);
+    return rc != VIP_NOT_DONE;
+  };
+  const auto serve = [&](std::span<const Event> events) {
+    if (Cq* const cq = (vi.*member).cq; cq != nullptr) cq->serve(events);
+  };
+  (void)place->wait(deadline_ns, look, serve);
+  return rc == VIP_NOT_DONE ? VIP_TIMEOUT : rc;
+}
+
+}  // namespace clan::via
+
+using namespace clan::via;
+
+extern "C" CLAN_EXPORT VIP_RETURN VipSendDone(VIP_VI_HANDLE vi, VIP_DESCRIPTOR** descriptor) {
+  return done(vi, &Vi::sends, descriptor);
+}
+extern "C" CLAN_EXPORT VIP_RETURN VipRecvDone(VIP_VI_HANDLE vi, VIP_DESCRIPTOR** descriptor) {
+  return done(vi, &Vi::receives, descriptor);
+}
+extern "C" CLAN_EXPORT VIP_RETURN VipSendWait(VIP_VI_HANDLE vi, VIP_ULONG timeout_ms,
+                                              VIP_DESCRIPTOR** descriptor) {
+  return clan::via::wait(vi, &Vi::sends, timeout_ms, descriptor);
+}
+extern "C" CLAN_EXPORT VIP_RETURN VipRecvWait(VIP_VI_HANDLE vi, VIP_ULONG timeout_ms,
+                                              VIP_DESCRIPTOR** descriptor) {
+  return clan::via::wait(vi, &Vi::receives, timeout_ms, descriptor);
+}

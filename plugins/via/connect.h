@@ -1,0 +1,41 @@
+// What both kinds of connection set-up are made of (connect.cc, peer.cc).
+#pragma once
+
+#include "address.h"
+#include "vi.h"
+
+namespace clan::via {
+
+/// Why two VIs cannot be connected; VIP_SUCCESS: they can.
+VIP_RETURN mismatch(const WireAttributes& ours, const WireAttributes& theirs);
+VIP_VI_ATTRIBUTES attributes_of(const WireAttributes& wire);
+/// For errors of Stream::connect().
+VIP_RETURN why_not_connected(const Error& error);
+
+/// One record of the type, when there is one. EAGAIN: not yet; else the stream is of no use.
+template <typename Record>
+Status read_record(Stream& stream, Record* record);
+
+/// Asks a server: the VI gets the stream, on which its Hello and its buffers go.
+Status ask(Vi& vi, Stream stream, const NetAddress& local);
+/// The VI holds the stream of a request that the peer is told of; then they are connected.
+Status accept(Vi& vi, Stream stream, const WireAttributes& theirs);
+void say_no(Stream& stream, const WireAttributes& ours);
+/// Takes the answer to ask(). VIP_NOT_DONE: it has not come. But for VIP_SUCCESS the VI has no
+/// stream any more.
+VIP_RETURN take_answer(Vi& vi, VIP_VI_ATTRIBUTES* theirs);
+
+template <typename Record>
+Status read_record(Stream& stream, Record* record) {
+  const auto bytes = stream.peek();
+  if (!bytes) return bytes.error();
+  if (bytes->size() != sizeof *record) return Error{EPROTO, "no record of a VI"};
+  const Kind kind = record->kind;
+  std::memcpy(static_cast<void*>(record), bytes->data(), sizeof *record);
+  stream.consume(sizeof *record);
+  if (record->kind != kind || record->magic != kWireMagic)
+    return Error{EPROTO, "no record of a VI"};
+  return {};
+}
+
+}  // namespace clan::via

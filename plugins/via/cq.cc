@@ -1,0 +1,161 @@
+// Completion queues (via-over-clan 3.6): the engine's event queue says which VIs to look at; the
+// entries are the library's, one for each descriptor.
+#include <algorithm>
+
+#include "notify.h"
+#include "vi.h"
+
+namespace clan::via {
+
+void Cq::push(Vi& vi, bool receive) {
+  {
+    std::lock_guard lock(mutex);
+    // Kept all the same: none is lost.
+    if (entries.size() == capacity) vi.report_overrun(*this);
+    entries.push() = {&vi, receive};
+    // relaxed: a glance of empty(); take() has the lock
+    count.store(entries.size(), std::memory_order_relaxed);
+  }
+  place->wake();
+}
+
+bool Cq::take(Entry* entry) {
+  if (count.load(std::memory_order_relaxed) == 0) return false;  // relaxed: as above
+  std::lock_guard lock(mutex);
+  if (entries.empty()) return false;
+  *entry = entries.front();
+  entries.pop();
+  count.store(entries.size(), std::memory_order_relaxed);  // relaxed: as above
+  return true;
+}
+
+void Cq::serve(std::span<const Event> events) {
+  Reports reports;
+  {
+    std::lock_guard lock(members_mutex);
+    for (const Event& event : events) {
+      if (event.kind != EventKind::kStream || event.tag >= members.size()) continue;
+      Vi* const vi = members[event.tag];
+      if (vi == nullptr) continue;
+      const Held held(*vi, &reports);
+      vi->progress();
+    }
+  }
+  if (!reports.empty()) tell(reports);
+}
+
+void Cq::poll() {
+  if (provider()->network) place->events().fetch();
+  std::array<Event, 64> events;
+  if (const std::size_t n = place->events().poll(events); n > 0) serve({events.data(), n});
+}
+
+bool Cq::wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry) {
+  bool took = false;
+  const auto look = [&] {
+    if (ends != nullptr && words::look(*ends)) return true;
+    return took = take(entry);
+  };
+  (void)place->wait(deadline_ns, look, [this](std::span<const Event> events) { serve(events); });
+  return took;
+}
+
+void Cq::add(Vi& vi, bool receives) {
+  std::lock_guard lock(members_mutex);
+  ++users;
+  if (!receives) return;
+  const auto free = std::find(members.begin(), members.end(), nullptr);
+  vi.tag = static_cast<std::uint32_t>(free - members.begin());
+  if (free == members.end()) members.push_back(nullptr);
+  members[vi.tag] = &vi;
+}
+
+void Cq::remove(Vi& vi, bool receives) {
+  std::lock_guard lock(members_mutex);
+  --users;
+  if (receives) members[vi.tag] = nullptr;
+  std::lock_guard entries_lock(mutex);
+  for (std::size_t n = entries.size(); n > 0; --n) {
+    const Entry entry = entries.front();
+    entries.pop();
+    if (entry.vi != &vi) entries.push() = entry;
+  }
+  count.store(entries.size(), std::memory_order_relaxed);  // relaxed: as in push()
+}
+
+}  // namespace clan::via
+
+using namespace clan::via;
+
+namespace {
+
+constexpr VIP_ULONG kMostEntries = 1ul << 20;
+
+VIP_RETURN give(const Cq::Entry& entry, VIP_VI_HANDLE* vi, VIP_BOOLEAN* receive) {
+  *vi = entry.vi;
+  *receive = entry.receive ? VIP_TRUE : VIP_FALSE;
+  return VIP_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" CLAN_EXPORT VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG entries,
+                                              VIP_CQ_HANDLE* made) {
+  Nic* nic = nullptr;
+  if (const VIP_RETURN rc = find(handle, &nic); rc != VIP_SUCCESS) return rc;
+  if (made == nullptr || entries == 0) return VIP_INVALID_PARAMETER;
+  if (entries > kMostEntries) return VIP_ERROR_RESOURCE;
+  auto cq = std::make_unique<Cq>();
+  cq->place = Place::create(provider()->context);
+  if (!cq->place) return VIP_ERROR_RESOURCE;
+  cq->nic = nic;
+  cq->capacity = entries;
+  nic->use();
+  *made = cq.release();
+  return VIP_SUCCESS;
+}
+
+extern "C" CLAN_EXPORT VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE handle) {
+  Cq* cq = nullptr;
+  if (const VIP_RETURN rc = find(handle, &cq); rc != VIP_SUCCESS) return rc;
+  {
+    std::lock_guard lock(cq->members_mutex);
+    if (cq->users > 0) return VIP_ERROR_RESOURCE;
+  }
+  cq->notifier.reset();
+  cq->magic = 0;
+  cq->nic->leave();
+  delete cq;
+  return VIP_SUCCESS;
+}
+
+extern "C" CLAN_EXPORT VIP_RETURN VipResizeCQ(VIP_CQ_HANDLE handle, VIP_ULONG entries) {
+  Cq* cq = nullptr;
+  if (const VIP_RETURN rc = find(handle, &cq); rc != VIP_SUCCESS) return rc;
+  if (entries == 0) return VIP_INVALID_PARAMETER;
+  std::lock_guard lock(cq->mutex);
+  if (entries > kMostEntries || entries < cq->entries.size()) return VIP_ERROR_RESOURCE;
+  cq->capacity = entries;
+  return VIP_SUCCESS;
+}
+
+extern "C" CLAN_EXPORT VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE* vi,
+                                            VIP_BOOLEAN* receive) {
+  Cq* cq = nullptr;
+  if (const VIP_RETURN rc = find(handle, &cq); rc != VIP_SUCCESS) return rc;
+  if (vi == nullptr || receive == nullptr) return VIP_INVALID_PARAMETER;
+  Cq::Entry entry;
+  if (cq->take(&entry)) return give(entry, vi, receive);
+  cq->poll();
+  return cq->take(&entry) ? give(entry, vi, receive) : VIP_NOT_DONE;
+}
+
+extern "C" CLAN_EXPORT VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG timeout_ms,
+                                            VIP_VI_HANDLE* vi, VIP_BOOLEAN* receive) {
+  Cq* cq = nullptr;
+  if (const VIP_RETURN rc = find(handle, &cq); rc != VIP_SUCCESS) return rc;
+  if (vi == nullptr || receive == nullptr) return VIP_INVALID_PARAMETER;
+  Cq::Entry entry;
+  return cq->wait(deadline_of(timeout_ms), nullptr, &entry) ? give(entry, vi, receive)
+                                                            : VIP_TIMEOUT;
+}

@@ -1,0 +1,123 @@
+#include "provider.h"
+
+#include <clan/log.h>
+#include <clan/settings.h>
+#include <clan/words.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace clan::via {
+namespace {
+
+std::atomic<std::uint32_t> forks{1};
+std::mutex making;
+Provider* made = nullptr;  // never destroyed: other threads may use it until the process ends
+std::uint32_t made_in = 0;
+
+ViaPage* make_page() {
+  static ViaPage private_page;
+  ViaPage* page = &private_page;
+  const int fd = ::memfd_create(kViaMemfdName, MFD_CLOEXEC);
+  if (fd >= 0 && ::ftruncate(fd, sizeof(ViaPage)) == 0) {
+    void* memory = ::mmap(nullptr, sizeof(ViaPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory != MAP_FAILED) page = new (memory) ViaPage;
+  }
+  page->pid = static_cast<std::uint32_t>(::getpid());
+  return page;
+}
+
+Provider* make_provider() {
+  const Settings settings = settings_of_environment("VIs are not to be had");
+  if (settings.disable) return nullptr;
+  auto context = create_context(settings.context_options(), "VIs");
+  if (!context) {
+    CLAN_WARN("no VIs: %s", context.error().message().c_str());
+    return nullptr;
+  }
+  auto* const provider = new Provider(std::move(*context));
+  provider->network = provider->context.network_port() != 0;
+  provider->page = make_page();
+  return provider;
+}
+
+}  // namespace
+
+std::uint32_t generation() { return words::look(forks); }
+
+Object::Object(std::uint32_t kind) : magic(kind), generation(via::generation()) {}
+
+Provider* provider() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
+                     [] {
+                       making.unlock();
+                       words::add(forks, 1u);
+                     });
+  });
+  std::lock_guard lock(making);
+  if (made_in != generation()) {
+    made = make_provider();
+    made_in = made == nullptr ? 0 : generation();
+  }
+  return made;
+}
+
+void tell(Reports& reports) {
+  for (VIP_ERROR_DESCRIPTOR& error : reports) {
+    Nic& nic = *static_cast<Nic*>(error.NicHandle);
+    std::unique_lock lock(nic.mutex);
+    const VIP_ERROR_HANDLER handler = nic.handler;
+    const VIP_PVOID context = nic.handler_context;
+    lock.unlock();
+    if (handler != nullptr) {
+      handler(context, &error);
+    } else {
+      CLAN_WARN("VI %p: asynchronous error %d", error.ViHandle, static_cast<int>(error.ErrorCode));
+    }
+  }
+  reports.clear();
+}
+
+// --- registered memory ---------------------------------------------------------------------------
+
+Region* Memory::at(std::uint32_t number) {
+  if (number >= kMost) return nullptr;
+  Region* const chunk = words::look(chunks_[number / kChunk]);
+  return chunk == nullptr ? nullptr : &chunk[number % kChunk];
+}
+
+Region* Memory::find(VIP_MEM_HANDLE handle) {
+  Region* const region = at((handle & 0xffff) - 1);
+  return region != nullptr && handle != 0 && words::look(region->handle) == handle ? region
+                                                                                   : nullptr;
+}
+
+Region* Memory::add() {
+  std::uint32_t number;
+  if (!free_.empty()) {
+    number = free_.back();
+    free_.pop_back();
+  } else if (used_ < kMost) {
+    number = used_++;
+    if (number % kChunk == 0) words::publish(chunks_[number / kChunk], new Region[kChunk]);
+  } else {
+    return nullptr;
+  }
+  Region* const region = at(number);
+  if (++region->lives == 0) region->lives = 1;
+  region->next_handle = static_cast<VIP_MEM_HANDLE>(region->lives) << 16 | (number + 1);
+  return region;
+}
+
+void Memory::publish(Region& region) { words::publish(region.handle, region.next_handle); }
+
+void Memory::remove(Region& region) {
+  words::publish(region.handle, 0u);
+  region.receive.reset();
+  region.rdma.reset();
+  free_.push_back((region.next_handle & 0xffff) - 1);
+}
+
+}  // namespace clan::via

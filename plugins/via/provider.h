@@ -1,0 +1,158 @@
+// What there is one of in a process: the context, the table of registered memory, the RDMA queues,
+// the thread that finishes what no call of the program is there to finish. And the objects that
+// programs have handles of, but for VIs (vi.h).
+#pragma once
+
+#include <clan/aperture.h>
+#include <clan/context.h>
+#include <clan/via_face.h>
+#include <clan/words.h>
+#include <vipl.h>
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "bulk.h"
+#include "fifo.h"
+#include "place.h"
+#include "wire.h"
+
+namespace clan::via {
+
+class Vi;
+
+/// The kind of an object, and of which process it is: a forked child does not use its parent's.
+struct Object {
+  explicit Object(std::uint32_t kind);
+  std::uint32_t magic, generation;
+};
+
+struct Ptag : Object {
+  static constexpr std::uint32_t kMagic = 0x67617470;
+  Ptag() : Object(kMagic) {}
+  std::atomic<std::uint32_t> users{0};  ///< VIs and registrations
+};
+
+struct Nic : Object {
+  static constexpr std::uint32_t kMagic = 0x63696e76;
+  Nic() : Object(kMagic) {}
+  std::string name;
+  std::array<std::uint8_t, kHostBytes> address{};
+  void use() { words::add(users, 1u); }
+  void leave() { words::subtract(users, 1u); }
+  std::atomic<std::uint32_t> users{0};  ///< VIs, CQs, tags and registrations
+  std::atomic<bool> names{false};       ///< between VipNSInit() and VipNSShutdown()
+  std::mutex mutex;
+  VIP_ERROR_HANDLER handler = nullptr;
+  VIP_PVOID handler_context = nullptr;
+};
+
+/// Errors that have been found and not told yet: that is done with no lock held.
+using Reports = std::vector<VIP_ERROR_DESCRIPTOR>;
+void tell(Reports& reports);
+
+/// Tasks that VipSendNotify() and its like have left, and the thread that waits for them
+/// (notify.cc).
+class Notifier;
+struct NotifierDeleter {
+  void operator()(Notifier* notifier) const;
+};
+using NotifierPtr = std::unique_ptr<Notifier, NotifierDeleter>;
+
+/// A completion queue: an entry for each descriptor, whatever events the engine merges.
+struct Cq : Object {
+  static constexpr std::uint32_t kMagic = 0x71637670;
+  Cq() : Object(kMagic) {}
+  struct Entry {
+    Vi* vi = nullptr;
+    bool receive = false;
+  };
+  void push(Vi& vi, bool receive);
+  bool take(Entry* entry);
+  /// Has the VIs that events are of make progress.
+  void serve(std::span<const Event> events);
+  void poll();
+  /// False: the time is over, or `ends` is set.
+  bool wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry);
+  void add(Vi&vi, bool receives), remove(Vi&vi, bool receives);
+
+  Nic* nic = nullptr;
+  std::unique_ptr<Place> place;
+  std::mutex mutex;  ///< the entries; a leaf
+  Fifo<Entry> entries;
+  std::atomic<std::size_t> count{0};
+  std::size_t capacity = 0;
+  std::mutex members_mutex;  ///< taken before a VI's
+  std::vector<Vi*> members;  ///< by the tag of their events; null: free
+  std::uint32_t users = 0;   ///< work queues, under members_mutex
+  NotifierPtr notifier;
+};
+
+/// One registration. Found by its handle without a lock; a handle is never that of another one.
+struct Region {
+  std::atomic<VIP_MEM_HANDLE> handle{0};  ///< 0: free
+  std::byte* base = nullptr;
+  std::uint64_t length = 0;
+  Ptag* tag = nullptr;
+  Nic* nic = nullptr;
+  bool rdma_write = false, rdma_read = false;
+  std::uint16_t lives = 0;
+  VIP_MEM_HANDLE next_handle = 0;   ///< that it has, or is about to have
+  std::optional<Aperture> receive;  ///< for messages; told to peers of VIs that post buffers in it
+  std::optional<Aperture> rdma;     ///< for RDMA; peers look it up by the handle
+};
+
+class Memory {
+ public:
+  static constexpr std::uint32_t kMost = 65536 - 256;
+  Region* add();  ///< with a handle of its own, unpublished; null: too many
+  void publish(Region&region), remove(Region&region);
+  Region* find(VIP_MEM_HANDLE handle);    ///< Null: no such registration. Takes no lock.
+  std::mutex& mutex() { return mutex_; }  ///< held for all else
+
+ private:
+  static constexpr std::uint32_t kChunk = 256;
+  Region* at(std::uint32_t number);
+  std::array<std::atomic<Region*>, kMost / kChunk> chunks_{};
+  std::mutex mutex_;  ///< changes, and the apertures
+  std::vector<std::uint32_t> free_;
+  std::uint32_t used_ = 0;
+};
+
+class Provider {
+ public:
+  explicit Provider(Context made) : context(std::move(made)), bulk(context) {}
+  Context context;
+  Memory memory;
+  Bulk bulk;
+  bool network = false;
+  ViaPage* page = nullptr;
+};
+
+/// That of this process, made when first asked for; null: there can be none.
+Provider* provider();
+/// Changes in a forked child.
+std::uint32_t generation();
+
+/// The object behind a handle.
+template <typename T>
+VIP_RETURN find(VIP_PVOID handle, T** object) {
+  auto* const found = static_cast<T*>(handle);
+  if (found == nullptr || found->magic != T::kMagic) return VIP_INVALID_PARAMETER;
+  if (found->generation != generation()) return VIP_INVALID_STATE;
+  *object = found;
+  return VIP_SUCCESS;
+}
+
+inline std::uint64_t deadline_of(VIP_ULONG timeout_ms) {
+  return timeout_ms >= (1ul << 40) ? kNoDeadline
+                                   : deadline_after_ms(static_cast<std::int64_t>(timeout_ms));
+}
+
+}  // namespace clan::via

@@ -1,0 +1,182 @@
+#include "vi.h"
+
+#include <clan/words.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace clan::via {
+namespace {
+
+ViaRow* new_row(const PeerInfo& peer) {
+  static std::atomic<std::uint64_t> connections{0};
+  ViaPage& page = *provider()->page;
+  ViaRow* row = nullptr;
+  for (ViaRow& candidate : page.row) {  // one that is closed is used again
+    std::uint32_t closed = 0;
+    if (words::replace(candidate.open, closed, 1u)) {
+      row = &candidate;
+      break;
+    }
+  }
+  if (row == nullptr) row = &page.row[ViaPage::kRows - 1];
+  // relaxed: for people
+  const auto number = static_cast<std::uint32_t>(row - page.row) + 1;
+  std::uint32_t used = page.rows.load(std::memory_order_relaxed);
+  while (used < number && !page.rows.compare_exchange_weak(used, number, std::memory_order_relaxed))
+    continue;
+  for (auto* counter : {&row->sent, &row->sent_bytes, &row->received, &row->received_bytes,
+                        &row->rdma, &row->rdma_bytes, &row->moved, &row->dropped}) {
+    counter->store(0, std::memory_order_relaxed);
+  }
+  row->peer_pid.store(static_cast<std::uint32_t>(peer.pid), std::memory_order_relaxed);
+  row->connection.store(connections.fetch_add(1, std::memory_order_relaxed) + 1,
+                        std::memory_order_relaxed);
+  return row;
+}
+
+}  // namespace
+
+WireAttributes Vi::wire_attributes() const {
+  WireAttributes wire;
+  wire.max_transfer = attributes.MaxTransferSize;
+  wire.qos = reinterpret_cast<std::uintptr_t>(attributes.QoS);
+  wire.level = attributes.ReliabilityLevel;
+  wire.rdma_write = attributes.EnableRdmaWrite != 0;
+  wire.rdma_read = attributes.EnableRdmaRead != 0;
+  wire.splits = options.SplitMessages != 0;
+  return wire;
+}
+
+void Vi::connect(const WireAttributes& peer) {
+  const PeerInfo info = stream->peer();
+  theirs = peer;
+  peer_node = info.node;
+  far = std::string_view(info.path) == "udp";
+  state = VIP_STATE_CONNECTED;
+  connected = true;
+  row = new_row(info);
+  watch_stream();
+  progress();
+}
+
+Status Vi::meet(Stream from) {
+  stream = std::move(from);
+  connected = true;
+  Status s = read_records();
+  connected = false;
+  if (!s) close_stream();
+  return s;
+}
+
+Place* Vi::place_of(WorkQueue& queue) {
+  if (queue.cq != nullptr) return queue.cq->place.get();
+  if (!own_place) own_place = Place::create(provider()->context);
+  if (own_place) watch_stream();
+  return own_place.get();
+}
+
+// The stream's events come where its receives are waited for.
+void Vi::watch_stream() {
+  if (!connected || watched) return;
+  if (receives.cq != nullptr) {
+    watched = stream->register_with(receives.cq->place->events(), tag).ok();
+  } else if (own_place) {
+    watched = stream->register_with(own_place->events(), 1).ok();
+  }
+}
+
+void Vi::progress() {
+  if (connected) drain();
+  pump();
+  if (stream) tell_buffers();
+  attend();
+}
+
+// What neither this call nor another of the program need be there to finish.
+void Vi::attend() {
+  const bool waits = connected && (stuck || told < receives.posted.size());
+  if (waits || !flights.empty()) {
+    provider()->bulk.need(*this, waits);
+  } else if (needs_bulk) {
+    provider()->bulk.release(*this);
+  }
+}
+
+void Vi::report(VIP_ERROR_CODE code, VIP_RESOURCE_CODE resource, VIP_DESCRIPTOR* descriptor,
+                std::uint32_t op) {
+  reports.push_back({&nic, this, nullptr, descriptor, op, resource, code});
+}
+
+void Vi::report_overrun(Cq& cq) {
+  reports.push_back({&nic, this, &cq, nullptr, 0, VIP_RESOURCE_CQ, VIP_ERROR_VI_OVERRUN});
+}
+
+void Vi::break_off(VIP_ERROR_CODE code, VIP_DESCRIPTOR* descriptor) {
+  report(code, descriptor == nullptr ? VIP_RESOURCE_VI : VIP_RESOURCE_DESCRIPTOR, descriptor,
+         descriptor == nullptr ? 0 : op_of_send(*descriptor));
+  state = VIP_STATE_ERROR;
+  close_stream();
+  flush();
+}
+
+void Vi::close_stream() {
+  stream.reset();
+  connected = watched = bulk_waits = stuck = false;
+  told = 0;
+  slots.clear();
+  free_slots.clear();
+  slot_of.clear();
+  peer_slots.clear();
+  buffers.clear();
+  peer_memory.clear();
+  copied = copied_drained = drained = 0;
+  if (row != nullptr) words::publish(row->open, 0u);
+  row = nullptr;
+}
+
+// Sends behind one whose RDMA is under way are flushed when that is over.
+void Vi::flush() {
+  while (receives.completed < receives.posted.size()) {
+    complete(receives, VIP_STATUS_DESC_FLUSHED_ERROR | VIP_STATUS_OP_RECEIVE, 0);
+  }
+  while (flights.empty() && sends.completed < sends.posted.size()) {
+    started = sends.completed + 1;
+    complete(sends,
+             VIP_STATUS_DESC_FLUSHED_ERROR | op_of_send(*sends.posted[sends.completed].descriptor),
+             0);
+  }
+}
+
+void Vi::complete(WorkQueue& queue, std::uint32_t status, std::uint32_t length) {
+  const bool receive = &queue == &receives;
+  Work& work = queue.posted[queue.completed];
+  if (receive) take_back(work);
+  VIP_DESCRIPTOR& d = *work.descriptor;
+  if (provider()->memory.find(work.handle) == nullptr) {
+    report(VIP_ERROR_COMP_PROT, VIP_RESOURCE_DESCRIPTOR, &d, status & VIP_STATUS_OP_MASK);
+  } else {
+    d.CS.Length = length;
+    // order: the program may look at it by itself; what it announces lies in memory
+    words::publish(std::atomic_ref(d.CS.Status), status | VIP_STATUS_DONE);
+  }
+  ++queue.completed;
+  if (queue.cq != nullptr) {
+    queue.cq->push(*this, receive);
+  } else if (own_place) {
+    own_place->wake();
+  }
+  if (receive) end_bad_receives();
+}
+
+// Those that could not be used from the start, once it is their turn.
+void Vi::end_bad_receives() {
+  if (receives.completed == receives.posted.size()) return;
+  const Work& next = receives.posted[receives.completed];
+  if (next.bad == 0 || state == VIP_STATE_ERROR) return;
+  VIP_DESCRIPTOR* const descriptor = next.descriptor;
+  complete(receives, next.bad | VIP_STATUS_OP_RECEIVE, 0);
+  if (connected && is_reliable()) break_off(VIP_ERROR_POST_DESC, descriptor);
+}
+
+}  // namespace clan::via

@@ -1,0 +1,189 @@
+// Vi: a Virtual Interface: two work queues, and the connection behind them.
+//
+//   program            this end                    stream                     other end
+//   VipPostRecv  -->   receives --tell_buffers()--> Region, Buffer -->        buffers
+//   VipPostSend  -->   sends    --start()---------> Message, data copied -->  receives
+//                       |                       \-> RDMA into its buffer, Message behind it
+//                       \-- flights: those whose RDMA is under way
+//
+// Every call that touches the VI makes progress with both directions (progress()). What has to go
+// on without a call is the Bulk's business. Files: vi.cc, its life; arrive.cc, what the peer says;
+// buffers.cc, posted receives; send.cc, posted sends; post.cc and complete.cc, the calls.
+#pragma once
+
+#include <clan/stream.h>
+
+#include <deque>
+#include <unordered_map>
+
+#include "work.h"
+
+namespace clan::via {
+
+class Vi : public Object {
+ public:
+  static constexpr std::uint32_t kMagic = 0x69767076;
+  Vi(Nic& owner, const VIP_VI_ATTRIBUTES& wanted)
+      : Object(kMagic), nic(owner), attributes(wanted) {}
+
+  // --- its life (vi.cc); the caller holds `mutex`
+  WireAttributes wire_attributes() const;
+  /// Both ends have agreed on the stream.
+  void connect(const WireAttributes& peer);
+  /// What the peer says before: its buffers.
+  Status meet(Stream from);
+  /// To the error state, and says so; `code` is the program's to know.
+  void break_off(VIP_ERROR_CODE code, VIP_DESCRIPTOR* descriptor = nullptr);
+  void report(VIP_ERROR_CODE code, VIP_RESOURCE_CODE resource, VIP_DESCRIPTOR* descriptor = nullptr,
+              std::uint32_t op = 0);
+  void report_overrun(Cq& cq);
+  /// Ends a VipConnectPeerRequest(); false: there is none.
+  bool abandon_peering();
+  void close_stream();
+  /// Everything that can be done now.
+  void progress();
+  /// Has the Bulk attend to what is left, or no more.
+  void attend();
+  void flush();
+  /// Completes the first descriptor of a queue that is not.
+  void complete(WorkQueue& queue, std::uint32_t status, std::uint32_t length);
+  void end_bad_receives();
+  bool is_reliable() const { return attributes.ReliabilityLevel != VIP_SERVICE_UNRELIABLE; }
+  bool is_reception() const {
+    return attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION;
+  }
+  /// Where threads wait for that queue; null: there can be none.
+  Place* place_of(WorkQueue& queue);
+  void watch_stream();
+
+  // --- posted receives (buffers.cc)
+  /// Why its segments are not as they should be: a status, or 0; and their length.
+  std::uint32_t check_segments(const VIP_DESCRIPTOR& descriptor, std::uint32_t first,
+                               std::uint64_t* bytes) const;
+  void tell_buffers();
+  /// The peer's right to the buffer's memory ends.
+  void take_back(Work& work);
+
+  // --- what the peer says (arrive.cc)
+  void drain();
+  /// Takes all that is there. EPROTO; ECONNRESET: it has disconnected, or has died.
+  Status read_records();
+
+  // --- posted sends (send.cc)
+  void pump();
+
+  Nic& nic;
+  std::mutex mutex;
+  VIP_VI_ATTRIBUTES attributes;
+  VIP_CLAN_VI_OPTIONS options{};
+  VIP_VI_STATE state = VIP_STATE_IDLE;
+  VIP_PVOID user_data = nullptr;
+  WorkQueue sends, receives;
+  Reports reports;
+  std::unique_ptr<Place> own_place;  ///< of queues without a CQ, once a thread has waited
+
+  // The connection.
+  std::optional<Stream> stream;
+  bool connected = false;  ///< both ends have agreed; receives may be told before
+  bool watched = false;    ///< the stream's events come to a Place or to the Bulk
+  bool far = false;
+  NodeId peer_node;
+  WireAttributes theirs;
+  std::size_t told = 0;  ///< receives that the peer knows
+  struct Slot {
+    std::uint32_t users = 0;  ///< posted segments in it
+    VIP_MEM_HANDLE handle = 0;
+    std::optional<Aperture> strict;  ///< an export of one segment alone
+  };
+  std::vector<Slot> slots;
+  std::vector<std::uint32_t> free_slots;
+  std::unordered_map<VIP_MEM_HANDLE, std::uint32_t> slot_of;
+  std::vector<PeerSlot> peer_slots;
+  Fifo<PeerBuffer> buffers;
+  std::uint32_t copied = 0, copied_drained = 0;  ///< bytes through the ring; and seen by the peer
+  std::uint32_t drained = 0;                     ///< of the peer's, by us
+  std::unordered_map<VIP_MEM_HANDLE, PeerMemory> peer_memory;
+  std::size_t started = 0;  ///< sends
+  std::deque<Flight> flights;
+  bool stuck = false;  ///< the next send waits for a buffer, or something for room
+
+  struct Peering;  ///< a VipConnectPeerRequest() that is under way (peer.cc)
+  std::shared_ptr<Peering> peering;
+
+  std::uint32_t number = 0;  ///< the Bulk's
+  std::uint32_t tag = 0;     ///< in the receive CQ
+  bool needs_bulk = false, bulk_waits = false;
+  // Under the lock of the Bulk's queue.
+  std::vector<int> finished_requests;  ///< errno of each
+  std::uint32_t refused_requests = 0;  ///< that could not be posted, and why
+  int refusal = 0;
+  ViaRow* row = nullptr;
+
+ private:
+  enum class Outcome { kOver, kUnderWay, kStuck };
+  struct Failure {
+    std::uint32_t status;
+    VIP_ERROR_CODE here, there;
+  };
+  Outcome start(Work& work);
+  Outcome start_message(Work& work, std::uint64_t bytes);
+  Outcome start_rdma(Work& work, std::uint64_t bytes);
+  Outcome copy_message(Work& work, std::uint64_t bytes, std::size_t taken);
+  Outcome move_message(Work& work, std::uint64_t bytes, std::size_t taken);
+  Outcome fly(Flight flight, std::span<const Move> moves);
+  Outcome end_send(std::uint32_t status, std::uint64_t bytes);
+  Outcome overrun(Work&work), too_long();
+  Outcome fail_send(std::uint32_t status, VIP_ERROR_CODE here, VIP_ERROR_CODE there);
+  Outcome fail_transfer(const VIP_DESCRIPTOR& d, int error);
+  Failure failure_of(const VIP_DESCRIPTOR& d, int error) const;
+  void lose(VIP_ERROR_CODE here, VIP_ERROR_CODE there, VIP_DESCRIPTOR* descriptor);
+  void land();
+  bool land_first();
+  std::size_t buffers_for(std::uint64_t bytes);
+  MessageRecord next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::size_t buffer);
+  bool write(MessageRecord record, SegmentWalk* data);
+  std::shared_ptr<RemoteAperture> slot_memory(const Piece& piece);
+  std::shared_ptr<RemoteAperture> rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op,
+                                              std::uint64_t address, std::uint64_t bytes,
+                                              std::uint64_t* offset);
+  bool tell_buffer(Work& work);
+  bool tell_slot(const VIP_DATA_SEGMENT& segment, std::uint32_t* slot, std::uint64_t* offset);
+  void let_go(std::uint32_t slot_number);
+  bool arrive(std::span<const std::byte> record);
+  bool arrive_region(std::span<const std::byte> record);
+  bool arrive_buffer(std::span<const std::byte> record);
+  bool arrive_message(std::span<const std::byte> record);
+  bool arrive_drained(std::uint32_t theirs_drained);
+};
+
+/// Takes the first completed descriptor of a queue, when there is one; VIP_TIMEOUT: not in time, or
+/// `ends` is set.
+VIP_RETURN wait_for(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
+                    const std::atomic<bool>* ends, VIP_DESCRIPTOR** descriptor);
+
+/// A VI that is held: makes progress, and tells errors once it is let go.
+class Held {
+ public:
+  /// With `later` they are left there, for a caller that holds more.
+  explicit Held(Vi& vi, Reports* later = nullptr) : vi_(vi), lock_(vi.mutex), later_(later) {}
+  ~Held() {
+    if (vi_.reports.empty()) return;
+    Reports reports;
+    reports.swap(vi_.reports);
+    lock_.unlock();
+    if (later_ == nullptr) {
+      tell(reports);
+    } else {
+      later_->insert(later_->end(), reports.begin(), reports.end());
+    }
+  }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  Vi& vi_;
+  std::unique_lock<std::mutex> lock_;
+  Reports* const later_;
+};
+
+}  // namespace clan::via

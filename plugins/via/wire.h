@@ -1,0 +1,102 @@
+// What the two ends of a VI's connection say to each other: records of a stream (clan/stream.h),
+// one each. The stream's ring carries, towards each end, the peer's *cookie queue* (buffers it has
+// posted) and its *transfer queue* (messages it has sent) of via-over-clan 3.3.
+//
+//   client                            server
+//   Hello, its Regions and Buffers ->            (the listener of one VipConnectWait)
+//                                  <- Answer, and with it Regions and Buffers
+//   then either way: Region, Buffer, Message, Failure
+//
+// All of it is input: the reader checks kind, sizes, counts and slots before it uses them.
+#pragma once
+
+#include <clan/cookie.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace clan::via {
+
+inline constexpr std::uint32_t kWireMagic = 0x31616976;  // "via1"
+inline constexpr std::uint32_t kMostSegments = 16;
+inline constexpr std::uint32_t kMostDescriptors = 1024;  ///< posted on one queue
+inline constexpr std::uint32_t kMostSlots = kMostDescriptors * kMostSegments;
+inline constexpr std::uint32_t kMostDiscriminator = 32;
+inline constexpr std::uint32_t kHostBytes = 16;  ///< an IPv6 address, or a mapped IPv4 one
+
+enum class Kind : std::uint8_t { kHello = 1, kAnswer, kRegion, kBuffer, kMessage, kFailure };
+
+/// What both ends must know of each other's VI.
+struct WireAttributes {
+  std::uint64_t max_transfer = 0, qos = 0;
+  std::uint16_t level = 0;
+  std::uint8_t rdma_write = 0, rdma_read = 0, splits = 0;
+  std::uint8_t reserved[3] = {};
+};
+
+struct Hello {
+  Kind kind = Kind::kHello;
+  std::uint8_t discriminator_bytes = 0;
+  std::uint16_t reserved = 0;
+  std::uint32_t magic = kWireMagic;
+  WireAttributes attributes;
+  std::uint8_t host[kHostBytes] = {};
+  std::uint8_t discriminator[kMostDiscriminator] = {};
+};
+
+struct Answer {
+  Kind kind = Kind::kAnswer;
+  std::uint8_t accepted = 0;
+  std::uint16_t reserved = 0;
+  std::uint32_t magic = kWireMagic;
+  WireAttributes attributes;
+};
+
+/// Memory that buffers will lie in: from now on `slot` means this cookie.
+struct RegionRecord {
+  Kind kind = Kind::kRegion;
+  std::uint8_t reserved[3] = {};
+  std::uint32_t slot = 0;
+  RdmaCookie cookie;
+};
+static_assert(sizeof(RegionRecord) == 56, "with the ring's head one cache line");
+
+/// One stretch of a posted buffer.
+struct Piece {
+  std::uint64_t offset = 0;  ///< in the slot's memory
+  std::uint32_t bytes = 0;
+  std::uint32_t slot = 0;
+};
+
+/// A receive descriptor has been posted; `segments` Pieces follow.
+struct BufferRecord {
+  Kind kind = Kind::kBuffer;
+  std::uint8_t segments = 0;
+  std::uint16_t reserved = 0;
+  std::uint32_t drained = 0;  ///< copied bytes taken from the ring so far, modulo 2^32
+};
+
+/// A descriptor of the receiver is complete. With kCopied its bytes follow; otherwise they lie in
+/// its buffer already.
+struct MessageRecord {
+  static constexpr std::uint8_t kImmediate = 1, kCopied = 2, kContinues = 4, kTooLong = 8,
+                                kRdmaWrite = 16;
+  Kind kind = Kind::kMessage;
+  std::uint8_t flags = 0;
+  std::uint16_t reserved = 0;
+  std::uint32_t length = 0;
+  std::uint32_t immediate = 0;
+  std::uint32_t drained = 0;
+};
+static_assert(sizeof(MessageRecord) == 16, "40 bytes of data fit beside it in a cache line");
+
+/// The sender ends the connection; `code` is a VIP_ERROR_CODE for the receiver.
+struct FailureRecord {
+  Kind kind = Kind::kFailure;
+  std::uint8_t code = 0;
+  std::uint16_t reserved = 0;
+};
+
+static_assert(std::is_trivially_copyable_v<Hello> && std::is_trivially_copyable_v<Answer>);
+
+}  // namespace clan::via

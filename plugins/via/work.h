@@ -1,0 +1,76 @@
+// What a VI keeps of descriptors and of its peer: plain data, under the VI's lock.
+#pragma once
+
+#include <clan/aperture.h>
+#include <vipl.h>
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "fifo.h"
+#include "provider.h"
+#include "wire.h"
+
+namespace clan::via {
+
+/// A posted descriptor.
+struct Work {
+  VIP_DESCRIPTOR* descriptor = nullptr;
+  VIP_MEM_HANDLE handle = 0;   ///< of the memory the descriptor lies in
+  std::uint32_t bad = 0;       ///< receive: the status that it ends with, whatever comes
+  std::uint32_t segments = 0;  ///< receive: of these the peer has been told,
+  std::array<std::uint32_t, kMostSegments> slots;  ///< and where they lie
+};
+
+/// Descriptors in the order of posting: those that are complete are at the front.
+struct WorkQueue {
+  Fifo<Work> posted;
+  std::size_t completed = 0;
+  Cq* cq = nullptr;
+  NotifierPtr notifier;
+};
+
+/// Memory of the peer, by slot, from its Region records.
+struct PeerSlot {
+  RdmaCookie cookie;
+  std::shared_ptr<RemoteAperture> remote;  ///< once it has been used
+};
+
+/// A buffer that the peer has posted.
+struct PeerBuffer {
+  std::uint32_t segments = 0, space = 0;
+  std::array<Piece, kMostSegments> pieces;
+};
+
+/// A registration of the peer's, for RDMA.
+struct PeerMemory {
+  std::uint64_t base = 0;  ///< its address there
+  Rights rights = Rights::kNone;
+  std::shared_ptr<RemoteAperture> memory;
+};
+
+class SegmentWalk;
+
+/// A send whose RDMA is under way.
+struct Flight {
+  std::uint32_t requests = 0;
+  int error = 0;                       ///< errno of the first that failed
+  std::vector<MessageRecord> records;  ///< for the peer, one for each descriptor it fills
+  std::size_t told = 0;                ///< of them
+  std::vector<std::shared_ptr<RemoteAperture>> remotes;
+};
+
+/// Where the data segments of a descriptor are.
+inline std::uint32_t first_segment(const VIP_DESCRIPTOR& d) {
+  return (d.CS.Control & VIP_CONTROL_OP_MASK) == VIP_CONTROL_OP_SENDRECV ? 0 : 1;
+}
+inline std::uint32_t op_of_send(const VIP_DESCRIPTOR& d) {
+  switch (d.CS.Control & VIP_CONTROL_OP_MASK) {
+    case VIP_CONTROL_OP_RDMAWRITE: return VIP_STATUS_OP_RDMA_WRITE;
+    case VIP_CONTROL_OP_RDMAREAD: return VIP_STATUS_OP_RDMA_READ;
+    default: return VIP_STATUS_OP_SEND;
+  }
+}
+
+}  // namespace clan::via

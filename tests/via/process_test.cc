@@ -1,0 +1,322 @@
+// Peers that are other processes: they are killed, they fork, they lie.
+#include <clan/stream.h>
+#include <sys/wait.h>
+
+#include "address.h"
+#include "ends.h"
+#include "provider.h"
+#include "wire.h"
+
+namespace clan::via::testing {
+namespace {
+
+/// A process that runs `body` and then waits to be killed.
+struct Child {
+  template <typename Body>
+  explicit Child(Body&& body) {
+    if (::pipe(ready) != 0) std::abort();
+    pid = ::fork();
+    if (pid != 0) {
+      ::close(ready[1]);
+      return;
+    }
+    body([this] { (void)!::write(ready[1], "x", 1); });
+    for (;;) ::pause();
+  }
+  ~Child() {
+    kill();
+    ::close(ready[0]);
+  }
+  void await() {
+    char c;
+    EXPECT_EQ(::read(ready[0], &c, 1), 1);
+  }
+  void kill() {
+    if (pid <= 0) return;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    pid = -1;
+  }
+  int ready[2];
+  pid_t pid;
+};
+
+TEST(ViaDeath, OfThePeerFlushesReceivesAndIsTold) {
+  End end;
+  end.create(VIP_SERVICE_RELIABLE_DELIVERY);
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(end.post_recv(end.host.make(i, 0, 8)), VIP_SUCCESS);
+  const std::string name = unique_name();
+  Child child([&](auto ready) {
+    End other;
+    other.create(VIP_SERVICE_RELIABLE_DELIVERY);
+    if (request(other.host.nic, other.vi, name) != VIP_SUCCESS) ::_exit(1);
+    if (other.post_send(other.host.make(0, 0, 8)) != VIP_SUCCESS) ::_exit(1);
+    ready();
+    for (;;) ::pause();
+  });
+  ASSERT_EQ(serve(end.host.nic, end.vi, name), VIP_SUCCESS);
+  child.await();
+  child.kill();
+  EXPECT_EQ(end.received(end.host.descriptor(0)), VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE)
+      << "it had been sent";
+  for (int i = 1; i < 3; ++i) {
+    EXPECT_EQ(end.received(end.host.descriptor(i)),
+              VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
+  }
+  EXPECT_TRUE(end.errors.has(VIP_ERROR_CONN_LOST));
+}
+
+TEST(ViaDeath, InTheMiddleOfTransfersLeavesAWholeConnectionOrAnError) {
+  for (int round = 0; round < 12; ++round) {
+    End end(4 << 20);
+    end.create(VIP_SERVICE_RELIABLE_DELIVERY);
+    for (int i = 0; i < 8; ++i) ASSERT_EQ(end.post_recv(end.host.make(i, 0, 1 << 20)), VIP_SUCCESS);
+    const std::string name = unique_name();
+    Child child([&](auto ready) {
+      End other(4 << 20);
+      other.create(VIP_SERVICE_RELIABLE_DELIVERY);
+      if (request(other.host.nic, other.vi, name) != VIP_SUCCESS) ::_exit(1);
+      ready();
+      for (int i = 0;; ++i) {
+        VIP_DESCRIPTOR* d = nullptr;
+        const std::uint32_t bytes = i % 2 == 0 ? 1 << 20 : 100;
+        (void)other.post_send(other.host.make(i % 8, 0, bytes));
+        (void)VipSendDone(other.vi, &d);
+      }
+    });
+    ASSERT_EQ(serve(end.host.nic, end.vi, name), VIP_SUCCESS);
+    child.await();
+    int received = 0;
+    for (bool lost = false; !lost;) {
+      if (received == round * 3) child.kill();
+      VIP_DESCRIPTOR* d = nullptr;
+      const VIP_RETURN rc = VipRecvWait(end.vi, kSoon, &d);
+      ASSERT_NE(d, nullptr) << rc;
+      lost = rc == VIP_DESCRIPTOR_ERROR;
+      EXPECT_EQ((d->CS.Status & VIP_STATUS_DESC_FLUSHED_ERROR) != 0, lost);
+      if (!lost) {
+        ++received;
+        EXPECT_TRUE(d->CS.Length == 1 << 20 || d->CS.Length == 100);
+        (void)end.post_recv(d);
+      }
+    }
+  }
+}
+
+TEST(ViaDeath, OfTheTargetEndsRdmaWithATransportError) {
+  End end;
+  end.create(VIP_SERVICE_RELIABLE_DELIVERY);
+  const std::string name = unique_name();
+  struct Where {
+    unsigned char* data;
+    VIP_MEM_HANDLE handle;
+  };
+  auto* const where = static_cast<Where*>(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  Child child([&](auto ready) {
+    End other;
+    other.create(VIP_SERVICE_RELIABLE_DELIVERY);
+    if (request(other.host.nic, other.vi, name) != VIP_SUCCESS) ::_exit(1);
+    *where = {other.host.data, other.host.handle};
+    ready();
+    for (;;) ::pause();
+  });
+  ASSERT_EQ(serve(end.host.nic, end.vi, name), VIP_SUCCESS);
+  child.await();
+  VIP_DESCRIPTOR* d = end.host.make(0, 0, 0, VIP_CONTROL_OP_RDMAWRITE);
+  end.host.segment(d, 0).Remote.Data.Address = where->data;
+  end.host.segment(d, 0).Remote.Handle = where->handle;
+  end.host.add(d, 0, 8);
+  ASSERT_EQ(end.post_send(d), VIP_SUCCESS);
+  EXPECT_EQ(end.sent(d), VIP_STATUS_DONE | VIP_STATUS_OP_RDMA_WRITE);
+  ::kill(child.pid, SIGKILL);
+  ::siginfo_t info;
+  ::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOWAIT);
+  while (end.state() == VIP_STATE_CONNECTED) {
+    if (end.post_send(d) != VIP_SUCCESS) break;
+    VIP_DESCRIPTOR* done = nullptr;
+    (void)VipSendWait(end.vi, kSoon, &done);
+  }
+  EXPECT_EQ(end.state(), VIP_STATE_ERROR);
+  EXPECT_TRUE(end.errors.has(VIP_ERROR_RDMA_TRANSPORT) || end.errors.has(VIP_ERROR_CONN_LOST) ||
+              end.errors.has(VIP_ERROR_RDMAW_PROT));
+  ::munmap(where, 4096);
+}
+
+TEST(ViaFork, TheChildHasNothingOfItsParents) {
+  Pair pair;
+  pair.connect();
+  ASSERT_EQ(pair.a.post_recv(pair.a.host.make(0, 0, 8)), VIP_SUCCESS);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    VIP_DESCRIPTOR* d = nullptr;
+    VIP_NIC_ATTRIBUTES attributes;
+    bool right = VipRecvDone(pair.a.vi, &d) == VIP_INVALID_STATE &&
+                 VipPostSend(pair.b.vi, pair.b.host.make(0, 0, 8), 1) == VIP_INVALID_STATE &&
+                 VipDisconnect(pair.b.vi) == VIP_INVALID_STATE &&
+                 VipQueryNic(pair.a.host.nic, &attributes) == VIP_INVALID_STATE;
+    VIP_NIC_HANDLE own = nullptr;
+    right = right && VipOpenNic("own", &own) == VIP_SUCCESS && VipCloseNic(own) == VIP_SUCCESS;
+    ::_exit(right ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  ASSERT_EQ(pair.b.post_send(pair.b.host.make(0, 0, 8)), VIP_SUCCESS);
+  EXPECT_EQ(pair.a.received(), VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
+}
+
+// --- a peer that speaks the wire itself ----------------------------------------------------------
+
+struct Liar {
+  explicit Liar(End& end) {
+    const std::string name = unique_name();
+    std::thread server([&] { EXPECT_EQ(serve(end.host.nic, end.vi, name), VIP_SUCCESS); });
+    NetAddress address;
+    EXPECT_TRUE(read_address(Net(end.host.nic, name), &address));
+    while (!stream) {
+      auto made = Stream::connect(provider()->context, service_of(address), 1000);
+      if (!made) continue;
+      Hello hello;
+      hello.attributes.level = VIP_SERVICE_RELIABLE_DELIVERY;
+      hello.attributes.max_transfer = 1 << 24;
+      std::memcpy(hello.host, address.host.data(), kHostBytes);
+      say(*made, hello);
+      if (made->wait_readable(2000) && made->peek().ok() && !made->peek()->empty()) {
+        stream = std::move(*made);
+      }
+    }
+    stream->consume(sizeof(Answer));
+    server.join();
+  }
+  template <typename Record>
+  static void say(Stream& to, const Record& record, std::size_t bytes = sizeof(Record)) {
+    auto room = to.reserve(bytes);
+    ASSERT_TRUE(room.ok());
+    std::memset(room->data(), 0, bytes);
+    std::memcpy(room->data(), &record, std::min(bytes, sizeof record));
+    to.commit(bytes);
+  }
+  std::optional<Stream> stream;
+};
+
+TEST(ViaHostile, NonsenseEndsTheConnectionAndNothingElse) {
+  using Say = void (*)(Stream&);
+  const Say lies[] = {
+      [](Stream& s) { Liar::say(s, std::uint8_t{0}); },
+      [](Stream& s) { Liar::say(s, std::uint8_t{99}); },
+      [](Stream& s) { Liar::say(s, Hello{}); },
+      [](Stream& s) { Liar::say(s, RegionRecord{}, 8); },
+      [](Stream& s) {
+        RegionRecord r;
+        r.slot = 7;
+        Liar::say(s, r);
+      },
+      [](Stream& s) {
+        BufferRecord r;
+        r.segments = 17;
+        Liar::say(s, r, sizeof r + 17 * sizeof(Piece));
+      },
+      [](Stream& s) {
+        BufferRecord r;
+        r.segments = 2;
+        Liar::say(s, r, sizeof r + sizeof(Piece));
+      },
+      [](Stream& s) {
+        BufferRecord r;
+        r.drained = 1;  // nothing was sent
+        Liar::say(s, r);
+      },
+      [](Stream& s) {
+        struct {
+          BufferRecord head;
+          Piece piece;
+        } r;
+        r.head.segments = 1;
+        r.piece.bytes = 8;
+        r.piece.slot = 3;  // never told
+        Liar::say(s, r);
+      },
+      [](Stream& s) {
+        struct {
+          BufferRecord head;
+          Piece piece;
+        } r;
+        RegionRecord region;
+        region.cookie.length = 100;
+        Liar::say(s, region);
+        r.head.segments = 1;
+        r.piece.offset = ~std::uint64_t{0} - 3;
+        r.piece.bytes = 8;
+        Liar::say(s, r);
+      },
+      [](Stream& s) {
+        MessageRecord r;
+        r.flags = MessageRecord::kCopied;
+        r.length = 1000;  // and they are not there
+        Liar::say(s, r);
+      },
+      [](Stream& s) {
+        MessageRecord r;
+        r.flags = MessageRecord::kCopied;
+        r.length = 100;  // more than the descriptor has room for
+        Liar::say(s, r, sizeof r + 100);
+      },
+      [](Stream& s) {
+        MessageRecord r;
+        r.length = 1u << 31;
+        Liar::say(s, r);
+      },
+      [](Stream& s) {
+        Liar::say(s, MessageRecord{});
+        Liar::say(s, MessageRecord{});  // one descriptor is posted
+      },
+      [](Stream& s) {
+        FailureRecord r;
+        r.code = 200;
+        Liar::say(s, r);
+      },
+      [](Stream& s) {
+        for (std::uint32_t i = 0; i <= kMostDescriptors; ++i) {
+          if (!s.wait_readable(0).ok()) std::this_thread::yield();
+          Liar::say(s, BufferRecord{});
+        }
+      },
+  };
+  for (const Say lie : lies) {
+    End end;
+    end.create(VIP_SERVICE_RELIABLE_DELIVERY);
+    ASSERT_EQ(end.post_recv(end.host.make(0, 0, 8)), VIP_SUCCESS);
+    Liar liar(end);
+    lie(*liar.stream);
+    while (end.state() == VIP_STATE_CONNECTED) std::this_thread::yield();
+    EXPECT_TRUE(end.errors.has(VIP_ERROR_CATASTROPHIC)) << "lie " << &lie - lies;
+  }
+}
+
+// Its cookie is of another process's memory, or is none: the sender has an error, and no more.
+TEST(ViaHostile, AMadeUpCookieFailsTheSend) {
+  End end;
+  end.create(VIP_SERVICE_RELIABLE_DELIVERY);
+  Liar liar(end);
+  RegionRecord region;
+  region.cookie.node = provider()->context.node();
+  region.cookie.length = 1 << 20;
+  region.cookie.rights = Rights::kWrite;
+  region.cookie.aperture = 5;
+  region.cookie.generation = 1;
+  Liar::say(*liar.stream, region);
+  struct {
+    BufferRecord head;
+    Piece piece;
+  } buffer;
+  buffer.head.segments = 1;
+  buffer.piece.bytes = 1 << 20;
+  Liar::say(*liar.stream, buffer);
+  ASSERT_EQ(end.post_send(end.host.make(0, 0, 100'000)), VIP_SUCCESS);
+  EXPECT_NE(end.sent() & VIP_STATUS_ERROR_MASK, 0u);
+  EXPECT_EQ(end.state(), VIP_STATE_ERROR);
+}
+
+}  // namespace
+}  // namespace clan::via::testing
