@@ -82,12 +82,12 @@ void Connection::notify_armed(std::uint64_t offset, std::uint64_t length) {
   (void)link_->after_access(remote_, offset, length, nic::AccessKind::kWrite);
 }
 
-void Connection::commit(std::uint64_t payload, RecordType type) {
+void Connection::commit(std::uint64_t payload, RecordType type, Notify wakes) {
   if (!may_write()) return;
   slot_.lines = shm::lines_for(payload);  // the caller may have needed less than it reserved
   const auto head = head_of(payload, type);
   if (mapped()) {
-    publish(slot_, head);
+    publish(slot_, head, wakes);
     return;
   }
   put_record(payload, head);

@@ -65,7 +65,7 @@ class Connection final : public OobSink,
   /// Plans a record; null when there is no room. The caller writes `payload` bytes at the address,
   /// then calls commit() with at most that length.
   std::byte* reserve(std::uint64_t payload);
-  void commit(std::uint64_t payload, RecordType type);
+  void commit(std::uint64_t payload, RecordType type, Notify wakes = Notify::kYes);
   /// reserve(), two copies and commit() in one. False: no room. Precondition: mapped(), and the
   /// record fits max_payload().
   bool append(std::span<const std::byte> first, std::span<const std::byte> second, RecordType type);
@@ -179,7 +179,7 @@ class Connection final : public OobSink,
                    nic::PutOrder order = nic::PutOrder::kAfterEarlier);
   void notify(std::uint64_t offset, std::uint64_t length);
   void notify_armed(std::uint64_t offset, std::uint64_t length);
-  void publish(const shm::RingSlot& slot, shm::RingHead head);
+  void publish(const shm::RingSlot& slot, shm::RingHead head, Notify wakes = Notify::kYes);
   void put_record(std::uint64_t payload, shm::RingHead head), add_staging();
   std::byte* staging_for(std::uint64_t payload);
   void no_room(int rc);

@@ -33,11 +33,13 @@ inline void Connection::notify(std::uint64_t offset, std::uint64_t length) {
 }
 
 // Publishes a planned record, in the peer's mapped memory.
-inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head) {
+inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, Notify wakes) {
   std::byte* const ring = remote_.mapped + kRegionRing;
   shm::ring_publish(out_geometry_, ring, slot, head);
   shm::ring_advance(out_geometry_, producer_, slot);
-  notify(kRegionRing + out_geometry_.index(slot.position) * kCacheLine, kCacheLine);
+  if (wakes == Notify::kYes) {
+    notify(kRegionRing + out_geometry_.index(slot.position) * kCacheLine, kCacheLine);
+  }
   // A busy producer of small records meets one line after the other in the consumer's cache. Ask
   // for those of a later record now; never for lines that have not been read yet.
   const std::uint64_t ahead = producer_.tail + kPrefetchLines;

@@ -27,6 +27,9 @@ enum class RecordType : std::uint8_t {
   kOffer = 19,  ///< a large message lies in the sender's memory (payload: OfferRecord)
 };
 
+/// Whether a record wakes a thread that sleeps, and is an event.
+enum class Notify : bool { kNo, kYes };
+
 /// Kinds of endpoints that connect to each other.
 enum class ConnectionKind : std::uint32_t { kStream = 1, kMessages = 2 };
 

@@ -184,6 +184,11 @@ void Stream::commit(std::size_t bytes) {
   core_->connection().commit(bytes, engine::RecordType::kData);
 }
 
+void Stream::commit_quietly(std::size_t bytes) {
+  if (bytes == 0) return;
+  core_->connection().commit(bytes, engine::RecordType::kData, engine::Notify::kNo);
+}
+
 std::size_t Stream::max_reserve() const { return core_->max_reserve(); }
 
 namespace {

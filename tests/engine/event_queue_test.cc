@@ -54,6 +54,25 @@ TEST(EventQueue, HoldsEachEventAtMostOnce) {
   EXPECT_EQ(drain(queue).size(), 1u);
 }
 
+TEST(EventQueue, HasNoEventOfWhatIsCommittedQuietly) {
+  StreamPair pair;
+  auto queue = must(EventQueue::create(pair.server_context));
+  ASSERT_OK(pair.server.register_with(queue, 1));
+  (void)drain(queue);  // of what was there before
+  const auto say = [&](std::string_view word) {
+    auto room = pair.client.reserve(word.size());
+    ASSERT_OK(room);
+    std::memcpy(room->data(), word.data(), word.size());
+  };
+  say("quiet");
+  pair.client.commit_quietly(5);
+  EXPECT_EQ(drain(queue).size(), 0u);
+  say("loud");
+  pair.client.commit(4);
+  EXPECT_EQ(drain(queue).size(), 1u);
+  EXPECT_EQ(receive_text(pair.server), "quietloud");
+}
+
 TEST(EventQueue, HearsOfBytesThatArrivedBeforeRegistration) {
   StreamPair pair;
   ASSERT_OK(pair.client.send(text("early")));

@@ -68,7 +68,11 @@ class CLAN_EXPORT Stream {
   /// Zero-copy send: room for up to `bytes` contiguous bytes in the peer's ring (at most
   /// max_reserve()), to be filled and handed over by commit(). EAGAIN.
   Result<std::span<std::byte>> reserve(std::size_t bytes);
+  /// What one commit() hands over one peek() shows, where nothing of it has been read before.
   void commit(std::size_t bytes);
+  /// The same for bytes that nobody waits for: on one host they wake no thread and are no event. A
+  /// thread that looks, for them or for what is sent behind them, finds them.
+  void commit_quietly(std::size_t bytes);
   std::size_t max_reserve() const;
 
   /// Zero-copy receive: the bytes at the front of the ring, as many as are contiguous. Empty = the
