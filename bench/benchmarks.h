@@ -21,5 +21,6 @@ void rdma_copy(Context& context);
 void rdma_fairness(Context& context);
 void ucx(Context& context);
 void idle_cost(Context& context);
+void via(Context& context);  ///< in via/, where libvipl is built
 
 }  // namespace clan::bench

@@ -45,6 +45,9 @@ constexpr Question kQuestions[] = {
     {"rdma_fairness", "small RDMA users beside a greedy one", rdma_fairness},
     {"ucx", "UCX's own ucx_perftest, when installed", ucx},
     {"idle_cost", "memory of an idle connection, CPU time of an idle process", idle_cost},
+#ifdef CLAN_VIA
+    {"via", "the Virtual Interface Architecture (table 1, figures 6 and 7 of its paper)", via},
+#endif
 };
 
 void run_question(Context& context, const Question& question) {

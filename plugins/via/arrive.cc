@@ -43,6 +43,19 @@ Status Vi::read_records() {
   return {};
 }
 
+Status Vi::meet() {
+  for (;;) {
+    const auto record = stream->peek();
+    if (!record) return record.error().err == EAGAIN ? Status() : record.error();
+    if (record->empty()) return Error{ECONNRESET, "the peer has given up"};
+    const Kind kind = static_cast<Kind>(record->front());
+    if (kind != Kind::kRegion && kind != Kind::kBuffer) return {};
+    const std::size_t bytes = record->size();
+    if (!arrive(*record)) return Error{EPROTO, "a record that no VI sends"};
+    stream->consume(bytes);
+  }
+}
+
 bool Vi::arrive(std::span<const std::byte> record) {
   switch (static_cast<Kind>(record.front())) {
     case Kind::kRegion: return arrive_region(record);

@@ -57,7 +57,8 @@ bool Vi::tell_buffer(Work& work) {
   const BufferRecord record{Kind::kBuffer, static_cast<std::uint8_t>(count), 0, drained};
   std::memcpy(room->data(), &record, sizeof record);
   std::memcpy(room->data() + sizeof record, pieces.data(), count * sizeof(Piece));
-  stream->commit(bytes);
+  // A thread there waits for a message, and not for a buffer, but where sends do.
+  theirs.defers ? stream->commit(bytes) : stream->commit_quietly(bytes);
   for (std::uint32_t i = 0; i < count; ++i) work.slots[i] = pieces[i].slot;
   work.segments = count;
   return true;
@@ -102,7 +103,7 @@ bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, std::uint32_t* slot, std::ui
   *slot = record.slot = free_slots.back();
   free_slots.pop_back();
   std::memcpy(room->data(), &record, sizeof record);
-  stream->commit(sizeof record);
+  stream->commit_quietly(sizeof record);
   slots[*slot] = {1, segment.Handle, std::move(own)};
   if (!strict) slot_of[segment.Handle] = *slot;
   return true;

@@ -88,6 +88,7 @@ void Bulk::release(Vi& vi) {
   vi.needs_bulk = false;
   if (!std::exchange(vi.bulk_waits, false)) return;
   vi.watched = false;
+  if (vi.stream) vi.stream->unregister();
   vi.watch_stream();
 }
 

@@ -63,17 +63,24 @@ Status ask(Vi& vi, Stream stream, const NetAddress& local) {
   return {};
 }
 
+// The answer comes behind the buffers: a client that has it knows them.
 Status accept(Vi& vi, Stream stream, const WireAttributes& theirs) {
-  if (auto s = vi.meet(std::move(stream)); !s) return s;  // it has given up
-  Answer answer;
-  answer.accepted = 1;
-  answer.attributes = vi.wire_attributes();
-  if (auto s = write_record(*vi.stream, answer); !s) {
-    vi.close_stream();
-    return s;
+  vi.stream = std::move(stream);
+  vi.theirs = theirs;
+  Status s = vi.meet();
+  if (s) {
+    vi.tell_buffers();
+    Answer answer;
+    answer.accepted = 1;
+    answer.attributes = vi.wire_attributes();
+    s = write_record(*vi.stream, answer);
   }
-  vi.connect(theirs);
-  return {};
+  if (s) {
+    vi.connect(theirs);
+  } else {
+    vi.close_stream();
+  }
+  return s;
 }
 
 void say_no(Stream& stream, const WireAttributes& ours) {
@@ -84,7 +91,8 @@ void say_no(Stream& stream, const WireAttributes& ours) {
 
 VIP_RETURN take_answer(Vi& vi, VIP_VI_ATTRIBUTES* theirs) {
   Answer answer;
-  const Status s = read_record(*vi.stream, &answer);
+  Status s = vi.meet();
+  if (s) s = read_record(*vi.stream, &answer);
   if (!s && s.error().err == EAGAIN) return VIP_NOT_DONE;
   if (s && answer.accepted == 1) {
     if (theirs != nullptr) *theirs = attributes_of(answer.attributes);

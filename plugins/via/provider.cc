@@ -12,8 +12,8 @@ namespace {
 
 std::atomic<std::uint32_t> forks{1};
 std::mutex making;
-Provider* made = nullptr;  // never destroyed: other threads may use it until the process ends
-std::uint32_t made_in = 0;
+// Never destroyed: other threads may use it until the process ends. A child makes one of its own.
+std::atomic<Provider*> made{nullptr};
 
 ViaPage* make_page() {
   static ViaPage private_page;
@@ -48,20 +48,19 @@ std::uint32_t generation() { return words::look(forks); }
 Object::Object(std::uint32_t kind) : magic(kind), generation(via::generation()) {}
 
 Provider* provider() {
+  if (Provider* const there = words::look(made)) return there;
   static std::once_flag once;
   std::call_once(once, [] {
     ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
                      [] {
                        making.unlock();
+                       words::publish(made, nullptr);
                        words::add(forks, 1u);
                      });
   });
   std::lock_guard lock(making);
-  if (made_in != generation()) {
-    made = make_provider();
-    made_in = made == nullptr ? 0 : generation();
-  }
-  return made;
+  if (words::look(made) == nullptr) words::publish(made, make_provider());
+  return words::look(made);
 }
 
 void tell(Reports& reports) {

@@ -45,6 +45,7 @@ WireAttributes Vi::wire_attributes() const {
   wire.rdma_write = attributes.EnableRdmaWrite != 0;
   wire.rdma_read = attributes.EnableRdmaRead != 0;
   wire.splits = options.SplitMessages != 0;
+  wire.defers = options.DeferSends != 0;
   return wire;
 }
 
@@ -58,15 +59,6 @@ void Vi::connect(const WireAttributes& peer) {
   row = new_row(info);
   watch_stream();
   progress();
-}
-
-Status Vi::meet(Stream from) {
-  stream = std::move(from);
-  connected = true;
-  Status s = read_records();
-  connected = false;
-  if (!s) close_stream();
-  return s;
 }
 
 Place* Vi::place_of(WorkQueue& queue) {
@@ -88,6 +80,10 @@ void Vi::watch_stream() {
 
 void Vi::progress() {
   if (connected) drain();
+  if (flights.empty() && started == sends.posted.size() && told == receives.posted.size() &&
+      !needs_bulk) {
+    return;
+  }
   pump();
   if (stream) tell_buffers();
   attend();

@@ -30,8 +30,8 @@ class Vi : public Object {
   WireAttributes wire_attributes() const;
   /// Both ends have agreed on the stream.
   void connect(const WireAttributes& peer);
-  /// What the peer says before: its buffers.
-  Status meet(Stream from);
+  /// Takes what the peer says before: its buffers. An error: it has gone.
+  Status meet();
   /// To the error state, and says so; `code` is the program's to know.
   void break_off(VIP_ERROR_CODE code, VIP_DESCRIPTOR* descriptor = nullptr);
   void report(VIP_ERROR_CODE code, VIP_RESOURCE_CODE resource, VIP_DESCRIPTOR* descriptor = nullptr,

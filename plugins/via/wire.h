@@ -30,8 +30,10 @@ enum class Kind : std::uint8_t { kHello = 1, kAnswer, kRegion, kBuffer, kMessage
 struct WireAttributes {
   std::uint64_t max_transfer = 0, qos = 0;
   std::uint16_t level = 0;
-  std::uint8_t rdma_write = 0, rdma_read = 0, splits = 0;
-  std::uint8_t reserved[3] = {};
+  std::uint8_t rdma_write = 0, rdma_read = 0;
+  std::uint8_t splits = 0;  ///< a long message may go on in its next buffers
+  std::uint8_t defers = 0;  ///< its sends may wait for a buffer
+  std::uint8_t reserved[2] = {};
 };
 
 struct Hello {
