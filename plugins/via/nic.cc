@@ -23,7 +23,7 @@ const VIP_NIC_ATTRIBUTES& limits() {
     a.MaxSegmentsPerDesc = kMostSegments;
     a.MaxCQ = 2048;
     a.MaxCQEntries = 1ul << 20;
-    a.MaxTransferSize = 1ul << 31;
+    a.MaxTransferSize = 1ul << 30;  // programs keep it in an int
     a.NativeMTU = 8192;
     a.MaxPtags = 65536;
     a.ReliabilityLevelSupport =

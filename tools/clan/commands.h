@@ -97,6 +97,10 @@ std::vector<std::pair<std::string, std::string>> mpi_variables();
 int print_mpi_environment();
 ProviderState look_for_mpi();
 
+/// `clan env via`; for `clan doctor`.
+int print_via_environment();
+ProviderState look_for_via();
+
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {
   bool tcp = true;   ///< the preload library

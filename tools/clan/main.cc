@@ -250,6 +250,9 @@ std::vector<std::string> faces_with_variables() {
 #ifdef CLAN_MPI
   faces.push_back("mpi");
 #endif
+#ifdef CLAN_VIA
+  faces.push_back("via");
+#endif
   return faces;
 }
 
@@ -271,6 +274,9 @@ int print_face([[maybe_unused]] const std::string& face) {
 #endif
 #ifdef CLAN_OMNIORB
   if (face == "orb") return clan::tool::print_orb_environment();
+#endif
+#ifdef CLAN_VIA
+  if (face == "via") return clan::tool::print_via_environment();
 #endif
   return kWrong;
 }

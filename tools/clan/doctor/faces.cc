@@ -29,6 +29,9 @@ std::vector<Finding> check_faces() {
 #ifdef CLAN_MPI
       finding_of("Open MPI", look_for_mpi()),
 #endif
+#ifdef CLAN_VIA
+      finding_of("VIA", look_for_via()),
+#endif
   };
 }
 

@@ -78,6 +78,16 @@ Json object_of(const MpiPair& pair) {
           {"nonsense", pair.nonsense}};
 }
 
+Json object_of(const ViaConnection& vi) {
+  return {{"path", "via"},           {"pid", vi.pid},
+          {"connection", vi.number}, {"peer_pid", vi.peer_pid},
+          {"sent", vi.sent},         {"sent_bytes", vi.sent_bytes},
+          {"received", vi.received}, {"received_bytes", vi.received_bytes},
+          {"rdma", vi.rdma},         {"rdma_bytes", vi.rdma_bytes},
+          {"moved", vi.moved},       {"dropped", vi.dropped},
+          {"hostile", vi.hostile}};
+}
+
 Json object_of(const HostPath& path) {
   const PathValues& v = path.values;
   return {{"path", "host"},
@@ -118,6 +128,7 @@ void print_json(const Report& report, bool one_line) {
   for (const HostPath& path : report.hosts.paths) add(text, object_of(path), one_line);
   for (const RpcCounters& calls : report.remote_calls) add(text, object_of(calls), one_line);
   for (const MpiPair& pair : report.mpi_pairs) add(text, object_of(pair), one_line);
+  for (const ViaConnection& vi : report.vis) add(text, object_of(vi), one_line);
   fmt::print("[{}]\n", text);
 }
 

@@ -60,6 +60,9 @@ Report report_of(const Look& seen, const StatOptions& options, Rates& rates, dou
 #ifdef CLAN_MPI
   report.mpi_pairs = read_mpi_pages(options.pids);
 #endif
+#ifdef CLAN_VIA
+  report.vis = read_via_pages(options.pids);
+#endif
   return report;
 }
 

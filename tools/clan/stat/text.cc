@@ -131,6 +131,19 @@ std::string line_of(const MpiPair& pair) {
   return line;
 }
 
+std::string line_of(const ViaConnection& vi) {
+  const std::string name = command_name(static_cast<pid_t>(vi.pid));
+  std::string line = fmt::format("{}/{}, connection {} to ", vi.pid,
+                                 name.empty() ? "?" : printable(name), vi.number);
+  line += vi.peer_pid == 0 ? "another host" : fmt::format("process {}", vi.peer_pid);
+  line += fmt::format(": {} sent, {} bytes; {} received, {} bytes", vi.sent, vi.sent_bytes,
+                      vi.received, vi.received_bytes);
+  if (vi.moved > 0) line += fmt::format("; {} sent by RDMA", vi.moved);
+  if (vi.rdma > 0) line += fmt::format("; {} RDMA requests, {} bytes", vi.rdma, vi.rdma_bytes);
+  if (vi.dropped > 0) line += fmt::format("; {} without a buffer", vi.dropped);
+  return line;
+}
+
 std::string line_of(const HostPath& path) {
   const PathValues& v = path.values;
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
@@ -156,6 +169,8 @@ void print_text(const Report& report, bool watch) {
   for (const RpcCounters& calls : report.remote_calls) fmt::print("{}\n", line_of(calls));
   if (!report.mpi_pairs.empty()) fmt::print("\nMPI\n");
   for (const MpiPair& pair : report.mpi_pairs) fmt::print("{}\n", line_of(pair));
+  if (!report.vis.empty()) fmt::print("\nVIRTUAL INTERFACES\n");
+  for (const ViaConnection& vi : report.vis) fmt::print("{}\n", line_of(vi));
 }
 
 }  // namespace clan::tool

@@ -12,6 +12,7 @@
 #include "mpi_pages.h"
 #include "path_pages.h"
 #include "rpc_pages.h"
+#include "via_pages.h"
 
 namespace clan::tool {
 
@@ -21,10 +22,11 @@ struct Report {
   std::vector<std::optional<Rate>> rates;
   std::vector<RpcCounters> remote_calls;
   std::vector<MpiPair> mpi_pairs;
+  std::vector<ViaConnection> vis;
   HostPaths hosts;
 };
 
-/// A table, and lines for paths to other hosts, remote calls and MPI. `watch`: with rates.
+/// A table, and lines for paths to other hosts, remote calls, MPI and VIs. `watch`: with rates.
 void print_text(const Report& report, bool watch);
 /// An array with an object for each, a line each, or all in one line.
 void print_json(const Report& report, bool one_line);
