@@ -46,7 +46,7 @@ Status Vi::read_records() {
 Status Vi::meet() {
   for (;;) {
     const auto record = stream->peek();
-    if (!record) return record.error().err == EAGAIN ? Status() : record.error();
+    if (!record) return record.error();
     if (record->empty()) return Error{ECONNRESET, "the peer has given up"};
     const Kind kind = static_cast<Kind>(record->front());
     if (kind != Kind::kRegion && kind != Kind::kBuffer) return {};

@@ -68,7 +68,7 @@ Status accept(Vi& vi, Stream stream, const WireAttributes& theirs) {
   vi.stream = std::move(stream);
   vi.theirs = theirs;
   Status s = vi.meet();
-  if (s) {
+  if (s || s.error().err == EAGAIN) {
     vi.tell_buffers();
     Answer answer;
     answer.accepted = 1;

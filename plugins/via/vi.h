@@ -30,7 +30,8 @@ class Vi : public Object {
   WireAttributes wire_attributes() const;
   /// Both ends have agreed on the stream.
   void connect(const WireAttributes& peer);
-  /// Takes what the peer says before: its buffers. An error: it has gone.
+  /// Takes what the peer says before: its buffers, up to something else, or EAGAIN. Another error:
+  /// it has gone.
   Status meet();
   /// To the error state, and says so; `code` is the program's to know.
   void break_off(VIP_ERROR_CODE code, VIP_DESCRIPTOR* descriptor = nullptr);

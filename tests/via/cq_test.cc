@@ -215,9 +215,9 @@ void note(VIP_PVOID told, VIP_NIC_HANDLE, VIP_VI_HANDLE, VIP_DESCRIPTOR* d) {
 }
 
 TEST(ViaNotify, AHandlerIsCalledOncePerCallInOrder) {
+  Told received, sent;  // before the VIs, whose last descriptors are told of as they go
   Pair pair;
   pair.connect();
-  Told received, sent;
   EXPECT_EQ(VipRecvNotify(pair.a.vi, nullptr, nullptr), VIP_INVALID_PARAMETER);
   for (int i = 0; i < 5; ++i) ASSERT_EQ(VipRecvNotify(pair.a.vi, &received, note), VIP_SUCCESS);
   for (int i = 0; i < 5; ++i) ASSERT_EQ(pair.a.post_recv(pair.a.host.make(i, 0, 8)), VIP_SUCCESS);
