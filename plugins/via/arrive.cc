@@ -132,8 +132,7 @@ bool Vi::arrive_message(std::span<const std::byte> record) {
   }
   std::uint32_t status = written ? VIP_STATUS_OP_REMOTE_RDMA_WRITE : VIP_STATUS_OP_RECEIVE;
   std::uint64_t space = 0;
-  if (const std::uint32_t wrong = check_segments(d, 0, &space);
-      (wrong & VIP_STATUS_PROTECTION_ERROR) != 0) {
+  if (const std::uint32_t wrong = check_receive(d, &space); wrong != 0) {
     status |= wrong;  // its memory is not registered any more
   } else if (too_long) {
     status |= VIP_STATUS_LENGTH_ERROR;

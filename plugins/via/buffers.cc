@@ -9,6 +9,18 @@
 
 namespace clan::via {
 
+// Bytes of a segment that lie in its memory; 0: not even the first does, or the tag is another's.
+std::uint32_t Vi::usable(const VIP_DATA_SEGMENT& segment) const {
+  const Region* const region = provider()->memory.find(segment.Handle);
+  if (region == nullptr || !covers(*region, segment.Data.Address, 1) ||
+      (region->tag != nullptr && attributes.Ptag != nullptr && region->tag != attributes.Ptag)) {
+    return 0;
+  }
+  const auto* const address = static_cast<const std::byte*>(segment.Data.Address);
+  const auto there = static_cast<std::uint64_t>(region->base + region->length - address);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(segment.Length, there));
+}
+
 std::uint32_t Vi::check_segments(const VIP_DESCRIPTOR& descriptor, std::uint32_t first,
                                  std::uint64_t* bytes) const {
   *bytes = 0;
@@ -16,15 +28,26 @@ std::uint32_t Vi::check_segments(const VIP_DESCRIPTOR& descriptor, std::uint32_t
   if (count < first || count > kMostSegments) return VIP_STATUS_FORMAT_ERROR;
   for (std::uint32_t i = first; i < count; ++i) {
     const VIP_DATA_SEGMENT& segment = segment_of(descriptor, i).Local;
-    if (segment.Length == 0) continue;
-    const Region* const region = provider()->memory.find(segment.Handle);
-    if (region == nullptr || !covers(*region, segment) ||
-        (region->tag != nullptr && attributes.Ptag != nullptr && region->tag != attributes.Ptag)) {
-      return VIP_STATUS_PROTECTION_ERROR;
-    }
+    if (segment.Length > 0 && usable(segment) < segment.Length) return VIP_STATUS_PROTECTION_ERROR;
     *bytes += segment.Length;
   }
   return *bytes > attributes.MaxTransferSize ? VIP_STATUS_LENGTH_ERROR : 0;
+}
+
+// The last segment of a receive may end behind its memory: what lies there is not used. ARMCI posts
+// such, for messages that are short.
+std::uint32_t Vi::check_receive(const VIP_DESCRIPTOR& descriptor, std::uint64_t* space) const {
+  *space = 0;
+  const std::uint32_t count = descriptor.CS.SegCount;
+  if (count > kMostSegments) return VIP_STATUS_FORMAT_ERROR;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const VIP_DATA_SEGMENT& segment = segment_of(descriptor, i).Local;
+    const std::uint32_t bytes = segment.Length == 0 ? 0 : usable(segment);
+    if (segment.Length > 0 && (bytes == 0 || (bytes < segment.Length && i + 1 < count)))
+      return VIP_STATUS_PROTECTION_ERROR;
+    *space += bytes;
+  }
+  return 0;
 }
 
 void Vi::tell_buffers() {
@@ -42,8 +65,8 @@ bool Vi::tell_buffer(Work& work) {
   std::array<Piece, kMostSegments> pieces;
   for (std::uint32_t i = 0; i < count; ++i) {
     const VIP_DATA_SEGMENT& segment = segment_of(d, i).Local;
-    pieces[i] = {0, segment.Length, kNoSlot};
-    if (segment.Length > 0 && !tell_slot(segment, &pieces[i].slot, &pieces[i].offset)) {
+    pieces[i] = {0, segment.Length == 0 ? 0 : usable(segment), kNoSlot};
+    if (pieces[i].bytes > 0 && !tell_slot(segment, &pieces[i])) {
       for (std::uint32_t k = 0; k < i; ++k) let_go(pieces[k].slot);
       return false;
     }
@@ -65,14 +88,14 @@ bool Vi::tell_buffer(Work& work) {
 }
 
 // The slot of a segment's memory, which the peer knows then.
-bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, std::uint32_t* slot, std::uint64_t* offset) {
+bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, Piece* piece) {
   const bool strict = options.StrictProtection != 0;
   auto* const address = static_cast<std::byte*>(segment.Data.Address);
-  Region& region = *provider()->memory.find(segment.Handle);  // as checked when it was posted
-  *offset = strict ? 0 : static_cast<std::uint64_t>(address - region.base);
+  Region& region = *provider()->memory.find(segment.Handle);
+  piece->offset = strict ? 0 : static_cast<std::uint64_t>(address - region.base);
   if (!strict) {
     if (auto known = slot_of.find(segment.Handle); known != slot_of.end()) {
-      ++slots[*slot = known->second].users;
+      ++slots[piece->slot = known->second].users;
       return true;
     }
   }
@@ -82,7 +105,7 @@ bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, std::uint32_t* slot, std::ui
   std::optional<Aperture> own;
   RegionRecord record;
   if (strict) {
-    auto made = Aperture::export_region(process.context, {address, segment.Length}, Rights::kWrite);
+    auto made = Aperture::export_region(process.context, {address, piece->bytes}, Rights::kWrite);
     if (!made) return false;
     record.cookie = made->cookie();
     own = std::move(*made);
@@ -100,12 +123,12 @@ bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, std::uint32_t* slot, std::ui
     free_slots.push_back(static_cast<std::uint32_t>(slots.size()));
     slots.emplace_back();
   }
-  *slot = record.slot = free_slots.back();
+  piece->slot = record.slot = free_slots.back();
   free_slots.pop_back();
   std::memcpy(room->data(), &record, sizeof record);
   stream->commit_quietly(sizeof record);
-  slots[*slot] = {1, segment.Handle, std::move(own)};
-  if (!strict) slot_of[segment.Handle] = *slot;
+  slots[piece->slot] = {1, segment.Handle, std::move(own)};
+  if (!strict) slot_of[segment.Handle] = piece->slot;
   return true;
 }
 

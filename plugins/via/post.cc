@@ -68,8 +68,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipPostRecv(VIP_VI_HANDLE handle, VIP_DESCRIPT
   std::uint64_t bytes = 0;
   work.bad = (descriptor->CS.Control & VIP_CONTROL_OP_MASK) != VIP_CONTROL_OP_SENDRECV
                  ? VIP_STATUS_FORMAT_ERROR
-                 : vi->check_segments(*descriptor, 0, &bytes) &
-                       ~static_cast<std::uint32_t>(VIP_STATUS_LENGTH_ERROR);
+                 : vi->check_receive(*descriptor, &bytes);
   vi->end_bad_receives();
   if (vi->stream) vi->tell_buffers();
   vi->attend();

@@ -61,6 +61,7 @@ class Vi : public Object {
   /// Why its segments are not as they should be: a status, or 0; and their length.
   std::uint32_t check_segments(const VIP_DESCRIPTOR& descriptor, std::uint32_t first,
                                std::uint64_t* bytes) const;
+  std::uint32_t check_receive(const VIP_DESCRIPTOR& descriptor, std::uint64_t* space) const;
   void tell_buffers();
   /// The peer's right to the buffer's memory ends.
   void take_back(Work& work);
@@ -148,7 +149,8 @@ class Vi : public Object {
                                               std::uint64_t address, std::uint64_t bytes,
                                               std::uint64_t* offset);
   bool tell_buffer(Work& work);
-  bool tell_slot(const VIP_DATA_SEGMENT& segment, std::uint32_t* slot, std::uint64_t* offset);
+  bool tell_slot(const VIP_DATA_SEGMENT& segment, Piece* piece);
+  std::uint32_t usable(const VIP_DATA_SEGMENT& segment) const;
   void let_go(std::uint32_t slot_number);
   bool arrive(std::span<const std::byte> record);
   bool arrive_region(std::span<const std::byte> record);

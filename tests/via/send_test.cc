@@ -231,6 +231,18 @@ TEST(ViaReceive, ABadDescriptorEndsInItsTurn) {
   EXPECT_EQ(pair.a.received(last), kReceived);
 }
 
+TEST(ViaReceive, MayEndBehindItsMemoryAsLongAsNoMessageDoes) {
+  Pair pair(VIP_SERVICE_UNRELIABLE, 4096);
+  VIP_DESCRIPTOR* r = pair.a.host.make(0, 4000, 1 << 20);
+  ASSERT_EQ(pair.a.post_recv(r), VIP_SUCCESS);
+  ASSERT_EQ(pair.a.post_recv(pair.a.host.make(1, 4000, 1 << 20)), VIP_SUCCESS);
+  pair.connect();
+  ASSERT_EQ(pair.b.post_send(pair.b.host.make(0, 0, 96)), VIP_SUCCESS);
+  ASSERT_EQ(pair.b.post_send(pair.b.host.make(1, 0, 97)), VIP_SUCCESS);
+  EXPECT_EQ(pair.a.received(r), kReceived);
+  EXPECT_EQ(pair.a.received(), kReceived | VIP_STATUS_LENGTH_ERROR);
+}
+
 TEST(ViaReceive, ADescriptorWhoseMemoryIsGoneCannotBeCompleted) {
   Pair pair;
   VIP_MEM_ATTRIBUTES attributes{pair.a.host.tag, 0, 0};
