@@ -1,5 +1,5 @@
 // The NIC, protection tags, errors, and memory: what programs make first.
-#include <arpa/inet.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -40,7 +40,7 @@ namespace {
 // memory's mutex.
 VIP_RETURN find_region(Nic& nic, VIP_PVOID address, VIP_MEM_HANDLE handle, Region** found) {
   Region* const region = provider()->memory.find(handle);
-  if (region == nullptr || region->nic != &nic || region->base != address)
+  if (region == nullptr || region->nic != &nic || region->address != address)
     return VIP_INVALID_PARAMETER;
   *found = region;
   return VIP_SUCCESS;
@@ -167,8 +167,11 @@ extern "C" CLAN_EXPORT VIP_RETURN VipRegisterMem(VIP_NIC_HANDLE handle, VIP_PVOI
   std::lock_guard lock(memory.mutex());
   Region* const region = memory.add();
   if (region == nullptr) return VIP_ERROR_RESOURCE;
-  region->base = static_cast<std::byte*>(address);
-  region->length = length;
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  region->address = address;
+  region->base = reinterpret_cast<std::byte*>(begin / page * page);
+  region->length = (begin + length + page - 1) / page * page - begin / page * page;
   region->tag = nullptr;
   region->nic = nic;
   if (!set_rights(*region, *attributes)) {

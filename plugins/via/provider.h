@@ -97,6 +97,9 @@ struct Cq : Object {
 /// One registration. Found by its handle without a lock; a handle is never that of another one.
 struct Region {
   std::atomic<VIP_MEM_HANDLE> handle{0};  ///< 0: free
+  void* address = nullptr;                ///< as registered
+  /// The pages that it touches: what is checked and exported, as with a NIC that translates pages.
+  /// ARMCI writes some bytes past its buffers.
   std::byte* base = nullptr;
   std::uint64_t length = 0;
   Ptag* tag = nullptr;

@@ -5,6 +5,8 @@
 //
 // Sends are begun in the order of posting and complete in it. One that is copied waits for those
 // that fly.
+#include <clan/log.h>
+
 #include <cstring>
 
 #include "segments.h"
@@ -24,6 +26,8 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
   // relaxed: for people; one writer, under the VI's lock
   counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
+
+unsigned long long as_long(std::uint64_t n) { return n; }
 
 bool is_rights_error(int err) { return err == EACCES || err == ESTALE || err == ERANGE; }
 
@@ -358,7 +362,10 @@ std::shared_ptr<RemoteAperture> Vi::rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op
   if (known == peer_memory.end()) {
     Context& context = provider()->context;
     const auto named = RemoteAperture::look_up(context, peer_node, handle);
-    if (!named || named->note_bytes != sizeof(PeerMemory::base)) return nullptr;
+    if (!named || named->note_bytes != sizeof(PeerMemory::base)) {
+      CLAN_DEBUG("VIA: RDMA refused: the peer has no memory %x for it", handle);
+      return nullptr;
+    }
     auto made = RemoteAperture::import(context, named->cookie);
     if (!made) return nullptr;
     if (peer_memory.size() >= kMostPeerMemory) peer_memory.erase(peer_memory.begin());
@@ -371,7 +378,12 @@ std::shared_ptr<RemoteAperture> Vi::rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op
   *offset = address - memory.base;
   const bool allowed =
       includes(memory.rights, op == RdmaOp::kRead ? Rights::kRead : Rights::kWrite);
-  if (!allowed || *offset > size || bytes > size - *offset) return nullptr;
+  if (!allowed || *offset > size || bytes > size - *offset) {
+    CLAN_DEBUG("VIA: RDMA of %llu bytes at %llx refused: memory %x is %llx to %llx, rights %u",
+               as_long(bytes), as_long(address), handle, as_long(memory.base),
+               as_long(memory.base + size), static_cast<unsigned>(memory.rights));
+    return nullptr;
+  }
   return memory.memory;
 }
 

@@ -97,7 +97,9 @@ TEST(ViaRdma, AddressesAreThoseOfTheRegistration) {
     std::ptrdiff_t offset;
     std::uint32_t bytes;
   };
-  for (const Case c : {Case{(1 << 20) - 7, 8}, Case{-64 * 320 - 1, 8}, Case{1 << 30, 0}}) {
+  // Whole pages are checked.
+  for (const Case c : {Case{(1 << 20) + 4096, 8}, Case{-64 * 320 - 4097, 8},
+                       Case{(1 << 20) - 8, 8192}, Case{1 << 30, 0}}) {
     Pair pair;
     pair.connect();
     expect_protected(pair,
@@ -135,7 +137,7 @@ TEST(ViaRdma, ProtectionErrorsLeaveAnUnreliableViConnected) {
   Pair pair(VIP_SERVICE_UNRELIABLE);
   pair.connect();
   VIP_DESCRIPTOR* d =
-      pair.b.host.make_rdma(0, 0, 8, VIP_CONTROL_OP_RDMAWRITE, pair.a.host, 1 << 20);
+      pair.b.host.make_rdma(0, 0, 8, VIP_CONTROL_OP_RDMAWRITE, pair.a.host, (1 << 20) + 4096);
   ASSERT_EQ(pair.b.post_send(d), VIP_SUCCESS);
   EXPECT_EQ(pair.b.sent(d), kRdmaWrite | VIP_STATUS_RDMA_PROT_ERROR);
   EXPECT_EQ(pair.b.state(), VIP_STATE_CONNECTED);

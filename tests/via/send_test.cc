@@ -232,13 +232,17 @@ TEST(ViaReceive, ABadDescriptorEndsInItsTurn) {
 }
 
 TEST(ViaReceive, MayEndBehindItsMemoryAsLongAsNoMessageDoes) {
-  Pair pair(VIP_SERVICE_UNRELIABLE, 4096);
+  Pair pair(VIP_SERVICE_UNRELIABLE, 20'000);
+  // Up to the end of the last page.
+  const auto end = reinterpret_cast<std::uintptr_t>(pair.a.host.memory) + pair.a.host.memory_bytes;
+  const auto from = reinterpret_cast<std::uintptr_t>(pair.a.host.data + 4000);
+  const auto room = static_cast<std::uint32_t>((end + 4095) / 4096 * 4096 - from);
   VIP_DESCRIPTOR* r = pair.a.host.make(0, 4000, 1 << 20);
   ASSERT_EQ(pair.a.post_recv(r), VIP_SUCCESS);
   ASSERT_EQ(pair.a.post_recv(pair.a.host.make(1, 4000, 1 << 20)), VIP_SUCCESS);
   pair.connect();
-  ASSERT_EQ(pair.b.post_send(pair.b.host.make(0, 0, 96)), VIP_SUCCESS);
-  ASSERT_EQ(pair.b.post_send(pair.b.host.make(1, 0, 97)), VIP_SUCCESS);
+  ASSERT_EQ(pair.b.post_send(pair.b.host.make(0, 0, 100)), VIP_SUCCESS);
+  ASSERT_EQ(pair.b.post_send(pair.b.host.make(1, 0, room + 1)), VIP_SUCCESS);
   EXPECT_EQ(pair.a.received(r), kReceived);
   EXPECT_EQ(pair.a.received(), kReceived | VIP_STATUS_LENGTH_ERROR);
 }
