@@ -158,7 +158,8 @@ TEST(ViaThreads, SeveralThatWaitTakeEachEntryOnce) {
   Crowd crowd(kVis);
   std::atomic<int> taken{0};
   for (int i = 0; i < kEach * kVis; ++i)
-    post(crowd.vis[i % kVis], crowd.server.host.make(0, 0, 8), crowd.server.host.handle, true);
+    post(crowd.vis[i % kVis], crowd.server.host.make(i % kVis, 8u * (i % kVis), 8),
+         crowd.server.host.handle, true);
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
     threads.emplace_back([&] {

@@ -100,7 +100,8 @@ def far(_clan, end):
     """Messages and RDMA between two hosts, at each level; then one is killed."""
     if not hosts.possible():
         return "needs root, ip and network namespaces"
-    with tempfile.NamedTemporaryFile("w", prefix="clan-key-") as key, hosts.hosts(1500, "v") as names:
+    with tempfile.NamedTemporaryFile("w", prefix="clan-key-") as key, \
+            hosts.hosts(1500, "v") as names:
         key.write(secrets.token_hex(32))
         key.flush()
         variables = dict(os.environ, CLAN_KEY=key.name)
