@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -99,10 +100,18 @@ std::string gain(const Row* clan, const Row* other) {
   return fmt::format("{:.1f} x", times);
 }
 
+/// What disturbed the measurements of a line, to stand beside it.
+std::string doubt(std::initializer_list<const Row*> rows) {
+  for (const Row* row : rows) {
+    if (row != nullptr && !row->note.empty()) return "  (" + row->note + ")";
+  }
+  return "";
+}
+
 void print_comparison(const Results& results) {
-  constexpr const char* kFormat = "  {:<41} {:>16} {:>16} {:>16} {:>9} {:>9} {:>11}\n";
+  constexpr const char* kFormat = "  {:<41} {:>16} {:>16} {:>16} {:>9} {:>9} {:>11}{}\n";
   fmt::print("\n");
-  fmt::print(kFormat, "median", "CLAN", "TCP", "UNIX", "vs TCP", "vs UNIX", "vs polling");
+  fmt::print(kFormat, "median", "CLAN", "TCP", "UNIX", "vs TCP", "vs UNIX", "vs polling", "");
   for (const Line& line : lines()) {
     const Row* clan = best(results, line, line.clan);
     const Row* tcp = best(results, line, line.tcp);
@@ -110,7 +119,7 @@ void print_comparison(const Results& results) {
     const Row* polling = best(results, line, {"tcp-poll", "unix-poll"});
     if (clan == nullptr && tcp == nullptr && unix_sockets == nullptr) continue;
     fmt::print(kFormat, line.text, cell(clan), cell(tcp), cell(unix_sockets), gain(clan, tcp),
-               gain(clan, unix_sockets), gain(clan, polling));
+               gain(clan, unix_sockets), gain(clan, polling), doubt({clan, tcp, unix_sockets}));
   }
   fmt::print(
       "Default waiting: CLAN polls for as long as that has paid off, then sleeps; with a peer that "

@@ -4,9 +4,10 @@
     redis_comparison.py CLAN [REQUESTS]
 
 Each way has a server of its own on a free port, without persistence, on one core, and
-redis-benchmark on another. While it runs under CLAN, `clan stat` is asked what has moved into
-shared memory. Everything that is started ends with this program, its files with it. Exit code 77 if
-redis is not installed.
+redis-benchmark on another. A measurement that other work disturbed is made again, three times at
+most (once if REQUESTS says how many), and marked. While it runs under CLAN, `clan stat` is asked
+what has moved into shared memory. Everything that is started ends with this program, its files with
+it. Exit code 77 if redis is not installed.
 """
 
 import os
@@ -19,6 +20,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from other_work import undisturbed
 
 CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, CLIENT_CORE = CORES[0], CORES[-1]
@@ -126,29 +129,32 @@ class Look:
         return len(told) > 1
 
 
-def measure(clan, requests, under):
-    """({(clients, test): rate}, {clients: lines of `clan stat`})"""
-    rates, seen = {}, {}
+def measure(clan, requests, tries, under):
+    """({(clients, test): rate}, {clients: lines of `clan stat`}, {clients: what disturbed it})"""
+    rates, seen, doubts = {}, {}, {}
     requests *= LONGER if under else 1
     with tempfile.TemporaryDirectory(prefix="clan-redis-") as directory:
         server, port = start_server(directory, clan if under else None)
         try:
             for clients in CLIENTS:
                 look = Look(clan, server.pid)
-                found = measured(directory, port, clients, requests * (2 if clients > 1 else 1),
-                                 clan if under else None, look if under else lambda: True)
+                found, doubts[clients] = undisturbed(
+                    lambda clients=clients, look=look: measured(
+                        directory, port, clients, requests * (2 if clients > 1 else 1),
+                        clan if under else None, look if under else lambda: True),
+                    [server.pid], tries)
                 rates.update({(clients, test): rate for test, rate in found.items()})
                 seen[clients] = look.lines
         finally:
             end(server)
-    return rates, seen
+    return rates, seen, doubts
 
 
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     clan = os.path.abspath(sys.argv[1])
-    requests = int(sys.argv[2]) if len(sys.argv) == 3 else 100_000
+    requests, tries = (int(sys.argv[2]), 1) if len(sys.argv) == 3 else (100_000, 3)
     for program in ("redis-server", "redis-benchmark"):
         if shutil.which(program) is None:
             print(f"{program} is not installed (Debian packages redis-server and redis-tools)")
@@ -159,12 +165,13 @@ def main():
         f"redis-server on core {SERVER_CORE}, redis-benchmark on core {CLIENT_CORE}, requests per "
         "second:",
         flush=True)
-    stock, _ = measure(clan, requests, under=False)
-    moved, seen = measure(clan, requests, under=True)
+    stock, _, doubts = measure(clan, requests, tries, under=False)
+    moved, seen, more = measure(clan, requests, tries, under=True)
     print(f"\n  {'connections':>11}  {'test':<4}  {'TCP':>9}  {'clan run':>9}  ratio")
     for (clients, test), rate in stock.items():
         mine = moved[clients, test]
-        print(f"  {clients:>11}  {test:<4}  {rate:>9.0f}  {mine:>9.0f}  {mine / rate:>5.2f}")
+        print(f"  {clients:>11}  {test:<4}  {rate:>9.0f}  {mine:>9.0f}  {mine / rate:>5.2f}"
+              f"{doubts[clients] or more[clients]}")
 
     for clients, lines in seen.items():
         print(f"\n`clan stat` while redis-benchmark -c {clients} ran under `clan run`:")

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "support/other_work.h"
+
 namespace clan::bench {
 
 GroupOptions Context::group(std::vector<std::vector<int>> cores) const {
@@ -38,6 +40,7 @@ void Context::point(const std::vector<Variant>& variants) {
     std::vector<Row> rows;
     const int failures_before = failures_;
     double low = 0, high = 0;
+    const OtherWork beside;
     for (const Variant& measure : variants) {
       auto row = measure(*this);
       if (!row) continue;
@@ -48,12 +51,16 @@ void Context::point(const std::vector<Variant>& variants) {
       rows.push_back(std::move(*row));
     }
     const bool one_regime = high <= kProbeTolerance * low;
+    const double others = beside.processors();
     const bool last = attempt == kAttempts || options_.smoke || failures_ > failures_before;
-    if (!one_regime && !last) continue;
+    if ((!one_regime || others > kOtherWork) && !last) continue;
     for (Row& row : rows) {
-      if (!one_regime && row.probe_ns > 0 && !options_.smoke) {
-        row.note += row.note.empty() ? "mixed regimes" : ", mixed regimes";
-      }
+      const auto note = [&row](const std::string& text) {
+        row.note += (row.note.empty() ? "" : ", ") + text;
+      };
+      if (!one_regime && row.probe_ns > 0 && !options_.smoke) note("mixed regimes");
+      if (others > kOtherWork && !options_.smoke)
+        note(fmt::format("busy: {:.1f} processors for others", others));
       results_.add(std::move(row));
     }
     return;

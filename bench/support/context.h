@@ -44,7 +44,8 @@ class Context {
   using Variant = std::function<std::optional<Row>(Context&)>;
 
   /// Measures the variants of one point of one benchmark, and all of them again (twice at most)
-  /// when the machine changed its regime between them: rows of one point are comparable.
+  /// when the machine changed its regime between them, or other work ran beside them: rows of one
+  /// point are comparable.
   void point(const std::vector<Variant>& variants);
 
   void skip(const std::string& benchmark, const std::string& variant, const std::string& reason);

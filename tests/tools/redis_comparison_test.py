@@ -30,8 +30,8 @@ def the_table_has_four_rows_and_stat_saw_both_runs(script, clan):
                               stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": top},
                               check=False)
         assert done.returncode == 0 and done.stderr == "", done
-        assert len(re.findall(r"^ +(?:1|50)  (?:GET|SET) +\d+ +\d+ +[\d.]+$", done.stdout,
-                              re.M)) == 4, done
+        assert len(re.findall(r"^ +(?:1|50)  (?:GET|SET) +\d+ +\d+ +[\d.]+(?:  busy: .*)?$",
+                              done.stdout, re.M)) == 4, done
         assert len(re.findall(r"^  127.* shm .*redis-benchmark$", done.stdout, re.M)) >= 2, done
         assert os.listdir(top) == []
 
@@ -52,8 +52,24 @@ def it_ends_with_all_it_started(script, clan, number):
         assert number == signal.SIGKILL or os.listdir(top) == []
 
 
+def what_other_work_disturbs_is_measured_again_and_marked(script):
+    """The machine's busy seconds grow in each try by what stands here, none of them its own."""
+    sys.path.insert(0, str(Path(script).parent))
+    import other_work  # pylint: disable=import-outside-toplevel
+    for grows, tries, answer in (([0], 1, 0), ([5, 0], 2, 1), ([5, 2, 9], 3, 1)):
+        now, made = iter([second for k, more in enumerate(grows)
+                          for second in (k * 100, k * 100 + more)]), []
+        other_work.busy = lambda now=now: next(now)
+        other_work.own = lambda pids: 0
+        found, doubt = other_work.undisturbed(
+            lambda made=made: (made.append(time.sleep(0.1)), len(made) - 1)[1])
+        assert (len(made), found, doubt != "") == (tries, answer, len(grows) == 3), (made, doubt)
+        assert doubt == "" or " busy: " in doubt and "for others" in doubt, doubt
+
+
 def main():
     script, clan = sys.argv[1:]
+    what_other_work_disturbs_is_measured_again_and_marked(script)
     for program in ("redis-server", "redis-benchmark"):
         if shutil.which(program) is None:
             print(f"{program} is not installed")
