@@ -13,13 +13,12 @@
 //      whether it spins by now, and what waits take that do not sleep. Where waits took several
 //      times as long as all that (a request each millisecond), a thread sleeps after a few looks:
 //      two short waits are enough to change that.
-//   4. a thread that spins yields every few microseconds, which costs little while no other thread
-//      wants its processor. Where others ran in its yields, more threads wait than there are
-//      processors, and one of them may be its peer: it yields between any two looks, until its
-//      yields are empty again. (3 clients of one server on 2 processors: 570,000 calls a second
-//      like this, 32,000 by sleeping.)
-//   5. a thread that was off the processor for a millisecond has run beside a computation: it
-//      neither spins nor yields for a while, wherever it waits (contention.h).
+//   4. a thread that spins yields every few microseconds. Where others ran in its yields, more
+//      threads wait than there are processors, and one of them may be its peer: it yields between
+//      any two looks, until its yields are empty again. (3 clients of one server on 2 processors:
+//      570,000 calls a second like this, 32,000 by sleeping.)
+//   5. a thread that was off the processor for a millisecond neither spins nor yields for a while
+//      (contention.h).
 //   6. sleep until the tripwire, event queue or doorbell wakes us.
 //
 // A Waiter belongs to one waiting place (one direction of a connection, one event queue) and keeps
