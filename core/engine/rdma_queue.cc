@@ -186,6 +186,8 @@ Status RdmaQueue::register_with(EventQueue& queue, std::uint64_t tag) {
   return core_->bind(queue.core(), tag);
 }
 
+void RdmaQueue::help(Context& context) { (void)context.core()->help(); }
+
 RdmaCounters RdmaQueue::counters(Context& context) {
   auto driver = context.core()->rdma();
   return driver ? (*driver)->counters() : RdmaCounters{};

@@ -68,6 +68,10 @@ class CLAN_EXPORT RdmaQueue {
   /// Posts Event{tag, kRdma} when there are completions.
   Status register_with(EventQueue& queue, std::uint64_t tag);
 
+  /// For a thread that polls elsewhere: takes part in a copy that a peer makes to or from memory of
+  /// this process, as poll() does.
+  static void help(Context& context);
+
   /// For the whole context.
   static RdmaCounters counters(Context& context);
 
