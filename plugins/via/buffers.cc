@@ -94,8 +94,12 @@ bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, Piece* piece) {
   Region& region = *provider()->memory.find(segment.Handle);
   piece->offset = strict ? 0 : static_cast<std::uint64_t>(address - region.base);
   if (!strict) {
+    if (last_slot != kNoSlot && slots[last_slot].handle == segment.Handle) {
+      ++slots[piece->slot = last_slot].users;
+      return true;
+    }
     if (auto known = slot_of.find(segment.Handle); known != slot_of.end()) {
-      ++slots[piece->slot = known->second].users;
+      ++slots[last_slot = piece->slot = known->second].users;
       return true;
     }
   }
@@ -128,7 +132,7 @@ bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, Piece* piece) {
   std::memcpy(room->data(), &record, sizeof record);
   stream->commit_quietly(sizeof record);
   slots[piece->slot] = {1, segment.Handle, std::move(own)};
-  if (!strict) slot_of[segment.Handle] = piece->slot;
+  if (!strict) slot_of[segment.Handle] = last_slot = piece->slot;
   return true;
 }
 
@@ -139,6 +143,7 @@ void Vi::let_go(std::uint32_t slot_number) {
   if (--slot.users > 0) return;
   if (!slot.strict && provider()->memory.find(slot.handle) != nullptr) return;
   if (!slot.strict) slot_of.erase(slot.handle);
+  if (last_slot == slot_number) last_slot = kNoSlot;
   slot.strict.reset();  // revokes: no write of the peer is seen in the buffer behind it
   free_slots.push_back(slot_number);
 }

@@ -11,8 +11,6 @@
 
 namespace clan::via {
 
-inline constexpr std::uint32_t kNoSlot = ~0u;
-
 /// The i-th: they lie behind the control segment, more of them than DS has.
 inline VIP_DESCRIPTOR_SEGMENT& segment_of(const VIP_DESCRIPTOR& descriptor, std::uint32_t i) {
   auto* const bytes = reinterpret_cast<std::byte*>(const_cast<VIP_DESCRIPTOR*>(&descriptor));

@@ -78,8 +78,8 @@ void Vi::watch_stream() {
   }
 }
 
-void Vi::progress() {
-  if (connected) drain();
+void Vi::progress(Until until) {
+  if (connected) drain(until);
   if (flights.empty() && started == sends.posted.size() && told == receives.posted.size() &&
       !needs_bulk) {
     return;
@@ -123,6 +123,7 @@ void Vi::close_stream() {
   slots.clear();
   free_slots.clear();
   slot_of.clear();
+  last_slot = kNoSlot;
   peer_slots.clear();
   buffers.clear();
   peer_memory.clear();

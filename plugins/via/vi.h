@@ -26,6 +26,9 @@ class Vi : public Object {
   Vi(Nic& owner, const VIP_VI_ATTRIBUTES& wanted)
       : Object(kMagic), nic(owner), attributes(wanted) {}
 
+  /// How far the peer's records are taken.
+  enum class Until { kEmpty, kReceived };
+
   // --- its life (vi.cc); the caller holds `mutex`
   WireAttributes wire_attributes() const;
   /// Both ends have agreed on the stream.
@@ -42,7 +45,7 @@ class Vi : public Object {
   bool abandon_peering();
   void close_stream();
   /// Everything that can be done now.
-  void progress();
+  void progress(Until until = Until::kEmpty);
   /// Has the Bulk attend to what is left, or no more.
   void attend();
   void flush();
@@ -67,9 +70,9 @@ class Vi : public Object {
   void take_back(Work& work);
 
   // --- what the peer says (arrive.cc)
-  void drain();
+  void drain(Until until = Until::kEmpty);
   /// Takes all that is there. EPROTO; ECONNRESET: it has disconnected, or has died.
-  Status read_records();
+  Status read_records(Until until);
 
   // --- posted sends (send.cc)
   void pump();
@@ -100,6 +103,7 @@ class Vi : public Object {
   std::vector<Slot> slots;
   std::vector<std::uint32_t> free_slots;
   std::unordered_map<VIP_MEM_HANDLE, std::uint32_t> slot_of;
+  std::uint32_t last_slot = kNoSlot;  ///< that of the receive posted last
   std::vector<PeerSlot> peer_slots;
   Fifo<PeerBuffer> buffers;
   std::uint32_t copied = 0, copied_drained = 0;  ///< bytes through the ring; and seen by the peer
@@ -114,6 +118,7 @@ class Vi : public Object {
 
   std::uint32_t number = 0;  ///< the Bulk's
   std::uint32_t tag = 0;     ///< in the receive CQ
+  std::uint32_t looks = 0;   ///< that have found nothing
   bool needs_bulk = false, bulk_waits = false;
   // Under the lock of the Bulk's queue.
   std::vector<int> finished_requests;  ///< errno of each

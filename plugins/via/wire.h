@@ -21,6 +21,7 @@ inline constexpr std::uint32_t kWireMagic = 0x31616976;  // "via1"
 inline constexpr std::uint32_t kMostSegments = 16;
 inline constexpr std::uint32_t kMostDescriptors = 1024;  ///< posted on one queue
 inline constexpr std::uint32_t kMostSlots = kMostDescriptors * kMostSegments;
+inline constexpr std::uint32_t kNoSlot = ~0u;
 inline constexpr std::uint32_t kMostDiscriminator = 32;
 inline constexpr std::uint32_t kHostBytes = 16;  ///< an IPv6 address, or a mapped IPv4 one
 
