@@ -64,11 +64,12 @@ struct RegionRecord {
 };
 static_assert(sizeof(RegionRecord) == 56, "with the ring's head one cache line");
 
-/// One stretch of a posted buffer.
+/// One stretch of a posted buffer. Not initialised: 16 of them are made for each record, and one is
+/// filled.
 struct Piece {
-  std::uint64_t offset = 0;  ///< in the slot's memory
-  std::uint32_t bytes = 0;
-  std::uint32_t slot = 0;
+  std::uint64_t offset;  ///< in the slot's memory
+  std::uint32_t bytes;
+  std::uint32_t slot;
 };
 
 /// A receive descriptor has been posted; `segments` Pieces follow.

@@ -243,7 +243,7 @@ TEST(ViaHostile, NonsenseEndsTheConnectionAndNothingElse) {
       [](Stream& s) {
         struct {
           BufferRecord head;
-          Piece piece;
+          Piece piece{};
         } r;
         r.head.segments = 1;
         r.piece.bytes = 8;
@@ -253,7 +253,7 @@ TEST(ViaHostile, NonsenseEndsTheConnectionAndNothingElse) {
       [](Stream& s) {
         struct {
           BufferRecord head;
-          Piece piece;
+          Piece piece{};
         } r;
         RegionRecord region;
         region.cookie.length = 100;
@@ -321,7 +321,7 @@ TEST(ViaHostile, AMadeUpCookieFailsTheSend) {
   Liar::say(*liar.stream, region);
   struct {
     BufferRecord head;
-    Piece piece;
+    Piece piece{};
   } buffer;
   buffer.head.segments = 1;
   buffer.piece.bytes = 1 << 20;
