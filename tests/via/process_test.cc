@@ -213,6 +213,36 @@ TEST(ViaConnect, TheAnswerComesBehindTheBuffers) {
   }
 }
 
+// A peer that keeps the cookie of a buffer, and writes once more.
+TEST(ViaOptions, StrictProtectionRefusesAWriteBehindTheCompletion) {
+  for (const bool strict : {false, true}) {
+    End end;
+    end.create(VIP_SERVICE_RELIABLE_DELIVERY);
+    VIP_CLAN_VI_OPTIONS options{};
+    options.StrictProtection = strict;
+    ASSERT_EQ(VipClanSetVi(end.vi, &options), VIP_SUCCESS);
+    ASSERT_EQ(end.post_recv(end.host.make(0, 0, 8)), VIP_SUCCESS);
+    Liar peer(end);
+    RegionRecord region;
+    const auto record = peer.stream->peek();
+    ASSERT_TRUE(record.ok() && record->size() == sizeof region);
+    std::memcpy(static_cast<void*>(&region), record->data(), sizeof region);
+    peer.stream->consume(sizeof region);
+    const auto buffer = peer.stream->peek();
+    ASSERT_TRUE(buffer.ok() && buffer->size() == sizeof(BufferRecord) + sizeof(Piece));
+    Piece piece;
+    std::memcpy(&piece, buffer->data() + sizeof(BufferRecord), sizeof piece);
+    auto memory = RemoteAperture::import(provider()->context, region.cookie);
+    ASSERT_TRUE(memory.ok());
+    EXPECT_TRUE(memory->write(piece.offset, "before", 6).ok());
+    Liar::say(*peer.stream, MessageRecord{});
+    EXPECT_EQ(end.received(), VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
+    std::memset(end.host.data, 'd', 8);
+    EXPECT_EQ(memory->write(piece.offset, "behind", 6).ok(), !strict);
+    EXPECT_EQ(end.host.data[0] == 'd', strict);
+  }
+}
+
 TEST(ViaHostile, NonsenseEndsTheConnectionAndNothingElse) {
   using Say = void (*)(Stream&);
   const Say lies[] = {
