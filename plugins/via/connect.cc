@@ -16,6 +16,19 @@ VIP_RETURN mismatch(const WireAttributes& ours, const WireAttributes& theirs) {
   return ours.qos == theirs.qos ? VIP_SUCCESS : VIP_INVALID_QOS;
 }
 
+Result<Stream> reach(const HostAddress& host, const std::string& service, std::int64_t timeout_ms) {
+  Provider& process = *provider();
+  std::unique_lock lock(process.services_mutex);
+  const auto own = process.services.find(service);
+  if (is_own(host) && own != process.services.end()) {
+    const Address address = own->second;
+    lock.unlock();
+    return Stream::connect(process.context, address, timeout_ms);
+  }
+  lock.unlock();
+  return Stream::connect(process.context, place_of_service(host, service), timeout_ms);
+}
+
 VIP_VI_ATTRIBUTES attributes_of(const WireAttributes& wire) {
   VIP_VI_ATTRIBUTES attributes{};
   attributes.ReliabilityLevel = wire.level;
@@ -147,8 +160,7 @@ VIP_RETURN request(Vi& vi, const NetAddress& local, const NetAddress& remote,
                    std::uint64_t deadline_ns, VIP_VI_ATTRIBUTES* theirs) {
   Provider& process = *provider();
   if (!is_own(remote.host) && !process.network) return VIP_NOT_REACHABLE;
-  auto stream = Stream::connect(process.context, place_of_service(remote.host, service_of(remote)),
-                                ms_until(deadline_ns));
+  auto stream = reach(remote.host, service_of(remote), ms_until(deadline_ns));
   if (!stream) return why_not_connected(stream.error());
   {
     const Held held(vi);
@@ -174,6 +186,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_
   const std::uint64_t deadline_ns = deadline_of(timeout_ms);
   auto listener = Listener::create(provider()->context, service_of(here));
   if (!listener) return VIP_ERROR_RESOURCE;
+  const OwnService waits(service_of(here), listener->address());
   for (;;) {
     auto stream = listener->accept(ms_until(deadline_ns));
     if (!stream) {

@@ -9,6 +9,22 @@ namespace clan::via {
 /// Why two VIs cannot be connected; VIP_SUCCESS: they can.
 VIP_RETURN mismatch(const WireAttributes& ours, const WireAttributes& theirs);
 VIP_VI_ATTRIBUTES attributes_of(const WireAttributes& wire);
+/// A thread of this process waits there, for as long as this lives.
+struct OwnService {
+  OwnService(std::string service, Address address) : name(std::move(service)) {
+    std::lock_guard lock(provider()->services_mutex);
+    provider()->services[name] = address;
+  }
+  ~OwnService() {
+    std::lock_guard lock(provider()->services_mutex);
+    provider()->services.erase(name);
+  }
+  OwnService(const OwnService&) = delete;
+  OwnService& operator=(const OwnService&) = delete;
+  const std::string name;
+};
+Result<Stream> reach(const HostAddress& host, const std::string& service, std::int64_t timeout_ms);
+
 /// For errors of Stream::connect().
 VIP_RETURN why_not_connected(const Error& error);
 

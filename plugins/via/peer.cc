@@ -12,7 +12,8 @@ struct Vi::Peering {
   std::uint64_t deadline_ns = 0;
   std::string service;
   std::optional<Listener> listener;  ///< of the end that serves
-  std::optional<Stream> guest;       ///< that has not said yet which end it is
+  std::optional<OwnService> waits;
+  std::optional<Stream> guest;  ///< that has not said yet which end it is
 
   VIP_RETURN step(Vi& vi, VIP_VI_ATTRIBUTES* theirs) {
     return listener ? serve(vi, theirs) : ask_again(vi, theirs);
@@ -53,8 +54,8 @@ struct Vi::Peering {
 
   VIP_RETURN ask_again(Vi& vi, VIP_VI_ATTRIBUTES* theirs) {
     if (!vi.stream) {
-      auto stream = Stream::connect(provider()->context, place_of_service(remote.host, service),
-                                    std::min<std::int64_t>(1000, ms_until(deadline_ns)));
+      auto stream =
+          reach(remote.host, service, std::min<std::int64_t>(1000, ms_until(deadline_ns)));
       if (!stream || !ask(vi, std::move(*stream), local)) return VIP_NOT_DONE;
     }
     const VIP_RETURN rc = take_answer(vi, theirs);
@@ -118,6 +119,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipConnectPeerRequest(VIP_VI_HANDLE handle,
   if (order <= 0) {
     auto listener = clan::Listener::create(provider()->context, peering->service);
     if (listener) {
+      peering->waits.emplace(peering->service, listener->address());
       peering->listener = std::move(*listener);
     } else if (order < 0) {
       return VIP_ERROR_RESOURCE;

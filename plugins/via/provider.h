@@ -134,6 +134,9 @@ class Provider {
   Context context;
   Memory memory;
   Bulk bulk;
+  /// Where threads of this process wait: it reaches them by address, and needs no link for it.
+  std::mutex services_mutex;
+  std::map<std::string, Address> services;
   bool network = false;
   ViaPage* page = nullptr;
 };
