@@ -1,5 +1,6 @@
 #include "clan/log.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,12 +36,13 @@ struct Named {
   bool open = false;
   dev_t device = 0, special = 0;
   ino_t inode = 0;
+  mode_t mode = 0;
   bool operator==(const Named&) const = default;
 };
 Named named_by_2() {
   struct stat st {};
   if (sys::fstat(2, &st) != 0) return {};
-  return {true, st.st_dev, st.st_rdev, st.st_ino};
+  return {true, st.st_dev, st.st_rdev, st.st_ino, st.st_mode & S_IFMT};
 }
 
 // As it was at the first question, which is when the library is loaded.
@@ -52,6 +54,12 @@ __attribute__((constructor)) void note_standard_error() {
   const int saved = errno;
   (void)standard_error();
   errno = saved;
+}
+
+// A file that the program has opened to append to it, as daemons do with their log: theirs is no
+// other file's place.
+bool is_log(const Named& now) {
+  return now.mode == S_IFREG && (sys::call(SYS_fcntl, 2, F_GETFL) & O_APPEND) != 0;
 }
 
 // A reader that has gone is no reason to end the program: SIGPIPE stays away from this thread, or
@@ -100,8 +108,11 @@ void log_line(LogLevel level, const char* format, ...) {
   std::size_t length = std::min(static_cast<std::size_t>(std::max(n, 0)), sizeof line - 2);
   line[length] = '\n';
   // Whatever else has got the number is the program's data.
-  if (const Named now = named_by_2(); now.open && now == standard_error())
-    write_quietly(line, length + 1);
+  const Named now = named_by_2();
+  if (now.open && (now == standard_error() || is_log(now))) {
+    const bool may_signal = now.mode == S_IFIFO || now.mode == S_IFSOCK;
+    may_signal ? write_quietly(line, length + 1) : (void)sys::call(SYS_write, 2, line, length + 1);
+  }
   errno = saved;
 }
 

@@ -3,13 +3,13 @@
 #include "share/aio.h"
 
 #include <aio.h>
-#include <dlfcn.h>
 #include <linux/aio_abi.h>
 
 #include <cerrno>
 
 #include "calls/interpose.h"
 #include "os/real.h"
+#include "os/sys.h"
 
 using namespace clan::preload;
 
@@ -54,8 +54,8 @@ CLAN_INTERPOSE int lio_listio64(int mode, aiocb64* const* list, int count,
 // --- libaio's, which makes its system calls by itself --------------------------------------------
 
 CLAN_INTERPOSE int io_submit(aio_context_t context, long count, iocb** list) {
-  using Function = int (*)(aio_context_t, long, iocb**);
-  auto* const below = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "io_submit"));
   leave_for_aio(list, count);
-  return below != nullptr ? below(context, count, list) : -ENOSYS;
+  KeepErrno keep;
+  const long rc = sys::call(SYS_io_submit, context, count, list);
+  return rc < 0 ? -errno : static_cast<int>(rc);
 }

@@ -102,7 +102,7 @@ CLAN_INTERPOSE long syscall(long number, ...) {
 #define CLAN_NUMBERED(result, name, parameters, number, test) \
   case number: return call(&::name, a);
 #include "calls.def"
-// clang-format on
+      // clang-format on
     case SYS_preadv2: return at_offset(&::preadv2, a);
     case SYS_pwritev2: return at_offset(&::pwritev2, a);
     case SYS_pselect6: return pselect6(a);
@@ -128,6 +128,9 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_setresgid:
     case SYS_chroot:
     case SYS_setns:
+    case SYS_setfsuid:
+    case SYS_setfsgid:
+    case SYS_pivot_root:
     case SYS_capset: before_identity_changes(); break;
     case SYS_fork:
     case SYS_clone:

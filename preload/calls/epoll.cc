@@ -46,12 +46,14 @@ CLAN_INTERPOSED(int, epoll_ctl, (int epfd, int op, int fd, epoll_event* event),
   } else {
     rc = control(epfd, op, fd, event);
   }
-  if (rc == 0 && !is_seen_set(epfd)) saw_set(epfd);  // made by another process, or program
+  if (rc == 0 && !is_seen_set(epfd)) saw_set(epfd);
   return rc;
 }
 
 CLAN_INTERPOSED(int, epoll_wait, (int epfd, epoll_event* events, int most, int timeout),
                 (epfd, events, most, timeout)) {
+  if (!is_seen_set(epfd)) [[unlikely]]
+    saw_set(epfd);  // made by another process, or program
   return wait_for_events(epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
                          [epfd](epoll_event* to, int n, std::int64_t ns) {
                            return sleep_releasing(ns, [&](std::int64_t left) {
@@ -65,6 +67,8 @@ CLAN_INTERPOSED(int, epoll_wait, (int epfd, epoll_event* events, int most, int t
 CLAN_INTERPOSED(int, epoll_pwait,
                 (int epfd, epoll_event* events, int most, int timeout, const sigset_t* mask),
                 (epfd, events, most, timeout, mask)) {
+  if (!is_seen_set(epfd)) [[unlikely]]
+    saw_set(epfd);  // made by another process, or program
   const MaskOfCall masked(mask);
   if (!masked) return -1;
   return wait_for_events(
@@ -82,6 +86,8 @@ CLAN_INTERPOSED(int, epoll_pwait2,
                 (int epfd, epoll_event* events, int most, const timespec* timeout,
                  const sigset_t* mask),
                 (epfd, events, most, timeout, mask)) {
+  if (!is_seen_set(epfd)) [[unlikely]]
+    saw_set(epfd);  // made by another process, or program
   std::int64_t ns;
   if (!nanoseconds(timeout, &ns)) return -1;
   const MaskOfCall masked(mask);

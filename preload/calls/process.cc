@@ -19,10 +19,12 @@
 #include "os/kept_key.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
+#include "os/sandbox.h"
 #include "os/sys.h"
 #include "share/exec.h"
 #include "share/fork.h"
 #include "share/process_end.h"
+#include "state/unseen_sets.h"
 
 using namespace clan::preload;
 
@@ -35,6 +37,7 @@ __attribute__((constructor)) void start() {
   // Nothing more: a program without TCP connections pays for this only.
   ::pthread_atfork(
       before_fork, [] { after_fork(false); }, [] { after_fork(true); });
+  if (!is_filtered()) see_sets_at_start();
   take_over_connections();
   af_clan_take_over();
 }

@@ -247,9 +247,12 @@ void wait_for_mover(const Slot& slot) {
 void move_only_alone(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
-  Slot& slot = s.open_file();
-  dekker::announce(slot.alone, 1);  // PAIR preload.alone: before the look at the gate
-  wait_for_mover(slot);
+  Slot* slot = nullptr;
+  while (slot != &s.open_file()) {  // fork moves it
+    slot = &s.open_file();
+    dekker::announce(slot->alone, 1);  // PAIR preload.alone: before the look at the gate
+    wait_for_mover(*slot);
+  }
   catch_up(fd, s);
 }
 

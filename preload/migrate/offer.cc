@@ -121,25 +121,34 @@ bool is_kept(int fd, Socket& s, const Route& route) {
     stay(fd, s, refusal_found().by_filter ? Why::kFilter : Why::kRefused, refusal_found().call);
   } else if (const Why why = why_no_pipe(); why != Why::kNone) {
     stay(fd, s, why);
-  } else if (const Why unseen = unseen_use(); unseen != Why::kNone) {
-    stay(fd, s, unseen);
-  } else if (const Why option = why_by_option(fd); option != Why::kNone) {
-    stay(fd, s, option);
   } else {
     return false;
   }
   return true;
 }
 
+namespace {
+
+// What takes a dozen system calls to ask, and so is asked when there is somebody to meet.
+bool is_unfit(int fd, Socket& s) {
+  Why why = unseen_use();
+  if (why == Why::kNone) why = why_by_option(fd);
+  if (why != Why::kNone) stay(fd, s, why);
+  return why != Why::kNone;
+}
+
+}  // namespace
+
 void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
   if (is_kept(fd, s, route)) return;
   if (route.local == route.remote) return stay(fd, s, Why::kSelfConnected);
-  if (!same_host(s, route)) {
-    if (config().net) return meet_on_other_host(fd, s, route);
-    return config().has_directory() ? offer_in_directory(fd, s, route) : leave_to_kernel(s);
-  }
+  const bool is_here = same_host(s, route);
+  if (!is_here && !config().net && !config().has_directory()) return leave_to_kernel(s);
+  if (is_unfit(fd, s)) return;
+  if (!is_here)
+    return config().net ? meet_on_other_host(fd, s, route) : offer_in_directory(fd, s, route);
   // An offer that could not be accepted would cost the other end a pipe.
   SockDiag kernel;
   if (const Why why = not_here(kernel, fd, route); why != Why::kNone) return stay(fd, s, why);
@@ -204,6 +213,7 @@ namespace {
 
 // Makes the pipe, enters it and sends it.
 void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
+  if (is_unfit(fd, s)) return;
   if (const Why why = distrust(fd, rendezvous, route); why != Why::kNone) return stay(fd, s, why);
   auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 1);
   if (!pipe) return stay(fd, s, Why::kNoMemory);
@@ -228,8 +238,9 @@ void look_for_offer(int fd, Socket& s) {
   if (!route_of(fd, &route)) return;
   if (is_kept(fd, s, route)) return;
   if (!same_host(s, route)) {
-    if (config().net) return meet_on_other_host(fd, s, route);
-    return config().has_directory() ? claim_in_directory(fd, s, route) : leave_to_kernel(s);
+    if (!config().net && !config().has_directory()) return leave_to_kernel(s);
+    if (is_unfit(fd, s)) return;
+    return config().net ? meet_on_other_host(fd, s, route) : claim_in_directory(fd, s, route);
   }
   const int rendezvous = connect_to_offer(route);
   if (rendezvous < 0) return;

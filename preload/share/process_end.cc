@@ -1,7 +1,8 @@
 #include "share/process_end.h"
 
+#include <fcntl.h>
 #include <sched.h>
-#include <sys/single_threaded.h>
+#include <sys/stat.h>
 
 #include <cstring>
 
@@ -11,6 +12,7 @@
 #include "migrate/resend.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
+#include "os/sys.h"
 #include "share/reasons.h"
 #include "state/count_for_test.h"
 #include "state/face.h"
@@ -66,7 +68,11 @@ void before_clone(unsigned long flags) {
 }
 
 void before_leaving_table() {
-  if (__libc_single_threaded == 0 && !in_borrowed_memory()) enter_sandbox(reasons::Why::kOwnTable);
+  struct stat threads {};
+  // The directory has two links, as any, and one for each thread.
+  const bool alone = sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &threads, 0) == 0 &&
+                     threads.st_nlink == 3;
+  if (!alone && !in_borrowed_memory()) enter_sandbox(reasons::Why::kOwnTable);
 }
 
 }  // namespace clan::preload

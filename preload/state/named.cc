@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
@@ -43,8 +42,8 @@ Named::Named(int fd, const Socket& s) {
   char with[48] = "";
   if (process != 0)
     std::snprintf(with, sizeof with, " with process %u (%s)", process, program_of(process).name);
-  std::snprintf(text_, sizeof text_, "%.32s: port %u%s, fd %d", program_invocation_short_name,
-                port_, with, fd);
+  const auto own = static_cast<unsigned>(sys::call(SYS_getpid));
+  std::snprintf(text_, sizeof text_, "%s: port %u%s, fd %d", program_of(own).name, port_, with, fd);
 }
 
 }  // namespace clan::preload

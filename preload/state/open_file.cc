@@ -1,5 +1,6 @@
 #include "state/open_file.h"
 
+#include <linux/bpf.h>
 #include <linux/tcp.h>
 #include <sched.h>
 
@@ -46,9 +47,12 @@ void count_bytes_before(int fd, Slot& slot) {
   std::size_t queued = 0;
   std::uint64_t sent = 0;
   if (!sent_by_tcp(fd, &sent) || !received_by_tcp(fd, &info, &queued)) return;
+  // A FIN may be counted as a byte: what is too few by it does no harm.
+  const std::uint64_t fin =
+      info.tcpi_state != BPF_TCP_ESTABLISHED && info.tcpi_bytes_received > queued ? 1 : 0;
   // relaxed: read behind the closed gates
   slot.sent.store(sent, std::memory_order_relaxed);
-  slot.received.store(info.tcpi_bytes_received - queued, std::memory_order_relaxed);
+  slot.received.store(info.tcpi_bytes_received - queued - fin, std::memory_order_relaxed);
 }
 
 bool share_slot(Socket& s, Slot* shared) {

@@ -16,6 +16,8 @@ namespace clan::preload {
 void saw_set(int epfd);
 void forget_set(unsigned first, unsigned last);
 bool is_seen_set(int epfd);
+/// Sets that a program which is executed has from the one before are nobody's to be afraid of.
+void see_sets_at_start();
 
 /// kUnseenSet: the process has another one. kUring: it has a ring that was not told of
 /// (os/rings.h), by a liburing that is linked statically or opened later. Each question pays for 64

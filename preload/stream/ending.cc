@@ -109,15 +109,26 @@ int name_of_peer(int fd, Socket& s, sockaddr* address, socklen_t* size) {
   std::uint64_t where[2];
   for (std::size_t i = 0; i < 2; ++i)
     where[i] = words[socket_face::kRemoteAddress + i].load(std::memory_order_relaxed);
+  if (address == nullptr || size == nullptr) {
+    errno = EFAULT;
+    return -1;
+  }
+  int domain = AF_INET;
+  socklen_t domain_size = sizeof domain;
+  sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &domain_size);
   union {
     sockaddr_in four;
     sockaddr_in6 six;
   } name{};
-  const bool is_six = ports >> 32 == AF_INET6;
-  name.six.sin6_family = static_cast<sa_family_t>(ports >> 32);
+  const bool is_six = domain == AF_INET6, is_mapped = ports >> 32 == AF_INET;
+  name.six.sin6_family = static_cast<sa_family_t>(domain);
   name.six.sin6_port = htons(static_cast<std::uint16_t>(ports));
-  std::memcpy(is_six ? static_cast<void*>(&name.six.sin6_addr) : &name.four.sin_addr, where,
-              is_six ? sizeof name.six.sin6_addr : sizeof name.four.sin_addr);
+  std::uint8_t* const six = name.six.sin6_addr.s6_addr;
+  if (is_six && is_mapped) six[10] = six[11] = 0xff;
+  std::memcpy(!is_six     ? static_cast<void*>(&name.four.sin_addr)
+              : is_mapped ? six + 12
+                          : six,
+              where, is_mapped ? sizeof name.four.sin_addr : sizeof name.six.sin6_addr);
   const socklen_t length = is_six ? sizeof name.six : sizeof name.four;
   std::memcpy(address, &name, std::min(length, *size));
   *size = length;

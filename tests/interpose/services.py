@@ -325,7 +325,7 @@ def what_is_in_the_place_of_the_table_is_not_believed(world):
         exchange(server, client, 150)  # until an offer is given up
         programs.require(other("pipes") == [0, 0], f"{places}: moved: {world.said()}")
         programs.require(other("descriptors") == before, f"{places}: descriptors are left")
-        programs.require("AF_NETLINK or /proc/self/net/tcp" in world.said(),
+        programs.require("it takes AF_NETLINK, or /proc/self/net/tcp" in world.said(),
                          f"not said: {world.said()}")
 
 

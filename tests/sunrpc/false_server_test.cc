@@ -227,6 +227,7 @@ TEST_F(FalseServers, ARepliesNonsenseFailsItsCallAndTheNextGoesByTheSocket) {
       },
   };
   testing::internal::CaptureStderr();
+  ASSERT_EQ(::fcntl(STDERR_FILENO, F_SETFL, O_APPEND), 0);  // else it is no file for log lines
   for (const Answer with : answers) {
     FalseServer server(with);
     Handle client = by_tcp(server.port());
