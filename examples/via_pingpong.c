@@ -57,10 +57,14 @@ static void set_up(void) {
     check(VipPostRecv(vi, fill(&memory.receive[i], memory.in[i]), handle), "VipPostRecv");
 }
 
+typedef struct {
+  VIP_UINT64 bytes[8];
+} place;
+
 /* A host's address, which the name service knows, and behind it what tells this program's
  * connection from others: the discriminator. */
-static VIP_NET_ADDRESS* address(const char* host, const char* name) {
-  VIP_NET_ADDRESS* a = calloc(1, 64);
+static VIP_NET_ADDRESS* address(const char* host, const char* name, place* to) {
+  VIP_NET_ADDRESS* a = (VIP_NET_ADDRESS*)memset(to, 0, sizeof *to);
   check(VipNSInit(nic, NULL), "VipNSInit");
   check(VipNSGetHostByName(nic, (char*)host, a, 0), "VipNSGetHostByName");
   check(VipNSShutdown(nic), "VipNSShutdown");
@@ -87,9 +91,10 @@ static void pong(void) {
 
 static void serve(const char* name) {
   VIP_CONN_HANDLE connection;
+  place own;
   int i;
   set_up();
-  check(VipConnectWait(nic, address("localhost", name), PATIENCE, NULL, NULL, &connection),
+  check(VipConnectWait(nic, address("localhost", name, &own), PATIENCE, NULL, NULL, &connection),
         "VipConnectWait");
   check(VipConnectAccept(connection, vi), "VipConnectAccept");
   for (i = 0; i < ROUNDS; ++i) {
@@ -102,10 +107,12 @@ static void serve(const char* name) {
 static void ask(const char* name, const char* host) {
   VIP_RETURN rc;
   struct timespec start, end;
+  place own, servers;
   int i;
   set_up();
   do { /* until the server waits */
-    rc = VipConnectRequest(vi, address("localhost", "client"), address(host, name), PATIENCE, NULL);
+    rc = VipConnectRequest(vi, address("localhost", "client", &own), address(host, name, &servers),
+                           PATIENCE, NULL);
     if (rc == VIP_NO_MATCH) usleep(1000);
   } while (rc == VIP_NO_MATCH);
   check(rc, "VipConnectRequest");

@@ -88,7 +88,9 @@ struct Host {
   VIP_DESCRIPTOR* make_rdma(int i, std::size_t offset, std::uint32_t bytes, std::uint16_t control,
                             Host& other, std::size_t there) {
     VIP_DESCRIPTOR* d = make(i, 0, 0, control);
-    segment(d, 0).Remote.Data.Address = other.data + there;
+    // Of an address: some tests want one that is in no object.
+    segment(d, 0).Remote.Data.Address =
+        reinterpret_cast<VIP_PVOID>(reinterpret_cast<std::uintptr_t>(other.data) + there);
     segment(d, 0).Remote.Handle = other.handle;
     add(d, offset, bytes);
     return d;
