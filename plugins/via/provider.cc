@@ -49,17 +49,17 @@ Object::Object(std::uint32_t kind) : magic(kind), generation(via::generation()) 
 
 Provider* provider() {
   if (Provider* const there = words::look(made)) return there;
-  static std::once_flag once;
-  std::call_once(once, [] {
-    ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
-                     [] {
-                       making.unlock();
-                       words::publish(made, nullptr);
-                       words::add(forks, 1u);
-                     });
-  });
   std::lock_guard lock(making);
   if (words::look(made) == nullptr) words::publish(made, make_provider());
+  // Behind the engine's, which has been asked for by then: so fork takes this lock before those of
+  // the engine, as this function does.
+  [[maybe_unused]] static const int watched =
+      ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
+                       [] {
+                         making.unlock();
+                         words::publish(made, nullptr);
+                         words::add(forks, 1u);
+                       });
   return words::look(made);
 }
 

@@ -227,6 +227,7 @@ TEST(ViaNotify, AHandlerIsCalledOncePerCallInOrder) {
     ASSERT_EQ(VipSendNotify(pair.b.vi, &sent, note), VIP_SUCCESS);
   }
   while (received.count < 3 || sent.count < 3) std::this_thread::yield();
+  std::scoped_lock lock(received.mutex, sent.mutex);  // more come as the VIs go
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(received.what[i], pair.a.host.descriptor(i));
     EXPECT_EQ(sent.what[i], pair.b.host.descriptor(i));
