@@ -361,15 +361,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input in(data, size);
   const std::uint8_t role = in.byte();
   Session(in, passed, role % 2 == 0, role % 4 >= 2).run();
-  // What the library keeps for itself is there after the first connections; a thread of its own may
-  // let go of a connection a moment later.
+  // What the library keeps for itself is there after the first connections.
   static int warm = 0;
-  int now = open_descriptors();
-  if (++warm < 512) open = std::max(open, now);
-  for (int turn = 0; now > open && turn < 500; ++turn) {
-    ::usleep(10'000);
-    now = open_descriptors();
-  }
+  const int now = open_descriptors();
+  if (++warm < 64) open = std::max(open, now);
   expect(now <= open);
   return 0;
 }
