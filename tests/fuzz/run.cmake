@@ -4,8 +4,8 @@
 # two pipes to it, which fuzz.offer counts.
 file(MAKE_DIRECTORY ${FOUND})
 execute_process(
-  COMMAND ${FUZZER} -seed=${SEED} -max_total_time=${SECONDS} -timeout=20 -print_final_stats=1 -print_funcs=0
-          -artifact_prefix=${FOUND}/ ${FOUND} ${SEEDS}
+  COMMAND ${FUZZER} -seed=${SEED} -max_total_time=${SECONDS} -timeout=20 -print_final_stats=1
+          -print_funcs=0 -artifact_prefix=${FOUND}/ ${FOUND} ${SEEDS}
   RESULT_VARIABLE result)
 if(NOT result EQUAL 0)
   message(FATAL_ERROR "${FUZZER} has found something: run it with the file named above")
