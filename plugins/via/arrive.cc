@@ -21,6 +21,58 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
 
 }  // namespace
 
+Status PeerBuffers::meet(Stream& stream) {
+  for (;;) {
+    const auto record = stream.peek();
+    if (!record) return record.error();
+    if (record->empty()) return Error{ECONNRESET, "the peer has given up"};
+    const Kind kind = static_cast<Kind>(record->front());
+    if (kind != Kind::kRegion && kind != Kind::kBuffer) return {};
+    const std::size_t bytes = record->size();
+    if (!arrive(*record)) return Error{EPROTO, "a record that no VI sends"};
+    stream.consume(bytes);
+  }
+}
+
+bool PeerBuffers::arrive(std::span<const std::byte> record) {
+  return static_cast<Kind>(record.front()) == Kind::kRegion ? arrive_region(record)
+                                                            : arrive_buffer(record);
+}
+
+bool PeerBuffers::arrive_region(std::span<const std::byte> record) {
+  RegionRecord region;
+  // A new slot follows the last one: a peer cannot make the table long by naming one slot.
+  if (!copy_head(record, &region) || region.slot > slots.size() || region.slot >= kMostSlots) {
+    return false;
+  }
+  if (region.slot == slots.size()) slots.emplace_back();
+  slots[region.slot] = {region.cookie, nullptr};
+  return true;
+}
+
+bool PeerBuffers::arrive_buffer(std::span<const std::byte> record) {
+  BufferRecord head;
+  if (!copy_head(record, &head) || head.segments > kMostSegments ||
+      record.size() != sizeof head + head.segments * sizeof(Piece) ||
+      posted.size() == kMostDescriptors) {
+    return false;
+  }
+  PeerBuffer& buffer = posted.push();
+  buffer.segments = head.segments;
+  std::memcpy(buffer.pieces.data(), record.data() + sizeof head, head.segments * sizeof(Piece));
+  std::uint64_t space = 0;
+  for (std::uint32_t i = 0; i < buffer.segments; ++i) {
+    const Piece& piece = buffer.pieces[i];
+    if (piece.bytes == 0) continue;
+    space += piece.bytes;
+    if (piece.slot >= slots.size()) return false;
+    const std::uint64_t there = slots[piece.slot].cookie.length;
+    if (piece.offset > there || piece.bytes > there - piece.offset) return false;
+  }
+  buffer.space = static_cast<std::uint32_t>(std::min<std::uint64_t>(space, ~0u));
+  return true;
+}
+
 void Vi::drain(Until until) {
   const Status s = read_records(until);
   if (s || !connected) return;
@@ -45,23 +97,13 @@ Status Vi::read_records(Until until) {
   return {};
 }
 
-Status Vi::meet() {
-  for (;;) {
-    const auto record = stream->peek();
-    if (!record) return record.error();
-    if (record->empty()) return Error{ECONNRESET, "the peer has given up"};
-    const Kind kind = static_cast<Kind>(record->front());
-    if (kind != Kind::kRegion && kind != Kind::kBuffer) return {};
-    const std::size_t bytes = record->size();
-    if (!arrive(*record)) return Error{EPROTO, "a record that no VI sends"};
-    stream->consume(bytes);
-  }
-}
-
 bool Vi::arrive(std::span<const std::byte> record) {
   switch (static_cast<Kind>(record.front())) {
-    case Kind::kRegion: return arrive_region(record);
-    case Kind::kBuffer: return arrive_buffer(record);
+    case Kind::kRegion: return buffers.arrive(record);
+    case Kind::kBuffer: {
+      BufferRecord head;
+      return copy_head(record, &head) && arrive_drained(head.drained) && buffers.arrive(record);
+    }
     case Kind::kMessage: return arrive_message(record);
     case Kind::kFailure: {
       FailureRecord failure;
@@ -71,40 +113,6 @@ bool Vi::arrive(std::span<const std::byte> record) {
     }
     default: return false;
   }
-}
-
-bool Vi::arrive_region(std::span<const std::byte> record) {
-  RegionRecord region;
-  // A new slot follows the last one: a peer cannot make the table long by naming one slot.
-  if (!copy_head(record, &region) || region.slot > peer_slots.size() || region.slot >= kMostSlots) {
-    return false;
-  }
-  if (region.slot == peer_slots.size()) peer_slots.emplace_back();
-  peer_slots[region.slot] = {region.cookie, nullptr};
-  return true;
-}
-
-bool Vi::arrive_buffer(std::span<const std::byte> record) {
-  BufferRecord head;
-  if (!copy_head(record, &head) || head.segments > kMostSegments ||
-      record.size() != sizeof head + head.segments * sizeof(Piece) ||
-      buffers.size() == kMostDescriptors || !arrive_drained(head.drained)) {
-    return false;
-  }
-  PeerBuffer& buffer = buffers.push();
-  buffer.segments = head.segments;
-  std::memcpy(buffer.pieces.data(), record.data() + sizeof head, head.segments * sizeof(Piece));
-  std::uint64_t space = 0;
-  for (std::uint32_t i = 0; i < buffer.segments; ++i) {
-    const Piece& piece = buffer.pieces[i];
-    if (piece.bytes == 0) continue;
-    space += piece.bytes;
-    if (piece.slot >= peer_slots.size()) return false;
-    const std::uint64_t there = peer_slots[piece.slot].cookie.length;
-    if (piece.offset > there || piece.bytes > there - piece.offset) return false;
-  }
-  buffer.space = static_cast<std::uint32_t>(std::min<std::uint64_t>(space, ~0u));
-  return true;
 }
 
 // The peer can only have taken what was sent.

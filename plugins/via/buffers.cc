@@ -9,6 +9,9 @@
 
 namespace clan::via {
 
+/// What is written for one buffer, and a Hello or Answer behind it.
+constexpr std::size_t kMostTold = 2048;
+
 // Bytes of a segment that lie in its memory; 0: not even the first does, or the tag is another's.
 std::uint32_t Vi::usable(const VIP_DATA_SEGMENT& segment) const {
   const Region* const region = provider()->memory.find(segment.Handle);
@@ -52,6 +55,7 @@ std::uint32_t Vi::check_receive(const VIP_DESCRIPTOR& descriptor, std::uint64_t*
 
 void Vi::tell_buffers() {
   while (told < receives.posted.size()) {
+    if (!connected && !stream->reserve(kMostTold)) return;
     Work& work = receives.posted[told];
     if (told >= receives.completed && work.bad == 0 && !tell_buffer(work)) return;
     ++told;

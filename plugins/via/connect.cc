@@ -70,29 +70,33 @@ Status ask(Vi& vi, Stream stream, const NetAddress& local) {
   hello.discriminator_bytes = static_cast<std::uint8_t>(local.discriminator_bytes);
   std::memcpy(hello.host, local.host.data(), kHostBytes);
   std::memcpy(hello.discriminator, local.discriminator.data(), kMostDiscriminator);
-  if (auto s = write_record(stream, hello); !s) return s;
   vi.stream = std::move(stream);
   vi.tell_buffers();
-  return {};
+  Status s = write_record(*vi.stream, hello);
+  if (!s) vi.close_stream();
+  return s;
 }
 
-// The answer comes behind the buffers: a client that has it knows them.
-Status accept(Vi& vi, Stream stream, const WireAttributes& theirs) {
-  vi.stream = std::move(stream);
+Status Asker::read_hello(Hello* hello) {
+  if (const Status s = buffers.meet(stream); !s) return s;
+  if (const Status s = read_record(stream, hello); !s) return s;
+  if (hello->discriminator_bytes <= kMostDiscriminator) return {};
+  return Error{EPROTO, "no record of a VI"};
+}
+
+Status accept(Vi& vi, Asker asker, const WireAttributes& theirs) {
+  // What it has posted since; and it may have gone.
+  Status s = asker.buffers.meet(asker.stream);
+  if (!s && s.error().err != EAGAIN) return s;
+  vi.stream = std::move(asker.stream);
+  vi.buffers = std::move(asker.buffers);
   vi.theirs = theirs;
-  Status s = vi.meet();
-  if (s || s.error().err == EAGAIN) {
-    vi.tell_buffers();
-    Answer answer;
-    answer.accepted = 1;
-    answer.attributes = vi.wire_attributes();
-    s = write_record(*vi.stream, answer);
-  }
-  if (s) {
-    vi.connect(theirs);
-  } else {
-    vi.close_stream();
-  }
+  vi.tell_buffers();
+  Answer answer;
+  answer.accepted = 1;
+  answer.attributes = vi.wire_attributes();
+  s = write_record(*vi.stream, answer);
+  s ? vi.connect(theirs) : vi.close_stream();
   return s;
 }
 
@@ -104,7 +108,7 @@ void say_no(Stream& stream, const WireAttributes& ours) {
 
 VIP_RETURN take_answer(Vi& vi, VIP_VI_ATTRIBUTES* theirs) {
   Answer answer;
-  Status s = vi.meet();
+  Status s = vi.buffers.meet(*vi.stream);
   if (s) s = read_record(*vi.stream, &answer);
   if (!s && s.error().err == EAGAIN) return VIP_NOT_DONE;
   if (s && answer.accepted == 1) {
@@ -123,20 +127,19 @@ namespace {
 /// A request that waits for VipConnectAccept() or VipConnectReject().
 struct Connection : Object {
   static constexpr std::uint32_t kMagic = 0x6e6e6f63;
-  Connection(Stream from, const Hello& said)
-      : Object(kMagic), stream(std::move(from)), hello(said) {}
-  Stream stream;
+  Connection(Asker from, const Hello& said) : Object(kMagic), asker(std::move(from)), hello(said) {}
+  Asker asker;
   Hello hello;
 };
 
 // What a client says first. It has a second, so that one that says nothing is not in the way.
-bool read_hello(Stream& stream, std::uint64_t deadline_ns, Hello* hello) {
+bool await_hello(Asker& asker, std::uint64_t deadline_ns, Hello* hello) {
   const std::uint64_t end = std::min(deadline_ns, monotonic_ns() + 1'000'000'000u);
   for (;;) {
-    const Status s = read_record(stream, hello);
-    if (s) return hello->discriminator_bytes <= kMostDiscriminator;
+    const Status s = asker.read_hello(hello);
+    if (s) return true;
     if (s.error().err != EAGAIN || monotonic_ns() >= end) return false;
-    (void)stream.wait_readable(ms_until(end));
+    (void)asker.stream.wait_readable(ms_until(end));
   }
 }
 
@@ -194,8 +197,9 @@ extern "C" CLAN_EXPORT VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_
       return stream.error().err == ETIMEDOUT || stream.error().err == EAGAIN ? VIP_TIMEOUT
                                                                              : VIP_ERROR_RESOURCE;
     }
+    Asker asker(std::move(*stream));
     Hello hello;
-    if (!read_hello(*stream, deadline_ns, &hello)) continue;
+    if (!await_hello(asker, deadline_ns, &hello)) continue;
     if (remote != nullptr) {
       NetAddress from;
       std::memcpy(from.host.data(), hello.host, kHostBytes);
@@ -204,7 +208,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_
       write_address(from, remote);
     }
     if (theirs != nullptr) *theirs = attributes_of(hello.attributes);
-    *made = new Connection(std::move(*stream), hello);
+    *made = new Connection(std::move(asker), hello);
     return VIP_SUCCESS;
   }
 }
@@ -220,7 +224,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle,
   if (vi->state != VIP_STATE_IDLE) return VIP_INVALID_STATE;
   const VIP_RETURN rc = mismatch(vi->wire_attributes(), connection->hello.attributes);
   if (rc != VIP_SUCCESS) return rc;
-  const clan::Status s = accept(*vi, std::move(connection->stream), connection->hello.attributes);
+  const clan::Status s = accept(*vi, std::move(connection->asker), connection->hello.attributes);
   connection->magic = 0;
   delete connection;
   return s ? VIP_SUCCESS : VIP_TIMEOUT;  // the one that asked has given up
@@ -229,7 +233,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle,
 extern "C" CLAN_EXPORT VIP_RETURN VipConnectReject(VIP_CONN_HANDLE handle) {
   Connection* connection = nullptr;
   if (const VIP_RETURN rc = find(handle, &connection); rc != VIP_SUCCESS) return rc;
-  say_no(connection->stream, connection->hello.attributes);
+  say_no(connection->asker.stream, connection->hello.attributes);
   connection->magic = 0;
   delete connection;
   return VIP_SUCCESS;

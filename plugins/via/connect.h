@@ -32,10 +32,19 @@ VIP_RETURN why_not_connected(const Error& error);
 template <typename Record>
 Status read_record(Stream& stream, Record* record);
 
-/// Asks a server: the VI gets the stream, on which its Hello and its buffers go.
+/// A client that asks, before there is a VI for it.
+struct Asker {
+  explicit Asker(Stream from) : stream(std::move(from)) {}
+  /// What it says; `buffers` are its own then. EAGAIN: not yet; else it is of no use.
+  Status read_hello(Hello* hello);
+  Stream stream;
+  PeerBuffers buffers;
+};
+
+/// Asks a server: the VI gets the stream, on which its buffers and its Hello go.
 Status ask(Vi& vi, Stream stream, const NetAddress& local);
-/// The VI holds the stream of a request that the peer is told of; then they are connected.
-Status accept(Vi& vi, Stream stream, const WireAttributes& theirs);
+/// The VI gets the stream of a client, which is told so; then they are connected.
+Status accept(Vi& vi, Asker asker, const WireAttributes& theirs);
 void say_no(Stream& stream, const WireAttributes& ours);
 /// Takes the answer to ask(). VIP_NOT_DONE: it has not come. But for VIP_SUCCESS the VI has no
 /// stream any more.

@@ -13,7 +13,7 @@ struct Vi::Peering {
   std::string service;
   std::optional<Listener> listener;  ///< of the end that serves
   std::optional<OwnService> waits;
-  std::optional<Stream> guest;  ///< that has not said yet which end it is
+  std::optional<Asker> guest;  ///< that has not said yet which end it is
 
   VIP_RETURN step(Vi& vi, VIP_VI_ATTRIBUTES* theirs) {
     return listener ? serve(vi, theirs) : ask_again(vi, theirs);
@@ -24,10 +24,10 @@ struct Vi::Peering {
     if (!guest) {
       auto stream = listener->try_accept();
       if (!stream) return VIP_NOT_DONE;
-      guest = std::move(*stream);
+      guest.emplace(std::move(*stream));
     }
     Hello hello;
-    const Status s = read_record(*guest, &hello);
+    const Status s = guest->read_hello(&hello);
     if (!s && s.error().err == EAGAIN) return VIP_NOT_DONE;
     if (!s || !is_from(hello, remote)) {
       guest.reset();
@@ -35,7 +35,7 @@ struct Vi::Peering {
     }
     const VIP_RETURN rc = mismatch(vi.wire_attributes(), hello.attributes);
     if (rc != VIP_SUCCESS) {
-      say_no(*guest, vi.wire_attributes());
+      say_no(guest->stream, vi.wire_attributes());
       return rc;
     }
     if (!accept(vi, std::move(*guest), hello.attributes)) {

@@ -100,10 +100,10 @@ Vi::Outcome Vi::overrun(Work& work) {
 
 /// How many of the peer's buffers a message takes; 0: more than there are.
 std::size_t Vi::buffers_for(std::uint64_t bytes) {
-  if (!theirs.splits) return buffers.empty() ? 0 : 1;
-  for (std::size_t n = 0; n < buffers.size(); ++n) {
-    if (bytes <= buffers[n].space) return n + 1;
-    bytes -= buffers[n].space;
+  if (!theirs.splits) return buffers.posted.empty() ? 0 : 1;
+  for (std::size_t n = 0; n < buffers.posted.size(); ++n) {
+    if (bytes <= buffers.posted[n].space) return n + 1;
+    bytes -= buffers.posted[n].space;
   }
   return 0;
 }
@@ -116,7 +116,7 @@ Vi::Outcome Vi::start_message(Work& work, std::uint64_t bytes) {
     taken = buffers_for(bytes);
   }
   if (taken == 0) return overrun(work);
-  if (!theirs.splits && bytes > buffers.front().space) return too_long();
+  if (!theirs.splits && bytes > buffers.posted.front().space) return too_long();
   const std::uint64_t limit = options.CopyLimit == 0 ? kCopyLimit : options.CopyLimit;
   // Between hosts a copy is in the receiver's memory only some time later.
   const bool copies = bytes == 0 || (bytes <= limit && !(far && is_reception()) &&
@@ -128,7 +128,7 @@ Vi::Outcome Vi::start_message(Work& work, std::uint64_t bytes) {
 Vi::Outcome Vi::too_long() {
   if (!flights.empty()) return Outcome::kStuck;
   if (!write({.flags = MessageRecord::kTooLong}, nullptr)) return Outcome::kStuck;
-  buffers.pop();
+  buffers.posted.pop();
   if (!is_reliable()) return end_send(0, 0);
   return fail_send(is_reception() ? VIP_STATUS_REMOTE_DESC_ERROR : VIP_STATUS_TRANSPORT_ERROR,
                    VIP_ERROR_CONN_LOST, VIP_ERROR_CONN_LOST);
@@ -153,7 +153,8 @@ bool Vi::write(MessageRecord record, SegmentWalk* data) {
 // The record of the next buffer of a message.
 MessageRecord Vi::next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::size_t buffer) {
   MessageRecord record;
-  record.length = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, buffers[buffer].space));
+  record.length =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(left, buffers.posted[buffer].space));
   if (record.length < left) {
     record.flags = MessageRecord::kContinues;
   } else if ((d.CS.Control & VIP_CONTROL_IMMEDIATE) != 0) {
@@ -175,7 +176,7 @@ Vi::Outcome Vi::copy_message(Work& work, std::uint64_t bytes, std::size_t taken)
     record.flags |= MessageRecord::kCopied;
     if (!write(record, &data)) return Outcome::kStuck;
     left -= record.length;
-    buffers.pop();
+    buffers.posted.pop();
   }
   add(row->sent, 1);
   add(row->sent_bytes, bytes);
@@ -192,8 +193,8 @@ Vi::Outcome Vi::move_message(Work& work, std::uint64_t bytes, std::size_t taken)
     flight.records.push_back(next_record(d, left, k));
     std::uint64_t part = flight.records.back().length;
     left -= part;
-    for (std::uint32_t i = 0; i < buffers[k].segments && part > 0; ++i) {
-      Piece piece = buffers[k].pieces[i];
+    for (std::uint32_t i = 0; i < buffers.posted[k].segments && part > 0; ++i) {
+      Piece piece = buffers.posted[k].pieces[i];
       if (piece.bytes == 0) continue;
       const auto remote = slot_memory(piece);
       if (!remote) return fail_transfer(d, ESTALE);
@@ -209,7 +210,7 @@ Vi::Outcome Vi::move_message(Work& work, std::uint64_t bytes, std::size_t taken)
   }
   const Outcome outcome = fly(std::move(flight), moves);
   if (outcome != Outcome::kUnderWay) return outcome;
-  for (; taken > 0; --taken) buffers.pop();
+  for (; taken > 0; --taken) buffers.posted.pop();
   add(row->moved, 1);
   return outcome;
 }
@@ -218,10 +219,10 @@ Vi::Outcome Vi::start_rdma(Work& work, std::uint64_t bytes) {
   const VIP_DESCRIPTOR& d = *work.descriptor;
   const bool reads = (d.CS.Control & VIP_CONTROL_OP_MASK) == VIP_CONTROL_OP_RDMAREAD;
   const bool tells = (d.CS.Control & VIP_CONTROL_IMMEDIATE) != 0;
-  if (tells && buffers.empty()) {
+  if (tells && buffers.posted.empty()) {
     drain();
     if (!connected) return Outcome::kOver;
-    if (buffers.empty()) return overrun(work);
+    if (buffers.posted.empty()) return overrun(work);
   }
   const RdmaOp op = reads ? RdmaOp::kRead : RdmaOp::kWrite;
   const VIP_ADDRESS_SEGMENT& target = segment_of(d, 0).Remote;
@@ -247,7 +248,7 @@ Vi::Outcome Vi::start_rdma(Work& work, std::uint64_t bytes) {
   if (moves.empty()) moves.push_back({op, remote.get(), offset, nullptr, 0});
   const Outcome outcome = fly(std::move(flight), moves);
   if (outcome != Outcome::kUnderWay) return outcome;
-  if (tells) buffers.pop();
+  if (tells) buffers.posted.pop();
   add(row->rdma, 1);
   add(row->rdma_bytes, bytes);
   return outcome;
@@ -340,7 +341,7 @@ Vi::Outcome Vi::fail_transfer(const VIP_DESCRIPTOR& d, int error) {
 // --- memory of the peer --------------------------------------------------------------------------
 
 std::shared_ptr<RemoteAperture> Vi::slot_memory(const Piece& piece) {
-  PeerSlot& slot = peer_slots[piece.slot];
+  PeerSlot& slot = buffers.slots[piece.slot];
   // The cookie is the peer's word: only for memory of its own.
   if (!slot.remote && slot.cookie.node == peer_node) {
     auto made = RemoteAperture::import(provider()->context, slot.cookie);

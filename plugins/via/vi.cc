@@ -124,7 +124,6 @@ void Vi::close_stream() {
   free_slots.clear();
   slot_of.clear();
   last_slot = kNoSlot;
-  peer_slots.clear();
   buffers.clear();
   peer_memory.clear();
   copied = copied_drained = drained = 0;

@@ -11,8 +11,6 @@
 // buffers.cc, posted receives; send.cc, posted sends; post.cc and complete.cc, the calls.
 #pragma once
 
-#include <clan/stream.h>
-
 #include <deque>
 #include <unordered_map>
 
@@ -33,9 +31,6 @@ class Vi : public Object {
   WireAttributes wire_attributes() const;
   /// Both ends have agreed on the stream.
   void connect(const WireAttributes& peer);
-  /// Takes what the peer says before: its buffers, up to something else, or EAGAIN. Another error:
-  /// it has gone.
-  Status meet();
   /// To the error state, and says so; `code` is the program's to know.
   void break_off(VIP_ERROR_CODE code, VIP_DESCRIPTOR* descriptor = nullptr);
   void report(VIP_ERROR_CODE code, VIP_RESOURCE_CODE resource, VIP_DESCRIPTOR* descriptor = nullptr,
@@ -104,8 +99,7 @@ class Vi : public Object {
   std::vector<std::uint32_t> free_slots;
   std::unordered_map<VIP_MEM_HANDLE, std::uint32_t> slot_of;
   std::uint32_t last_slot = kNoSlot;  ///< that of the receive posted last
-  std::vector<PeerSlot> peer_slots;
-  Fifo<PeerBuffer> buffers;
+  PeerBuffers buffers;
   std::uint32_t copied = 0, copied_drained = 0;  ///< bytes through the ring; and seen by the peer
   std::uint32_t drained = 0;                     ///< of the peer's, by us
   std::unordered_map<VIP_MEM_HANDLE, PeerMemory> peer_memory;
@@ -158,8 +152,6 @@ class Vi : public Object {
   std::uint32_t usable(const VIP_DATA_SEGMENT& segment) const;
   void let_go(std::uint32_t slot_number);
   bool arrive(std::span<const std::byte> record);
-  bool arrive_region(std::span<const std::byte> record);
-  bool arrive_buffer(std::span<const std::byte> record);
   bool arrive_message(std::span<const std::byte> record);
   bool arrive_drained(std::uint32_t theirs_drained);
 };

@@ -3,9 +3,11 @@
 // posted) and its *transfer queue* (messages it has sent) of via-over-clan 3.3.
 //
 //   client                            server
-//   Hello, its Regions and Buffers ->            (the listener of one VipConnectWait)
-//                                  <- Answer, and with it Regions and Buffers
+//   its Regions and Buffers, Hello ->            (the listener of one VipConnectWait)
+//                                  <- Regions and Buffers, Answer
 //   then either way: Region, Buffer, Message, Failure
+//
+// Hello and Answer come behind the buffers: an end that may send knows what the other has posted.
 //
 // All of it is input: the reader checks kind, sizes, counts and slots before it uses them.
 #pragma once

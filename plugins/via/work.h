@@ -2,6 +2,7 @@
 #pragma once
 
 #include <clan/aperture.h>
+#include <clan/stream.h>
 #include <vipl.h>
 
 #include <array>
@@ -41,6 +42,22 @@ struct PeerSlot {
 struct PeerBuffer {
   std::uint32_t segments = 0, space = 0;
   std::array<Piece, kMostSegments> pieces;
+};
+
+/// Receives that the peer has posted, in order, and the memory they lie in: its cookie queue.
+struct PeerBuffers {
+  std::vector<PeerSlot> slots;
+  Fifo<PeerBuffer> posted;
+  /// Takes a Region or Buffer record. False: it makes no sense.
+  bool arrive(std::span<const std::byte> record);
+  /// Takes those that come before Hello or Answer; EAGAIN: that has not come. Another error: the
+  /// peer has gone, or is no VI.
+  Status meet(Stream& stream);
+  void clear() { slots.clear(), posted.clear(); }
+
+ private:
+  bool arrive_region(std::span<const std::byte> record);
+  bool arrive_buffer(std::span<const std::byte> record);
 };
 
 /// A registration of the peer's, for RDMA.

@@ -1,4 +1,8 @@
+#include <clan/stream.h>
+
+#include "address.h"
 #include "ends.h"
+#include "provider.h"
 
 namespace clan::via::testing {
 namespace {
@@ -55,6 +59,49 @@ TEST(ViaConnect, TheServerSeesWhoAsksAndMayReject) {
   EXPECT_EQ(VipConnectReject(nullptr), VIP_INVALID_PARAMETER);
   client.join();
   EXPECT_EQ(pair.b.state(), VIP_STATE_IDLE);
+}
+
+// Their records are longer than the ring: those that have no room are told later.
+TEST(ViaConnect, MoreBuffersThanTheRingHoldsAreNoHindrance) {
+  Pair pair;
+  constexpr int kDescriptors = 1024, kPieces = 7;
+  const auto descriptors = std::make_unique<unsigned char[]>(kDescriptors * kDescriptorBytes + 64);
+  auto* const first = reinterpret_cast<unsigned char*>(
+      (reinterpret_cast<std::uintptr_t>(descriptors.get()) + 63) / 64 * 64);
+  VIP_MEM_ATTRIBUTES attributes{};
+  VIP_MEM_HANDLE own = 0;
+  std::vector<VIP_MEM_HANDLE> handles;
+  Host& host = pair.a.host;
+  ASSERT_EQ(VipRegisterMem(host.nic, first, kDescriptors * kDescriptorBytes, &attributes, &own),
+            VIP_SUCCESS);
+  for (int i = 0; i < kDescriptors; ++i) {
+    auto* const d = reinterpret_cast<VIP_DESCRIPTOR*>(first + i * kDescriptorBytes);
+    std::memset(static_cast<void*>(d), 0, kDescriptorBytes);
+    for (int k = 0; k < 16; ++k) {
+      host.add(d, static_cast<std::size_t>(i), 1);
+      if (k >= kPieces) continue;
+      ASSERT_EQ(VipRegisterMem(host.nic, host.data, 4096, &attributes, &handles.emplace_back()),
+                VIP_SUCCESS);
+      host.segment(d, k).Local.Handle = handles.back();
+    }
+    ASSERT_EQ(VipPostRecv(pair.a.vi, d, own), VIP_SUCCESS);
+  }
+  {
+    Net local(host.nic, "c"), remote(host.nic, unique_name());
+    NetAddress address;
+    ASSERT_TRUE(read_address(remote, &address));
+    const auto reads_nothing = Listener::create(provider()->context, service_of(address));
+    EXPECT_EQ(VipConnectRequest(pair.a.vi, local, remote, 1, nullptr), VIP_TIMEOUT);
+  }
+  connect(pair.b, pair.a);
+  for (int i = 0; i < kDescriptors; ++i) {
+    ASSERT_EQ(pair.b.post_send(pair.b.host.make(0, 0, 16)), VIP_SUCCESS);
+    ASSERT_EQ(pair.b.sent(), VIP_STATUS_DONE | VIP_STATUS_OP_SEND);
+    ASSERT_EQ(pair.a.received(), VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE) << i;
+  }
+  for (const VIP_MEM_HANDLE handle : handles)
+    EXPECT_EQ(VipDeregisterMem(host.nic, host.data, handle), VIP_SUCCESS);
+  EXPECT_EQ(VipDeregisterMem(host.nic, first, own), VIP_SUCCESS);
 }
 
 TEST(ViaConnect, OneThatIsNotAnsweredInTimeTimesOut) {

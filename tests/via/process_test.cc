@@ -213,6 +213,33 @@ TEST(ViaConnect, TheAnswerComesBehindTheBuffers) {
   }
 }
 
+// And so does a server that sends at once.
+TEST(ViaConnect, TheRequestComesBehindTheBuffers) {
+  End end;
+  end.create(VIP_SERVICE_RELIABLE_DELIVERY);
+  ASSERT_EQ(end.post_recv(end.host.make(0, 0, 8)), VIP_SUCCESS);
+  Net local(end.host.nic, "c"), remote(end.host.nic, unique_name());
+  NetAddress address;
+  ASSERT_TRUE(read_address(remote, &address));
+  auto listener = Listener::create(provider()->context, service_of(address));
+  ASSERT_TRUE(listener.ok());
+  std::thread client(
+      [&] { EXPECT_EQ(VipConnectRequest(end.vi, local, remote, kSoon, nullptr), VIP_SUCCESS); });
+  auto stream = listener->accept(10'000);
+  ASSERT_TRUE(stream.ok());
+  for (const Kind kind : {Kind::kRegion, Kind::kBuffer, Kind::kHello}) {
+    ASSERT_TRUE(stream->wait_readable(10'000).ok());
+    const auto record = stream->peek();
+    ASSERT_TRUE(record.ok() && !record->empty());
+    EXPECT_EQ(static_cast<Kind>(record->front()), kind);
+    stream->consume(record->size());
+  }
+  Answer answer;
+  answer.accepted = 1;
+  Liar::say(*stream, answer);
+  client.join();
+}
+
 // A peer that keeps the cookie of a buffer, and writes once more.
 TEST(ViaOptions, StrictProtectionRefusesAWriteBehindTheCompletion) {
   for (const bool strict : {false, true}) {
