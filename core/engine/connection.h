@@ -66,9 +66,9 @@ class Connection final : public OobSink,
   /// then calls commit() with at most that length.
   std::byte* reserve(std::uint64_t payload);
   void commit(std::uint64_t payload, RecordType type, Notify wakes = Notify::kYes);
-  /// reserve(), two copies and commit() in one. False: no room. Precondition: mapped(), and the
-  /// record fits max_payload().
-  bool append(std::span<const std::byte> first, std::span<const std::byte> second, RecordType type);
+  /// reserve(), two copies and commit() in one. False: no room. Precondition: mapped(), it fits.
+  bool append(std::span<const std::byte> first, std::span<const std::byte> second, RecordType type,
+              Notify wakes = Notify::kYes);
   /// True when a record of `payload` bytes fits now.
   bool writable(std::uint64_t payload);
   Status wait_writable(std::uint64_t payload, std::uint64_t deadline_ns);

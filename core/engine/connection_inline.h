@@ -53,7 +53,7 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, N
 
 [[gnu::always_inline]] inline bool Connection::append(std::span<const std::byte> first,
                                                       std::span<const std::byte> second,
-                                                      RecordType type) {
+                                                      RecordType type, Notify wakes) {
   const std::uint64_t payload = first.size() + second.size();
   shm::RingSlot slot;
   const int rc = shm::ring_reserve(
@@ -66,7 +66,7 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, N
   copy_short(room, first.data(), first.size());
   copy_short(room + first.size(), second.data(), second.size());
   if (may_write()) [[likely]]
-    publish(slot, head_of(payload, type));
+    publish(slot, head_of(payload, type), wakes);
   return true;
 }
 

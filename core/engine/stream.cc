@@ -189,6 +189,14 @@ void Stream::commit_quietly(std::size_t bytes) {
   core_->connection().commit(bytes, engine::RecordType::kData, engine::Notify::kNo);
 }
 
+Status Stream::append(std::span<const std::byte> first, std::span<const std::byte> second) {
+  return core_->append(first, second, engine::Notify::kYes);
+}
+
+Status Stream::append_quietly(std::span<const std::byte> first, std::span<const std::byte> second) {
+  return core_->append(first, second, engine::Notify::kNo);
+}
+
 std::size_t Stream::max_reserve() const { return core_->max_reserve(); }
 
 namespace {

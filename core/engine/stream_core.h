@@ -49,6 +49,24 @@ class StreamCore {
     return sent;
   }
 
+  Status append(std::span<const std::byte> first, std::span<const std::byte> second, Notify wakes) {
+    const std::size_t bytes = first.size() + second.size();
+    if (bytes > max_reserve()) [[unlikely]]
+      return Error{EMSGSIZE, "more than max_reserve() at once"};
+    if (!can_send()) [[unlikely]]
+      return send_error();
+    if (c_->mapped()) [[likely]] {
+      if (c_->append(first, second, RecordType::kData, wakes)) [[likely]]
+        return {};
+    } else if (std::byte* const room = c_->reserve(bytes); room != nullptr) {
+      copy_short(room, first.data(), first.size());
+      copy_short(room + first.size(), second.data(), second.size());
+      c_->commit(bytes, RecordType::kData, wakes);
+      return {};
+    }
+    return Error{EAGAIN, "no room to send"};
+  }
+
   // Waits for room.
   Result<std::size_t> send(std::span<const std::byte> bytes, std::uint64_t deadline_ns);
 

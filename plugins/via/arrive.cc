@@ -136,13 +136,14 @@ bool Vi::arrive_message(std::span<const std::byte> record) {
   const Work& work = receives.posted[receives.completed];
   VIP_DESCRIPTOR& d = *work.descriptor;
   if (is_copied) drained += head.length;
-  if (provider()->memory.find(work.handle) == nullptr) {  // it may not even be mapped
+  if (!is_there(work)) {  // it may not even be mapped
     complete(receives, VIP_STATUS_PROTECTION_ERROR, 0);
     return true;
   }
   std::uint32_t status = written ? VIP_STATUS_OP_REMOTE_RDMA_WRITE : VIP_STATUS_OP_RECEIVE;
-  std::uint64_t space = 0;
-  if (const std::uint32_t wrong = check_receive(d, &space); wrong != 0) {
+  std::uint64_t space = work.space;
+  const std::uint32_t wrong = work.changes == memory.changes() ? 0 : check_receive(d, &space);
+  if (wrong != 0) {
     status |= wrong;  // its memory is not registered any more
   } else if (too_long) {
     status |= VIP_STATUS_LENGTH_ERROR;

@@ -14,7 +14,7 @@ constexpr std::size_t kMostTold = 2048;
 
 // Bytes of a segment that lie in its memory; 0: not even the first does, or the tag is another's.
 std::uint32_t Vi::usable(const VIP_DATA_SEGMENT& segment) const {
-  const Region* const region = provider()->memory.find(segment.Handle);
+  const Region* const region = memory.find(segment.Handle);
   if (region == nullptr || !covers(*region, segment.Data.Address, 1) ||
       (region->tag != nullptr && attributes.Ptag != nullptr && region->tag != attributes.Ptag)) {
     return 0;
@@ -53,72 +53,79 @@ std::uint32_t Vi::check_receive(const VIP_DESCRIPTOR& descriptor, std::uint64_t*
   return 0;
 }
 
-void Vi::tell_buffers() {
-  while (told < receives.posted.size()) {
-    if (!connected && !stream->reserve(kMostTold)) return;
-    Work& work = receives.posted[told];
-    if (told >= receives.completed && work.bad == 0 && !tell_buffer(work)) return;
-    ++told;
-  }
-}
-
-// False: there is no room now.
-bool Vi::tell_buffer(Work& work) {
-  const VIP_DESCRIPTOR& d = *work.descriptor;
-  const std::uint32_t count = d.CS.SegCount;
-  std::array<Piece, kMostSegments> pieces;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const VIP_DATA_SEGMENT& segment = segment_of(d, i).Local;
-    pieces[i] = {0, segment.Length == 0 ? 0 : usable(segment), kNoSlot};
-    if (pieces[i].bytes > 0 && !tell_slot(segment, &pieces[i])) {
-      for (std::uint32_t k = 0; k < i; ++k) let_go(pieces[k].slot);
-      return false;
-    }
-  }
-  const std::size_t bytes = sizeof(BufferRecord) + count * sizeof(Piece);
-  auto room = stream->reserve(bytes);
-  if (!room) {
-    for (std::uint32_t k = 0; k < count; ++k) let_go(pieces[k].slot);
-    return false;
-  }
-  const BufferRecord record{Kind::kBuffer, static_cast<std::uint8_t>(count), 0, drained};
-  std::memcpy(room->data(), &record, sizeof record);
-  std::memcpy(room->data() + sizeof record, pieces.data(), count * sizeof(Piece));
-  // A thread there waits for a message, and not for a buffer, but where sends do.
-  theirs.defers ? stream->commit(bytes) : stream->commit_quietly(bytes);
-  for (std::uint32_t i = 0; i < count; ++i) work.slots[i] = pieces[i].slot;
-  work.segments = count;
+// False, and of tell_buffer(): there is no room now.
+bool Vi::tell_next() {
+  if (!connected && !stream->reserve(kMostTold)) return false;
+  Work& work = receives.posted[told];
+  if (told >= receives.completed && work.bad == 0 && !tell_buffer(work)) return false;
+  ++told;
   return true;
 }
 
-// The slot of a segment's memory, which the peer knows then.
+bool Vi::tell_buffer(Work& work) {
+  const VIP_DESCRIPTOR& d = *work.descriptor;
+  const std::uint32_t count = d.CS.SegCount;
+  struct {
+    BufferRecord head;
+    Piece pieces[kMostSegments];
+  } record;
+  record.head = {Kind::kBuffer, static_cast<std::uint8_t>(count), 0, drained};
+  std::uint64_t left = work.space;  // the last segment may be longer
+  bool told_all = true;
+  for (std::uint32_t& i = work.segments = 0; i < count && told_all; ++i) {
+    const VIP_DATA_SEGMENT& segment = segment_of(d, i).Local;
+    Piece& piece = record.pieces[i];
+    piece = {0, static_cast<std::uint32_t>(std::min<std::uint64_t>(segment.Length, left)), kNoSlot};
+    left -= piece.bytes;
+    told_all = piece.bytes == 0 || tell_slot(segment, &piece);
+    work.slots[i] = piece.slot;
+  }
+  const auto bytes =
+      std::as_bytes(std::span(&record, 1)).first(sizeof record.head + count * sizeof(Piece));
+  // A thread there waits for a message, and not for a buffer, but where sends do.
+  told_all =
+      told_all && (theirs.defers ? stream->append(bytes) : stream->append_quietly(bytes)).ok();
+  if (!told_all) take_back(work);
+  return told_all;
+}
+
+// The slot of a segment's memory, which the peer knows then. False: there is no room, or none can
+// be made; none of memory that has gone meanwhile.
 bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, Piece* piece) {
   const bool strict = options.StrictProtection != 0;
-  auto* const address = static_cast<std::byte*>(segment.Data.Address);
-  Region& region = *provider()->memory.find(segment.Handle);
-  piece->offset = strict ? 0 : static_cast<std::uint64_t>(address - region.base);
-  if (!strict) {
-    if (last_slot != kNoSlot && slots[last_slot].handle == segment.Handle) {
-      ++slots[piece->slot = last_slot].users;
-      return true;
-    }
-    if (auto known = slot_of.find(segment.Handle); known != slot_of.end()) {
-      ++slots[last_slot = piece->slot = known->second].users;
-      return true;
-    }
+  if (!strict && (last_slot == kNoSlot || slots[last_slot].handle != segment.Handle)) {
+    const auto known = slot_of.find(segment.Handle);
+    last_slot = known == slot_of.end() ? kNoSlot : known->second;
   }
-  auto room = stream->reserve(sizeof(RegionRecord));
-  if (!room) return false;
+  if (strict || last_slot == kNoSlot) {
+    Region* const region = memory.find(segment.Handle);
+    if (region == nullptr) {
+      piece->bytes = 0;
+      return true;
+    }
+    if (!add_slot(*region, segment, piece->bytes)) return false;
+  }
+  Slot& slot = slots[last_slot];
+  ++slot.users;
+  piece->slot = last_slot;
+  piece->offset =
+      static_cast<std::uint64_t>(static_cast<std::byte*>(segment.Data.Address) - slot.base);
+  return true;
+}
+
+bool Vi::add_slot(Region& region, const VIP_DATA_SEGMENT& segment, std::uint32_t bytes) {
   Provider& process = *provider();
+  const bool strict = options.StrictProtection != 0;
+  auto* const address = static_cast<std::byte*>(segment.Data.Address);
   std::optional<Aperture> own;
   RegionRecord record;
   if (strict) {
-    auto made = Aperture::export_region(process.context, {address, piece->bytes}, Rights::kWrite);
+    auto made = Aperture::export_region(process.context, {address, bytes}, Rights::kWrite);
     if (!made) return false;
     record.cookie = made->cookie();
     own = std::move(*made);
   } else {
-    std::lock_guard lock(process.memory.mutex());
+    std::lock_guard lock(memory.mutex());
     if (!region.receive) {
       auto made =
           Aperture::export_region(process.context, {region.base, region.length}, Rights::kWrite);
@@ -131,12 +138,12 @@ bool Vi::tell_slot(const VIP_DATA_SEGMENT& segment, Piece* piece) {
     free_slots.push_back(static_cast<std::uint32_t>(slots.size()));
     slots.emplace_back();
   }
-  piece->slot = record.slot = free_slots.back();
+  record.slot = free_slots.back();
+  if (!stream->append_quietly(std::as_bytes(std::span(&record, 1)))) return false;
   free_slots.pop_back();
-  std::memcpy(room->data(), &record, sizeof record);
-  stream->commit_quietly(sizeof record);
-  slots[piece->slot] = {1, segment.Handle, std::move(own)};
-  if (!strict) slot_of[segment.Handle] = last_slot = piece->slot;
+  last_slot = record.slot;
+  slots[last_slot] = {0, segment.Handle, strict ? address : region.base, std::move(own)};
+  if (!strict) slot_of[segment.Handle] = last_slot;
   return true;
 }
 
@@ -145,7 +152,7 @@ void Vi::let_go(std::uint32_t slot_number) {
   if (slot_number >= slots.size()) return;
   Slot& slot = slots[slot_number];
   if (--slot.users > 0) return;
-  if (!slot.strict && provider()->memory.find(slot.handle) != nullptr) return;
+  if (!slot.strict && memory.find(slot.handle) != nullptr) return;
   if (!slot.strict) slot_of.erase(slot.handle);
   if (last_slot == slot_number) last_slot = kNoSlot;
   slot.strict.reset();  // revokes: no write of the peer is seen in the buffer behind it

@@ -18,7 +18,7 @@ VIP_RETURN take(Vi& vi, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor) {
     return VIP_NOT_DONE;
   }
   *descriptor = queue.posted.front().descriptor;
-  const bool known = provider()->memory.find(queue.posted.front().handle) != nullptr;
+  const bool known = vi.is_there(queue.posted.front());
   queue.posted.pop();
   --queue.completed;
   if (&queue == &vi.sends) {
@@ -60,7 +60,7 @@ VIP_RETURN wait_for(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
   if (place == nullptr) return VIP_ERROR_RESOURCE;
   VIP_RETURN rc = VIP_NOT_DONE;
   const auto look = [&] {
-    if (ends != nullptr && words::look(*ends)) return true;
+    if (ends != nullptr && dekker::look(*ends)) return true;
     const Held held(vi);
     // Of one that waits for the sake of a handler, a descriptor may be posted later.
     if (ends != nullptr && (vi.*member).posted.empty()) return false;

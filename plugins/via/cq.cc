@@ -13,14 +13,13 @@ void Cq::push(Vi& vi, bool receive) {
     // Kept all the same: none is lost.
     if (entries.size() == capacity) vi.report_overrun(*this);
     entries.push() = {&vi, receive};
-    // relaxed: a glance of empty(); take() has the lock
+    // relaxed: a glance of VipCQDone()
     count.store(entries.size(), std::memory_order_relaxed);
   }
   place->wake();
 }
 
 bool Cq::take(Entry* entry) {
-  if (count.load(std::memory_order_relaxed) == 0) return false;  // relaxed: as above
   std::lock_guard lock(mutex);
   if (entries.empty()) return false;
   *entry = entries.front();
@@ -53,7 +52,7 @@ void Cq::poll() {
 bool Cq::wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry) {
   bool took = false;
   const auto look = [&] {
-    if (ends != nullptr && words::look(*ends)) return true;
+    if (ends != nullptr && dekker::look(*ends)) return true;
     return took = take(entry);
   };
   (void)place->wait(deadline_ns, look, [this](std::span<const Event> events) { serve(events); });
@@ -145,9 +144,8 @@ extern "C" CLAN_EXPORT VIP_RETURN VipCQDone(VIP_CQ_HANDLE handle, VIP_VI_HANDLE*
   if (const VIP_RETURN rc = find(handle, &cq); rc != VIP_SUCCESS) return rc;
   if (vi == nullptr || receive == nullptr) return VIP_INVALID_PARAMETER;
   Cq::Entry entry;
-  if (cq->take(&entry)) return give(entry, vi, receive);
-  cq->poll();
-  return cq->take(&entry) ? give(entry, vi, receive) : VIP_NOT_DONE;
+  if (cq->is_empty()) cq->poll();
+  return !cq->is_empty() && cq->take(&entry) ? give(entry, vi, receive) : VIP_NOT_DONE;
 }
 
 extern "C" CLAN_EXPORT VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG timeout_ms,

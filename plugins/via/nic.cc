@@ -60,6 +60,7 @@ bool set_rights(Region& region, const VIP_MEM_ATTRIBUTES& attributes) {
   if (region.tag != nullptr) words::subtract(region.tag->users, 1u);
   region.tag = static_cast<Ptag*>(attributes.Ptag);
   if (region.tag != nullptr) words::add(region.tag->users, 1u);
+  provider()->memory.change();
   region.rdma_write = attributes.EnableRdmaWrite != 0;
   region.rdma_read = attributes.EnableRdmaRead != 0;
   const auto rights =

@@ -35,7 +35,7 @@ Notifier::Notifier(Place& place) : state_(std::make_shared<State>()), place_(pla
 Notifier::~Notifier() {
   {
     std::lock_guard lock(state_->mutex);
-    words::publish(state_->ends, true);
+    dekker::announce(state_->ends, true);  // before wake() looks for waiters
   }
   state_->changed.notify_all();
   place_.wake();

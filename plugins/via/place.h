@@ -39,10 +39,11 @@ class Place {
 
   EventQueue& events() { return events_; }
 
-  /// Has all threads that wait here look again. Costs no system call where none does.
+  /// Has all threads that wait here look again, at what this thread has changed under a lock that
+  /// their look() takes, too, or has announced: one that looked before is counted.
   void wake() {
-    dekker::add(news_, 1u);
     if (dekker::look(waiters_) == 0) return;
+    dekker::add(news_, 1u);
     std::unique_lock lock(mutex_);
     const bool leads = leads_;
     lock.unlock();

@@ -7,7 +7,7 @@ namespace {
 
 // Whether the descriptor lies where its handle says; a program that errs hears of it both ways.
 bool is_readable(Vi& vi, VIP_DESCRIPTOR* descriptor, VIP_MEM_HANDLE handle) {
-  const Region* const region = provider()->memory.find(handle);
+  const Region* const region = vi.memory.find(handle);
   if (region != nullptr && covers(*region, descriptor, sizeof(VIP_DESCRIPTOR))) {
     const std::size_t segments = descriptor->CS.SegCount;
     const std::size_t bytes =
@@ -23,8 +23,9 @@ bool is_aligned(const VIP_DESCRIPTOR* descriptor) {
          reinterpret_cast<std::uintptr_t>(descriptor) % VIP_DESCRIPTOR_ALIGNMENT == 0;
 }
 
-Work& add_work(WorkQueue& queue, VIP_DESCRIPTOR* descriptor, VIP_MEM_HANDLE handle) {
+Work& add_work(Vi& vi, WorkQueue& queue, VIP_DESCRIPTOR* descriptor, VIP_MEM_HANDLE handle) {
   Work& work = queue.posted.push();
+  work.changes = vi.memory.changes();
   work.descriptor = descriptor;
   work.handle = handle;
   work.bad = work.segments = 0;
@@ -46,7 +47,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipPostSend(VIP_VI_HANDLE handle, VIP_DESCRIPT
   if (vi->state != VIP_STATE_CONNECTED && vi->state != VIP_STATE_ERROR) return VIP_INVALID_STATE;
   if (vi->sends.posted.size() >= kMostDescriptors) return VIP_ERROR_RESOURCE;
   if (!is_readable(*vi, descriptor, memory)) return VIP_INVALID_PARAMETER;
-  add_work(vi->sends, descriptor, memory);
+  add_work(*vi, vi->sends, descriptor, memory);
   vi->pump();
   vi->attend();
   return VIP_SUCCESS;
@@ -60,15 +61,14 @@ extern "C" CLAN_EXPORT VIP_RETURN VipPostRecv(VIP_VI_HANDLE handle, VIP_DESCRIPT
   const Held held(*vi);
   if (vi->receives.posted.size() >= kMostDescriptors) return VIP_ERROR_RESOURCE;
   if (!is_readable(*vi, descriptor, memory)) return VIP_INVALID_PARAMETER;
-  Work& work = add_work(vi->receives, descriptor, memory);
+  Work& work = add_work(*vi, vi->receives, descriptor, memory);
   if (vi->state == VIP_STATE_ERROR) {
     vi->flush();
     return VIP_SUCCESS;
   }
-  std::uint64_t bytes = 0;
   work.bad = (descriptor->CS.Control & VIP_CONTROL_OP_MASK) != VIP_CONTROL_OP_SENDRECV
                  ? VIP_STATUS_FORMAT_ERROR
-                 : vi->check_receive(*descriptor, &bytes);
+                 : vi->check_receive(*descriptor, &work.space);
   vi->end_bad_receives();
   if (vi->stream) vi->tell_buffers();
   vi->attend();

@@ -10,7 +10,6 @@
 namespace clan::via {
 namespace {
 
-std::atomic<std::uint32_t> forks{1};
 std::mutex making;
 // Never destroyed: other threads may use it until the process ends. A child makes one of its own.
 std::atomic<Provider*> made{nullptr};
@@ -42,8 +41,6 @@ Provider* make_provider() {
 }
 
 }  // namespace
-
-std::uint32_t generation() { return words::look(forks); }
 
 Object::Object(std::uint32_t kind) : magic(kind), generation(via::generation()) {}
 
@@ -81,18 +78,6 @@ void tell(Reports& reports) {
 
 // --- registered memory ---------------------------------------------------------------------------
 
-Region* Memory::at(std::uint32_t number) {
-  if (number >= kMost) return nullptr;
-  Region* const chunk = words::look(chunks_[number / kChunk]);
-  return chunk == nullptr ? nullptr : &chunk[number % kChunk];
-}
-
-Region* Memory::find(VIP_MEM_HANDLE handle) {
-  Region* const region = at((handle & 0xffff) - 1);
-  return region != nullptr && handle != 0 && words::look(region->handle) == handle ? region
-                                                                                   : nullptr;
-}
-
 Region* Memory::add() {
   std::uint32_t number;
   if (!free_.empty()) {
@@ -114,6 +99,7 @@ void Memory::publish(Region& region) { words::publish(region.handle, region.next
 
 void Memory::remove(Region& region) {
   words::publish(region.handle, 0u);
+  change();
   region.receive.reset();
   region.rdma.reset();
   free_.push_back((region.next_handle & 0xffff) - 1);

@@ -20,12 +20,17 @@
 
 #include "bulk.h"
 #include "fifo.h"
+#include "lock.h"
 #include "place.h"
 #include "wire.h"
 
 namespace clan::via {
 
 class Vi;
+
+/// Changes in a forked child.
+inline std::atomic<std::uint32_t> forks{1};
+inline std::uint32_t generation() { return words::look(forks); }
 
 /// The kind of an object, and of which process it is: a forked child does not use its parent's.
 struct Object {
@@ -75,6 +80,8 @@ struct Cq : Object {
   };
   void push(Vi& vi, bool receive);
   bool take(Entry* entry);
+  /// At a glance.
+  bool is_empty() const { return count.load(std::memory_order_relaxed) == 0; }  // relaxed: a hint
   /// Has the VIs that events are of make progress.
   void serve(std::span<const Event> events);
   void poll();
@@ -84,11 +91,11 @@ struct Cq : Object {
 
   Nic* nic = nullptr;
   std::unique_ptr<Place> place;
-  std::mutex mutex;  ///< the entries; a leaf
+  Lock mutex;  ///< the entries; a leaf
   Fifo<Entry> entries;
   std::atomic<std::size_t> count{0};
   std::size_t capacity = 0;
-  std::mutex members_mutex;  ///< taken before a VI's
+  Lock members_mutex;        ///< taken before a VI's
   std::vector<Vi*> members;  ///< by the tag of their events; null: free
   std::uint32_t users = 0;   ///< work queues, under members_mutex
   NotifierPtr notifier;
@@ -116,16 +123,29 @@ class Memory {
   static constexpr std::uint32_t kMost = 65536 - 256;
   Region* add();  ///< with a handle of its own, unpublished; null: too many
   void publish(Region&region), remove(Region&region);
-  Region* find(VIP_MEM_HANDLE handle);    ///< Null: no such registration. Takes no lock.
+  /// Null: no such registration. Takes no lock.
+  Region* find(VIP_MEM_HANDLE handle) {
+    Region* const region = at((handle & 0xffff) - 1);
+    return region != nullptr && handle != 0 && words::look(region->handle) == handle ? region
+                                                                                     : nullptr;
+  }
+  /// Another number: since it was this one, memory has gone, or its tag is another.
+  std::uint32_t changes() const { return words::look(changes_); }
+  void change() { words::add(changes_, 1u); }
   std::mutex& mutex() { return mutex_; }  ///< held for all else
 
  private:
   static constexpr std::uint32_t kChunk = 256;
-  Region* at(std::uint32_t number);
+  Region* at(std::uint32_t number) {
+    if (number >= kMost) return nullptr;
+    Region* const chunk = words::look(chunks_[number / kChunk]);
+    return chunk == nullptr ? nullptr : &chunk[number % kChunk];
+  }
   std::array<std::atomic<Region*>, kMost / kChunk> chunks_{};
   std::mutex mutex_;  ///< changes, and the apertures
   std::vector<std::uint32_t> free_;
   std::uint32_t used_ = 0;
+  std::atomic<std::uint32_t> changes_{0};
 };
 
 class Provider {
@@ -143,9 +163,6 @@ class Provider {
 
 /// That of this process, made when first asked for; null: there can be none.
 Provider* provider();
-/// Changes in a forked child.
-std::uint32_t generation();
-
 /// The object behind a handle.
 template <typename T>
 VIP_RETURN find(VIP_PVOID handle, T** object) {

@@ -137,17 +137,22 @@ Vi::Outcome Vi::too_long() {
 // Puts a record, and what of the data goes with it, into the peer's ring. False: no room.
 bool Vi::write(MessageRecord record, SegmentWalk* data) {
   const std::uint32_t bytes = data == nullptr ? 0 : record.length;
-  auto room = stream->reserve(sizeof record + bytes);
-  if (!room) {
-    stuck = true;
-    return false;
-  }
   record.drained = drained;
-  std::memcpy(room->data(), &record, sizeof record);
-  if (data != nullptr) data->gather(room->data() + sizeof record, bytes);
-  stream->commit(sizeof record + bytes);
-  copied += bytes;
-  return true;
+  const auto head = std::as_bytes(std::span(&record, 1));
+  std::span<std::byte> first;
+  if (bytes > 0) first = data->next(bytes);
+  if (first.size() == bytes) {
+    stuck = !stream->append(head, first).ok();
+  } else if (auto room = stream->reserve(sizeof record + bytes); room.ok()) {
+    std::memcpy(room->data(), &record, sizeof record);
+    std::memcpy(room->data() + sizeof record, first.data(), first.size());
+    data->gather(room->data() + sizeof record + first.size(), bytes - first.size());
+    stream->commit(sizeof record + bytes);
+  } else {
+    stuck = true;
+  }
+  if (!stuck) copied += bytes;
+  return !stuck;
 }
 
 // The record of the next buffer of a message.
@@ -370,22 +375,23 @@ std::shared_ptr<RemoteAperture> Vi::rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op
     auto made = RemoteAperture::import(context, named->cookie);
     if (!made) return nullptr;
     if (peer_memory.size() >= kMostPeerMemory) peer_memory.erase(peer_memory.begin());
-    PeerMemory memory{0, named->cookie.rights, std::make_shared<RemoteAperture>(std::move(*made))};
-    std::memcpy(&memory.base, named->note.data(), sizeof memory.base);
-    known = peer_memory.emplace(handle, std::move(memory)).first;
+    PeerMemory named_memory{0, named->cookie.rights,
+                            std::make_shared<RemoteAperture>(std::move(*made))};
+    std::memcpy(&named_memory.base, named->note.data(), sizeof named_memory.base);
+    known = peer_memory.emplace(handle, std::move(named_memory)).first;
   }
-  const PeerMemory& memory = known->second;
-  const std::uint64_t size = memory.memory->size();
-  *offset = address - memory.base;
+  const PeerMemory& target = known->second;
+  const std::uint64_t size = target.memory->size();
+  *offset = address - target.base;
   const bool allowed =
-      includes(memory.rights, op == RdmaOp::kRead ? Rights::kRead : Rights::kWrite);
+      includes(target.rights, op == RdmaOp::kRead ? Rights::kRead : Rights::kWrite);
   if (!allowed || *offset > size || bytes > size - *offset) {
     CLAN_DEBUG("VIA: RDMA of %llu bytes at %llx refused: memory %x is %llx to %llx, rights %u",
-               as_long(bytes), as_long(address), handle, as_long(memory.base),
-               as_long(memory.base + size), static_cast<unsigned>(memory.rights));
+               as_long(bytes), as_long(address), handle, as_long(target.base),
+               as_long(target.base + size), static_cast<unsigned>(target.rights));
     return nullptr;
   }
-  return memory.memory;
+  return target.memory;
 }
 
 }  // namespace clan::via

@@ -37,6 +37,14 @@ ViaRow* new_row(const PeerInfo& peer) {
 
 }  // namespace
 
+void Held::let_go_and_tell() {
+  Reports reports;
+  reports.swap(vi_.reports);
+  vi_.mutex.unlock();
+  if (later_ == nullptr) return tell(reports);
+  later_->insert(later_->end(), reports.begin(), reports.end());
+}
+
 WireAttributes Vi::wire_attributes() const {
   WireAttributes wire;
   wire.max_transfer = attributes.MaxTransferSize;
@@ -90,11 +98,11 @@ void Vi::progress(Until until) {
 }
 
 // What neither this call nor another of the program need be there to finish.
-void Vi::attend() {
-  const bool waits = connected && (stuck || told < receives.posted.size());
+void Vi::attend_later() {
+  const bool waits = has_to_wait();
   if (waits || !flights.empty()) {
     provider()->bulk.need(*this, waits);
-  } else if (needs_bulk) {
+  } else {
     provider()->bulk.release(*this);
   }
 }
@@ -149,7 +157,7 @@ void Vi::complete(WorkQueue& queue, std::uint32_t status, std::uint32_t length) 
   Work& work = queue.posted[queue.completed];
   if (receive) take_back(work);
   VIP_DESCRIPTOR& d = *work.descriptor;
-  if (provider()->memory.find(work.handle) == nullptr) {
+  if (!is_there(work)) [[unlikely]] {
     report(VIP_ERROR_COMP_PROT, VIP_RESOURCE_DESCRIPTOR, &d, status & VIP_STATUS_OP_MASK);
   } else {
     d.CS.Length = length;
@@ -166,10 +174,9 @@ void Vi::complete(WorkQueue& queue, std::uint32_t status, std::uint32_t length) 
 }
 
 // Those that could not be used from the start, once it is their turn.
-void Vi::end_bad_receives() {
-  if (receives.completed == receives.posted.size()) return;
+void Vi::end_bad_receive() {
   const Work& next = receives.posted[receives.completed];
-  if (next.bad == 0 || state == VIP_STATE_ERROR) return;
+  if (state == VIP_STATE_ERROR) return;
   VIP_DESCRIPTOR* const descriptor = next.descriptor;
   complete(receives, next.bad | VIP_STATUS_OP_RECEIVE, 0);
   if (connected && is_reliable()) break_off(VIP_ERROR_POST_DESC, descriptor);

@@ -22,7 +22,7 @@ class Vi : public Object {
  public:
   static constexpr std::uint32_t kMagic = 0x69767076;
   Vi(Nic& owner, const VIP_VI_ATTRIBUTES& wanted)
-      : Object(kMagic), nic(owner), attributes(wanted) {}
+      : Object(kMagic), nic(owner), memory(provider()->memory), attributes(wanted) {}
 
   /// How far the peer's records are taken.
   enum class Until { kEmpty, kReceived };
@@ -42,11 +42,20 @@ class Vi : public Object {
   /// Everything that can be done now.
   void progress(Until until = Until::kEmpty);
   /// Has the Bulk attend to what is left, or no more.
-  void attend();
+  void attend() {
+    if (needs_bulk || !flights.empty() || has_to_wait()) attend_later();
+  }
   void flush();
   /// Completes the first descriptor of a queue that is not.
   void complete(WorkQueue& queue, std::uint32_t status, std::uint32_t length);
-  void end_bad_receives();
+  void end_bad_receives() {
+    if (receives.completed < receives.posted.size() && receives.posted[receives.completed].bad != 0)
+      end_bad_receive();
+  }
+  /// The descriptor's memory, as it was when it was posted, or still registered.
+  bool is_there(const Work& work) const {
+    return work.changes == memory.changes() || memory.find(work.handle) != nullptr;
+  }
   bool is_reliable() const { return attributes.ReliabilityLevel != VIP_SERVICE_UNRELIABLE; }
   bool is_reception() const {
     return attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION;
@@ -60,7 +69,9 @@ class Vi : public Object {
   std::uint32_t check_segments(const VIP_DESCRIPTOR& descriptor, std::uint32_t first,
                                std::uint64_t* bytes) const;
   std::uint32_t check_receive(const VIP_DESCRIPTOR& descriptor, std::uint64_t* space) const;
-  void tell_buffers();
+  void tell_buffers() {
+    while (told < receives.posted.size() && tell_next()) continue;
+  }
   /// The peer's right to the buffer's memory ends.
   void take_back(Work& work);
 
@@ -73,11 +84,12 @@ class Vi : public Object {
   void pump();
 
   Nic& nic;
-  std::mutex mutex;
+  Memory& memory;
+  Lock mutex;
   VIP_VI_ATTRIBUTES attributes;
   VIP_CLAN_VI_OPTIONS options{};
   VIP_VI_STATE state = VIP_STATE_IDLE;
-  VIP_PVOID user_data = nullptr;
+  std::atomic<VIP_PVOID> user_data{nullptr};
   WorkQueue sends, receives;
   Reports reports;
   std::unique_ptr<Place> own_place;  ///< of queues without a CQ, once a thread has waited
@@ -90,11 +102,6 @@ class Vi : public Object {
   NodeId peer_node;
   WireAttributes theirs;
   std::size_t told = 0;  ///< receives that the peer knows
-  struct Slot {
-    std::uint32_t users = 0;  ///< posted segments in it
-    VIP_MEM_HANDLE handle = 0;
-    std::optional<Aperture> strict;  ///< an export of one segment alone
-  };
   std::vector<Slot> slots;
   std::vector<std::uint32_t> free_slots;
   std::unordered_map<VIP_MEM_HANDLE, std::uint32_t> slot_of;
@@ -147,8 +154,13 @@ class Vi : public Object {
   std::shared_ptr<RemoteAperture> rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op,
                                               std::uint64_t address, std::uint64_t bytes,
                                               std::uint64_t* offset);
+  bool has_to_wait() const { return connected && (stuck || told < receives.posted.size()); }
+  void attend_later();
+  void end_bad_receive();
+  bool tell_next();
   bool tell_buffer(Work& work);
   bool tell_slot(const VIP_DATA_SEGMENT& segment, Piece* piece);
+  bool add_slot(Region& region, const VIP_DATA_SEGMENT& segment, std::uint32_t bytes);
   std::uint32_t usable(const VIP_DATA_SEGMENT& segment) const;
   void let_go(std::uint32_t slot_number);
   bool arrive(std::span<const std::byte> record);
@@ -165,24 +177,14 @@ VIP_RETURN wait_for(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
 class Held {
  public:
   /// With `later` they are left there, for a caller that holds more.
-  explicit Held(Vi& vi, Reports* later = nullptr) : vi_(vi), lock_(vi.mutex), later_(later) {}
-  ~Held() {
-    if (vi_.reports.empty()) return;
-    Reports reports;
-    reports.swap(vi_.reports);
-    lock_.unlock();
-    if (later_ == nullptr) {
-      tell(reports);
-    } else {
-      later_->insert(later_->end(), reports.begin(), reports.end());
-    }
-  }
+  explicit Held(Vi& vi, Reports* later = nullptr) : vi_(vi), later_(later) { vi_.mutex.lock(); }
+  ~Held() { vi_.reports.empty() ? vi_.mutex.unlock() : let_go_and_tell(); }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
 
  private:
+  void let_go_and_tell();
   Vi& vi_;
-  std::unique_lock<std::mutex> lock_;
   Reports* const later_;
 };
 

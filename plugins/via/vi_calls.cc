@@ -35,6 +35,7 @@ VIP_RETURN find_cq(VIP_CQ_HANDLE handle, Cq** cq) {
 }  // namespace clan::via
 
 using namespace clan::via;
+namespace words = clan::words;
 
 extern "C" CLAN_EXPORT VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTRIBUTES* wanted,
                                               VIP_CQ_HANDLE send, VIP_CQ_HANDLE receive,
@@ -116,8 +117,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipQueryVi(VIP_VI_HANDLE handle, VIP_VI_STATE*
 extern "C" CLAN_EXPORT VIP_RETURN VipSetUserData(VIP_VI_HANDLE handle, VIP_PVOID data) {
   Vi* vi = nullptr;
   if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
-  const Held held(*vi);
-  vi->user_data = data;
+  words::publish(vi->user_data, data);
   return VIP_SUCCESS;
 }
 
@@ -125,8 +125,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipGetUserData(VIP_VI_HANDLE handle, VIP_PVOID
   Vi* vi = nullptr;
   if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
   if (data == nullptr) return VIP_INVALID_PARAMETER;
-  const Held held(*vi);
-  *data = vi->user_data;
+  *data = words::look(vi->user_data);
   return VIP_SUCCESS;
 }
 

@@ -19,7 +19,9 @@ namespace clan::via {
 struct Work {
   VIP_DESCRIPTOR* descriptor = nullptr;
   VIP_MEM_HANDLE handle = 0;   ///< of the memory the descriptor lies in
+  std::uint32_t changes = 0;   ///< of memory, before its segments were checked
   std::uint32_t bad = 0;       ///< receive: the status that it ends with, whatever comes
+  std::uint64_t space = 0;     ///< receive: bytes of its segments
   std::uint32_t segments = 0;  ///< receive: of these the peer has been told,
   std::array<std::uint32_t, kMostSegments> slots;  ///< and where they lie
 };
@@ -30,6 +32,14 @@ struct WorkQueue {
   std::size_t completed = 0;
   Cq* cq = nullptr;
   NotifierPtr notifier;
+};
+
+/// Memory of this process that the peer knows, because receives lie in it.
+struct Slot {
+  std::uint32_t users = 0;  ///< posted segments in it
+  VIP_MEM_HANDLE handle = 0;
+  std::byte* base = nullptr;       ///< of the memory
+  std::optional<Aperture> strict;  ///< an export of one segment alone
 };
 
 /// Memory of the peer, by slot, from its Region records.

@@ -71,6 +71,11 @@ TEST(EventQueue, HasNoEventOfWhatIsCommittedQuietly) {
   pair.client.commit(4);
   EXPECT_EQ(drain(queue).size(), 1u);
   EXPECT_EQ(receive_text(pair.server), "quietloud");
+  ASSERT_OK(pair.client.append_quietly(text("quiet")));
+  EXPECT_EQ(drain(queue).size(), 0u);
+  ASSERT_OK(pair.client.append(text("loud")));
+  EXPECT_EQ(drain(queue).size(), 1u);
+  EXPECT_EQ(receive_text(pair.server), "quietloud");
 }
 
 TEST(EventQueue, HearsOfBytesThatArrivedBeforeRegistration) {

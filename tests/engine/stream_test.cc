@@ -206,6 +206,27 @@ TEST(Stream, TrySendTakesWhatFitsAndTryRecvWhatIsThere) {
   EXPECT_ERR(pair.server.try_recv(buffer), EAGAIN);
 }
 
+TEST(Stream, AppendsTwoPartsAsOneRecordOrNothing) {
+  StreamPair pair(with_mode(Mode::kAdaptive, 4096));
+  EXPECT_ERR(pair.client.append(pattern(1000, 1), pattern(17, 1)), EMSGSIZE);
+  ASSERT_OK(pair.client.append(text("head"), text("and body")));
+  auto front = pair.server.peek();
+  ASSERT_OK(front);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(front->data()), front->size()),
+            "headand body");
+  pair.server.consume(front->size());
+  std::size_t appended = 0, received = 0;
+  while (pair.client.append(pattern(500, 1), pattern(500, 2)).ok()) ++appended;
+  EXPECT_ERR(pair.client.append(pattern(500, 1), pattern(500, 2)), EAGAIN);
+  for (; (front = pair.server.peek()).ok(); ++received) {
+    EXPECT_TRUE(is_pattern(front->first(500), 1, 0) && is_pattern(front->subspan(500), 2, 0));
+    pair.server.consume(front->size());
+  }
+  EXPECT_EQ(received, appended);
+  pair.server.close();
+  EXPECT_TRUE(eventually([&] { return !pair.client.append(text("x")).ok(); }));
+}
+
 TEST(Stream, SendsInPlaceWhatWasReservedAndCommitted) {
   StreamPair pair(with_mode(Mode::kAdaptive, 4096));
   EXPECT_EQ(pair.client.max_reserve(), 1016u);

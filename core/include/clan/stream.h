@@ -73,6 +73,10 @@ class CLAN_EXPORT Stream {
   /// The same for bytes that nobody waits for: on one host they wake no thread and are no event. A
   /// thread that looks, for them or for what is sent behind them, finds them.
   void commit_quietly(std::size_t bytes);
+  /// reserve(), a copy of both and commit() in one, for what is short. EAGAIN.
+  Status append(std::span<const std::byte> first, std::span<const std::byte> second = {});
+  /// The same with commit_quietly().
+  Status append_quietly(std::span<const std::byte> first, std::span<const std::byte> second = {});
   std::size_t max_reserve() const;
 
   /// Zero-copy receive: the bytes at the front of the ring, as many as are contiguous. Empty = the
