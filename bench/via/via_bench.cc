@@ -3,11 +3,20 @@
 //
 // via_latency      table 1, and longer messages: round trips; the paper halves them
 // via_one_core     the same with both ends on one core
+// via_beside       the same beside a computation on each core, of the niceness that is its number
 // via_bandwidth    figure 6: four buffers at the receiver, credits back
 // via_load         figure 7: requests per second at a server with one completion queue
 //
 // "via-poll" calls Done until something is done, "via" waits. "messages" are the engine's message
-// endpoints, "writev" is one process_vm_writev() for each message.
+// endpoints. What one process_vm_writev() takes stands in rdma_copy.
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
 #include "benchmarks.h"
 #include "support/clan_transport.h"
 #include "support/hub_loops.h"
@@ -93,6 +102,36 @@ Context::Variant via_load_variant(Make make, std::size_t connections) {
   };
 }
 
+/// Computations that never end, one on each core.
+class Computations {
+ public:
+  Computations(const Options& options, int niceness)
+      : pids_{start(options.core_a, niceness), start(options.core_b, niceness)} {}
+  ~Computations() {
+    for (const pid_t pid : pids_) {
+      if (pid <= 0) continue;
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+  Computations(const Computations&) = delete;
+  Computations& operator=(const Computations&) = delete;
+
+ private:
+  static pid_t start(int core, int niceness) {
+    const pid_t pid = ::fork();
+    if (pid != 0) return pid;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    ::sched_setaffinity(0, sizeof set, &set);
+    ::setpriority(PRIO_PROCESS, 0, niceness);
+    for (;;) asm volatile("" ::: "memory");
+  }
+  pid_t pids_[2];
+};
+
 void latency(Context& context, const std::string& name, std::size_t bytes,
              const GroupOptions& group) {
   context.point({
@@ -113,6 +152,15 @@ void via(Context& context) {
     latency(context, "via_latency", bytes, context.across_cores());
   for (std::size_t bytes : context.sizes({64, 65536}, {64}, {64}))
     latency(context, "via_one_core", bytes, context.on_one_core());
+  for (const int niceness : {0, 19}) {
+    const Computations computations(context.options(), niceness);
+    const std::string name = "via_beside_" + std::to_string(niceness);
+    context.point({
+        round_trip_variant(name, via_trips(ViaWait::kWait), 64, context.across_cores()),
+        round_trip_variant(name, messages(WaitMode::kAdaptive), 64, context.across_cores()),
+        round_trip_variant(name, kernel(Wait::kBlock), 64, context.across_cores()),
+    });
+  }
   for (std::size_t bytes :
        context.sizes({8, 64, 128, 512, 1024, 4096, 16384, 65536, 262144, 1048576}, {64, 65536},
                      {64, 65536})) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
+#include <utility>
 
 namespace clan::bench {
 namespace {
@@ -115,11 +115,14 @@ bool ViaNic::connect(VIP_VI_HANDLE vi, Side side, const std::string& name) {
 
 // --- round trips ---------------------------------------------------------------------------------
 
-bool ViaEnd::post(std::span<std::byte> message) {
+bool ViaEnd::post_both(std::span<std::byte> message) {
   posted_ = true;
-  VIP_DESCRIPTOR* d = nic_->receive(0, message.data(), message.size(),
-                                    nic_->register_once(message.data(), message.size()));
-  return VipPostRecv(vi_, d, nic_->handle) == VIP_SUCCESS;
+  for (std::size_t i = 0; i < 2; ++i) {
+    VIP_DESCRIPTOR* d = nic_->receive(i, message.data(), message.size(),
+                                      nic_->register_once(message.data(), message.size()));
+    if (VipPostRecv(vi_, d, nic_->handle) != VIP_SUCCESS) return false;
+  }
+  return true;
 }
 
 bool ViaEnd::send(std::span<const std::byte> message) {
@@ -131,14 +134,16 @@ bool ViaEnd::send(std::span<const std::byte> message) {
     d = nic_->send(0, message.data(), message.size(),
                    nic_->register_once(message.data(), message.size()));
   }
-  return VipPostSend(vi_, d, nic_->handle) == VIP_SUCCESS &&
+  if (VipPostSend(vi_, d, nic_->handle) != VIP_SUCCESS) return false;
+  VIP_DESCRIPTOR* const full = std::exchange(full_, nullptr);
+  return (full == nullptr || VipPostRecv(vi_, full, nic_->handle) == VIP_SUCCESS) &&
          take(vi_, wait_, VipSendDone, VipSendWait) != nullptr;
 }
 
 bool ViaEnd::recv(std::span<std::byte> message) {
-  if (!posted_ && !post(message)) return false;
-  const VIP_DESCRIPTOR* d = take(vi_, wait_, VipRecvDone, VipRecvWait);
-  return d != nullptr && d->CS.Length == message.size() && post(message);
+  if (!posted_ && !post_both(message)) return false;
+  full_ = take(vi_, wait_, VipRecvDone, VipRecvWait);
+  return full_ != nullptr && full_->CS.Length == message.size();
 }
 
 std::string ViaTransport::prepare(std::size_t) {
@@ -147,7 +152,7 @@ std::string ViaTransport::prepare(std::size_t) {
 }
 
 std::optional<ViaEnd> ViaTransport::open(Side side) {
-  auto nic = std::make_unique<ViaNic>(1, kSmall);
+  auto nic = std::make_unique<ViaNic>(2, kSmall);
   VIP_VI_HANDLE vi = nic->make_vi(nullptr, true);
   if (vi == nullptr || !nic->connect(vi, side, name_)) return std::nullopt;
   return ViaEnd(std::move(nic), vi, wait_);
@@ -162,7 +167,7 @@ ViaStream::ViaStream(std::unique_ptr<ViaNic> nic, VIP_VI_HANDLE vi, std::size_t 
 bool ViaStream::take_credit() {
   VIP_DESCRIPTOR* d = take(vi_, ViaWait::kPoll, VipRecvDone, VipRecvWait);
   if (d == nullptr || VipPostRecv(vi_, d, nic_->handle) != VIP_SUCCESS) return false;
-  ++credits_;
+  credits_ += kCredit;
   return true;
 }
 
@@ -189,7 +194,8 @@ std::span<const std::byte> ViaStream::next() {
 
 bool ViaStream::release() {
   if (VipPostRecv(vi_, front_, nic_->handle) != VIP_SUCCESS) return false;
-  VIP_DESCRIPTOR* d = nic_->send(sent_++ % kBuffers, nic_->slot(0), 0, nic_->handle);
+  if (++released_ % kCredit != 0) return true;
+  VIP_DESCRIPTOR* d = nic_->send(released_ % kBuffers, nic_->slot(0), 0, nic_->handle);
   return VipPostSend(vi_, d, nic_->handle) == VIP_SUCCESS &&
          take(vi_, ViaWait::kPoll, VipSendDone, VipSendWait) != nullptr;
 }

@@ -51,8 +51,8 @@ class ViaNic {
   std::vector<Known> known_;
 };
 
-/// Round trips: receives go into the buffer of recv(), which is posted again as soon as it is full;
-/// the peer answers before it sends again.
+/// Round trips: two receives are posted, into the buffer of recv(); one that is full is posted
+/// again behind the next send, as the peer has the other one.
 class ViaEnd {
  public:
   ViaEnd(std::unique_ptr<ViaNic> nic, VIP_VI_HANDLE vi, ViaWait wait)
@@ -62,11 +62,12 @@ class ViaEnd {
   bool flush() { return true; }
 
  private:
-  bool post(std::span<std::byte> message);
+  bool post_both(std::span<std::byte> message);
   std::unique_ptr<ViaNic> nic_;
   VIP_VI_HANDLE vi_;
   ViaWait wait_;
   bool posted_ = false;
+  VIP_DESCRIPTOR* full_ = nullptr;
 };
 
 class ViaTransport {
@@ -81,10 +82,11 @@ class ViaTransport {
   std::string name_;
 };
 
-/// One way, as the paper's figure 6 has it: four buffers at the receiver, and credits back.
+/// One way, as the paper's figure 6 has it: four buffers at the receiver, and credits back, one
+/// message for two buffers.
 class ViaStream {
  public:
-  static constexpr std::size_t kBuffers = 4;
+  static constexpr std::size_t kBuffers = 4, kCredit = 2;
   ViaStream(std::unique_ptr<ViaNic> nic, VIP_VI_HANDLE vi, std::size_t bytes);
   /// Sender: when there is a credit.
   bool send(std::span<const std::byte> message);
@@ -104,7 +106,7 @@ class ViaStream {
   bool take_credit();
   std::unique_ptr<ViaNic> nic_;
   VIP_VI_HANDLE vi_;
-  std::size_t bytes_, credits_ = kBuffers, sent_ = 0, sending_ = 0;
+  std::size_t bytes_, credits_ = kBuffers, released_ = 0, sending_ = 0;
   VIP_DESCRIPTOR* front_ = nullptr;
 };
 

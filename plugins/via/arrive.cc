@@ -59,10 +59,10 @@ bool PeerBuffers::arrive_buffer(std::span<const std::byte> record) {
   }
   PeerBuffer& buffer = posted.push();
   buffer.segments = head.segments;
-  std::memcpy(buffer.pieces.data(), record.data() + sizeof head, head.segments * sizeof(Piece));
   std::uint64_t space = 0;
   for (std::uint32_t i = 0; i < buffer.segments; ++i) {
-    const Piece& piece = buffer.pieces[i];
+    Piece& piece = buffer.pieces[i];
+    std::memcpy(&piece, record.data() + sizeof head + i * sizeof piece, sizeof piece);
     if (piece.bytes == 0) continue;
     space += piece.bytes;
     if (piece.slot >= slots.size()) return false;

@@ -13,7 +13,7 @@ namespace clan::via {
 constexpr std::size_t kMostTold = 2048;
 
 // Bytes of a segment that lie in its memory; 0: not even the first does, or the tag is another's.
-std::uint32_t Vi::usable(const VIP_DATA_SEGMENT& segment) const {
+inline std::uint32_t Vi::usable(const VIP_DATA_SEGMENT& segment) const {
   const Region* const region = memory.find(segment.Handle);
   if (region == nullptr || !covers(*region, segment.Data.Address, 1) ||
       (region->tag != nullptr && attributes.Ptag != nullptr && region->tag != attributes.Ptag)) {
@@ -69,7 +69,7 @@ bool Vi::tell_buffer(Work& work) {
     BufferRecord head;
     Piece pieces[kMostSegments];
   } record;
-  record.head = {Kind::kBuffer, static_cast<std::uint8_t>(count), 0, drained};
+  record.head = BufferRecord::make(count, drained);
   std::uint64_t left = work.space;  // the last segment may be longer
   bool told_all = true;
   for (std::uint32_t& i = work.segments = 0; i < count && told_all; ++i) {

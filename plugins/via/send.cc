@@ -15,7 +15,7 @@
 namespace clan::via {
 namespace {
 
-constexpr std::uint32_t kCopyLimit = 8192;
+constexpr std::uint32_t kCopyLimit = 16384;
 /// Of copied data on their way, so that the ring always has room for records (context.h: 512 KB).
 constexpr std::uint32_t kMostCopied = 96 * 1024;
 constexpr std::size_t kLine = 64;  ///< of the ring, which every record begins anew
@@ -137,14 +137,14 @@ Vi::Outcome Vi::too_long() {
 // Puts a record, and what of the data goes with it, into the peer's ring. False: no room.
 bool Vi::write(MessageRecord record, SegmentWalk* data) {
   const std::uint32_t bytes = data == nullptr ? 0 : record.length;
-  record.drained = drained;
-  const auto head = std::as_bytes(std::span(&record, 1));
+  const auto words = record.words(drained);
+  const auto head = std::as_bytes(std::span(words));
   std::span<std::byte> first;
   if (bytes > 0) first = data->next(bytes);
   if (first.size() == bytes) {
     stuck = !stream->append(head, first).ok();
   } else if (auto room = stream->reserve(sizeof record + bytes); room.ok()) {
-    std::memcpy(room->data(), &record, sizeof record);
+    std::memcpy(room->data(), head.data(), head.size());
     std::memcpy(room->data() + sizeof record, first.data(), first.size());
     data->gather(room->data() + sizeof record + first.size(), bytes - first.size());
     stream->commit(sizeof record + bytes);

@@ -14,6 +14,8 @@
 
 #include <clan/cookie.h>
 
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -80,6 +82,11 @@ struct BufferRecord {
   std::uint8_t segments = 0;
   std::uint16_t reserved = 0;
   std::uint32_t drained = 0;  ///< copied bytes taken from the ring so far, modulo 2^32
+  /// In one word: written by parts, and copied by words, it would have to wait for the former.
+  static BufferRecord make(std::uint32_t segments, std::uint32_t drained) {
+    return std::bit_cast<BufferRecord>(static_cast<std::uint64_t>(Kind::kBuffer) |
+                                       std::uint64_t{segments} << 8 | std::uint64_t{drained} << 32);
+  }
 };
 
 /// A descriptor of the receiver is complete. With kCopied its bytes follow; otherwise they lie in
@@ -93,6 +100,12 @@ struct MessageRecord {
   std::uint32_t length = 0;
   std::uint32_t immediate = 0;
   std::uint32_t drained = 0;
+  /// In words, as a BufferRecord.
+  std::array<std::uint64_t, 2> words(std::uint32_t drained_so_far) const {
+    return {
+        static_cast<std::uint64_t>(kind) | std::uint64_t{flags} << 8 | std::uint64_t{length} << 32,
+        immediate | std::uint64_t{drained_so_far} << 32};
+  }
 };
 static_assert(sizeof(MessageRecord) == 16, "40 bytes of data fit beside it in a cache line");
 

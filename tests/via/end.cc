@@ -118,7 +118,7 @@ int ask(const std::string& name, const std::string& host, int level) {
   Client client(name, host, level);
   Host& own = client.end.host;
   unsigned char* const out = own.data + 2 * kMost;
-  for (const std::uint32_t bytes : {0u, 1u, 40u, 1400u, 8192u, 8193u, 65'536u, kMost}) {
+  for (const std::uint32_t bytes : {0u, 1u, 40u, 1400u, 16'384u, 16'385u, 65'536u, kMost}) {
     for (std::uint32_t i = 0; i < bytes; ++i) out[i] = static_cast<unsigned char>(i * 7 + bytes);
     client.send(own.make(2, 2 * kMost, bytes));
     client.expect_back(out, bytes);

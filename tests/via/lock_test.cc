@@ -9,7 +9,7 @@
 namespace clan::via {
 namespace {
 
-TEST(ViaLock, OneThreadHasItAndOthersSleepUntilTheyHave) {
+TEST(ViaLock, OneThreadHasItAtATime) {
   Lock lock;
   int held = 0, turns = 0;  // plain: the lock alone is between the threads
   std::vector<std::thread> threads;

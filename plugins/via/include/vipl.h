@@ -124,7 +124,7 @@ typedef struct {
   VIP_BOOLEAN DeferSends;       /* sends wait until the peer has posted a buffer */
   VIP_BOOLEAN SplitMessages;    /* a long message goes on in the peer's next descriptors */
   VIP_BOOLEAN StrictProtection; /* the peer loses a buffer before its descriptor completes */
-  VIP_UINT32 CopyLimit;         /* longer messages go by RDMA; 0: 8192 */
+  VIP_UINT32 CopyLimit;         /* longer messages go by RDMA; 0: 16384 */
 } VIP_CLAN_VI_OPTIONS;
 VIP_RETURN VipClanSetVi(VIP_VI_HANDLE, const VIP_CLAN_VI_OPTIONS*);
 
