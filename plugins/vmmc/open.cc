@@ -1,0 +1,96 @@
+// An open VMMC, and what there is one of in a process.
+#include <clan/log.h>
+#include <clan/settings.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "binding.h"
+#include "objects.h"
+
+namespace clan::vmmc {
+namespace {
+
+std::atomic<std::uint32_t> forks{1};
+std::mutex making;
+std::atomic<VmmcPage*> made{nullptr};
+
+VmmcPage* make_page() {
+  static VmmcPage private_page;
+  VmmcPage* page = &private_page;
+  const int fd = ::memfd_create(kVmmcMemfdName, MFD_CLOEXEC);
+  if (fd >= 0 && ::ftruncate(fd, sizeof(VmmcPage)) == 0) {
+    void* memory = ::mmap(nullptr, sizeof(VmmcPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory != MAP_FAILED) page = new (memory) VmmcPage;
+  }
+  page->pid = static_cast<std::uint32_t>(::getpid());
+  return page;
+}
+
+void in_child() {
+  making.unlock();
+  words::publish(made, static_cast<VmmcPage*>(nullptr));
+  words::add(forks, 1u);
+}
+
+}  // namespace
+
+std::uint32_t generation() { return words::look(forks); }
+
+VmmcPage& page() {
+  if (VmmcPage* const there = words::look(made)) return *there;
+  std::lock_guard lock(making);
+  [[maybe_unused]] static const int watched =
+      ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); }, in_child);
+  if (words::look(made) == nullptr) words::publish(made, make_page());
+  return *words::look(made);
+}
+
+std::int64_t milliseconds_until(std::uint64_t deadline_ns) {
+  if (deadline_ns == kNoDeadline) return -1;
+  const std::uint64_t now = monotonic_ns();
+  return now >= deadline_ns ? 0 : static_cast<std::int64_t>((deadline_ns - now) / 1'000'000 + 1);
+}
+
+}  // namespace clan::vmmc
+
+vmmc::vmmc(clan::Context made, clan::MessageEndpoint bell, clan::MessageEndpoint rings, bool poll)
+    : context(std::move(made)),
+      polled(poll),
+      bells(std::move(rings)),
+      transfers(context),
+      arrivals(std::move(bell)) {
+  if (!polled) thread = std::thread([this] { run(); });
+}
+
+vmmc::~vmmc() {
+  flusher.reset();
+  if (!thread.joinable()) return;
+  clan::words::publish(ends, true);
+  arrivals.wake();
+  thread.join();
+}
+
+extern "C" CLAN_EXPORT int vmmc_open(unsigned flags, vmmc_t** v) {
+  if (v == nullptr || (flags & ~VMMC_HANDLERS_IN_POLL) != 0) return -EINVAL;
+  const clan::Settings settings = clan::settings_of_environment("VMMC is not to be had");
+  if (settings.disable) return -EOPNOTSUPP;
+  auto context = clan::create_context(settings.context_options(), "VMMC's transfers");
+  if (!context) return -context.error().err;
+  auto bell = clan::MessageEndpoint::create(*context);
+  if (!bell) return -bell.error().err;
+  auto rings = clan::MessageEndpoint::create(*context);
+  if (!rings) return -rings.error().err;
+  (void)clan::vmmc::page();
+  *v = new vmmc_t(std::move(*context), std::move(*bell), std::move(*rings),
+                  (flags & VMMC_HANDLERS_IN_POLL) != 0);
+  return 0;
+}
+
+extern "C" CLAN_EXPORT int vmmc_close(vmmc_t* v) {
+  if (const int rc = clan::vmmc::check(v); rc != 0) return rc;
+  if (clan::words::look(v->users) != 0) return -EBUSY;
+  if (v->thread.get_id() == std::this_thread::get_id()) return -EDEADLK;
+  delete v;
+  return 0;
+}

@@ -1,0 +1,77 @@
+// Deliberate update (SHRIMP, 3.2).
+#include "send.h"
+
+using namespace clan::vmmc;
+
+namespace clan::vmmc {
+namespace {
+
+// Above it RDMA, in which a peer that polls takes part.
+constexpr std::size_t kMostWritten = 64 * 1024;
+
+Status send(vmmc_remote& remote, const Stretch& to, const void* source, bool notify) {
+  if (to.bytes <= kMostWritten) {
+    if (auto s = remote.aperture->write(to.offset, source, to.bytes); !s) return s;
+    return notify ? notify_exporter(remote, to) : Status();
+  }
+  std::uint64_t handle = 0;
+  Status s = remote.v->transfers.post(remote, to, source, notify, &handle);
+  while (!s && s.error().err == EAGAIN) {
+    if (s = remote.v->transfers.drain(remote); !s) return s;
+    s = remote.v->transfers.post(remote, to, source, notify, &handle);
+  }
+  return s ? remote.v->transfers.wait(handle, kNoDeadline) : s;
+}
+
+void count_send(std::size_t bytes) {
+  count(page().sends);
+  count(page().sent_bytes, bytes);
+}
+
+}  // namespace
+
+Status notify_exporter(const vmmc_remote& remote, const Stretch& what) {
+  count(page().notified);
+  if (!remote.bell) return remote.aperture->check();
+  return remote.v->bells.ring(*remote.bell, {remote.key, what.offset, what.bytes});
+}
+
+}  // namespace clan::vmmc
+
+extern "C" CLAN_EXPORT int vmmc_send(vmmc_remote_t* remote, size_t offset, const void* source,
+                                     size_t bytes, unsigned flags) {
+  if (const int rc = check(remote); rc != 0) return rc;
+  count_send(bytes);
+  return answer(send(*remote, {offset, bytes}, source, (flags & VMMC_NOTIFY) != 0));
+}
+
+extern "C" CLAN_EXPORT int vmmc_send_async(vmmc_remote_t* remote, size_t offset, const void* source,
+                                           size_t bytes, unsigned flags, uint64_t* handle) {
+  if (const int rc = check(remote); rc != 0) return rc;
+  if (handle == nullptr) return -EINVAL;
+  count_send(bytes);
+  return answer(remote->v->transfers.post(*remote, {offset, bytes}, source,
+                                          (flags & VMMC_NOTIFY) != 0, handle));
+}
+
+extern "C" CLAN_EXPORT int vmmc_test(vmmc_t* v, uint64_t handle) {
+  const int rc = check(v);
+  return rc != 0 ? rc : answer(v->transfers.test(handle));
+}
+
+extern "C" CLAN_EXPORT int vmmc_wait(vmmc_t* v, uint64_t handle, int64_t timeout_ms) {
+  const int rc = check(v);
+  return rc != 0 ? rc : answer(v->transfers.wait(handle, clan::deadline_after_ms(timeout_ms)));
+}
+
+extern "C" CLAN_EXPORT int vmmc_put_word(vmmc_remote_t* remote, size_t offset, uint64_t word) {
+  if (const int rc = check(remote); rc != 0) return rc;
+  count_send(sizeof word);
+  if (auto s = remote->v->transfers.drain(*remote); !s) return answer(s);
+  return answer(remote->aperture->publish(offset, word));
+}
+
+extern "C" CLAN_EXPORT int vmmc_notify(vmmc_remote_t* remote, size_t offset, size_t bytes) {
+  if (const int rc = check(remote); rc != 0) return rc;
+  return answer(notify_exporter(*remote, {offset, bytes}));
+}

@@ -1,0 +1,11 @@
+// What the modes of automatic update share with deliberate update.
+#pragma once
+
+#include "objects.h"
+
+namespace clan::vmmc {
+
+/// Rings the exporter's bell, if it has one. EAGAIN: the ring is full.
+Status notify_exporter(const vmmc_remote& remote, const Stretch& what);
+
+}  // namespace clan::vmmc
