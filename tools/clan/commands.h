@@ -97,9 +97,11 @@ std::vector<std::pair<std::string, std::string>> mpi_variables();
 int print_mpi_environment();
 ProviderState look_for_mpi();
 
-/// `clan env via`; for `clan doctor`.
+/// `clan env via`, `clan env vmmc`; for `clan doctor`.
 int print_via_environment();
 ProviderState look_for_via();
+int print_vmmc_environment();
+ProviderState look_for_vmmc();
 
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {

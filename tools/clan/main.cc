@@ -253,6 +253,9 @@ std::vector<std::string> faces_with_variables() {
 #ifdef CLAN_VIA
   faces.push_back("via");
 #endif
+#ifdef CLAN_VMMC
+  faces.push_back("vmmc");
+#endif
   return faces;
 }
 
@@ -277,6 +280,9 @@ int print_face([[maybe_unused]] const std::string& face) {
 #endif
 #ifdef CLAN_VIA
   if (face == "via") return clan::tool::print_via_environment();
+#endif
+#ifdef CLAN_VMMC
+  if (face == "vmmc") return clan::tool::print_vmmc_environment();
 #endif
   return kWrong;
 }

@@ -32,6 +32,9 @@ std::vector<Finding> check_faces() {
 #ifdef CLAN_VIA
       finding_of("VIA", look_for_via()),
 #endif
+#ifdef CLAN_VMMC
+      finding_of("VMMC", look_for_vmmc()),
+#endif
   };
 }
 

@@ -88,6 +88,24 @@ Json object_of(const ViaConnection& vi) {
           {"hostile", vi.hostile}};
 }
 
+Json object_of(const VmmcCounters& vmmc) {
+  return {{"path", "vmmc"},
+          {"pid", vmmc.pid},
+          {"buffers", vmmc.buffers},
+          {"remotes", vmmc.remotes},
+          {"bindings", vmmc.bindings},
+          {"sends", vmmc.sends},
+          {"sent_bytes", vmmc.sent_bytes},
+          {"notified", vmmc.notified},
+          {"delivered", vmmc.delivered},
+          {"ignored", vmmc.ignored},
+          {"lost", vmmc.lost},
+          {"flushes", vmmc.flushes},
+          {"compared_bytes", vmmc.compared_bytes},
+          {"mirrored_bytes", vmmc.mirrored_bytes},
+          {"hostile", vmmc.hostile}};
+}
+
 Json object_of(const HostPath& path) {
   const PathValues& v = path.values;
   return {{"path", "host"},
@@ -129,6 +147,7 @@ void print_json(const Report& report, bool one_line) {
   for (const RpcCounters& calls : report.remote_calls) add(text, object_of(calls), one_line);
   for (const MpiPair& pair : report.mpi_pairs) add(text, object_of(pair), one_line);
   for (const ViaConnection& vi : report.vis) add(text, object_of(vi), one_line);
+  for (const VmmcCounters& vmmc : report.vmmc) add(text, object_of(vmmc), one_line);
   fmt::print("[{}]\n", text);
 }
 

@@ -63,6 +63,9 @@ Report report_of(const Look& seen, const StatOptions& options, Rates& rates, dou
 #ifdef CLAN_VIA
   report.vis = read_via_pages(options.pids);
 #endif
+#ifdef CLAN_VMMC
+  report.vmmc = read_vmmc_pages(options.pids);
+#endif
   return report;
 }
 

@@ -144,6 +144,24 @@ std::string line_of(const ViaConnection& vi) {
   return line;
 }
 
+std::string line_of(const VmmcCounters& vmmc) {
+  const std::string name = command_name(static_cast<pid_t>(vmmc.pid));
+  std::string line = fmt::format("{}/{}: {} buffers, {} remotes, {} bindings; {} sends, {} bytes",
+                                 vmmc.pid, name.empty() ? "?" : printable(name), vmmc.buffers,
+                                 vmmc.remotes, vmmc.bindings, vmmc.sends, vmmc.sent_bytes);
+  const auto some = [&](std::uint64_t n, const char* what) {
+    if (n > 0) line += fmt::format("; {} {}", n, what);
+  };
+  some(vmmc.notified, "notifications sent");
+  some(vmmc.delivered, "delivered");
+  some(vmmc.ignored, "ignored");
+  some(vmmc.lost, "lost");
+  some(vmmc.flushes, "flushes");
+  some(vmmc.mirrored_bytes, "bytes mirrored");
+  some(vmmc.hostile, "forged");
+  return line;
+}
+
 std::string line_of(const HostPath& path) {
   const PathValues& v = path.values;
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
@@ -171,6 +189,8 @@ void print_text(const Report& report, bool watch) {
   for (const MpiPair& pair : report.mpi_pairs) fmt::print("{}\n", line_of(pair));
   if (!report.vis.empty()) fmt::print("\nVIRTUAL INTERFACES\n");
   for (const ViaConnection& vi : report.vis) fmt::print("{}\n", line_of(vi));
+  if (!report.vmmc.empty()) fmt::print("\nVMMC\n");
+  for (const VmmcCounters& vmmc : report.vmmc) fmt::print("{}\n", line_of(vmmc));
 }
 
 }  // namespace clan::tool

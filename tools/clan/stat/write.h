@@ -13,6 +13,7 @@
 #include "path_pages.h"
 #include "rpc_pages.h"
 #include "via_pages.h"
+#include "vmmc_pages.h"
 
 namespace clan::tool {
 
@@ -23,10 +24,11 @@ struct Report {
   std::vector<RpcCounters> remote_calls;
   std::vector<MpiPair> mpi_pairs;
   std::vector<ViaConnection> vis;
+  std::vector<VmmcCounters> vmmc;
   HostPaths hosts;
 };
 
-/// A table, and lines for paths to other hosts, remote calls, MPI and VIs. `watch`: with rates.
+/// A table, and lines for paths to other hosts, remote calls, MPI, VIs and VMMC. `watch`: with rates.
 void print_text(const Report& report, bool watch);
 /// An array with an object for each, a line each, or all in one line.
 void print_json(const Report& report, bool one_line);
