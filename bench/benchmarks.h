@@ -21,6 +21,7 @@ void rdma_copy(Context& context);
 void rdma_fairness(Context& context);
 void ucx(Context& context);
 void idle_cost(Context& context);
-void via(Context& context);  ///< in via/, where libvipl is built
+void via(Context& context);             ///< in via/, where libvipl is built
+void vmmc_questions(Context& context);  ///< in vmmc/, where libclanvmmc is built
 
 }  // namespace clan::bench

@@ -48,6 +48,9 @@ constexpr Question kQuestions[] = {
 #ifdef CLAN_VIA
     {"via", "the Virtual Interface Architecture (table 1, figures 6 and 7 of its paper)", via},
 #endif
+#ifdef CLAN_VMMC
+    {"vmmc", "virtual memory-mapped communication (figure 1 of SHRIMP's paper)", vmmc_questions},
+#endif
 };
 
 void run_question(Context& context, const Question& question) {
