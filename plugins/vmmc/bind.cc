@@ -81,11 +81,25 @@ Status make_alias(vmmc_binding& binding) {
   return {};
 }
 
+// The program has an alias of it, so that a child has memory of its own, and the library reads it
+// whatever the program unmaps.
+Status give_memory(vmmc_binding& binding) {
+  auto memory = Memory::allocate(binding.bytes);
+  if (!memory) return memory.error();
+  auto alias = Alias::map(memory->data(), nullptr, binding.bytes);
+  if (!alias) return alias.error();
+  binding.own = std::move(*memory);
+  binding.address = (*alias)->address();
+  binding.alias = std::move(*alias);
+  return {};
+}
+
 Status make_mirror(vmmc_binding& binding, vmmc_buffer_t* landing) {
   std::span<const std::byte> lands;
   if (landing != nullptr) lands = landing->region().first(binding.bytes);
+  const std::byte* const view = binding.own ? binding.own->data() : nullptr;
   auto mirror = Mirror::create(*binding.remote->aperture, binding.offset,
-                               {binding.address, binding.bytes}, lands);
+                               {{binding.address, binding.bytes}, view, lands});
   if (!mirror) return mirror.error();
   binding.mirror = std::move(*mirror);
   if (binding.interval_ms == 0) return {};
@@ -112,8 +126,7 @@ int bind(vmmc_remote_t& remote, vmmc_binding& binding, vmmc_buffer_t* landing) {
                      is_aligned(reinterpret_cast<std::uintptr_t>(binding.address));
   if (binding.mode == VMMC_MIRROR && !words) return -EINVAL;
   if (binding.address == nullptr && binding.mode != VMMC_ALIAS) {
-    binding.own = std::make_unique<std::byte[]>(binding.bytes);
-    binding.address = binding.own.get();
+    if (auto s = give_memory(binding); !s) return answer(s);
   }
   const bool given = binding.address != nullptr;
   if (given && !claim(*remote.v, binding.address, binding.bytes)) return -EBUSY;
@@ -129,12 +142,12 @@ int bind(vmmc_remote_t& remote, vmmc_binding& binding, vmmc_buffer_t* landing) {
 }
 
 int make(vmmc_remote_t* remote, size_t offset, vmmc_buffer_t* landing, void* address, size_t bytes,
-         vmmc_mode_t mode, unsigned interval_ms, vmmc_binding_t** binding) {
+         int mode, unsigned interval_ms, vmmc_binding_t** binding) {
   if (const int rc = check(remote); rc != 0) return rc;
   if (binding == nullptr || mode < VMMC_ALIAS || mode > VMMC_MIRROR) return -EINVAL;
   auto made = std::make_unique<vmmc_binding>();
   made->remote = remote;
-  made->mode = mode;
+  made->mode = static_cast<vmmc_mode_t>(mode);
   made->offset = offset;
   made->address = static_cast<std::byte*>(address);
   made->bytes = bytes;
@@ -154,7 +167,7 @@ std::byte* place_of(const vmmc_binding_t& binding, std::size_t offset, std::size
 }  // namespace clan::vmmc
 
 extern "C" CLAN_EXPORT int vmmc_bind(vmmc_remote_t* remote, size_t offset, void* address,
-                                     size_t bytes, vmmc_mode_t mode, unsigned interval_ms,
+                                     size_t bytes, int mode, unsigned interval_ms,
                                      vmmc_binding_t** binding) {
   return make(remote, offset, nullptr, address, bytes, mode, interval_ms, binding);
 }

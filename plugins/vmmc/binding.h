@@ -18,9 +18,9 @@ struct vmmc_binding : clan::vmmc::Object {
   std::uint64_t offset = 0;
   std::byte* address = nullptr;
   std::size_t bytes = 0;
+  std::optional<clan::Memory> own;  ///< what the library has given but for ALIAS: `alias` shows it
   std::unique_ptr<clan::vmmc::Alias> alias;
   std::unique_ptr<clan::vmmc::Mirror> mirror;
-  std::unique_ptr<std::byte[]> own;  ///< memory that the library has given, but for an alias
   unsigned interval_ms = 0;
   std::uint64_t due_ns = 0;  ///< under the Flusher's mutex
 };

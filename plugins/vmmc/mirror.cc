@@ -28,25 +28,24 @@ std::unique_ptr<std::uint64_t[]> words_of(std::size_t bytes) {
 
 }  // namespace
 
-Mirror::Mirror(RemoteAperture& remote, std::uint64_t offset, std::span<std::byte> memory,
-               std::span<const std::byte> landing)
+Mirror::Mirror(RemoteAperture& remote, std::uint64_t offset, const Place& place)
     : remote_(remote),
       offset_(offset),
-      memory_(memory),
-      landing_(landing),
-      dirty_(memory.data(), memory.size()),
-      twin_(words_of(memory.size())),
-      seen_(words_of(landing.size())),
+      place_(place),
+      dirty_(place.memory.data(), place.memory.size()),
+      twin_(words_of(place.memory.size())),
+      seen_(words_of(place.landing.size())),
       piece_(words_of(kPiece)) {}
 
 Result<std::unique_ptr<Mirror>> Mirror::create(RemoteAperture& remote, std::uint64_t offset,
-                                               std::span<std::byte> memory,
-                                               std::span<const std::byte> landing) {
-  std::unique_ptr<Mirror> mirror(new Mirror(remote, offset, memory, landing));
+                                               const Place& place) {
+  std::unique_ptr<Mirror> mirror(new Mirror(remote, offset, place));
+  const std::span<std::byte> memory = place.memory;
   if (auto s = copy(::process_vm_readv, memory.data(), mirror->twin_.get(), memory.size()); !s) {
     const int err = s.error().err;
     return Error{err == EFAULT ? EFAULT : EOPNOTSUPP, "process_vm_readv of bound memory"};
   }
+  const std::span<const std::byte> landing = place.landing;
   if (!landing.empty()) std::memcpy(mirror->seen_.get(), landing.data(), landing.size());
   return mirror;
 }
@@ -62,64 +61,82 @@ Status Mirror::flush() {
     return Status();
   });
   gone_ = gone_ || !gone || (!s && s.error().err == EFAULT);
-  if (s && !landing_.empty()) s = take_over();
+  if (s && !place_.landing.empty()) s = take_over();
   if (!s) return s;
   return gone_ ? Status(Error{EFAULT, "bound memory is there no more"}) : remote_.check();
 }
 
-// A piece that cannot be read as a whole is read a page at a time: the program has unmapped some.
 Status Mirror::send_changes(std::size_t offset, std::size_t bytes) {
   count(page().compared_bytes, bytes);
   Status gone;
-  for (std::size_t most = kPiece; bytes > 0;) {
-    const std::size_t n = std::min(bytes, most);
-    if (const Status s = copy(::process_vm_readv, memory_.data() + offset, piece_.get(), n); s) {
-      if (auto sent = send_words(offset, {piece_.get(), n / kWord}); !sent) return sent;
-    } else if (most == kPiece) {
-      most = 4096 - reinterpret_cast<std::uintptr_t>(memory_.data() + offset) % 4096;
-      continue;
-    } else {
-      gone = s;
+  for (std::size_t n = 0; bytes > 0; offset += n, bytes -= n) {
+    n = std::min(bytes, kPiece);
+    if (place_.view != nullptr) {
+      const auto* live = reinterpret_cast<const std::uint64_t*>(place_.view + offset);
+      if (auto sent = send_words(offset, n / kWord, live); !sent) return sent;
+    } else if (auto sent = read_pages(offset, n); !sent) {
+      if (sent.error().err != EFAULT) return sent;
+      gone = sent;
     }
-    if (most != kPiece) most = 4096;
-    offset += n;
-    bytes -= n;
   }
   return gone;
 }
 
-Status Mirror::send_words(std::size_t offset, std::span<const std::uint64_t> now) {
-  std::uint64_t* const before = twin(offset);
-  for (std::size_t i = 0; i < now.size();) {
-    if (i % kLine == 0 && i + kLine <= now.size() &&
-        std::memcmp(&now[i], before + i, kLine * kWord) == 0) {
-      i += kLine;
-      continue;
-    }
-    if (now[i] == before[i]) {
-      ++i;
-      continue;
-    }
-    std::size_t end = i + 1;
-    while (end < now.size() && now[end] != before[end]) ++end;
-    const std::size_t bytes = (end - i) * kWord;
-    if (auto s = remote_.write(offset_ + offset + i * kWord, &now[i], bytes); !s) return s;
-    std::memcpy(before + i, &now[i], bytes);
-    count(page().mirrored_bytes, bytes);
-    i = end;
+// All at once, or, where the program has unmapped some, a page at a time.
+Status Mirror::read_pages(std::size_t offset, std::size_t bytes) {
+  const std::byte* const from = place_.memory.data();
+  if (copy(::process_vm_readv, from + offset, piece_.get(), bytes))
+    return send_words(offset, bytes / kWord, piece_.get());
+  for (std::size_t n = 0; bytes > 0; offset += n, bytes -= n) {
+    n = std::min(bytes, 4096 - reinterpret_cast<std::uintptr_t>(from + offset) % 4096);
+    if (!copy(::process_vm_readv, from + offset, piece_.get(), n)) continue;
+    if (auto s = send_words(offset, n / kWord, piece_.get()); !s) return s;
   }
+  return Error{EFAULT, "bound memory"};
+}
+
+// The program may store meanwhile: what is compared word by word, sent, and kept in the twin is one
+// copy.
+Status Mirror::send_words(std::size_t offset, std::size_t count, const std::uint64_t* live) {
+  std::uint64_t *const before = twin(offset), *const now = piece_.get();
+  std::size_t begin = count;  // of a run of changed words
+  for (std::size_t i = 0; i < count; i += kLine) {
+    const std::size_t end = std::min(i + kLine, count);
+    const bool same = std::memcmp(live + i, before + i, (end - i) * kWord) == 0;
+    if (same && begin == count) continue;
+    if (live != now) std::memcpy(now + i, live + i, (end - i) * kWord);
+    for (std::size_t at = i; at < end; ++at) {
+      if (now[at] != before[at]) {
+        begin = std::min(begin, at);
+      } else if (begin != count) {
+        if (auto s = send_run(offset, begin, at); !s) return s;
+        begin = count;
+      }
+    }
+  }
+  return begin != count ? send_run(offset, begin, count) : Status();
+}
+
+Status Mirror::send_run(std::size_t offset, std::size_t begin, std::size_t end) {
+  const std::size_t bytes = (end - begin) * kWord;
+  const std::uint64_t* const changed = piece_.get() + begin;
+  if (auto s = remote_.write(offset_ + offset + begin * kWord, changed, bytes); !s) return s;
+  std::memcpy(twin(offset) + begin, changed, bytes);
+  count(page().mirrored_bytes, bytes);
   return {};
 }
 
 // A word that both have changed is the program's here, and the peer gets it.
 Status Mirror::take_over() {
-  for (std::size_t i = 0; i < landing_.size() / kWord; ++i) {
-    const auto* landed = reinterpret_cast<const std::atomic<std::uint64_t>*>(landing_.data()) + i;
+  for (std::size_t i = 0; i < place_.landing.size() / kWord; ++i) {
+    const auto* landed =
+        reinterpret_cast<const std::atomic<std::uint64_t>*>(place_.landing.data()) + i;
     std::uint64_t word = words::look(*landed);
     if (word == seen_[i]) continue;
     seen_[i] = word;
     twin_[i] = word;
-    if (auto s = copy(::process_vm_writev, memory_.data() + i * kWord, &word, kWord); !s) return s;
+    if (auto s = copy(::process_vm_writev, place_.memory.data() + i * kWord, &word, kWord); !s)
+      return s;
   }
   return {};
 }

@@ -5,8 +5,9 @@
 //   landing   of a mirror both ways: where the peer sends to; `seen` is what has been taken over
 //
 // The unit is the aligned word of 8 bytes: one that has changed is sent as a whole, one that has
-// not is left alone, there and here. Memory of the program is read and written by the kernel
-// (process_vm_readv), so a page that the program takes away meanwhile is an error and no signal.
+// not is left alone, there and here. Memory that the library has given is read in a view of its
+// own, which stays whatever the program unmaps. Other memory is read and written by the kernel
+// (process_vm_readv): a page that is taken away meanwhile is an error, and no signal.
 // Thread-safety: any thread.
 #pragma once
 
@@ -22,10 +23,15 @@ namespace clan::vmmc {
 
 class Mirror {
  public:
-  /// Of aligned words. `landing`: as many bytes, or none. EOPNOTSUPP: the kernel does not copy.
+  /// What is mirrored: aligned words.
+  struct Place {
+    std::span<std::byte> memory;
+    const std::byte* view = nullptr;     ///< a second mapping of it, or none
+    std::span<const std::byte> landing;  ///< as many bytes, or none
+  };
+  /// EOPNOTSUPP: the kernel does not copy.
   static Result<std::unique_ptr<Mirror>> create(RemoteAperture& remote, std::uint64_t offset,
-                                                std::span<std::byte> memory,
-                                                std::span<const std::byte> landing);
+                                                const Place& place);
 
   /// Sends what has changed, and takes over what has landed. EFAULT: some of the memory is there no
   /// more; the rest has been sent.
@@ -33,23 +39,23 @@ class Mirror {
   bool compares() const { return !dirty_.told(); }
 
  private:
-  Mirror(RemoteAperture& remote, std::uint64_t offset, std::span<std::byte> memory,
-         std::span<const std::byte> landing);
+  Mirror(RemoteAperture& remote, std::uint64_t offset, const Place& place);
   Status send_changes(std::size_t offset, std::size_t bytes);
-  Status send_words(std::size_t offset, std::span<const std::uint64_t> now);
+  Status read_pages(std::size_t offset, std::size_t bytes);
+  Status send_words(std::size_t offset, std::size_t count, const std::uint64_t* live);
+  Status send_run(std::size_t offset, std::size_t begin, std::size_t end);
   Status take_over();
   std::uint64_t* twin(std::size_t offset) { return twin_.get() + offset / sizeof(std::uint64_t); }
 
   static constexpr std::size_t kPiece = 32 * 1024;
   RemoteAperture& remote_;
   const std::uint64_t offset_;
-  const std::span<std::byte> memory_;
-  const std::span<const std::byte> landing_;
+  const Place place_;
   std::mutex mutex_;
   bool gone_ = false;  ///< some of the memory
   DirtyPages dirty_;   ///< pages are protected before the twin is made
   std::unique_ptr<std::uint64_t[]> twin_, seen_;
-  std::unique_ptr<std::uint64_t[]> piece_;
+  std::unique_ptr<std::uint64_t[]> piece_;  ///< words as they are sent
 };
 
 }  // namespace clan::vmmc

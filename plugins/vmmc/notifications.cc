@@ -113,13 +113,13 @@ void vmmc::run() {
 
 void vmmc::nudge() { polled ? arrivals.ring_fd() : arrivals.wake(); }
 
-extern "C" CLAN_EXPORT int vmmc_notifications(vmmc_buffer_t* buffer, vmmc_state_t state) {
+extern "C" CLAN_EXPORT int vmmc_notifications(vmmc_buffer_t* buffer, int state) {
   if (const int rc = check(buffer); rc != 0) return rc;
   if (state < VMMC_IGNORE || state > VMMC_DELIVER) return -EINVAL;
   vmmc_t& v = *buffer->v;
   {
     std::lock_guard lock(v.mutex);
-    buffer->state = state;
+    buffer->state = static_cast<vmmc_state_t>(state);
     if (state == VMMC_IGNORE) buffer->pending.clear();
     list_if_due(v.buffers.at(buffer->aperture->cookie().key));
   }

@@ -88,7 +88,7 @@ TEST(VmmcNotify, IsDroppedKeptOrDeliveredByTheStateOfTheBuffer) {
   ASSERT_EQ(vmmc_notifications(to.buffer, VMMC_IGNORE), 0);
   ASSERT_EQ(vmmc_notifications(to.buffer, VMMC_DELIVER), 0);
   EXPECT_EQ(vmmc_poll(to.v), 0) << "ignoring has dropped it";
-  EXPECT_EQ(vmmc_notifications(to.buffer, static_cast<vmmc_state_t>(3)), -EINVAL);
+  EXPECT_EQ(vmmc_notifications(to.buffer, 3), -EINVAL);
 }
 
 TEST(VmmcNotify, WithoutAHandlerTakesNoEffect) {

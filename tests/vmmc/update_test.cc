@@ -403,7 +403,7 @@ TEST(VmmcBinding, OfWrongStretchesIsAnError) {
   EXPECT_EQ(vmmc_bind(from, 0, pages.at, 100, VMMC_ALIAS, 0, &b), -EINVAL);
   EXPECT_EQ(vmmc_bind(unmapped, 0, nullptr, kPage, VMMC_ALIAS, 0, &b), -EOPNOTSUPP);
   EXPECT_EQ(vmmc_bind(from, 0, pages.at + 4, kPage, VMMC_MIRROR, 0, &b), -EINVAL);
-  EXPECT_EQ(vmmc_bind(from, 0, nullptr, 8, static_cast<vmmc_mode_t>(9), 0, &b), -EINVAL);
+  EXPECT_EQ(vmmc_bind(from, 0, nullptr, 8, 9, 0, &b), -EINVAL);
   Bound bound(from, 0, pages.at, kPage, VMMC_MIRROR);
   EXPECT_EQ(vmmc_bind(from, 0, pages.at + kPage / 2, kPage, VMMC_STORE, 0, &b), -EBUSY);
   EXPECT_EQ(vmmc_store(bound, 0, "x", 1), -EINVAL) << "a mirror is stored into";

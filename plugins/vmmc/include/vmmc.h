@@ -96,7 +96,7 @@ int vmmc_notify(vmmc_remote_t *remote, size_t offset, size_t bytes);
 
 typedef enum { VMMC_IGNORE = 0, VMMC_QUEUE = 1, VMMC_DELIVER = 2 } vmmc_state_t;
 
-int vmmc_notifications(vmmc_buffer_t *buffer, vmmc_state_t state);
+int vmmc_notifications(vmmc_buffer_t *buffer, int state); /* a vmmc_state_t */
 int vmmc_block(vmmc_t *v); /* no handler begins; what comes is queued */
 int vmmc_unblock(vmmc_t *v);
 /* Until a notification has come since this last returned 0; its handler has run, unless it is
@@ -115,9 +115,9 @@ typedef enum {
   VMMC_MIRROR = 3 /* changes are found, and sent by vmmc_flush() or at intervals */
 } vmmc_mode_t;
 
-/* address NULL: the library gives the memory, vmmc_bound() says where. interval_ms: of MIRROR; 0:
- * vmmc_flush() alone. */
-int vmmc_bind(vmmc_remote_t *remote, size_t offset, void *address, size_t bytes, vmmc_mode_t mode,
+/* address NULL: the library gives the memory, vmmc_bound() says where. mode: a vmmc_mode_t.
+ * interval_ms: of MIRROR; 0: vmmc_flush() alone. */
+int vmmc_bind(vmmc_remote_t *remote, size_t offset, void *address, size_t bytes, int mode,
               unsigned interval_ms, vmmc_binding_t **binding);
 /* MIRROR both ways: what the peer's binding sends lands in `landing`, an exported buffer of at
  * least `bytes`, and each flush takes it over into the bound memory. */
