@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::uint64_t kChunk = 512 * 1024;    ///< of a queue that is alone
 constexpr std::uint64_t kNowBytes = 64 * 1024;  ///< the most that may pass the others by
-constexpr AddressSpaceId kOwnSpace = 0;
 
 // Why a request is not to be served, or 0.
 int refusal(const RdmaRequest& request, const nic::RemoteHandle& h) {
@@ -70,21 +69,19 @@ Status RdmaDriver::start() {
 
   const ContextOptions& wanted = context_.options();
   translate_always_ = wanted.nic_translates;
-  nic::PagePinner::Options pinning;
-  pinning.mode =
+  nic::Translations::Options translating;
+  translating.mode =
       wanted.lock_pages ? nic::PagePinner::Mode::kLock : nic::PagePinner::Mode::kPopulate;
-  auto pinner = nic::PagePinner::create(pinning);
-  if (pinner) {
-    pinner_ = std::move(*pinner);
-    TlbConfig config;
-    config.primary_entries = wanted.tlb_entries;
-    config.victim_entries = wanted.tlb_victims;
-    config.page_size = nic::PagePinner::page_size();
-    auto tlb = Tlb::create(config, *pinner_);
-    if (!tlb) return tlb.error();
-    tlb_ = std::move(*tlb);
-  } else if (translate_always_) {
-    return pinner.error();
+  translating.tlb.primary_entries = wanted.tlb_entries;
+  translating.tlb.victim_entries = wanted.tlb_victims;
+  translating.keep = wanted.keep_translations;
+  auto translations = nic::Translations::create(translating);
+  if (translations) {
+    translations_ = std::move(*translations);
+    if (translating.keep && !translations_->keeps())
+      CLAN_INFO("unmaps cannot be watched: %s", translations_->why_not().message().c_str());
+  } else if (translate_always_ || translations.error().err != ENOSYS) {
+    return translations.error();
   }
   auto fd = create_eventfd();
   if (!fd) return fd.error();
@@ -224,7 +221,7 @@ void RdmaDriver::run_in_background() {
   // PAIR rdma.doorbell: cleared before the look at what there is to do
   dekker::announce(kicked_, false);
   // Page faults are taken without the mutex; then the queues that waited for them are tried again.
-  if (pinner_ && pinner_->has_deferred()) pinner_->resolve_deferred();
+  if (translations_ && translations_->has_deferred()) (void)translations_->resolve();
   {
     auto lock = enter();
     scheduler_->retry_deferred();
@@ -273,11 +270,12 @@ RdmaCounters RdmaDriver::counters() {
                    0,
                    0,
                    0};
-  if (tlb_) {
-    out.tlb_hits = tlb_->stats().hits;
-    out.tlb_misses = tlb_->stats().misses;
-    out.tlb_evictions = tlb_->stats().evictions;
-    out.tlb_pinned = tlb_->stats().pinned;
+  if (translations_) {
+    const TlbStats tlb = translations_->stats();
+    out.tlb_hits = tlb.hits;
+    out.tlb_misses = tlb.misses;
+    out.tlb_evictions = tlb.evictions;
+    out.tlb_pinned = tlb.pinned;
   }
   return out;
 }
@@ -295,14 +293,15 @@ nic::RdmaMoveResult RdmaDriver::move(const nic::RdmaChunk& chunk) {
   if (remote == nullptr) return nic::RdmaMoveResult::error(ESTALE);
   if (!translate_always_ && !remote->link().capabilities().translates)
     return hand_on(chunk, *remote);
-  if (!tlb_) return nic::RdmaMoveResult::error(ENOSYS);
-  TlbUse use = tlb_->acquire(kOwnSpace, reinterpret_cast<std::uint64_t>(chunk.local), chunk.length,
+  if (!translations_) return nic::RdmaMoveResult::error(ENOSYS);
+  auto use =
+      translations_->acquire(chunk.local, chunk.length,
                              chunk.op == RdmaOp::kWrite ? PageAccess::kRead : PageAccess::kWrite);
   if (use.outcome() == RangeOutcome::kFault) return nic::RdmaMoveResult::error(use.error());
   if (use.outcome() == RangeOutcome::kDeferred) {
     // The driver thread takes the page fault. Where the TLB is full of transfers under way, the end
     // of one tries again.
-    if (pinner_->has_deferred()) kick();
+    if (translations_->has_deferred()) kick();
     return nic::RdmaMoveResult::deferred();
   }
   auto result = hand_on(chunk, *remote);

@@ -24,8 +24,8 @@
 #include "clan/rdma.h"
 #include "clan/words.h"
 #include "engine/aperture_core.h"
-#include "nic/page_pinner.h"
 #include "nic/rdma_scheduler.h"
+#include "nic/translations.h"
 
 namespace clan::engine {
 
@@ -60,6 +60,7 @@ class RdmaDriver final : public nic::RdmaMover {
 
   void complete(std::uint64_t token, int err, std::uint64_t bytes);
   RdmaCounters counters();
+  nic::Translations* translations() { return translations_.get(); }
 
   // nic::RdmaMover, under mutex_.
   int check(const nic::RdmaQueueRef& queue, const RdmaRequest& request) override;
@@ -104,10 +105,9 @@ class RdmaDriver final : public nic::RdmaMover {
   std::vector<Remote> remotes_;
   std::vector<std::uint32_t> free_remotes_;
   bool translate_always_ = false;
-  std::unique_ptr<nic::PagePinner> pinner_;
-  std::unique_ptr<Tlb> tlb_;
+  std::unique_ptr<nic::Translations> translations_;  ///< null: this kernel has not what they need
   struct Pending {
-    TlbUse use;
+    nic::Translations::Use use;
     nic::Link* link = nullptr;
   };
   std::unordered_map<std::uint64_t, Pending> pending_;  ///< by token; few

@@ -11,11 +11,13 @@
 
 #include <clan/cookie.h>
 #include <clan/export.h>
+#include <clan/pinner.h>
 #include <clan/result.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -89,6 +91,10 @@ struct ContextOptions {
   // The NIC's TLB (U-Net/MM). It takes part by itself where a link sends packets from pinned pages.
   /// take part in every RDMA request: bad local addresses become EFAULT
   bool nic_translates = false;
+  /// Entries outlive their transfers: a thread is told of each unmap of their memory (userfaultfd),
+  /// and takes them out. An unmap of such memory costs a wake-up of that thread. Where the kernel
+  /// does not allow it, they go with each transfer, as without.
+  bool keep_translations = false;
   /// mlock pages while they have an entry (honours RLIMIT_MEMLOCK)
   bool lock_pages = false;
   std::uint32_t tlb_entries = 1024;  ///< direct-mapped; a power of two
@@ -131,6 +137,10 @@ class CLAN_EXPORT Context {
   ContextCounters counters() const;
   /// The UDP port that peers of other hosts reach us at; 0 without a network.
   std::uint16_t network_port() const;
+
+  /// Gives the pages of memory entries in the NIC's TLB, ahead of their use. EFAULT: they may not
+  /// be accessed so; EMSGSIZE: more than the TLB has. See clan/translator.h.
+  Status pre_translate(std::span<const std::byte> memory, PageAccess access);
 
   /// For the other classes of the engine.
   const std::shared_ptr<engine::ContextCore>& core() const { return core_; }
