@@ -1,0 +1,58 @@
+/* The queues of an endpoint (unet.h), as the program fills and empties them. */
+#ifndef CLAN_UNET_QUEUES_H
+#define CLAN_UNET_QUEUES_H
+
+/* `__ATOMIC_RELEASE` hands over what was written before; `__ATOMIC_ACQUIRE` sees it. The index that
+ * the caller changes itself is read plainly. */
+
+/* The send descriptor to be filled next; NULL: the queue is full. */
+static inline unet_send* unet_send_next(const unet_endpoint* e) {
+  const uint32_t added = e->indices->send_added.at;
+  const uint32_t taken = __atomic_load_n(&e->indices->send_taken.at, __ATOMIC_ACQUIRE);
+  return added - taken == e->send_entries ? NULL : &e->sends[added & (e->send_entries - 1)];
+}
+
+/* Hands it over; the next unet_doorbell() carries it out. */
+static inline void unet_send_push(const unet_endpoint* e) {
+  const uint32_t added = e->indices->send_added.at;
+  e->sends[added & (e->send_entries - 1)].status = UNET_PENDING;
+  __atomic_store_n(&e->indices->send_added.at, added + 1, __ATOMIC_RELEASE);
+}
+
+/* The oldest send, where it is done: its status is 0 or an errno value. NULL: none is. */
+static inline const unet_send* unet_send_done(const unet_endpoint* e) {
+  const uint32_t taken = e->indices->send_taken.at;
+  const unet_send* const d = &e->sends[taken & (e->send_entries - 1)];
+  if (taken == __atomic_load_n(&e->indices->send_added.at, __ATOMIC_ACQUIRE)) return NULL;
+  return __atomic_load_n(&d->status, __ATOMIC_ACQUIRE) == UNET_PENDING ? NULL : d;
+}
+
+/* Gives its place back. */
+static inline void unet_send_take(const unet_endpoint* e) {
+  __atomic_store_n(&e->indices->send_taken.at, e->indices->send_taken.at + 1, __ATOMIC_RELEASE);
+}
+
+/* Gives a buffer to be filled: its offset in the area, or its address. 0: the queue is full. */
+static inline int unet_free_push(const unet_endpoint* e, uint64_t buffer) {
+  const uint32_t added = e->indices->free_added.at;
+  const uint32_t taken = __atomic_load_n(&e->indices->free_taken.at, __ATOMIC_ACQUIRE);
+  if (added - taken == e->free_entries) return 0;
+  e->frees[added & (e->free_entries - 1)] = buffer;
+  __atomic_store_n(&e->indices->free_added.at, added + 1, __ATOMIC_RELEASE);
+  return 1;
+}
+
+/* What has arrived first; NULL: the queue is empty, as far as unet_poll() has taken. */
+static inline const unet_receive* unet_receive_next(const unet_endpoint* e) {
+  const uint32_t taken = e->indices->receive_taken.at;
+  if (taken == __atomic_load_n(&e->indices->receive_added.at, __ATOMIC_ACQUIRE)) return NULL;
+  return &e->receives[taken & (e->receive_entries - 1)];
+}
+
+/* Gives its place back. */
+static inline void unet_receive_take(const unet_endpoint* e) {
+  const uint32_t taken = e->indices->receive_taken.at;
+  __atomic_store_n(&e->indices->receive_taken.at, taken + 1, __ATOMIC_RELEASE);
+}
+
+#endif

@@ -1,0 +1,98 @@
+#include "node.h"
+
+#include <clan/words.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "port.h"
+
+namespace clan::unet {
+namespace {
+
+std::atomic<std::uint32_t> forks{1};
+std::mutex rows_mutex;
+UnetPage* page = nullptr;  // of this process; never unmapped
+std::vector<UnetRow*> free_rows;
+std::uint64_t endpoints_made = 0;
+
+void watch_forks() {
+  // Behind the engine's, as in every face: fork takes this lock before those of the engine.
+  [[maybe_unused]] static const int watched =
+      ::pthread_atfork([] { rows_mutex.lock(); }, [] { rows_mutex.unlock(); },
+                       [] {
+                         page = nullptr;
+                         free_rows.clear();
+                         rows_mutex.unlock();
+                         words::add(forks, 1u);
+                       });
+}
+
+UnetPage* make_page() {
+  void* memory = MAP_FAILED;
+  const int fd = ::memfd_create(kUnetMemfdName, MFD_CLOEXEC);
+  if (fd >= 0 && ::ftruncate(fd, sizeof(UnetPage)) == 0)
+    memory = ::mmap(nullptr, sizeof(UnetPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  auto* const made = memory == MAP_FAILED ? new UnetPage : new (memory) UnetPage;
+  made->pid = static_cast<std::uint32_t>(::getpid());
+  return made;
+}
+
+}  // namespace
+
+std::uint32_t generation() {
+  return forks.load(std::memory_order_relaxed);  // relaxed: a child begins with one thread
+}
+
+UnetRow* take_row() {
+  std::lock_guard lock(rows_mutex);
+  if (page == nullptr) page = make_page();
+  UnetRow* row;
+  if (!free_rows.empty()) {
+    row = free_rows.back();
+    free_rows.pop_back();
+    for (auto* counter :
+         {&row->sent, &row->sent_bytes, &row->received, &row->received_bytes, &row->dropped_buffer,
+          &row->dropped_queue, &row->dropped_tag, &row->returned, &row->deferrals}) {
+      counter->store(0, std::memory_order_relaxed);  // relaxed: for people
+    }
+  } else if (const std::uint32_t used = words::look(page->rows); used < UnetPage::kRows) {
+    row = &page->row[used];
+    words::publish(page->rows, used + 1);
+  } else {
+    row = new UnetRow;
+  }
+  row->number.store(++endpoints_made, std::memory_order_relaxed);  // relaxed: for people
+  words::publish(row->open, 1u);
+  return row;
+}
+
+void give_back(UnetRow* row) {
+  std::lock_guard lock(rows_mutex);
+  words::publish(row->open, 0u);
+  free_rows.push_back(row);
+}
+
+void count_hostile() {
+  if (page != nullptr)
+    page->hostile.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
+}
+
+}  // namespace clan::unet
+
+unet_node::unet_node(clan::Context made)
+    : context(std::move(made)), generation(clan::unet::generation()) {
+  clan::unet::watch_forks();
+}
+unet_node::~unet_node() = default;
+
+clan::Status unet_node::translate() {
+  std::lock_guard lock(mutex);
+  if (translator) return {};
+  auto made = clan::Translator::of(context);
+  if (!made) return made.error();
+  translator.emplace(std::move(*made));
+  return {};
+}

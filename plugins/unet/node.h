@@ -1,0 +1,38 @@
+// Node: one network interface of the process: a context of the engine, the port that its emulated
+// endpoints share, and the page where `clan stat` finds what endpoints have counted.
+#pragma once
+
+#include <clan/context.h>
+#include <clan/translator.h>
+#include <clan/unet_face.h>
+#include <unet.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+namespace clan::unet {
+
+class Port;
+
+/// Changes in a forked child, which does not use its parent's nodes.
+std::uint32_t generation();
+
+/// Counters of an endpoint, in the page as long as that has room.
+UnetRow* take_row();
+void give_back(UnetRow* row);
+void count_hostile();
+
+}  // namespace clan::unet
+
+struct unet_node {
+  explicit unet_node(clan::Context made);
+  ~unet_node();
+  clan::Context context;
+  const std::uint32_t generation;
+  /// Makes the translator.
+  clan::Status translate();
+  std::mutex mutex;                            ///< the making of these
+  std::optional<clan::Translator> translator;  ///< of endpoints whose descriptors name addresses
+  std::shared_ptr<clan::unet::Port> shared;
+};
