@@ -102,6 +102,8 @@ int print_via_environment();
 ProviderState look_for_via();
 int print_vmmc_environment();
 ProviderState look_for_vmmc();
+int print_unet_environment();
+ProviderState look_for_unet();
 
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {

@@ -43,6 +43,10 @@ constexpr Linked kVmmc{"clanvmmc",
                        "vmmc",
                        "programs of virtual memory-mapped communication"};
 #endif
+#ifdef CLAN_UNET
+constexpr Linked kUnet{"clanunet",  "unet.h",    CLAN_UNET_HEADERS, "UNET",
+                       "clan_unet", "clan-unet", "unet",            "programs of U-Net"};
+#endif
 
 std::filesystem::path prefix() {
   char program[4096];
@@ -94,6 +98,10 @@ ProviderState look_for_via() { return look_for(kVia); }
 #ifdef CLAN_VMMC
 int print_vmmc_environment() { return print_environment_of(kVmmc); }
 ProviderState look_for_vmmc() { return look_for(kVmmc); }
+#endif
+#ifdef CLAN_UNET
+int print_unet_environment() { return print_environment_of(kUnet); }
+ProviderState look_for_unet() { return look_for(kUnet); }
 #endif
 
 }  // namespace clan::tool

@@ -256,6 +256,9 @@ std::vector<std::string> faces_with_variables() {
 #ifdef CLAN_VMMC
   faces.push_back("vmmc");
 #endif
+#ifdef CLAN_UNET
+  faces.push_back("unet");
+#endif
   return faces;
 }
 
@@ -283,6 +286,9 @@ int print_face([[maybe_unused]] const std::string& face) {
 #endif
 #ifdef CLAN_VMMC
   if (face == "vmmc") return clan::tool::print_vmmc_environment();
+#endif
+#ifdef CLAN_UNET
+  if (face == "unet") return clan::tool::print_unet_environment();
 #endif
   return kWrong;
 }

@@ -35,6 +35,9 @@ std::vector<Finding> check_faces() {
 #ifdef CLAN_VMMC
       finding_of("VMMC", look_for_vmmc()),
 #endif
+#ifdef CLAN_UNET
+      finding_of("U-Net", look_for_unet()),
+#endif
   };
 }
 

@@ -106,6 +106,24 @@ Json object_of(const VmmcCounters& vmmc) {
           {"hostile", vmmc.hostile}};
 }
 
+Json object_of(const UnetEndpoint& e) {
+  return {{"path", "unet"},
+          {"pid", e.pid},
+          {"endpoint", e.number},
+          {"channels", e.channels},
+          {"emulated", e.emulated != 0},
+          {"sent", e.sent},
+          {"sent_bytes", e.sent_bytes},
+          {"received", e.received},
+          {"received_bytes", e.received_bytes},
+          {"dropped_buffer", e.dropped_buffer},
+          {"dropped_queue", e.dropped_queue},
+          {"dropped_tag", e.dropped_tag},
+          {"returned", e.returned},
+          {"deferrals", e.deferrals},
+          {"hostile", e.hostile}};
+}
+
 Json object_of(const HostPath& path) {
   const PathValues& v = path.values;
   return {{"path", "host"},
@@ -148,6 +166,7 @@ void print_json(const Report& report, bool one_line) {
   for (const MpiPair& pair : report.mpi_pairs) add(text, object_of(pair), one_line);
   for (const ViaConnection& vi : report.vis) add(text, object_of(vi), one_line);
   for (const VmmcCounters& vmmc : report.vmmc) add(text, object_of(vmmc), one_line);
+  for (const UnetEndpoint& e : report.endpoints) add(text, object_of(e), one_line);
   fmt::print("[{}]\n", text);
 }
 

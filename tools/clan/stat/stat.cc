@@ -66,6 +66,9 @@ Report report_of(const Look& seen, const StatOptions& options, Rates& rates, dou
 #ifdef CLAN_VMMC
   report.vmmc = read_vmmc_pages(options.pids);
 #endif
+#ifdef CLAN_UNET
+  report.endpoints = read_unet_pages(options.pids);
+#endif
   return report;
 }
 

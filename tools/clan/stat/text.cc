@@ -162,6 +162,20 @@ std::string line_of(const VmmcCounters& vmmc) {
   return line;
 }
 
+std::string line_of(const UnetEndpoint& e) {
+  const std::string name = command_name(static_cast<pid_t>(e.pid));
+  std::string line = fmt::format(
+      "{}/{}, endpoint {}{}, {} channels: {} sent, {} bytes; {} received, {} bytes", e.pid,
+      name.empty() ? "?" : printable(name), e.number, e.emulated != 0 ? " (emulated)" : "",
+      e.channels, e.sent, e.sent_bytes, e.received, e.received_bytes);
+  if (e.dropped_buffer > 0) line += fmt::format("; {} without a buffer", e.dropped_buffer);
+  if (e.dropped_queue > 0) line += fmt::format("; {} without a place", e.dropped_queue);
+  if (e.dropped_tag > 0) line += fmt::format("; {} without a tag", e.dropped_tag);
+  if (e.returned > 0) line += fmt::format("; {} buffers unfilled", e.returned);
+  if (e.deferrals > 0) line += fmt::format("; {} waits for a page", e.deferrals);
+  return line;
+}
+
 std::string line_of(const HostPath& path) {
   const PathValues& v = path.values;
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
@@ -191,6 +205,8 @@ void print_text(const Report& report, bool watch) {
   for (const ViaConnection& vi : report.vis) fmt::print("{}\n", line_of(vi));
   if (!report.vmmc.empty()) fmt::print("\nVMMC\n");
   for (const VmmcCounters& vmmc : report.vmmc) fmt::print("{}\n", line_of(vmmc));
+  if (!report.endpoints.empty()) fmt::print("\nU-NET ENDPOINTS\n");
+  for (const UnetEndpoint& e : report.endpoints) fmt::print("{}\n", line_of(e));
 }
 
 }  // namespace clan::tool

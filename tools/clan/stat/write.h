@@ -12,6 +12,7 @@
 #include "mpi_pages.h"
 #include "path_pages.h"
 #include "rpc_pages.h"
+#include "unet_pages.h"
 #include "via_pages.h"
 #include "vmmc_pages.h"
 
@@ -25,6 +26,7 @@ struct Report {
   std::vector<MpiPair> mpi_pairs;
   std::vector<ViaConnection> vis;
   std::vector<VmmcCounters> vmmc;
+  std::vector<UnetEndpoint> endpoints;
   HostPaths hosts;
 };
 
