@@ -53,8 +53,10 @@ Endpoint::Outcome Endpoint::tell_direct(const unet_send& d, Channel& channel, st
 
 // Data in the descriptor stay there until the send is done.
 Endpoint::Outcome Endpoint::fly(const unet_send& d, Channel& channel, int* status) {
+  constexpr std::uint32_t kDepth = 8;  // a power of two; one send at a time
+  static_assert(UNET_PIECES <= kDepth);
   if (!rdma_) {
-    auto queue = RdmaQueue::create(node().context, 2 * UNET_PIECES);
+    auto queue = RdmaQueue::create(node().context, kDepth);
     *status = queue.ok() ? 0 : queue.error().err;
     if (*status != 0) return Outcome::kDone;
     rdma_.emplace(std::move(*queue));

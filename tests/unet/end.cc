@@ -31,7 +31,7 @@ void finish_send(End& end) {
     if (unet_doorbell(end.e) != 0) fail("the doorbell");
     const int status = end.taken_status();
     if (status == 0) return;
-    if (status != UNET_PENDING) fail("a send has failed");
+    if (status != UNET_PENDING) fail(("a send has failed: " + std::to_string(status)).c_str());
     const int waited = unet_wait(end.e, 100);
     if (waited != 0 && waited != ETIMEDOUT) fail("waiting");
   }
