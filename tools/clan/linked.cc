@@ -44,8 +44,8 @@ constexpr Linked kVmmc{"clanvmmc",
                        "programs of virtual memory-mapped communication"};
 #endif
 #ifdef CLAN_UNET
-constexpr Linked kUnet{"clanunet",  "unet.h",    CLAN_UNET_HEADERS, "UNET",
-                       "clan_unet", "clan-unet", "unet",            "programs of U-Net"};
+constexpr Linked kUnet{"clanunet",  "unet.h", CLAN_UNET_HEADERS,  "UNET", "clan_unet",
+                       "clan-unet", "unet",   "programs of U-Net"};
 #endif
 
 std::filesystem::path prefix() {
