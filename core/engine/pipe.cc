@@ -240,9 +240,9 @@ bool Pipe::release(int end) {
 
 // --- waiting -------------------------------------------------------------------------------------
 
-bool Pipe::want_room(PipeRoom room) {
-  announce_writer<shm::AsymmetricFence>(page_->ends[end_].sender.waiting,
-                                        room == PipeRoom::kWhole ? kAnybody : kWindowWanted);
+bool Pipe::want_room(PipeRoom room, bool by_bell) {
+  const std::uint32_t mine = room == PipeRoom::kWhole ? kAnybody : kWindowWanted;
+  announce<shm::AsymmetricFence>(page_->ends[end_].sender.waiting, mine | bell_flag(by_bell));
   return !writable(room);
 }
 
@@ -258,17 +258,19 @@ void Pipe::fetch_ahead() const {
   __builtin_prefetch(&mine.receiver.waiting, 1);
 }
 
-bool Pipe::want_data() {
-  announce_reader<shm::AsymmetricFence>(page_->ends[end_].receiver.waiting, thread_id());
+bool Pipe::want_data(bool by_bell) {
+  announce<shm::AsymmetricFence>(page_->ends[end_].receiver.waiting,
+                                 thread_id() | bell_flag(by_bell));
   return front() == PipeFront::kNothing;
 }
 
 void Pipe::unwant_data() { withdraw_reader(page_->ends[end_].receiver.waiting, thread_id()); }
 
-void Pipe::keep_wanted(bool room) {
+void Pipe::keep_wanted(bool room, bool by_bell) {
   auto& end = page_->ends[end_];
-  announce_anybody<shm::AsymmetricFence>(end.receiver.waiting,
-                                         room ? &end.sender.waiting : nullptr);
+  const std::uint32_t anybody = kAnybody | bell_flag(by_bell);
+  announce<shm::AsymmetricFence>(end.receiver.waiting, anybody);
+  if (room) announce<shm::AsymmetricFence>(end.sender.waiting, anybody);
 }
 
 }  // namespace clan

@@ -21,7 +21,7 @@ constexpr int kMostLooks = 64;  ///< at a head that moves
 
 }  // namespace
 
-bool Pipe::must_ring_for_room(bool drained) const {
+std::uint32_t Pipe::sleeps_for_room(bool drained) const {
   const auto enough = [&](std::uint32_t wanted) {
     return drained ||
            has_room(1 - end_, wanted == kWindowWanted ? PipeRoom::kWindow : PipeRoom::kWhole);
@@ -156,7 +156,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     receiver.offset.store(static_cast<std::uint32_t>(offset), relaxed);
     add(receiver.bytes, done.bytes);
   }
-  if (published) done.must_ring = must_ring_for_room(drained);
+  if (published) done.ring_for(sleeps_for_room(drained));
   return done;
 }
 

@@ -116,7 +116,7 @@ struct Pipe::Shared::Receive {
   // What it has kept stays.
   bool is_taken() const {
     done->err = 0;
-    if (published) done->must_ring = pipe.must_ring_for_room(false);
+    if (published) done->ring_for(pipe.sleeps_for_room(false));
     return done->bytes > 0;
   }
 };
@@ -168,7 +168,7 @@ bool Pipe::Shared::try_receive(Pipe& pipe, const iovec* buffers, int count, bool
       rc == 0 || (ahead && call.offset == 0 && ring.peek(call.c, pipe.in_, &record) == 0);
   if (!call.keep(0)) return call.is_taken();
   if (drained && ahead) call.tell();
-  if (call.published) done->must_ring = pipe.must_ring_for_room(drained);
+  if (call.published) done->ring_for(pipe.sleeps_for_room(drained));
   return true;
 }
 

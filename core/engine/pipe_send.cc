@@ -122,7 +122,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
   }
   if (done.bytes == 0) [[unlikely]]  // claims are in force
     return send_shared(buffers, count, room);
-  done.must_ring = take_waiting<shm::AsymmetricFence>(peer.waiting);
+  done.ring_for(take_waiting<shm::AsymmetricFence>(peer.waiting));
   if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
   return done;
 }
@@ -155,7 +155,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
     done.bytes = 1;
   }
-  done.must_ring = take_waiting<shm::AsymmetricFence>(peer.waiting);
+  done.ring_for(take_waiting<shm::AsymmetricFence>(peer.waiting));
   return done;
 }
 

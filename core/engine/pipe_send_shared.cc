@@ -308,7 +308,7 @@ Pipe::Done Pipe::send_shared(const iovec* buffers, int count, PipeRoom room) {
   if (done.bytes == 0) return done;
   auto& sender = page_->ends[end_].sender;
   sender.messages.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count
-  done.must_ring = take_waiting<shm::AsymmetricFence>(page_->ends[1 - end_].receiver.waiting);
+  done.ring_for(take_waiting<shm::AsymmetricFence>(page_->ends[1 - end_].receiver.waiting));
   if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
   return done;
 }
@@ -341,7 +341,7 @@ Pipe::Done Pipe::Shared::put_last(Pipe& pipe, std::uint8_t type) {
   }
   if (done.bytes != 0) {
     auto& reader = pipe.page_->ends[1 - pipe.end_].receiver;
-    done.must_ring = take_waiting<shm::AsymmetricFence>(reader.waiting);
+    done.ring_for(take_waiting<shm::AsymmetricFence>(reader.waiting));
   }
   return done;
 }

@@ -28,7 +28,8 @@ struct Options {
   std::uint32_t messages = 2;
   std::uint32_t room = 1;  ///< messages that the ring holds
   bool looks_first = false;
-  bool anybody = false;         ///< the reader asks by announce_anybody(), as sets do
+  bool anybody = false;         ///< the reader asks for anybody, as sets do
+  bool bell_for_all = false;    ///< a wish by bell goes for those that do not watch it, too
   bool forgets_others = false;  ///< a thread that drops a doorbell does not ask for another
 };
 
@@ -75,7 +76,7 @@ struct Words {
       if (take_waiting<Fence>(reader_waits)) ring(for_reader);
       model_restart(k.value());
     }
-    announce_writer<Fence>(writer_waits, kWindowWanted);
+    announce<Fence>(writer_waits, kWindowWanted);
     const bool full = k.done - taken.load(kAcquire) == options.room;
     if (full) model_futex_wait(for_writer, k.heard);
     model_restart(k.value() | kAwake);
@@ -102,9 +103,10 @@ struct OneReader : Words {
     }
     const bool early = options.looks_first && published.load(kAcquire) == k.done;
     if (options.anybody) {
-      announce_anybody<Fence>(reader_waits, &writer_waits);
+      announce<Fence>(reader_waits, kAnybody);
+      announce<Fence>(writer_waits, kAnybody);
     } else {
-      announce_reader<Fence>(reader_waits, kMe);
+      announce<Fence>(reader_waits, kMe);
     }
     const bool nothing = options.looks_first ? early : published.load(kAcquire) == k.done;
     if (nothing) model_futex_wait(for_reader, k.heard);
@@ -138,7 +140,7 @@ struct TwoReaders : Words {
     std::uint32_t before = heard.load(kSeqCst);
     if (before >= rung) return;
     if (sleepers.load(kSeqCst) != 0 && !options.forgets_others) {
-      announce_anybody<ModelFence>(reader_waits, decltype(&reader_waits){nullptr});
+      announce<ModelFence>(reader_waits, kAnybody);
       if (published.load(kAcquire) != taken.load(kAcquire)) return;  // left for the other
     }
     heard.compare_exchange_strong(before, rung, kSeqCst);
@@ -167,7 +169,7 @@ struct TwoReaders : Words {
       model_restart(kLook);
     }
     sleepers.fetch_add(1, kSeqCst);
-    announce_reader<ModelFence>(reader_waits, me);
+    announce<ModelFence>(reader_waits, me);
     if (published.load(kAcquire) == taken.load(kAcquire)) model_restart(kAsleep);
     model_restart(kUp);
   }
@@ -182,6 +184,43 @@ struct TwoReaders : Words {
       if (end.asleep(writer)) return std::string("the writer sleeps for ever");
       const bool all = end.value(taken) == options.messages;
       return all ? std::string() : std::string("a reader sleeps for ever");
+    });
+    return m.run();
+  }
+};
+
+/// Two threads that wait for the one message there is, without reading it: one watches the bell and
+/// the socket, one the socket alone.
+struct BellAndDoorbell : Words {
+  ModelAtomic<std::uint32_t> bell = m.word<std::uint32_t>("rings of the bell or the socket");
+
+  void write() const {
+    published.store(1, kRelease);
+    const std::uint32_t flag = take_waiting<ModelFence>(reader_waits);
+    if (flag == 0) return;
+    ring(bell);  // what watches it watches the socket as well
+    if ((flag & kByBell) == 0) ring(for_reader);
+  }
+  void read(std::uint32_t mine, const ModelAtomic<std::uint32_t>& watched, std::uint64_t heard,
+            std::uint64_t step) const {
+    if (step != 0) heard = watched.load(kSeqCst);
+    if (published.load(kAcquire) != 0) return;
+    announce<ModelFence>(reader_waits, mine);
+    if (published.load(kAcquire) == 0) model_futex_wait(watched, static_cast<std::uint32_t>(heard));
+    model_restart(1);
+  }
+
+  Report run(Options o) {
+    options = o;
+    const std::uint32_t other = options.bell_for_all ? 8 | kByBell : 8;
+    m.thread("writer", [this](auto) { write(); });
+    const std::size_t by_bell =
+        m.thread("by bell", [this](auto step) { read(7 | kByBell, bell, 0, step); });
+    const std::size_t by_byte =
+        m.thread("by byte", [this, other](auto step) { read(other, for_reader, 0, step); });
+    m.at_end([=](const Model::End& end) {
+      const bool sleeps = end.asleep(by_bell) || end.asleep(by_byte);
+      return sleeps ? std::string("a reader sleeps for ever") : std::string();
     });
     return m.run();
   }
@@ -202,6 +241,13 @@ TEST(PipeWakeup, IsNeverLostByASetThatAsksForAnybody) {
 }
 TEST(PipeWakeup, IsNeverLostWithTwoReadersOfOneEnd) {
   expect_safe(TwoReaders{}.run({.messages = 2, .room = 2}));
+}
+
+TEST(PipeWakeup, IsNeverLostWhereOneReaderWatchesTheBellAndOneDoesNot) {
+  expect_safe(BellAndDoorbell{}.run({}));
+}
+TEST(PipeWakeup, WouldBeLostIfAWishByBellWentForThoseThatDoNotWatchIt) {
+  expect_caught(BellAndDoorbell{}.run({.bell_for_all = true}));
 }
 
 TEST(PipeWakeup, WouldBeLostWithoutFences) { expect_caught(pipe<Unfenced>({.messages = 1})); }

@@ -18,33 +18,56 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 TEST(PipeWaiting, IsAThreadsOwnUntilAnotherOneWaitsToo) {
   Word waiting{0};
-  announce_reader<NoFence>(waiting, 7);
-  announce_reader<NoFence>(waiting, 7);
+  announce<NoFence>(waiting, 7);
+  announce<NoFence>(waiting, 7);
   EXPECT_EQ(waiting.load(kRelaxed), 7u);
   withdraw_reader(waiting, 8);
   EXPECT_EQ(waiting.load(kRelaxed), 7u) << "another's";
   withdraw_reader(waiting, 7);
   EXPECT_EQ(waiting.load(kRelaxed), 0u);
-  for (const std::uint32_t me : {7u, 8u}) announce_reader<NoFence>(waiting, me);
+  for (const std::uint32_t me : {7u, 8u}) announce<NoFence>(waiting, me);
   EXPECT_EQ(waiting.load(kRelaxed), kAnybody);
   withdraw_reader(waiting, 7);
   EXPECT_EQ(waiting.load(kRelaxed), kAnybody) << "the other one still waits";
 }
 
+TEST(PipeWaiting, IsByBellWhileAllThatWaitWatchIt) {
+  Word waiting{0};
+  announce<NoFence>(waiting, 7 | kByBell);
+  EXPECT_EQ(waiting.load(kRelaxed), 7 | kByBell);
+  announce<NoFence>(waiting, 8 | kByBell);
+  EXPECT_EQ(waiting.load(kRelaxed), kAnybody | kByBell);
+  announce<NoFence>(waiting, kAnybody | kByBell);
+  EXPECT_EQ(waiting.load(kRelaxed), kAnybody | kByBell);
+  announce<NoFence>(waiting, 9);
+  EXPECT_EQ(waiting.load(kRelaxed), kAnybody) << "thread 9 does not watch the bell";
+  announce<NoFence>(waiting, 7 | kByBell);
+  EXPECT_EQ(waiting.load(kRelaxed), kAnybody) << "nor does it now";
+  EXPECT_EQ(take_waiting<NoFence>(waiting), kAnybody);
+  announce<NoFence>(waiting, 7);
+  announce<NoFence>(waiting, 7 | kByBell);
+  EXPECT_EQ(waiting.load(kRelaxed), 7u) << "its own wish of before";
+  withdraw_reader(waiting, 7);
+  EXPECT_EQ(waiting.load(kRelaxed), 0u);
+  announce<NoFence>(waiting, 7 | kByBell);
+  withdraw_reader(waiting, 7);
+  EXPECT_EQ(waiting.load(kRelaxed), 0u);
+}
+
 TEST(PipeWaiting, OfAWriterIsForAllRoomWhereTwoWantDifferentRooms) {
   Word waiting{0};
-  announce_writer<NoFence>(waiting, kWindowWanted);
+  announce<NoFence>(waiting, kWindowWanted);
   EXPECT_EQ(waiting.load(kRelaxed), kWindowWanted);
-  announce_writer<NoFence>(waiting, kAnybody);
+  announce<NoFence>(waiting, kAnybody);
   EXPECT_EQ(waiting.load(kRelaxed), kAnybody);
-  announce_writer<NoFence>(waiting, kWindowWanted);
+  announce<NoFence>(waiting, kWindowWanted);
   EXPECT_EQ(waiting.load(kRelaxed), kAnybody);
 }
 
 TEST(PipeWaiting, IsTakenOncePerSleepAndNotWhileThereIsTooLittleRoom) {
   Word reader{0}, writer{0};
   EXPECT_FALSE(take_waiting<NoFence>(reader));
-  announce_anybody<NoFence>(reader, &writer);
+  for (Word* word : {&reader, &writer}) announce<NoFence>(*word, kAnybody);
   EXPECT_TRUE(take_waiting<NoFence>(reader));
   EXPECT_FALSE(take_waiting<NoFence>(reader));
   std::uint32_t asked = 0;
@@ -79,11 +102,14 @@ void race_cursors(const Announce& announce) {
 }
 
 TEST(PipeWaiting, TheCursorsOfAWriterComeWithItsFlag) {
-  race_cursors([](Word& waiting) { announce_writer<NoFence>(waiting, kWindowWanted); });
+  race_cursors([](Word& waiting) { announce<NoFence>(waiting, kWindowWanted); });
 }
 TEST(PipeWaiting, TheCursorsOfAWriterInASetComeWithItsFlag) {
   Word reader{0};
-  race_cursors([&](Word& waiting) { announce_anybody<NoFence>(reader, &waiting); });
+  race_cursors([&](Word& waiting) {
+    announce<NoFence>(reader, kAnybody);
+    announce<NoFence>(waiting, kAnybody);
+  });
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ WAKEUP = {
 
 BY_FENCE = "the compare-and-swap before it is a full fence on x86, the model's only machine"
 PIPE_WAITING = {
-    "announce_reader waiting.compare_exchange_weak seq_cst": RMW,
-    "announce_reader even fence": BY_FENCE,
+    "announce waiting.compare_exchange_weak seq_cst": RMW,
+    "announce even fence": BY_FENCE,
     "withdraw_reader waiting.compare_exchange_strong seq_cst": RMW,
     "take_waiting waiting.exchange seq_cst": RMW,
     "take_waiting_for_room waiting.exchange seq_cst": RMW,

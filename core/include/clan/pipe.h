@@ -98,8 +98,8 @@ class CLAN_EXPORT Pipe {
   bool send_is_held_up() const { return sending_.gave_up() && is_held_up(true); }
   /// Bytes sent that the other end has not read.
   std::uint64_t unread_by_peer() const;
-  /// Asks to be rung for room. False: there is room now.
-  bool want_room(PipeRoom room = PipeRoom::kWhole);
+  /// Asks to be rung, `by_bell` if the thread watches its end's. False: there is room now.
+  bool want_room(PipeRoom room = PipeRoom::kWhole, bool by_bell = false);
 
   /// The calling thread has written by other ways than pipes: see PipeStamp.
   static void wrote_past_pipes();
@@ -124,14 +124,14 @@ class CLAN_EXPORT Pipe {
   std::uint64_t readable_bytes() const;
   bool peer_has_room() const { return has_room(1 - end_, PipeRoom::kWhole); }  ///< its writable()
   /// Asks to be rung for bytes (or an end). False: there is something now, or front() cannot tell.
-  bool want_data();
+  bool want_data(bool by_bell = false);
   /// The calling thread does not wait any more. Takes the flag back if no other thread has set it
   /// too.
   void unwant_data();
   /// Asks to be rung for bytes, and for room too, for every process of this end; only the other end
   /// takes that back. For a thread that takes away a wake-up that others may sleep for, or will not
   /// look again by itself.
-  void keep_wanted(bool room);
+  void keep_wanted(bool room, bool by_bell = false);
   /// Back from the kernel: what both ends touch next comes into the cache together.
   void fetch_ahead() const;
   /// More of the rings has been touched, since the last release(), than a page of each. A glance.
@@ -165,7 +165,7 @@ class CLAN_EXPORT Pipe {
   void note_large() {
     if (!large_.load(std::memory_order_relaxed)) large_.store(true, std::memory_order_relaxed);
   }
-  bool must_ring_for_room(bool drained) const;
+  std::uint32_t sleeps_for_room(bool drained) const;
   bool worth_telling(std::uint64_t lines) const;
   int wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t me,
                     bool in_handler) const;

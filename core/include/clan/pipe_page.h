@@ -58,7 +58,7 @@ struct PipeStamp {
 struct PipePage {
   static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
   /// of this page, with what faces mean by their words
-  static constexpr std::uint32_t kVersion = 9;
+  static constexpr std::uint32_t kVersion = 10;
 
   /// Written by the creator before anyone else sees it.
   struct Head {
@@ -92,7 +92,7 @@ struct PipePage {
     /// of `bytes`, what a test has been told (); by either end
     std::atomic<std::uint64_t> counted;
     std::atomic<std::uint64_t> claimed;              ///< 1: there may be claims
-    alignas(64) std::atomic<std::uint32_t> waiting;  ///< 1: ring when there is room
+    alignas(64) std::atomic<std::uint32_t> waiting;  ///< not 0: ring when there is room
     std::uint32_t pad2;
     std::atomic<std::uint64_t> limit;  ///< bytes; see Pipe::set_limits(). 0: none
     std::uint64_t pad3[6];
