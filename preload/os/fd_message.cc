@@ -16,7 +16,7 @@ constexpr int kMostPassed = 4;
 
 }  // namespace
 
-int receive_descriptors(int from, void* to, std::size_t size, int* fds, int count) {
+int receive_descriptors(int from, void* to, std::size_t size, int* fds, int count, int most) {
   iovec io{to, size};
   alignas(cmsghdr) char control[CMSG_SPACE(kMostPassed * sizeof(int))];
   msghdr message{};
@@ -34,10 +34,10 @@ int receive_descriptors(int from, void* to, std::size_t size, int* fds, int coun
         std::min<std::size_t>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int), kMostPassed));
     std::memcpy(received, CMSG_DATA(c), static_cast<std::size_t>(got) * sizeof(int));
   }
-  if (n == static_cast<long>(size) && got == count &&
+  if (n == static_cast<long>(size) && (got == count || got == most) &&
       (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
-    std::memcpy(fds, received, static_cast<std::size_t>(count) * sizeof(int));
-    return 1;
+    std::memcpy(fds, received, static_cast<std::size_t>(got) * sizeof(int));
+    return got;
   }
   for (int i = 0; i < got; ++i) sys::close(received[i]);
   return -1;

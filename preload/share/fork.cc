@@ -123,6 +123,9 @@ void forked() {
       [](int, Socket& s, void*) {
         s.moving.unlock();
         s.charge = {};
+        // An edge is told to one process of those that wait in one set.
+        if (const int set = s.bell_set.take(); set >= 0) sys::close(set);
+        s.in_bell_set.unlock();
         s.far.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
         // The parent's offer is the parent's: a process that takes it up must find one there.
         const bool half_way = s.place == Socket::Place::kElsewhere;

@@ -17,6 +17,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
+#include "state/hooks.h"
 #include "state/withdraw.h"
 
 namespace clan::preload {
@@ -38,6 +39,17 @@ int limit() {
 
 int distance(int limit) { return std::max(8, limit / 64); }
 
+// Its sleepers ask for doorbells from now on, and look again. False: a thread sleeps by the bell
+// just now.
+bool give_up_bells(Socket& s) {
+  if (!s.in_bell_set.try_lock()) return false;
+  s.pipe.keep_wanted(true);
+  s.Bells::reset();
+  s.in_bell_set.unlock();
+  hooks.held_up(s);
+  return true;
+}
+
 // Closes what has a number below `end`.
 int close_ours_below(int end) {
   struct Range {
@@ -53,6 +65,8 @@ int close_ours_below(int end) {
           return;
         }
         auto ours = [&](int number) { return number >= 0 && number < r.end; };
+        if (s.pipe && (ours(s.bell.get()) || ours(s.others_bell.get()) || ours(s.bell_set.get())))
+          give_up_bells(s) ? (void)++r.closed : (void)(r.all = false);
         // One that has gone back to TCP keeps its pipe: a thread may be looking at it.
         if (s.shared() || s.state_now() == Socket::State::kKernel) {
           const int memfd = s.pipe.memfd();
@@ -78,23 +92,33 @@ int close_ours_below(int end) {
   return range.closed;
 }
 
+// -1: there is no room.
+int copy_from(int fd, int start, int most) {
+  const int from = std::max(start, lowest.load(std::memory_order_relaxed));
+  const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
+  if (high < 0) return -1;
+  // relaxed: see above
+  near.store(
+      std::min(near.load(std::memory_order_relaxed), from - distance(std::min(most, from / 3 * 4))),
+      std::memory_order_relaxed);
+  int before = least.load(std::memory_order_relaxed);
+  while (high < before && !least.compare_exchange_weak(before, high, std::memory_order_relaxed)) {
+  }
+  return high;
+}
+
 // From the upper quarter, or lower, and when that is full from the upper half.
 int copy_of(int fd) {
   const int most = limit();
-  for (const int start : {first_internal(most), most / 2}) {
-    const int from = std::max(start, lowest.load(std::memory_order_relaxed));
-    const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
-    if (high < 0) continue;
-    // relaxed: see above
-    near.store(std::min(near.load(std::memory_order_relaxed),
-                        from - distance(std::min(most, from / 3 * 4))),
-               std::memory_order_relaxed);
-    int before = least.load(std::memory_order_relaxed);
-    while (high < before && !least.compare_exchange_weak(before, high, std::memory_order_relaxed)) {
-    }
-    return high;
-  }
-  return -1;
+  const int high = copy_from(fd, first_internal(most), most);
+  return high >= 0 ? high : copy_from(fd, most / 2, most);
+}
+
+// Where bells begin, of the numbers that are ours.
+int first_spare(int most) {
+  constexpr int kOfPipes = 8 * 1024;
+  const int first = first_internal(most);
+  return first + std::min((most - first) / 3, kOfPipes);
 }
 
 }  // namespace
@@ -115,6 +139,15 @@ int move_high(int fd) {
   if (fd < 0) return fd;
   const int high = copy_of(fd);
   KeepErrno keep;
+  sys::close(fd);
+  return high;
+}
+
+int move_high_to_spare(int fd) {
+  if (fd < 0) return fd;
+  const KeepErrno keep;
+  const int most = limit();
+  const int high = copy_from(fd, first_spare(most), most);
   sys::close(fd);
   return high;
 }
@@ -179,9 +212,14 @@ void disown(unsigned first, unsigned last) {
                  static_cast<unsigned>(number) <= r.last;
         };
         if (s.pipe && gone(s.pipe.memfd())) forget_descriptor(s);
-        for (auto* fd : {&s.offer_fd, &s.window_fd}) {
+        for (auto* fd : {&s.offer_fd, &s.window_fd, &s.kept_open}) {
           if (gone(fd->get())) fd->keep(-1);
         }
+        bool without = false;
+        for (auto* fd : {&s.bell, &s.others_bell, &s.bell_set}) {
+          if (gone(fd->get())) fd->keep(-1), without = true;
+        }
+        if (without && s.pipe) (void)give_up_bells(s);
       },
       &range);
 }
@@ -209,6 +247,8 @@ int highest_of_application() {
         if (s.pipe) numbers.add(s.pipe.memfd());
         numbers.add(s.offer_fd.get());
         numbers.add(s.window_fd.get());
+        for (const KeptFd* fd : {&s.bell, &s.others_bell, &s.bell_set, &s.kept_open})
+          numbers.add(fd->get());
       },
       &ours);
   int highest = 0;

@@ -86,6 +86,7 @@ void Watch::reset() {
 }
 
 void Socket::reset() {
+  Bells::reset();
   Transfer::reset();
   Watch::reset();
   Migration::reset();

@@ -24,6 +24,7 @@
 #include <atomic>
 
 #include "clan/pipe.h"
+#include "state/bell.h"
 #include "state/socket_demotion.h"
 #include "state/socket_identity.h"
 #include "state/socket_migration.h"
@@ -32,7 +33,7 @@
 
 namespace clan::preload {
 
-struct Socket : Identity, Transfer, Migration, Demotion, Watch {
+struct Socket : Identity, Bells, Transfer, Migration, Demotion, Watch {
   Socket* next_free = nullptr;  ///< in the pool
 
   PipePage::Face& mine() const { return pipe.my_face(); }

@@ -54,6 +54,7 @@ void stay(int fd, Socket& s, reasons::Why why, std::uint32_t number) {
   say_why(fd, s, why, number);
   withdraw_offer(s);
   s.pipe = Pipe();
+  s.Bells::reset();
   s.become(Socket::State::kKernel);
   if (s.is_watched()) hooks.pinned(s);
 }

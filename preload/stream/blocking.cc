@@ -78,7 +78,8 @@ bool interrupts(SinceEntry& since, std::uint64_t deadline) {
 
 }  // namespace
 
-int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceEntry& since) {
+int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::uint64_t deadline,
+                    SinceEntry& since) {
   const Disturbed here;
   if (interrupts(since, deadline)) {
     errno = EINTR;
@@ -94,12 +95,15 @@ int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceE
                       far_bells ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
   if (packets.has_come()) return kFetched;
   // A blocking recv() would see a parked byte.
-  if (far_bells || more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
+  if (bell || far_bells || more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
     pollfd p[1 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
     int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
     if (nap_ns >= 0) most = static_cast<int>(nap_ns / 1'000'000);
     if (tcp_is_held_up(s)) p[0].events = 0;  // what lies there cannot be read for now
-    const int rc = real().poll(p, 1 + packets.watch(p + 1), time_left_ms(deadline, most));
+    const int left = time_left_ms(deadline, most);
+    const int rc =
+        bell ? bell.sleep(p, left, since) : real().poll(p, 1 + packets.watch(p + 1), left);
+    if (rc > 0 && bell && p[0].revents == 0) return still_names(fd, s) ? kFetched : -1;
     if (rc > 0 && packets.ready(p + 1)) {
       s.pipe.unwant_data();
       (void)packets.fetch();
@@ -142,10 +146,11 @@ bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since) {
   return true;
 }
 
-int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since) {
+int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since, const BellSleep& bell) {
   const Disturbed here;
   (void)release_memory();
-  if (!since.handled()) return real().poll(p, 1, timeout_ms);
+  if (!since.handled())
+    return bell ? bell.sleep(p, timeout_ms, since) : real().poll(p, 1, timeout_ms);
   errno = EINTR;
   return -1;
 }

@@ -12,6 +12,7 @@
 #include "clan/wait.h"
 #include "os/signals.h"
 #include "state/socket.h"
+#include "stream/bell.h"
 #include "stream/far_wait.h"
 
 namespace clan::preload {
@@ -25,18 +26,20 @@ std::uint64_t deadline_of_receive(int fd, Socket& s);
 int time_left_ms(std::uint64_t deadline, int most);
 
 /// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and
-/// cancellation are the kernel's. `more`: bytes of the same call have been read, so it is not to
-/// begin anew after a signal; nor does the kernel begin one anew that has a time-out. 1: there is a
-/// byte; 0: something is to be looked at; kFetched: in the pipe only; or -1 with errno.
+/// cancellation are the kernel's. `bell`: its wish is by bell. `more`: bytes of the same call have
+/// been read, so it is not to begin anew after a signal; nor does the kernel begin one anew that
+/// has a time-out. 1: there is a byte; 0: something is to be looked at; kFetched: in the pipe only;
+/// or -1 with errno.
 constexpr int kFetched = 2;
-int sleep_for_bytes(int fd, Socket& s, bool more, std::uint64_t deadline, SinceEntry& since);
+int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::uint64_t deadline,
+                    SinceEntry& since);
 
 /// The sleep of a send has failed. False: so does the send.
 bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since);
 
 /// Sleeps in poll(), until the send's descriptor says something, but not without looking at what
 /// has run.
-int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since);
+int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since, const BellSleep& bell = {});
 
 /// A moment of a blocking call that another process keeps from its bytes or its room, of which it
 /// has moved `moved`. False: the call is over, with errno.

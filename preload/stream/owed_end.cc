@@ -7,6 +7,7 @@
 #include "migrate/demote_end.h"
 #include "migrate/resend.h"
 #include "os/sys.h"
+#include "stream/bell.h"
 #include "stream/doorbell.h"
 #include "stream/ring.h"
 #include "stream/tcp_prefix.h"
@@ -39,7 +40,7 @@ bool tell_end(int fd, Socket& s) {
     const Announced announced(fd, s);
     return put_end(s);
   }();
-  if (must_ring(s, done)) ring_doorbell(fd, s);
+  if (must_ring(s, done)) ring(fd, s, done);
   const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
   // Broken: its end is told by other ways.
   if (sender.ended.load(std::memory_order_relaxed) != 1 && done.err != EPROTO) return false;

@@ -89,15 +89,16 @@ short readiness(int fd, Socket& s, bool look) {
   return ready;
 }
 
-bool prepare_sleep(Socket& s, short events) {
+bool prepare_sleep(Socket& s, short events, bool by_bell) {
   const Undisturbed undisturbed;
   // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller
   // waits for.
   bool sleeps = true;
-  if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data()) {
+  if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data(by_bell)) {
     sleeps = !s.has_drained();
   }
-  if ((events & (POLLOUT | POLLWRNORM)) != 0 && !sends_tcp(s) && !s.pipe.want_room())
+  if ((events & (POLLOUT | POLLWRNORM)) != 0 && !sends_tcp(s) &&
+      !s.pipe.want_room(PipeRoom::kWhole, by_bell))
     sleeps = false;
   return sleeps;
 }

@@ -9,7 +9,7 @@ namespace clan::preload {
 short readiness(int fd, Socket& s, bool look);
 
 /// What select, poll and epoll do before they sleep. False: something of `events` holds already.
-bool prepare_sleep(Socket& s, short events);
+bool prepare_sleep(Socket& s, short events, bool by_bell = false);
 
 /// FIONREAD.
 int bytes_to_read(int fd, Socket& s);

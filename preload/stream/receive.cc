@@ -23,6 +23,7 @@
 #include "state/fd_table.h"
 #include "state/socket.h"
 #include "state/unseen_sets.h"
+#include "stream/bell.h"
 #include "stream/blocking.h"
 #include "stream/doorbell.h"
 #include "stream/draining.h"
@@ -117,7 +118,7 @@ ssize_t receive_after_close(Socket& s, const iovec* buffers, int count, bool pee
   bool rings = false;
   const Pipe::Done last = receive_by_pipe(s, buffers, count, peek, &rings);
   const int other = rings ? descriptor_of(s) : -1;
-  if (other >= 0) ring_doorbell(other, s);
+  if (other >= 0) ring(other, s, last);
   errno = EBADF;
   return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
 }
@@ -199,7 +200,7 @@ class Receiving {
     if (n == 0) return all();
     if (n > 0) {
       got_ += static_cast<std::size_t>(n);
-    } else if (sleep_for_bytes(fd_, s_, true, deadline_, since_) < 0) {
+    } else if (sleep_for_bytes(fd_, s_, BellSleep(), true, deadline_, since_) < 0) {
       return failed_with();
     }
     return Step::again();
@@ -234,7 +235,7 @@ class Receiving {
       Part part(buffers_, count_, got_);
       done = receive_by_pipe(s_, part.buffers, part.count, peek_, &rings);
     }
-    if (rings) ring_doorbell(fd_, s_);
+    if (rings) ring(fd_, s_, done);
     if (s_.pipe.is_large()) [[unlikely]]
       owe_memory(fd_, s_, s_.pipe.seems_empty());
     got_ += done.bytes;
@@ -325,9 +326,10 @@ class Receiving {
     const Undisturbed again;
     if (doorbells_waiting(s_)) take_doorbells(fd_, s_);  // that may_lie()
     {
+      const BellSleep bell(fd_, s_, !reads_tcp(s_) && !leaves_ && !is_held_up(s_));
       Sleeper sleeper(s_, true, false);
-      if (!s_.pipe.want_data() && !reads_tcp(s_) && !leaves_) return false;
-      *woken = sleep_for_bytes(fd_, s_, got_ > 0, until(), since_);
+      if (!s_.pipe.want_data(static_cast<bool>(bell)) && !reads_tcp(s_) && !leaves_) return false;
+      *woken = sleep_for_bytes(fd_, s_, bell, got_ > 0, until(), since_);
       s_.pipe.fetch_ahead();
     }
     if (*woken == kFetched) return !s_.pipe.seems_empty();

@@ -24,6 +24,7 @@
 #include "state/socket.h"
 #include "state/unseen_sets.h"
 #include "stream/aborted.h"
+#include "stream/bell.h"
 #include "stream/blocking.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
@@ -257,7 +258,7 @@ class Sending {
     if (done.err == EBUSY) return held_up() ? Step::again() : failed_with();
     const bool rings = must_ring(s_, done);
     if (rings) {
-      ring_doorbell(fd_, s_);
+      ring(fd_, s_, done);
       if (s_.kernel_error && sent_ == 0) return Step::again();  // nobody is there to read it
     }
     if (s_.rang.load(std::memory_order_relaxed) != rings)
@@ -299,16 +300,19 @@ class Sending {
     const bool naps = others_sleep(s_);  // which may take the doorbell for our room with them
     // A thread that sleeps here for the peer's bytes needs the doorbells.
     const bool left_to_others = doorbells_waiting(s_) && !look_at_kernel(fd_, s_);
+    // relaxed: the kernel has been told before
+    const bool shut = s_.shut_read.load(std::memory_order_relaxed);
+    const bool naps_only =
+        reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_held_up(s_);
+    const BellSleep bell(fd_, s_, !naps_only);
     std::optional<Sleeper> sleeper(std::in_place, s_, false, true);
-    if (!s_.pipe.want_room(room_)) return false;
+    if (!s_.pipe.want_room(room_, static_cast<bool>(bell))) return false;
     s_.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
     // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet
     // would make this return at once, as SHUT_RD does, so then only a short nap is taken.
     pollfd p{fd_, POLLIN | POLLRDHUP, 0};
     int most = -1;
-    // relaxed: the kernel has been told before
-    const bool shut = s_.shut_read.load(std::memory_order_relaxed);
-    if (reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_held_up(s_)) {
+    if (naps_only) {
       p.events = 0;
       most = nap_ms_ = std::min(nap_ms_ * 2, kLongestNapMs);
     }
@@ -323,11 +327,11 @@ class Sending {
       return false;
     }
     const PacketSleep packets(is_carried(s_), PacketSleep::May::kNotFetch);
-    const int woken = sleep_in_send(&p, timeout, since_);
+    const int woken = sleep_in_send(&p, timeout, since_, bell);
     if (woken == 0) room_ = PipeRoom::kWhole;  // it does not read
     sleeper.reset();
     *over = (woken < 0 && !goes_on(sent_, deadline_, since_)) || !still_names(fd_, s_);
-    if (!*over) look_at_kernel(fd_, s_);
+    if (!*over && !(bell && woken > 0 && p.revents == 0)) look_at_kernel(fd_, s_);
     return true;
   }
 

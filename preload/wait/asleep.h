@@ -12,6 +12,7 @@
 #include "os/scratch.h"
 #include "os/sock_diag.h"
 #include "state/fd_table.h"
+#include "stream/bell.h"
 #include "stream/sleeper.h"
 #include "wait/look.h"
 #include "wait/set_sleep.h"
@@ -40,11 +41,14 @@ class Asleep {
   bool left_to_others() const { return left_to_others_; }
   /// For how many ns the kernel may be left to tell of it.
   std::int64_t longest() const { return longest_; }
+  /// By its bell; else by what the kernel tells of the descriptor alone.
+  const BellSleep* bell() const { return bell_ && *bell_ ? &*bell_ : nullptr; }
   /// Null if it is no socket that has moved.
   Socket* socket() const { return sleeper_ ? held_.get() : nullptr; }
 
  private:
   Held held_;
+  std::optional<BellSleep> bell_;
   std::optional<Sleeper> sleeper_;
   SetSleep* set_ = nullptr;
   std::int64_t longest_ = kNoCap;
@@ -63,6 +67,8 @@ class Many {
   }
   Many(const Many&) = delete;
   Many& operator=(const Many&) = delete;
+  nfds_t count() const { return count_; }
+  const T& operator[](nfds_t i) const { return at_[i]; }
   /// Null when there was no memory.
   template <typename... Arguments>
   T* add(Arguments... arguments) {

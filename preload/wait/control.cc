@@ -41,6 +41,7 @@ void note_nested(int epfd, int op, int fd, const epoll_event* event) {
     i->nested = true;
     i->inner = inner;
     i->next_of_socket = std::exchange(inner->within, i);
+    ring_by_bytes(*inner);
     i->moved = true;  // it is asked each time
     ++set->moved;
     ++set->nested;

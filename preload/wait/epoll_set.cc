@@ -118,6 +118,7 @@ void remove(Interest* i) {
   if (i->moved) --set.moved;
   if (i->nested) --set.nested;
   unwatch(*i);
+  leave_bell(*i);
   set.interests.at[i->index] = set.interests.at[--set.interests.count];
   set.interests.at[i->index]->index = i->index;
   set.remembered.store(set.interests.count, std::memory_order_relaxed);

@@ -57,6 +57,7 @@ struct Interest {
   bool fired = false;  ///< EPOLLONESHOT: says nothing until it is modified
   /// the application has taken it out of the set; in the kernel it is still there
   bool parked = false;
+  bool by_bell = false;                 ///< the kernel watches the bell of this end in the set, too
   bool missed = false;                  ///< the kernel has told of it meanwhile, and does not again
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
   std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
@@ -106,6 +107,7 @@ struct Set {
   void set_now(std::uint64_t ns) { now_ns.store(ns, std::memory_order_relaxed); }
   std::uint32_t nested = 0;  ///< of its interests
   std::uint64_t edges = 0;   ///< what has moved and became ready, for sets it is in by edges
+  bool by_bytes = false;     ///< no bells: another set has it, or it is polled
   int sleepers = 0;          ///< threads in the kernel's wait, or nearly
   SetUse* use = nullptr;     ///< if it has lived through a fork
   /// several use it, and its sockets are on their way to TCP
@@ -126,9 +128,9 @@ struct SetSleep {
   std::int64_t nap_ns = INT64_MAX;  ///< see nap_beside_ringer()
 };
 
-/// What is ours: a tag, which is no address, and data by a chance of 1 in 2^43; below it a number.
-constexpr std::uint64_t kTagged = 1u << 21;
-constexpr std::uint64_t kTag = 0xc1a4'5e7b'0d60'0000u;
+/// What is ours: a tag, no address, and data by a chance of 1 in 2^42; below it whose it is.
+constexpr std::uint64_t kTagged = 1u << 22, kOfBell = 1u << 21;
+constexpr std::uint64_t kTag = 0xc1a4'5e7b'0d40'0000u;
 
 /// The lock of all sets. What is put off under it is done when it is let go of.
 class Guard {
@@ -173,7 +175,6 @@ void remove(Interest* i);
 
 /// Looks at it from now on.
 void watch(Interest& i);
-
 void unwatch(Interest& i);
 
 /// Under the lock.
@@ -186,13 +187,11 @@ bool known_epoll(int fd);
 
 /// An epoll descriptor goes, or gets another name.
 void forget_epoll(int fd);
-
 void forget_epoll_range(unsigned first, unsigned last);
 void duplicate_epoll(int from, int to);
 
 /// Locks for fork.
 void lock_epoll();
-
 void unlock_epoll();
 /// False: another thread has it.
 bool try_lock_epoll();

@@ -37,10 +37,15 @@ constexpr std::uint64_t kLongNs = 600'000'000'000, kLongStamp = std::uint64_t{1}
 constexpr std::uint32_t kArmedFew = 64;
 constexpr std::uint32_t kWatchedFew = 4;  ///< so many cost nothing that matters
 
-// The kernel has told of a socket that has moved.
-void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
+// Its bell has been rung, or the other end has gone.
+void note_ring(const Set& set, Interest& i) {
   watch(i);
   i.rung_in = set.round;
+}
+
+// The kernel has told of a socket that has moved.
+void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
+  note_ring(set, i);
   Socket& s = *i.socket;
   // Doorbells may lie there: registered by edges, this set hears of the next one all the same.
   // Others would not, nor would what the kernel has to say besides.
@@ -109,19 +114,20 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
       if (!again) ++plain;
       continue;
     }
-    const int fd = static_cast<int>(events[k].data.u64 - kTag);
+    const bool by_bell = (events[k].data.u64 & kOfBell) != 0;
+    const int fd = static_cast<int>(events[k].data.u64 & (kOfBell - 1));
     Held s = hold(fd, false);  // a thread that closes it may wait for our lock
     Interest* i = s ? find(set, s.get(), fd) : nullptr;
     if (i == nullptr || !i->moved) continue;
     if (i->parked) {
-      i->missed = true;
+      i->missed |= !by_bell;
       continue;
     }
-    note_doorbell(set, *i, events[k].events);
+    by_bell ? note_ring(set, *i) : note_doorbell(set, *i, events[k].events);
     const PipeStamp stamp = s->shared() ? s->pipe.front_stamp() : PipeStamp{};
     if (stamp.word != 0) {
       order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
-    } else if (i->found_in != set.round) {
+    } else if (i->found_in != set.round && !by_bell) {
       take_in_tcp(set, *i, order);
     }
   }

@@ -153,7 +153,7 @@ void arm(Interest& i) {
   i.heard_ns = i.set->now();
   if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_held_up(*i.socket)) return;
   if (!i.fired) {
-    i.socket->pipe.keep_wanted(wants_room(i));
+    i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
     if (nap_beside_ringer(*i.socket) >= 0) return;
     if (wants_room(i) && waits_for_shared_reader(*i.socket)) return;
     if (is_ready(i) || !i.moved || t_owed.count > 0) return;

@@ -31,6 +31,7 @@ namespace clan::preload {
 namespace {
 
 constexpr nfds_t kOnStack = 256;
+constexpr short kRung = POLLMSG;  ///< in place of an answer of the kernel's: its bell has been rung
 /// Of a thread that cannot be told of room, each twice as long as the one before.
 constexpr std::int64_t kFirstNapNs = 1'000'000, kLongestNapNs = 16'000'000;
 
@@ -82,6 +83,7 @@ class MovedPoll {
   bool beyond();
   bool ask_kernel_of(nfds_t i, const Asleep& one);
   bool knows_already(nfds_t i, Socket& s);
+  void take_answers_of_bells(const Many<Asleep>& asleep);
   std::int64_t longest_nap();
   bool sleep_in_kernel();
   bool prepare_all(Many<Asleep>& asleep, bool* ready);
@@ -134,7 +136,7 @@ Awaited MovedPoll::prepare_copy() {
 
 void MovedPoll::answer_moved(nfds_t i, Socket& s, Kernel kernel) {
   const bool from_kernel = kernel == Kernel::kHasAnswered;
-  bool ask = from_kernel && copy_[i].revents != 0;
+  bool ask = from_kernel && copy_[i].revents != 0 && copy_[i].revents != kRung;
   if (ask && copy_[i].revents == POLLIN) {
     (void)take_doorbells(fds_[i].fd, s);
     ask = false;
@@ -185,7 +187,7 @@ int MovedPoll::look(Kernel kernel) {
     here |= answer_set(i);
     n += fds_[i].revents != 0;
     // Of one whose doorbell the kernel has told, the bytes were written before it answered.
-    const bool known = bells_are_new_ && from_kernel && (copy_[i].revents & POLLIN) != 0;
+    const bool known = bells_are_new_ && from_kernel && (copy_[i].revents & (POLLIN | kRung)) != 0;
     moved_ready_ += here && fds_[i].revents != 0 && !known;
   }
   return n;
@@ -284,9 +286,24 @@ bool MovedPoll::prepare_all(Many<Asleep>& asleep, bool* ready) {
     if (one == nullptr) return false;
     *ready = one->ready();
     *ready |= ask_kernel_of(i, *one);
+    if (one->bell() != nullptr) copy_[i] = {one->bell()->descriptor(), POLLIN, 0};
     longest_ = std::min(longest_, one->longest());
   }
   return true;
+}
+
+// Where a bell was slept on: what the kernel would have said of the socket.
+void MovedPoll::take_answers_of_bells(const Many<Asleep>& asleep) {
+  nfds_t k = 0;
+  for (nfds_t i = 0; k < asleep.count(); ++i) {
+    if (fds_[i].fd < 0) continue;
+    const BellSleep* const bell = asleep[k++].bell();
+    if (bell == nullptr) continue;
+    const bool told = copy_[i].revents != 0;
+    copy_[i] = {fds_[i].fd, POLLIN | POLLRDHUP, told ? bell->answer() : short{0}};
+    if (told && copy_[i].revents == 0) copy_[i].revents = kRung;
+    if (!held(i)) copy_[i].revents = POLLNVAL;  // closed meanwhile
+  }
 }
 
 // kNoCap: the kernel tells of all that is waited for.
@@ -307,13 +324,17 @@ bool MovedPoll::sleep_in_kernel() {
     answered_ = -1;
     return false;
   }
-  if (ready) return false;
+  if (ready) {
+    take_answers_of_bells(*asleep);
+    return false;
+  }
   const std::uint64_t now = deadline_ == kNoDeadline ? 0 : monotonic_ns();
   const auto before_deadline = static_cast<std::int64_t>(std::max(deadline_, now) - now);
   const std::int64_t left = deadline_ == kNoDeadline ? -1 : before_deadline;
   const std::int64_t most = longest_nap();
   const std::int64_t nap = most != kNoCap && (left < 0 || left > most) ? most : left;
   const int rc = sleep_(copy_, count_ + packets.watch(copy_ + count_), nap);
+  take_answers_of_bells(*asleep);
   if (rc < 0) {
     answered_ = rc;
     return false;

@@ -15,7 +15,7 @@
 namespace clan::preload {
 namespace {
 
-std::uint64_t tag(int fd) { return kTag | (static_cast<std::uint32_t>(fd) & (kTagged - 1)); }
+std::uint64_t tag(int fd) { return kTag | (static_cast<std::uint32_t>(fd) & (kOfBell - 1)); }
 
 }  // namespace
 
@@ -71,9 +71,42 @@ void watch_doorbells(Interest& i) {
   answer_from_pipe(i);
 }
 
+bool watches_bell(Interest& i) {
+  const int bell = i.socket->bell.get();
+  if (bell < 0) i.by_bell = false;
+  if (i.by_bell || bell < 0 || i.set->by_bytes) return i.by_bell;
+  const KeepErrno keep;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = tag(i.fd) | kOfBell;
+  // One with two descriptors in the set is watched by doorbells from the second on.
+  return i.by_bell = change(*i.set, EPOLL_CTL_ADD, bell, &event) == 0;
+}
+
+void leave_bell(Interest& i) {
+  if (!i.by_bell) return;
+  const KeepErrno keep;
+  i.by_bell = false;
+  if (const int bell = i.socket->bell.get(); bell >= 0)
+    change(*i.set, EPOLL_CTL_DEL, bell, nullptr);
+}
+
+void ring_by_bytes(Set& set) {
+  if (set.by_bytes) return;
+  set.by_bytes = true;
+  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
+    Interest& i = *set.interests.at[k];
+    if (!i.by_bell) continue;
+    leave_bell(i);
+    if (i.moved && !i.parked) watch(i);
+    tell_sleepers(i, false);
+  }
+}
+
 void watch_kernel(Interest& i) {
   if (!i.moved) return;
   KeepErrno keep;
+  leave_bell(i);
   epoll_event event{};
   event.events = i.fired ? EPOLLONESHOT : i.events;
   event.data = i.data;
@@ -97,7 +130,7 @@ void tell_sleepers(Interest& i, bool look) {
       (set.epfd < 0 || plain_sleepers[set.epfd].load(std::memory_order_seq_cst) == 0))
     return;
   KeepErrno keep;
-  i.socket->pipe.keep_wanted(wants_room(i));
+  i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
   if (look && !is_ready(i) && longest_sleep(i) == kNoCap) return;
   if (!i.moved) return;
   // To be asked for room that is always there makes the kernel tell of it at once, each time it is

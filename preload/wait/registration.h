@@ -64,6 +64,13 @@ void answer_from_pipe(Interest& i);
 
 void watch_doorbells(Interest& i);
 
+/// The kernel watches the bell of this end in the set, and the other end may ring it. False: it is
+/// to send a doorbell.
+bool watches_bell(Interest& i);
+void leave_bell(Interest& i);
+/// From now on sleepers of the set are woken by doorbells.
+void ring_by_bytes(Set& set);
+
 /// The socket has gone back to TCP: the kernel watches for what the application asked for.
 void watch_kernel(Interest& i);
 

@@ -47,7 +47,7 @@ bool prepare(Set& set, SetSleep** sleep) {
     if (i.fired) continue;
     short events = POLLIN | POLLRDHUP;
     if (wants_room(i)) events |= POLLOUT;
-    (void)prepare_sleep(*i.socket, events);
+    (void)prepare_sleep(*i.socket, events, watches_bell(i));
     if (const std::int64_t nap = nap_beside_ringer(*i.socket); nap >= 0)
       one->nap_ns = std::min(one->nap_ns, nap);
   }
@@ -145,6 +145,7 @@ SetSleep* set_prepare_sleep(int epfd, bool* sleeps, std::int64_t* longest) {
   Guard guard;
   SetSleep* sleep = nullptr;
   Set* set = find(epfd);
+  if (set != nullptr) ring_by_bytes(*set);
   *sleeps = set == nullptr || (prepare(*set, &sleep) && !guard.owes());
   *longest = sleep == nullptr ? kNoCap : longest_sleep(*sleep);
   return sleep;

@@ -12,6 +12,7 @@
 
 #include "clan/socket_face.h"
 #include "migrate/attach.h"
+#include "migrate/bells.h"
 #include "os/sock_diag.h"
 #include "os/sys.h"
 #include "state/buffers.h"
@@ -52,6 +53,12 @@ class TcpPair {
     EXPECT_EQ(receive(1), "x");
     EXPECT_EQ(send(1, "y"), 1);
     EXPECT_EQ(receive(0), "y");
+  }
+  /// Each has its bell and the other's, as where the server's end makes them.
+  void give_bells() {
+    int passed[2];
+    ASSERT_TRUE(make_bells(socket(1), passed));
+    adopt_bells(socket(0), passed);
   }
   /// They have it, and are to enter it.
   void open_pipe() {

@@ -1,0 +1,15 @@
+#include "state/bell.h"
+
+#include <cstring>
+
+#include "os/sys.h"
+
+namespace clan::preload {
+
+void Bells::reset() {
+  for (KeptFd* fd : {&bell_set, &bell, &others_bell, &kept_open}) {
+    if (const int number = fd->take(); number >= 0) sys::close(number);
+  }
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,49 @@
+#include "migrate/bells.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include "preload/tcp_pair.h"
+
+namespace clan::preload {
+namespace {
+
+TEST(MakeBells, GivesEachEndItsOwnAndTheOthers) {
+  TcpPair pair;
+  pair.migrate();
+  pair.give_bells();
+  for (const int end : {0, 1}) {
+    const int bell = pair.socket(end).bell.get();
+    const char byte = 'b';
+    ASSERT_EQ(::write(pair.socket(1 - end).others_bell.get(), &byte, 1), 1);
+    char got = 0;
+    ASSERT_EQ(::read(bell, &got, 1), 1);
+    EXPECT_EQ(got, byte);
+    EXPECT_EQ(::read(bell, &got, 1), -1) << "and does not wait";
+    EXPECT_EQ(errno, EAGAIN);
+    EXPECT_LE(::fcntl(bell, F_GETPIPE_SZ), 4096);
+    for (const int fd : {bell, pair.socket(end).others_bell.get()})
+      EXPECT_EQ(::fcntl(fd, F_GETFD), FD_CLOEXEC);
+  }
+}
+
+TEST(MakeBells, LeavesNothingOpenWhereThereIsNoRoom) {
+  TcpPair pair;
+  pair.migrate();
+  const int next = ::dup(0);
+  ::close(next);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{static_cast<rlim_t>(next) + 5, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  int passed[2];
+  EXPECT_FALSE(make_bells(pair.socket(1), passed));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_LT(pair.socket(1).bell.get(), 0);
+  const int after = ::dup(0);
+  EXPECT_EQ(after, next);
+  ::close(after);
+}
+
+}  // namespace
+}  // namespace clan::preload
