@@ -5,11 +5,21 @@
 
 namespace clan::preload {
 
-/// Makes the bells of a connection that is about to move: `s` has its own and the other end's, and
-/// `passed` gets what the other end needs, as adopt_bells() takes it. False: this process has no
-/// /proc, or no room for descriptors; it goes without.
-bool make_bells(Socket& s, int (&passed)[2]);
-/// The other end has made them. Closes those that there is no room for.
-void adopt_bells(Socket& s, const int (&passed)[2]);
+/// What one end makes and passes with the pipe: the other end's bell, and its own to be rung.
+class PassedBells {
+ public:
+  PassedBells() = default;
+  ~PassedBells();
+  PassedBells(const PassedBells&) = delete;
+  PassedBells& operator=(const PassedBells&) = delete;
+  /// Gives `s` its bells and has those to pass. Nothing where the process has no /proc or no room
+  /// for descriptors: the connection goes without.
+  void make(Socket& s);
+  int count() const { return fds[0] < 0 ? 0 : 2; }
+  /// For send_descriptors(), and as receive_descriptors() answers.
+  int fds[2] = {-1, -1};
+  /// The other end has made them. Takes them over, if they are bells.
+  void adopt(Socket& s);
+};
 
 }  // namespace clan::preload

@@ -27,6 +27,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -37,6 +38,7 @@
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "migrate/attach.h"
+#include "migrate/bells.h"
 #include "migrate/calls_made.h"
 #include "migrate/directory_names.h"
 #include "migrate/offer.h"
@@ -150,12 +152,14 @@ void go_on_as_client(int fd, Socket& s) {
     s.pipe = std::move(*pipe);
     if (!move_high(s.pipe)) return stay(fd, s, Why::kNoDescriptors);
   }
+  PassedBells bells;
+  bells.make(s);
   // The other end may use the pipe as soon as it has it: be ready first.
-  if (!enter_pipe(fd, s, route)) return;
+  if (!enter_pipe(fd, s, route)) return s.Bells::reset();
   Hello hello;
   hello.interface = route.interface;
-  const int given[] = {ours.fd(), s.pipe.memfd()};
-  if (!send_descriptors(s.offer_fd.get(), &hello, sizeof hello, given, 2)) {
+  const int given[] = {ours.fd(), s.pipe.memfd(), bells.fds[0], bells.fds[1]};
+  if (!send_descriptors(s.offer_fd.get(), &hello, sizeof hello, given, 2 + bells.count())) {
     say_why(fd, s, Why::kOfferLost);
   }
   withdraw_offer(s);
@@ -164,12 +168,14 @@ void go_on_as_client(int fd, Socket& s) {
 void go_on_as_server(int fd, Socket& s) {
   if (s.window_fd.get() < 0) {
     Hello hello;
-    int given[2] = {-1, -1};
-    const int rc = receive_descriptors(s.offer_fd.get(), &hello, sizeof hello, given, 2);
+    int given[4] = {-1, -1, -1, -1};
+    const int rc = receive_descriptors(s.offer_fd.get(), &hello, sizeof hello, given, 2, 4);
     if (rc == 0) return;
     if (rc < 0) return stay(fd, s, Why::kOfferLost);
+    PassedBells bells;
+    std::copy(given + 2, given + 4, bells.fds);
     if (!hello.good() || !SockDiag::genuine(given[0])) {
-      for (const int passed : given) sys::close(passed);
+      for (const int passed : {given[0], given[1]}) sys::close(passed);
       return stay(fd, s, Why::kNotOwner);
     }
     s.window_interface = hello.interface;
@@ -181,6 +187,7 @@ void go_on_as_server(int fd, Socket& s) {
       return stay(fd, s, why_not_opened(pipe.error()));
     }
     s.pipe = std::move(*pipe);
+    bells.adopt(s);
   }
   Route route;
   if (!route_of(fd, &route)) return stay(fd, s, Why::kOfferLost);

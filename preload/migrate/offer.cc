@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -56,27 +57,16 @@ socklen_t name_of(const Endpoint& client, const Endpoint& server, sockaddr_un* n
 constexpr char kHello[8] = "clan1";
 constexpr int kNotNow = -2;
 
-/// What the end that takes an offer up passes: the pipe and, perhaps, bells.
-struct Passed {
-  int memfd = -1;
-  int bells[2] = {-1, -1};
-};
-
-// A memfd of -1: there is none. kNotNow: the other end could not take the offer up, and may another
-// time.
-Passed receive_passed(int from) {
+// -1: there is none. kNotNow: the other end could not take the offer up, and may another time.
+int receive_memfd(int from, PassedBells& bells) {
   pollfd p{from, POLLIN, 0};
   char hello[sizeof kHello];
-  Passed passed;
-  if (sys::poll(&p, 1, 20) <= 0) return passed;
-  if (sys::recv(from, hello, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
-    passed.memfd = kNotNow;
-    return passed;
-  }
+  if (sys::poll(&p, 1, 20) <= 0) return -1;
+  if (sys::recv(from, hello, 1, MSG_PEEK | MSG_DONTWAIT) == 0) return kNotNow;
   int fds[3] = {-1, -1, -1};
-  if (receive_descriptors(from, hello, sizeof hello, fds, 1, 3) > 0)
-    passed = {fds[0], {fds[1], fds[2]}};
-  return passed;
+  if (receive_descriptors(from, hello, sizeof hello, fds, 1, 3) <= 0) return -1;
+  std::copy(fds + 1, fds + 3, bells.fds);
+  return fds[0];
 }
 
 // A client listens for the end that has accepted, or an offer of this connection is taken up. -1:
@@ -201,12 +191,12 @@ void look_for_taker(int fd, Socket& s) {
   if (int listener = s.offer_fd.take(); listener >= 0) sys::close(listener);
   Route route;
   const Why why = route_of(fd, &route) ? distrust(fd, taker, route) : Why::kNoNetlink;
-  const Passed passed = why == Why::kNone ? receive_passed(taker) : Passed();
-  const int memfd = passed.memfd;
+  PassedBells bells;
+  const int memfd = why == Why::kNone ? receive_memfd(taker, bells) : -1;
   sys::close(taker);
   if (memfd == kNotNow) return s.become(Socket::State::kTcp);  // offers again
   if (memfd < 0) return stay(fd, s, why == Why::kNone ? Why::kOfferLost : why);
-  if (passed.bells[0] >= 0) adopt_bells(s, passed.bells);
+  bells.adopt(s);
   auto pipe = Pipe::open(memfd, 0);
   if (!pipe) {
     CLAN_WARN("%s: %s; the connection stays on TCP", Named(fd, s).text(), pipe.error().what);
@@ -227,10 +217,6 @@ void look_for_taker(int fd, Socket& s) {
 
 namespace {
 
-void close_all(const int (&bells)[2], bool there_are) {
-  for (int i = 0; there_are && i < 2; ++i) sys::close(bells[i]);
-}
-
 // Makes the pipe, enters it and sends it.
 void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
   if (is_unfit(fd, s)) return;
@@ -240,19 +226,17 @@ void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
   s.pipe = std::move(*pipe);
   const bool kept = move_high(s.pipe);
   const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
-  int bells[2];
-  const bool has_bells = kept && make_bells(s, bells);
+  PassedBells bells;
+  if (kept) bells.make(s);
   // The other end may use the pipe as soon as it has it: be ready first.
   if (!others_could_follow || !enter_pipe(fd, s, route)) {
     s.pipe = Pipe();
     s.Bells::reset();
-    close_all(bells, has_bells);
     return;
   }
-  const int passed[] = {s.pipe.memfd(), bells[0], bells[1]};
-  if (!send_descriptors(rendezvous, kHello, sizeof kHello, passed, has_bells ? 3 : 1))
+  const int passed[] = {s.pipe.memfd(), bells.fds[0], bells.fds[1]};
+  if (!send_descriptors(rendezvous, kHello, sizeof kHello, passed, 1 + bells.count()))
     say_why(fd, s, Why::kOfferLost);
-  close_all(bells, has_bells);
   if (!kept) close_descriptor(s);
 }
 

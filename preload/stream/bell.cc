@@ -46,6 +46,16 @@ bool has_set(int fd, Socket& s) {
   return true;
 }
 
+short revents_of(const epoll_event* told, int n) {
+  short revents = 0;
+  for (int k = 0; k < n; ++k) {
+    if (told[k].data.u32 == kOfSocket) revents = static_cast<short>(told[k].events);
+  }
+  return revents;
+}
+
+}  // namespace
+
 bool ring_bell(Socket& s) {
   const int bell = s.others_bell.get();
   if (bell < 0 || is_to_go(s)) return false;
@@ -58,16 +68,6 @@ bool ring_bell(Socket& s) {
   s.mine().words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
   return true;
 }
-
-short revents_of(const epoll_event* told, int n) {
-  short revents = 0;
-  for (int k = 0; k < n; ++k) {
-    if (told[k].data.u32 == kOfSocket) revents = static_cast<short>(told[k].events);
-  }
-  return revents;
-}
-
-}  // namespace
 
 void ring(int fd, Socket& s, const Pipe::Done& done) {
   if (!done.must_ring || !done.by_bell || !ring_bell(s)) ring_doorbell(fd, s);

@@ -14,6 +14,9 @@ namespace clan::preload {
 /// Wakes the other end, as `done` of this socket's pipe wants it.
 void ring(int fd, Socket& s, const Pipe::Done& done);
 
+/// Rings the other end's bell. False: it has none that this process could ring.
+bool ring_bell(Socket& s);
+
 /// A thread is about to sleep until its socket has bytes or its bell is rung.
 ///
 ///   BellSleep bell(fd, s, …)

@@ -100,11 +100,6 @@ bool only_doorbells(const Socket& s) {
 
 }  // namespace
 
-bool may_lie(const Socket& s) {
-  return only_doorbells(s) && (state_of(s.theirs()) & kGone) == 0 && doorbells_waiting(s) &&
-         !others_sleep(s);
-}
-
 bool look_at_kernel(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;

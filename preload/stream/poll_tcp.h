@@ -15,10 +15,6 @@ bool look_at_kernel(int fd, Socket& s);
 /// looked for.
 bool take_doorbells(int fd, Socket& s);
 
-/// A thread that a doorbell has woken has something else to do first: the doorbell is dropped when
-/// a thread is about to sleep here again, which is time that nothing waits for.
-bool may_lie(const Socket& s);
-
 /// Others than the calling thread may be asleep on the socket.
 bool others_sleep(const Socket& s);
 

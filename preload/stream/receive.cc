@@ -324,7 +324,6 @@ class Receiving {
 
   bool sleep_once(int* woken) {
     const Undisturbed again;
-    if (doorbells_waiting(s_)) take_doorbells(fd_, s_);  // that may_lie()
     {
       const BellSleep bell(fd_, s_, !reads_tcp(s_) && !leaves_ && !is_held_up(s_));
       Sleeper sleeper(s_, true, false);
@@ -333,7 +332,6 @@ class Receiving {
       s_.pipe.fetch_ahead();
     }
     if (*woken == kFetched) return !s_.pipe.seems_empty();
-    if (*woken > 0 && may_lie(s_)) return true;
     if (*woken >= 0) *woken > 0 ? take_doorbells(fd_, s_) : look_at_kernel(fd_, s_);
     return true;
   }

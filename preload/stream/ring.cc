@@ -19,6 +19,7 @@
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
+#include "stream/bell.h"
 #include "stream/bell_call.h"
 #include "stream/doorbell.h"
 #include "stream/tcp_prefix.h"
@@ -67,10 +68,11 @@ void Announced::announce(int fd, Socket& s) {
   dekker::settle();
   const auto& reader = s.pipe.page().ends[1 - s.pipe.end()].receiver;
   // Its wish stays: it is for what is published now, and taken when that has been done.
-  if (*ringing_ && reader.waiting.load(std::memory_order_relaxed) != 0) {
-    KeepErrno keep;
-    send_bell(fd, s);
-  }
+  Pipe::Done wanted;
+  wanted.ring_for(reader.waiting.load(std::memory_order_relaxed));
+  if (!*ringing_ || !wanted.must_ring || (wanted.by_bell && ring_bell(s))) return;
+  KeepErrno keep;
+  send_bell(fd, s);
 }
 
 void ring_doorbell(int fd, Socket& s) {

@@ -44,22 +44,9 @@ void note_ring(const Set& set, Interest& i) {
 }
 
 // The kernel has told of a socket that has moved.
-void note_doorbell(Set& set, Interest& i, std::uint32_t events) {
+void note_doorbell(const Set& set, Interest& i, std::uint32_t events) {
   note_ring(set, i);
-  Socket& s = *i.socket;
-  // Doorbells may lie there: registered by edges, this set hears of the next one all the same.
-  // Others would not, nor would what the kernel has to say besides.
-  constexpr std::uint64_t kMostLeft = 8;
-  // order: as read by the kernel's word that there is a doorbell
-  const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
-  const std::uint64_t had = s.mine().words[socket_face::kSwallowed].load(std::memory_order_relaxed);
-  const bool only_bell = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 && !reads_tcp(s) &&
-                         !s.reads_kernel() && !s.inherited.load(std::memory_order_relaxed) &&
-                         i.set->within == nullptr &&
-                         (state_of(s.theirs()) & (socket_face::kLeaving | socket_face::kGone)) == 0;
-  // none: another thread has read them, or these bytes are none (stream/stray_bytes.h)
-  if (only_bell && rung != had && rung - had <= kMostLeft) return;
-  (void)look_at_kernel(i.fd, s);
+  (void)(events == EPOLLIN ? take_doorbells(i.fd, *i.socket) : look_at_kernel(i.fd, *i.socket));
 }
 
 // The kernel has told of it in an answer before, and does again as long as it holds. `end`: of what

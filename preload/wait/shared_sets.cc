@@ -186,6 +186,8 @@ void sets_forked() {
     if (set == nullptr) continue;
     set->refs = 1;  // other threads are the parent's
     set->sleepers = 0;
+    // The kernel's set is the parent's as well, whose bells stay in it.
+    for (std::uint32_t k = 0; k < set->interests.count; ++k) set->interests.at[k]->by_bell = false;
   }
 }
 

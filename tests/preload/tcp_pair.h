@@ -56,9 +56,10 @@ class TcpPair {
   }
   /// Each has its bell and the other's, as where the server's end makes them.
   void give_bells() {
-    int passed[2];
-    ASSERT_TRUE(make_bells(socket(1), passed));
-    adopt_bells(socket(0), passed);
+    PassedBells bells;
+    bells.make(socket(1));
+    bells.adopt(socket(0));
+    ASSERT_GE(socket(0).others_bell.get(), 0);
   }
   /// They have it, and are to enter it.
   void open_pipe() {

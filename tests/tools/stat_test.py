@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 MAGIC = 0x31657069702D6E63
-VERSION = 9
+VERSION = 10
 PAGE = 4096
 END = 64, 64 + 1024  # offsets of the two ends in the page
 SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 384  # in an end

@@ -152,6 +152,33 @@ TEST(Processes, OfTwoAsleepInOneSetEachIsTold) {
   }
 }
 
+TEST(Processes, AChildThatClosesItsCopiesLeavesTheParentsSetAsItWas) {
+  Peer peer([](int fd) {
+    for (int k = 0; k < 2; ++k) {
+      if (get(fd, 1) != "x") return 1;
+      ::usleep(200'000);
+      put(fd, "y");
+    }
+    return 0;
+  });
+  const int set = set_of(peer.fd);
+  put(peer.fd, "x");
+  EXPECT_TRUE(tells(set, 5000));
+  EXPECT_EQ(get(peer.fd, 1), "y");
+  put(peer.fd, "x");
+  EXPECT_FALSE(tells(set, 20));
+  EXPECT_EQ(result_of(child([&] {
+              ::close(peer.fd);
+              return 0;
+            })),
+            0);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_TRUE(tells(set, 30'000));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_EQ(get(peer.fd, 1), "y");
+  ::close(set);
+}
+
 TEST(Processes, ASetOfTheParentGoesOnInTheParentAlone) {
   Peer peer([](int fd) { return echo(fd); });
   const int set = set_of(peer.fd);

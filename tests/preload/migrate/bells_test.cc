@@ -8,7 +8,7 @@
 namespace clan::preload {
 namespace {
 
-TEST(MakeBells, GivesEachEndItsOwnAndTheOthers) {
+TEST(PassedBells, GiveEachEndItsOwnAndTheOthers) {
   TcpPair pair;
   pair.migrate();
   pair.give_bells();
@@ -27,7 +27,19 @@ TEST(MakeBells, GivesEachEndItsOwnAndTheOthers) {
   }
 }
 
-TEST(MakeBells, LeavesNothingOpenWhereThereIsNoRoom) {
+TEST(PassedBells, ThatAreNoPipesAreClosed) {
+  TcpPair pair;
+  pair.migrate();
+  {
+    PassedBells bells;
+    for (int& fd : bells.fds) fd = ::open("/dev/null", O_RDWR);
+    bells.adopt(pair.socket(0));
+  }
+  EXPECT_LT(pair.socket(0).bell.get(), 0);
+  EXPECT_LT(pair.socket(0).others_bell.get(), 0);
+}
+
+TEST(PassedBells, LeaveNothingOpenWhereThereIsNoRoom) {
   TcpPair pair;
   pair.migrate();
   const int next = ::dup(0);
@@ -36,8 +48,11 @@ TEST(MakeBells, LeavesNothingOpenWhereThereIsNoRoom) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit few{static_cast<rlim_t>(next) + 5, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  int passed[2];
-  EXPECT_FALSE(make_bells(pair.socket(1), passed));
+  {
+    PassedBells bells;
+    bells.make(pair.socket(1));
+    EXPECT_EQ(bells.count(), 0);
+  }
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_LT(pair.socket(1).bell.get(), 0);
   const int after = ::dup(0);

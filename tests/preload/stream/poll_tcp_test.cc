@@ -107,28 +107,6 @@ TEST_F(LookAtTcp, ForDoorbellsAloneDropsThem) {
   s.kernel_end.reset();
 }
 
-TEST_F(LookAtTcp, MayWaitWhereADoorbellLiesThatIsForNoOtherThread) {
-  EXPECT_FALSE(may_lie(s)) << "there is none";
-  ring();
-  EXPECT_TRUE(may_lie(s));
-  {
-    const Sleeper another(s, true, false);
-    EXPECT_FALSE(may_lie(s));
-  }
-  s.kernel_end.set();
-  EXPECT_FALSE(may_lie(s));
-  s.kernel_end.reset();
-  s.drained = false;
-  EXPECT_FALSE(may_lie(s)) << "bytes of TCP may stand before it";
-  s.drained = true;
-  for (const auto bit : {socket_face::kLeaving, socket_face::kGone}) {
-    add_state(s.theirs(), bit);
-    EXPECT_FALSE(may_lie(s));
-    s.theirs().words[socket_face::kState].fetch_and(~bit);
-  }
-  EXPECT_TRUE(may_lie(s));
-}
-
 TEST_F(LookAtTcp, KnowsThreadsThatSleepForBytesOrRoomAndProcessesThatShareTheSocket) {
   EXPECT_FALSE(others_sleep(s));
   {
