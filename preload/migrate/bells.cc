@@ -29,7 +29,8 @@ int open_to_ring(int pipe) {
   char path[32];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", pipe);
   struct stat what {};
-  if (::fstat(pipe, &what) != 0 || !S_ISFIFO(what.st_mode)) return -1;
+  if (sys::call(SYS_newfstatat, pipe, "", &what, AT_EMPTY_PATH) != 0 || !S_ISFIFO(what.st_mode))
+    return -1;
   return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDWR | O_NONBLOCK | O_CLOEXEC));
 }
 
