@@ -45,7 +45,7 @@ void Cq::serve(std::span<const Event> events) {
 
 void Cq::poll() {
   if (provider()->network) place->events().fetch();
-  std::array<Event, 64> events;
+  std::array<Event, 8> events;  // each call makes them anew, and polls again
   if (const std::size_t n = place->events().poll(events); n > 0) serve({events.data(), n});
 }
 

@@ -56,7 +56,7 @@ TEST(ViaSend, EverySizeArrivesThroughEveryNumberOfSegments) {
   for (const int level : kLevels) {
     Pair pair(level);
     pair.connect();
-    for (const std::uint32_t bytes : {0u, 1u, 40u, 41u, 4096u, 16'384u, 16'385u, 70'000u, 900'000u}) {
+    for (const std::uint32_t bytes : {0u, 1u, 40u, 41u, 4096u, 16384u, 16385u, 70000u, 900000u}) {
       for (const int segments : {1, 2, 5, 16}) {
         VIP_DESCRIPTOR* r = pair.a.host.make(0, 0, 0);
         VIP_DESCRIPTOR* s = pair.b.host.make(1, 0, 0);
