@@ -47,19 +47,15 @@ VIP_RETURN find_region(Nic& nic, VIP_PVOID address, VIP_MEM_HANDLE handle, Regio
 }
 
 VIP_RETURN check(const VIP_MEM_ATTRIBUTES* attributes) {
-  if (attributes == nullptr) return VIP_INVALID_PARAMETER;
-  Ptag* tag = nullptr;
-  if (attributes->Ptag != nullptr && find(attributes->Ptag, &tag) != VIP_SUCCESS)
-    return VIP_INVALID_PTAG;
-  return VIP_SUCCESS;
+  return attributes == nullptr ? VIP_INVALID_PARAMETER : check_tag(attributes->Ptag);
 }
 
 // What peers may do to the memory by RDMA. They look it up by its handle.
 bool set_rights(Region& region, const VIP_MEM_ATTRIBUTES& attributes) {
   region.rdma.reset();
-  if (region.tag != nullptr) words::subtract(region.tag->users, 1u);
+  leave_tag(region.tag);
   region.tag = static_cast<Ptag*>(attributes.Ptag);
-  if (region.tag != nullptr) words::add(region.tag->users, 1u);
+  use_tag(region.tag);
   provider()->memory.change();
   region.rdma_write = attributes.EnableRdmaWrite != 0;
   region.rdma_read = attributes.EnableRdmaRead != 0;
@@ -194,7 +190,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipDeregisterMem(VIP_NIC_HANDLE handle, VIP_PV
   Region* region = nullptr;
   if (const VIP_RETURN rc = find_region(*nic, address, registered, &region); rc != VIP_SUCCESS)
     return rc;
-  if (region->tag != nullptr) words::subtract(region->tag->users, 1u);
+  leave_tag(region->tag);
   memory.remove(*region);
   nic->leave();
   return VIP_SUCCESS;

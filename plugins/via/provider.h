@@ -173,6 +173,18 @@ VIP_RETURN find(VIP_PVOID handle, T** object) {
   return VIP_SUCCESS;
 }
 
+/// A null handle is no tag.
+inline VIP_RETURN check_tag(VIP_PROTECTION_HANDLE handle) {
+  Ptag* tag = nullptr;
+  return handle == nullptr || find(handle, &tag) == VIP_SUCCESS ? VIP_SUCCESS : VIP_INVALID_PTAG;
+}
+inline void use_tag(VIP_PROTECTION_HANDLE tag) {
+  if (tag != nullptr) words::add(static_cast<Ptag*>(tag)->users, 1u);
+}
+inline void leave_tag(VIP_PROTECTION_HANDLE tag) {
+  if (tag != nullptr) words::subtract(static_cast<Ptag*>(tag)->users, 1u);
+}
+
 inline std::uint64_t deadline_of(VIP_ULONG timeout_ms) {
   return timeout_ms >= (1ul << 40) ? kNoDeadline
                                    : deadline_after_ms(static_cast<std::int64_t>(timeout_ms));

@@ -14,16 +14,10 @@ VIP_RETURN check(VIP_VI_ATTRIBUTES* attributes) {
   }
   if (attributes->MaxTransferSize > limits().MaxTransferSize) return VIP_INVALID_MTU;
   if (attributes->MaxTransferSize == 0) attributes->MaxTransferSize = limits().MaxTransferSize;
-  Ptag* tag = nullptr;
-  if (attributes->Ptag != nullptr && find(attributes->Ptag, &tag) != VIP_SUCCESS)
-    return VIP_INVALID_PTAG;
+  if (const VIP_RETURN rc = check_tag(attributes->Ptag); rc != VIP_SUCCESS) return rc;
   if (attributes->EnableRdmaRead && (limits().RDMAReadSupport & level) == 0)
     return VIP_INVALID_RDMAREAD;
   return VIP_SUCCESS;
-}
-
-void use_tag(VIP_PROTECTION_HANDLE tag, int more) {
-  if (tag != nullptr) words::add(static_cast<Ptag*>(tag)->users, static_cast<unsigned>(more));
 }
 
 // A null handle is no CQ.
@@ -55,7 +49,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTR
   vi->receives.cq = receive_cq;
   if (send_cq != nullptr) send_cq->add(*vi, false);
   if (receive_cq != nullptr) receive_cq->add(*vi, true);
-  use_tag(attributes.Ptag, 1);
+  use_tag(attributes.Ptag);
   nic->use();
   *made = vi;
   return VIP_SUCCESS;
@@ -77,7 +71,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle) {
   if (vi->sends.cq != nullptr) vi->sends.cq->remove(*vi, false);
   if (vi->receives.cq != nullptr) vi->receives.cq->remove(*vi, true);
   provider()->bulk.remove(*vi);
-  use_tag(vi->attributes.Ptag, -1);
+  leave_tag(vi->attributes.Ptag);
   vi->nic.leave();
   vi->magic = 0;
   delete vi;
@@ -93,8 +87,8 @@ extern "C" CLAN_EXPORT VIP_RETURN VipSetViAttributes(VIP_VI_HANDLE handle,
   if (const VIP_RETURN rc = check(&attributes); rc != VIP_SUCCESS) return rc;
   const Held held(*vi);
   if (vi->state != VIP_STATE_IDLE) return VIP_INVALID_STATE;
-  use_tag(vi->attributes.Ptag, -1);
-  use_tag(attributes.Ptag, 1);
+  leave_tag(vi->attributes.Ptag);
+  use_tag(attributes.Ptag);
   vi->attributes = attributes;
   return VIP_SUCCESS;
 }
