@@ -23,5 +23,6 @@ void ucx(Context& context);
 void idle_cost(Context& context);
 void via(Context& context);             ///< in via/, where libvipl is built
 void vmmc_questions(Context& context);  ///< in vmmc/, where libclanvmmc is built
+void unet(Context& context);            ///< in unet/, where libclanunet is built
 
 }  // namespace clan::bench

@@ -51,6 +51,9 @@ constexpr Question kQuestions[] = {
 #ifdef CLAN_VMMC
     {"vmmc", "virtual memory-mapped communication (figure 1 of SHRIMP's paper)", vmmc_questions},
 #endif
+#ifdef CLAN_UNET
+    {"unet", "U-Net endpoints, and table 1 of U-Net/MM", unet},
+#endif
 };
 
 void run_question(Context& context, const Question& question) {
