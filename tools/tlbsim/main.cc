@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "generators.h"
+#include "record.h"
 #include "replay.h"
 #include "trace.h"
 
@@ -154,6 +155,21 @@ std::string check_kind(const std::string& text) {
   return fmt::format("there is no workload \"{}\". There are:{}", text, names);
 }
 
+// What a program sends and receives.
+int record_trace(const std::vector<std::string>& command, const std::string& path) {
+  std::FILE* out = path == "-" ? stdout : std::fopen(path.c_str(), "w");
+  if (out == nullptr) return fail(errno_error("output file").message());
+  fmt::print(out, "# recorded of {}: pid op vaddr len\n", command.front());
+  const auto several =
+      record(command, [&](const Access& access) { fmt::print(out, "{}\n", to_line(access)); });
+  bool written = std::fflush(out) == 0 && std::ferror(out) == 0;
+  if (out != stdout) written = std::fclose(out) == 0 && written;
+  if (!several) return fail(several.error().message());
+  if (*several > 0)
+    fmt::print(stderr, "clan-tlbsim: {} calls with several buffers are left out\n", *several);
+  return written ? 0 : fail("could not write the trace");
+}
+
 int write_trace(const std::string& kind, const Workload& workload, const std::string& path) {
   std::FILE* out = path == "-" ? stdout : std::fopen(path.c_str(), "w");
   if (out == nullptr) return fail(errno_error("output file").message());
@@ -214,6 +230,12 @@ int main(int argc, char** argv) {
   make->add_option("-o,--output", output, "File")->capture_default_str();
   add_workload(make);
 
+  std::vector<std::string> command;
+  CLI::App* recorded =
+      app.add_subcommand("record", "Run a program, write the trace of its sockets");
+  recorded->add_option("COMMAND", command, "The program, behind --")->required();
+  recorded->add_option("-o,--output", output, "File")->capture_default_str();
+
   CLI::App* figure = app.add_subcommand("figure3", "All workloads of U-Net/MM's figure 3");
   add_workload(figure);
   add_sizes(figure);
@@ -221,5 +243,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (*replay) return replay_files(files, sizes, json);
   if (*make) return write_trace(kind, workload, output);
+  if (*recorded) return record_trace(command, output);
   return figure3(workload, sizes, json);
 }
