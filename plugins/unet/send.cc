@@ -95,10 +95,11 @@ Endpoint::Outcome Endpoint::start_message(const unet_send& d, Channel& channel, 
     return *status == EAGAIN ? stick(channel) : Outcome::kDone;
   }
   const Head head{Kind::kData, {}, channel.number};
-  std::memcpy(room->data(), &head, sizeof head);
   *status = gather(d, room->data() + sizeof head);
   if (*status == EAGAIN) return defer();
   if (*status != 0) return Outcome::kDone;
+  // Last: the TLB's lock would wait until the peer has given up this line.
+  std::memcpy(room->data(), &head, sizeof head);
   port_->messages.commit(channel.peer, sizeof(Head) + bytes);
   count_sent(bytes);
   return Outcome::kDone;
