@@ -64,6 +64,7 @@ UnmapWatch::~UnmapWatch() {
     thread_.detach();
     return;
   }
+  words::publish(ends_, true);  // PAIR unmap.ends: this thread asks nothing of the monitor any more
   signal_eventfd(stop_.get());
   thread_.join();
 }
@@ -73,7 +74,7 @@ void UnmapWatch::run() {
   pthread_setname_np(pthread_self(), "clan-unmaps");
   pollfd fds[2] = {{monitor_.fd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
   bool closed = false;  // by the program, which closes descriptors that are not its own
-  while ((fds[1].revents & POLLIN) == 0 && !closed) {
+  while (!words::look(ends_) && !closed) {  // PAIR unmap.ends: sees that it may be closed
     if (::poll(fds, 2, -1) < 0) continue;
     // PAIR unmap.rounds: odd before the read that lets an unmap return
     words::add(rounds_, 1u);

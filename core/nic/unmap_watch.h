@@ -75,6 +75,7 @@ class UnmapWatch {
   Listener* first_ = nullptr;
   std::atomic<std::uint32_t> rounds_{0};  ///< odd: events have been read that are not done with
   Fd stop_;
+  std::atomic<bool> ends_{false};
   std::thread thread_;
 };
 
