@@ -45,7 +45,9 @@ class Endpoint : public unet_endpoint {
   void deliver(const Channel& channel, std::span<const std::byte> message);
   bool deliver_direct(const Channel& channel, std::uint64_t offset, std::uint32_t bytes);
   void tell_closed();
-  bool has_received() const { return receives_added_ != added(indices->receive_taken); }
+  bool has_received() const {
+    return added(indices->receive_added) != added(indices->receive_taken);
+  }
 
   /// Without the port: makes what lies in the free queue ready to be filled (memory.cc).
   void prepare_buffers();

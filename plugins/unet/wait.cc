@@ -54,12 +54,15 @@ int Endpoint::wait(std::uint64_t deadline_ns, const std::atomic<bool>& ends) {
 // False: there is something to look at already.
 bool Endpoint::sleep(std::uint64_t deadline_ns, const std::atomic<bool>& ends, int* error) {
   pollfd fds[2] = {{-1, POLLIN, 0}, {own_fd_, POLLIN, 0}};
-  if (deferred_) {  // this thread may as well take the page fault
-    (void)node().translator->resolve();
-    return false;
+  bool deferred, flies;
+  {
+    Held held(*port_);
+    held.leave_armed();
+    deferred = deferred_;
+    flies = flies_;
   }
-  if (flies_) {
-    ::sched_yield();
+  if (deferred || flies) {  // this thread may as well take the page fault
+    if (!deferred || !node().translator->resolve()) ::sched_yield();
     return false;
   }
   {
@@ -124,7 +127,8 @@ int Endpoint::on_receive(void (*arrived)(unet_endpoint*, void*), void* context) 
   if (notifier_) {
     words::publish(notifier_->ends, true);
     {
-      const Held held(*port_);
+      Held held(*port_);
+      held.leave_armed();
       port_->messages.ring_fd();
     }
     notifier_->thread.join();
