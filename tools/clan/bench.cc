@@ -16,12 +16,30 @@ namespace clan::tool {
 namespace {
 
 constexpr const char* kRunner = "clan-bench";
-constexpr const char* kApps = "apps/apps.py";
-constexpr const char* kOfi = "ofi/ofi.py";
-constexpr const char* kOrbScript = "orb/orb.py";
-constexpr const char* kRpc = "rpc/rpc.py";
-constexpr const char* kNet = "net/net.py";
-constexpr const char* kMpi = "mpi/mpi.py";
+
+/// What a script measures, which may have been left out.
+struct Script {
+  const char* name;
+  const char* file;
+  const char* switches;  ///< with which it is built
+  const char* help;
+};
+constexpr Script kScripts[] = {
+    {"apps", "apps/apps.py", "CLAN_PRELOAD or CLAN_BENCH",
+     "real programs, over TCP and under `clan run` in turns"},
+    {"crowd", "crowd/crowd.py", "CLAN_PRELOAD or CLAN_BENCH",
+     "pairs of processes on few cores, alone and beside computations"},
+    {"ofi", "ofi/ofi.py", "CLAN_LIBFABRIC or CLAN_BENCH",
+     "the libfabric provider beside shm and tcp, and Open MPI"},
+    {"orb", "orb/orb.py", "CLAN_OMNIORB or CLAN_BENCH",
+     "omniORB calls beside giop:tcp and giop:unix"},
+    {"rpc", "rpc/rpc.py", "CLAN_SUNRPC or CLAN_BENCH",
+     "remote calls of libtirpc over CLAN beside its own transports"},
+    {"mpi", "mpi/mpi.py", "CLAN_MPI or CLAN_BENCH",
+     "Open MPI over btl clan beside vader, tcp and mtl ofi"},
+    {"net", "net/net.py", "CLAN_BENCH",
+     "the UDP link beside TCP and UDP, between two network namespaces"},
+};
 
 /// The directory this program is in, empty if the kernel does not say.
 std::filesystem::path own_directory() {
@@ -51,13 +69,12 @@ int become(std::vector<std::string> words) {
   return 126;
 }
 
-/// `clan bench apps …`, `clan bench ofi …`, `clan bench orb …`: measured by a script, which
-/// `switches` may have left out.
-int exec_script(const char* name, const char* switches, const std::vector<std::string>& arguments) {
-  const std::string script = find_part(name, R_OK);
+/// `clan bench apps …` and so on.
+int exec_script(const Script& measures, const std::vector<std::string>& arguments) {
+  const std::string script = find_part(measures.file, R_OK);
   if (script.empty()) {
-    fmt::print(stderr, "clan bench: {} is not in ../lib/clan: built with {} off.\n", name,
-               switches);
+    fmt::print(stderr, "clan bench: {} is not in ../lib/clan: built with {} off.\n", measures.file,
+               measures.switches);
     return 127;
   }
   // -B: an installed tree stays as it was installed.
@@ -66,26 +83,24 @@ int exec_script(const char* name, const char* switches, const std::vector<std::s
   return become(std::move(words));
 }
 
+/// What the runner does not know of.
+void print_scripts() {
+  bool any = false;
+  for (const Script& script : kScripts) {
+    if (find_part(script.file, R_OK).empty()) continue;
+    fmt::print("clan bench {:5} [--help]  {}\n", script.name, script.help);
+    any = true;
+  }
+  if (any) fmt::print("clan bench ...             the engine beside the kernel:\n\n");
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int exec_bench(const std::vector<std::string>& arguments) {
-  if (!arguments.empty() && arguments[0] == "apps") {
-    return exec_script(kApps, "CLAN_PRELOAD or CLAN_BENCH", arguments);
-  }
-  if (!arguments.empty() && arguments[0] == "ofi") {
-    return exec_script(kOfi, "CLAN_LIBFABRIC or CLAN_BENCH", arguments);
-  }
-  if (!arguments.empty() && arguments[0] == "orb") {
-    return exec_script(kOrbScript, "CLAN_OMNIORB or CLAN_BENCH", arguments);
-  }
-  if (!arguments.empty() && arguments[0] == "rpc") {
-    return exec_script(kRpc, "CLAN_SUNRPC or CLAN_BENCH", arguments);
-  }
-  if (!arguments.empty() && arguments[0] == "net") {
-    return exec_script(kNet, "CLAN_BENCH", arguments);
-  }
-  if (!arguments.empty() && arguments[0] == "mpi") {
-    return exec_script(kMpi, "CLAN_MPI or CLAN_BENCH", arguments);
+  const std::string first = arguments.empty() ? "help" : arguments[0];
+  for (const Script& script : kScripts) {
+    if (first == script.name) return exec_script(script, arguments);
   }
   const std::string runner = find_part(kRunner, X_OK);
   if (runner.empty()) {
@@ -95,34 +110,7 @@ int exec_bench(const std::vector<std::string>& arguments) {
         kRunner);
     return 127;
   }
-  const std::string first = arguments.empty() ? "help" : arguments[0];
-  const bool help = first == "help" || first == "-h" || first == "--help";
-  const bool apps = !find_part(kApps, R_OK).empty(), ofi = !find_part(kOfi, R_OK).empty();
-  const bool orb = !find_part(kOrbScript, R_OK).empty();
-  const bool others = !find_part(kRpc, R_OK).empty() || !find_part(kMpi, R_OK).empty() ||
-                      !find_part(kNet, R_OK).empty();
-  if (help && (apps || ofi || orb || others)) {  // which the runner does not know
-    if (apps)
-      fmt::print(
-          "clan bench apps [--help]   real programs, over TCP and under `clan run` in turns\n");
-    if (ofi)
-      fmt::print(
-          "clan bench ofi [--help]    the libfabric provider beside shm and tcp, and Open MPI\n");
-    if (orb) fmt::print("clan bench orb [--help]    omniORB calls beside giop:tcp and giop:unix\n");
-    if (!find_part(kRpc, R_OK).empty())
-      fmt::print(
-          "clan bench rpc [--help]    remote calls of libtirpc over CLAN beside its own "
-          "transports\n");
-    if (!find_part(kMpi, R_OK).empty())
-      fmt::print(
-          "clan bench mpi [--help]    Open MPI over btl clan beside vader, tcp and mtl ofi\n");
-    if (!find_part(kNet, R_OK).empty())
-      fmt::print(
-          "clan bench net [--help]    the UDP link beside TCP and UDP, between two network "
-          "namespaces\n");
-    fmt::print("clan bench ...             the engine beside the kernel:\n\n");
-    std::fflush(stdout);
-  }
+  if (first == "help" || first == "-h" || first == "--help") print_scripts();
   std::vector<std::string> words{runner};
   words.insert(words.end(), arguments.begin(), arguments.end());
   return become(std::move(words));
