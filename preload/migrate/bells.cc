@@ -24,7 +24,7 @@ int make_pipe() {
 }
 
 // An open file of this process alone, so that no other one can make a write wait. For reading as
-// well: whoever writes to a bell of a process that has died gets no SIGPIPE.
+// well: what writes to a bell of a process that has died gets no SIGPIPE.
 int open_to_ring(int pipe) {
   char path[32];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", pipe);

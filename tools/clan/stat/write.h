@@ -30,7 +30,8 @@ struct Report {
   HostPaths hosts;
 };
 
-/// A table, and lines for paths to other hosts, remote calls, MPI, VIs and VMMC. `watch`: with rates.
+/// Prints a table, and lines for paths to other hosts, remote calls and the other faces. `watch`:
+/// with rates.
 void print_text(const Report& report, bool watch);
 /// An array with an object for each, a line each, or all in one line.
 void print_json(const Report& report, bool one_line);
