@@ -43,26 +43,41 @@ void vmmc::accept(std::span<const std::byte> message) {
   list_if_due(at->second);
 }
 
-bool vmmc::take_arrivals(std::uint64_t deadline_ns) {
-  std::unique_lock one(receiving, std::defer_lock);
-  if (deadline_ns == clan::kNoDeadline) {
-    one.lock();
-  } else if (!one.try_lock_until(
-                 std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_ns)))) {
+bool vmmc::begin_receiving(std::uint64_t deadline_ns) {
+  std::unique_lock lock(mutex);
+  const auto free = [this] { return !receiving; };
+  const std::int64_t ms = milliseconds_until(deadline_ns);
+  if (ms < 0) {
+    changed.wait(lock, free);
+  } else if (!changed.wait_for(lock, std::chrono::milliseconds(ms), free)) {
     return false;
   }
-  for (;;) {
-    auto message = arrivals.peek();
-    if (!message) break;
+  return receiving = true;
+}
+
+void vmmc::end_receiving() {
+  std::lock_guard lock(mutex);
+  receiving = false;
+  changed.notify_all();
+}
+
+bool vmmc::take_arrivals(std::uint64_t deadline_ns) {
+  if (!begin_receiving(deadline_ns)) return false;
+  for (auto message = arrivals.peek(); message.ok(); message = arrivals.peek()) {
     accept(message->bytes);
     arrivals.drop();
   }
   clan::PeerIndex gone;
   while (arrivals.take_departed(&gone)) {
   }
-  std::lock_guard lock(mutex);
-  changed.notify_all();
+  end_receiving();
   return true;
+}
+
+void vmmc::await_arrivals(std::uint64_t deadline_ns) {
+  if (!begin_receiving(deadline_ns)) return;
+  if (!arrivals.spin()) (void)arrivals.sleep(milliseconds_until(deadline_ns));
+  end_receiving();
 }
 
 int vmmc::run_handlers() {
@@ -106,8 +121,7 @@ void vmmc::run() {
   while (!clan::words::look(ends)) {
     (void)take_arrivals(clan::kNoDeadline);
     (void)run_handlers();
-    std::lock_guard one(receiving);
-    if (!arrivals.spin()) (void)arrivals.sleep();
+    await_arrivals(clan::kNoDeadline);
   }
 }
 
@@ -152,8 +166,10 @@ extern "C" CLAN_EXPORT int vmmc_poll(vmmc_t* v) {
     (void)v->take_arrivals(0);
     n += v->run_handlers();
     if (!clan::words::look(v->has_fd)) return n;
-    std::unique_lock one(v->receiving, std::try_to_lock);
-    if (!one || v->arrivals.arm_fd()) return n;
+    if (!v->begin_receiving(0)) return n;
+    const bool armed = v->arrivals.arm_fd();
+    v->end_receiving();
+    if (armed) return n;
   }
 }
 
@@ -196,10 +212,7 @@ extern "C" CLAN_EXPORT int vmmc_suspend(vmmc_buffer_t* buffer, int64_t timeout_m
     }
     lock.unlock();
     const bool taken = v.take_arrivals(deadline_ns);
-    if (v.run_handlers() == 0 && taken) {
-      std::lock_guard one(v.receiving);
-      if (!v.arrivals.spin()) (void)v.arrivals.sleep(ms);
-    }
+    if (v.run_handlers() == 0 && taken) v.await_arrivals(deadline_ns);
     lock.lock();
   }
 }

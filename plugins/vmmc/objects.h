@@ -1,8 +1,8 @@
 // What the handles of vmmc.h are: an open VMMC, exported buffers, imported remotes. Bindings are in
 // binding.h.
 //
-// Locks, in the order in which they are taken: vmmc::receiving; Transfers::mutex_; vmmc::mutex;
-// Bells::mutex_. Handlers run with none of them held.
+// Locks, in the order in which they are taken: Transfers::mutex_; vmmc::mutex; Bells::mutex_.
+// Handlers run with none of them held.
 #pragma once
 
 #include <clan/aperture.h>
@@ -101,7 +101,7 @@ struct vmmc_remote : clan::vmmc::Object {
   std::shared_ptr<clan::vmmc::Bell> bell;  ///< null: notifications of it go nowhere
   std::uint64_t key = 0;
   std::atomic<std::uint32_t> bindings{0};
-  std::uint64_t under_way = 0;  ///< asynchronous sends; under Transfers::mutex_
+  std::atomic<std::uint32_t> under_way{0};  ///< transfers; changed under Transfers::mutex_
 };
 
 struct vmmc : clan::vmmc::Object {
@@ -110,6 +110,11 @@ struct vmmc : clan::vmmc::Object {
 
   /// Takes what has come, without waiting for it. False: another thread was at it until then.
   bool take_arrivals(std::uint64_t deadline_ns);
+  /// Sleeps until something may have come.
+  void await_arrivals(std::uint64_t deadline_ns);
+  /// One thread at a time uses `arrivals`. False: another one did until then.
+  bool begin_receiving(std::uint64_t deadline_ns);
+  void end_receiving();
   /// Runs handlers that are due; how many.
   int run_handlers();
   /// The thread that runs handlers, or a poller, looks again.
@@ -122,7 +127,6 @@ struct vmmc : clan::vmmc::Object {
   std::unique_ptr<clan::vmmc::Flusher> flusher;
   std::atomic<std::uint32_t> users{0};  ///< buffers, remotes and bindings
 
-  std::timed_mutex receiving;      ///< one thread at a time uses `arrivals`
   clan::MessageEndpoint arrivals;  ///< notifications of all importers
   std::atomic<bool> ends{false}, has_fd{false};
   std::thread thread;
@@ -132,6 +136,7 @@ struct vmmc : clan::vmmc::Object {
   std::unordered_map<std::uint64_t, std::shared_ptr<vmmc_buffer>> buffers;  ///< by key
   std::deque<std::shared_ptr<vmmc_buffer>> ready;                           ///< has_to_run()
   bool blocked = false;
+  bool receiving = false;  ///< a thread uses `arrivals`
   std::map<void*, clan::Memory> memories;
   std::vector<std::pair<std::byte*, std::size_t>> bound;  ///< memory of bindings
 

@@ -20,7 +20,7 @@ Status Transfers::post(vmmc_remote& remote, const Stretch& to, const void* sourc
   if (auto s = queue_->write(*remote.aperture, to.offset, source, to.bytes, {.cookie = number}); !s)
     return s;
   requests_[number] = {&remote, to, notify, 0};
-  ++remote.under_way;
+  words::add(remote.under_way, 1u);
   *handle = number;
   if (!taking_) take();
   return {};
@@ -33,7 +33,7 @@ void Transfers::finish(const RdmaCompletion& completion) {
   request.status = completion.status;
   if (request.status == 0 && request.notify)
     request.status = -answer(notify_exporter(*request.remote, request.to));
-  --request.remote->under_way;
+  words::subtract(request.remote->under_way, 1u);
   request.remote = nullptr;
 }
 
@@ -100,9 +100,10 @@ Status Transfers::wait(std::uint64_t handle, std::uint64_t deadline_ns) {
 }
 
 Status Transfers::drain(const vmmc_remote& remote) {
+  const auto done = [&] { return words::look(remote.under_way) == 0; };
+  if (done()) return {};
   std::unique_lock lock(mutex_);
-  return wait_until(
-      lock, [&] { return remote.under_way == 0; }, kNoDeadline);
+  return wait_until(lock, done, kNoDeadline);
 }
 
 }  // namespace clan::vmmc

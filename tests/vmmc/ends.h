@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,21 +46,43 @@ struct Open {
 
 /// What a handler has been called with. Its address is the handler's context.
 struct Heard {
-  static void note(vmmc_buffer_t* buffer, const vmmc_notification_t* what, void* self) {
+  static void note(vmmc_buffer_t* of, const vmmc_notification_t* what, void* self) {
     auto* const heard = static_cast<Heard*>(self);
-    heard->buffer = buffer;
-    heard->last = *what;
-    heard->lost += what->lost;
-    heard->calls.fetch_add(1, std::memory_order_release);  // order: await() sees the rest
+    std::lock_guard lock(heard->mutex);
+    heard->from = of;
+    heard->what = *what;
+    heard->all_lost += what->lost;
+    ++heard->calls;
   }
-  int count() const { return calls.load(std::memory_order_acquire); }  // order: as in note()
-  void await(int n) const {
+  int count() {
+    std::lock_guard lock(mutex);
+    return calls;
+  }
+  vmmc_buffer_t* buffer() {
+    std::lock_guard lock(mutex);
+    return from;
+  }
+  vmmc_notification_t last() {
+    std::lock_guard lock(mutex);
+    return what;
+  }
+  std::uint64_t lost() {
+    std::lock_guard lock(mutex);
+    return all_lost;
+  }
+  void forget() {
+    std::lock_guard lock(mutex);
+    calls = 0;
+  }
+  void await(int n) {
     while (count() < n) std::this_thread::yield();
   }
-  vmmc_buffer_t* buffer = nullptr;
-  vmmc_notification_t last{};
-  std::uint64_t lost = 0;
-  std::atomic<int> calls{0};
+
+  std::mutex mutex;
+  vmmc_buffer_t* from = nullptr;
+  vmmc_notification_t what{};
+  std::uint64_t all_lost = 0;
+  int calls = 0;
 };
 
 /// An exported buffer in memory that importers map, or in memory of the program's own.

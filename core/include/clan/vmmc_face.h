@@ -15,7 +15,7 @@ struct VmmcPage {
   std::uint64_t magic = kMagic;
   std::uint32_t pid = 0;
   Count buffers{0}, remotes{0}, bindings{0};  ///< that there are now
-  Count sends{0}, sent_bytes{0};              ///< deliberate updates, words too
+  Count sends{0}, sent_bytes{0};              ///< deliberate updates, words too; at least
   Count notified{0};                          ///< notifications sent
   Count delivered{0};                         ///< handlers run
   Count ignored{0};                           ///< notifications dropped in the state "ignore"
