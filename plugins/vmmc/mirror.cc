@@ -11,7 +11,8 @@
 namespace clan::vmmc {
 namespace {
 
-constexpr std::size_t kWord = sizeof(std::uint64_t), kLine = 8;  // words of a line
+// Words of a line, and of as much as is skipped at once where nothing has changed.
+constexpr std::size_t kWord = sizeof(std::uint64_t), kLine = 8, kBlock = 64;
 
 // By the kernel, which answers EFAULT where a load or store would raise a signal.
 using Copy = decltype(&::process_vm_readv);
@@ -52,7 +53,6 @@ Result<std::unique_ptr<Mirror>> Mirror::create(RemoteAperture& remote, std::uint
 
 Status Mirror::flush() {
   std::lock_guard lock(mutex_);
-  count(page().flushes);
   Status gone;
   Status s = dirty_.scan([&](std::size_t offset, std::size_t bytes) {
     const Status sent = send_changes(offset, bytes);
@@ -62,12 +62,15 @@ Status Mirror::flush() {
   });
   gone_ = gone_ || !gone || (!s && s.error().err == EFAULT);
   if (s && !place_.landing.empty()) s = take_over();
+  count(page().flushes);
+  count(page().compared_bytes, std::exchange(compared_, 0));
+  count(page().mirrored_bytes, std::exchange(mirrored_, 0));
   if (!s) return s;
   return gone_ ? Status(Error{EFAULT, "bound memory is there no more"}) : remote_.check();
 }
 
 Status Mirror::send_changes(std::size_t offset, std::size_t bytes) {
-  count(page().compared_bytes, bytes);
+  compared_ += bytes;
   Status gone;
   for (std::size_t n = 0; bytes > 0; offset += n, bytes -= n) {
     n = std::min(bytes, kPiece);
@@ -101,6 +104,11 @@ Status Mirror::send_words(std::size_t offset, std::size_t count, const std::uint
   std::uint64_t *const before = twin(offset), *const now = piece_.get();
   std::size_t begin = count;  // of a run of changed words
   for (std::size_t i = 0; i < count; i += kLine) {
+    if (i % kBlock == 0 && count - i >= kBlock && begin == count &&
+        std::memcmp(live + i, before + i, kBlock * kWord) == 0) {
+      i += kBlock - kLine;
+      continue;
+    }
     const std::size_t end = std::min(i + kLine, count);
     const bool same = std::memcmp(live + i, before + i, (end - i) * kWord) == 0;
     if (same && begin == count) continue;
@@ -122,7 +130,7 @@ Status Mirror::send_run(std::size_t offset, std::size_t begin, std::size_t end) 
   const std::uint64_t* const changed = piece_.get() + begin;
   if (auto s = remote_.write(offset_ + offset + begin * kWord, changed, bytes); !s) return s;
   std::memcpy(twin(offset) + begin, changed, bytes);
-  count(page().mirrored_bytes, bytes);
+  mirrored_ += bytes;
   return {};
 }
 

@@ -52,8 +52,9 @@ class Mirror {
   const std::uint64_t offset_;
   const Place place_;
   std::mutex mutex_;
-  bool gone_ = false;  ///< some of the memory
-  DirtyPages dirty_;   ///< pages are protected before the twin is made
+  bool gone_ = false;                          ///< some of the memory
+  std::uint64_t compared_ = 0, mirrored_ = 0;  ///< bytes of this flush
+  DirtyPages dirty_;                           ///< pages are protected before the twin is made
   std::unique_ptr<std::uint64_t[]> twin_, seen_;
   std::unique_ptr<std::uint64_t[]> piece_;  ///< words as they are sent
 };
