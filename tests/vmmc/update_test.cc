@@ -7,6 +7,7 @@
 #include <random>
 
 #include "ends.h"
+#include "objects.h"
 
 namespace clan::vmmc::testing {
 namespace {
@@ -239,6 +240,23 @@ TEST(VmmcMirror, WithoutHelpOfTheKernelComparesEverythingAndSaysSo) {
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no seccomp filters here";
   EXPECT_EQ(status, 0);
+}
+
+TEST(VmmcMirror, ComparesOnlyPagesThatWereWritten) {
+  Exported to(kBytes);
+  Imported from(to);
+  Bound bound(from, 0, nullptr, kBytes, VMMC_MIRROR);
+  if (vmmc_compares(bound) != 0) GTEST_SKIP() << "this kernel does not tell them";
+  const auto compared = [] { return page().compared_bytes.load(std::memory_order_relaxed); };
+  std::memset(bound.memory, 1, kBytes);
+  ASSERT_EQ(vmmc_flush(bound), 0);
+  const std::uint64_t before = compared();
+  bound.memory[5 * kPage] = 2;
+  bound.memory[9 * kPage - 1] = 2;
+  ASSERT_EQ(vmmc_flush(bound), 0);
+  EXPECT_EQ(compared(), before + 2 * kPage);
+  ASSERT_EQ(vmmc_flush(bound), 0);
+  EXPECT_EQ(compared(), before + 2 * kPage);
 }
 
 TEST(VmmcMirror, SendsAtIntervalsByItself) {
