@@ -1,5 +1,6 @@
 // Emulated endpoints: many that share what one real endpoint has.
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <atomic>
 #include <thread>
@@ -62,6 +63,31 @@ TEST(UnetEmulated, EachWaitsForItsOwn) {
   std::thread at_a1(ask, std::ref(a1));
   ask(a2);
   for (std::thread* each : {&at_b, &at_c, &at_a1}) each->join();
+}
+
+// The peer's ring is looked at by the thread of one endpoint while that of another one sleeps.
+TEST(UnetEmulated, ADescriptorStaysArmedWhileAnotherEndpointReceives) {
+  NodeEnd first, second;
+  End a(first.node), b(second.node, in_area(UNET_EMULATED)), c(second.node, in_area(UNET_EMULATED));
+  ASSERT_EQ(unet_accept(b.e, 1, kKey), 0);
+  ASSERT_EQ(unet_accept(c.e, 1, kKey), 0);
+  const unet_address to_b = b.address(), to_c = c.address();
+  ASSERT_EQ(unet_connect(a.e, 10, &to_b, 1, kKey, kSoon), 0);
+  ASSERT_EQ(unet_connect(a.e, 11, &to_c, 1, kKey, kSoon), 0);
+  pollfd one{unet_fd(b.e), POLLIN, 0};
+  for (int i = 0; i < 10; ++i) {
+    while (unet_arm(b.e) == EAGAIN) EXPECT_TRUE(b.poll_is_empty());
+    EXPECT_EQ(a.send(11, "to c"), 0);
+    ASSERT_EQ(::poll(&one, 1, static_cast<int>(kSoon)), 1);
+    // c's thread is about to sleep, too, and finds that it need not.
+    EXPECT_EQ(unet_arm(c.e), EAGAIN);
+    while (unet_poll(c.e) == EAGAIN) {
+    }
+    EXPECT_EQ(c.text_of(c.receive()), "to c");
+    EXPECT_EQ(a.send(10, "to b"), 0);
+    ASSERT_EQ(::poll(&one, 1, static_cast<int>(kSoon)), 1);
+    EXPECT_EQ(b.text_of(b.receive()), "to b");
+  }
 }
 
 TEST(UnetEmulated, AThousandShareOneRing) {
