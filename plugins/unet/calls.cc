@@ -3,7 +3,7 @@
 
 #include "endpoint.h"
 
-using namespace clan::unet;
+using namespace clan::unet::library;
 
 namespace {
 
@@ -134,7 +134,7 @@ CLAN_EXPORT int unet_on_receive(unet_endpoint* endpoint, void (*arrived)(unet_en
 
 CLAN_EXPORT void unet_count(unet_endpoint* endpoint, unet_counters* counters) {
   Endpoint& e = of(endpoint);
-  const UnetRow& row = e.row();
+  const clan::unet::UnetRow& row = e.row();
   *counters = {value_of(row.sent),
                value_of(row.sent_bytes),
                value_of(row.received),

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 class Endpoint;
 
@@ -35,4 +35,4 @@ struct Channel {
   std::optional<RemoteAperture> direct;
 };
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

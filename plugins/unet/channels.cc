@@ -1,7 +1,7 @@
 // Tags: registered before they are used, found for each send, and ended by either side.
 #include "endpoint.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 Channel* Endpoint::find(std::uint32_t tag) {
   if (last_ != nullptr && last_->tag == tag) return last_;
@@ -65,4 +65,4 @@ void Endpoint::tell_closed() {
   }
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

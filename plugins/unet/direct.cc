@@ -2,7 +2,7 @@
 // one host; by RDMA to another one, where the endpoint's later sends wait for them.
 #include "endpoint.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 int Endpoint::import_area(Channel& channel) {
   if (channel.direct) return 0;
@@ -102,4 +102,4 @@ void Endpoint::abandon_flight() {
   rdma_.reset();
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

@@ -6,7 +6,7 @@
 
 #include <bit>
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 namespace {
 
@@ -108,7 +108,7 @@ Endpoint::~Endpoint() {
   }
   if (own_fd_ >= 0) ::close(own_fd_);
   if (both_fd_ >= 0) ::close(both_fd_);
-  if (row_ != nullptr) clan::unet::give_back(row_);
+  if (row_ != nullptr) clan::unet::library::give_back(row_);
 }
 
 unet_address Endpoint::address() const {
@@ -116,4 +116,4 @@ unet_address Endpoint::address() const {
   return {there.node.value, there.endpoint, there.uid, number_, 0};
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

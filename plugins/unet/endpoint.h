@@ -14,7 +14,7 @@
 
 #include "port.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 class Endpoint : public unet_endpoint {
  public:
@@ -158,4 +158,4 @@ inline void count(std::atomic<std::uint64_t>& counter, std::uint64_t more = 1) {
   counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

@@ -1,7 +1,7 @@
 // What descriptors and the free queue name: offsets in the area, or addresses through the TLB.
 #include "endpoint.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 int Endpoint::locate(const unet_piece& piece, const void** at) const {
   if (mode_ == UNET_ANYWHERE) {
@@ -55,4 +55,4 @@ void Endpoint::prepare_buffers() {
   }
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

@@ -9,7 +9,7 @@
 
 #include "port.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 namespace {
 
 std::atomic<std::uint32_t> forks{1};
@@ -80,11 +80,11 @@ void count_hostile() {
     page->hostile.fetch_add(1, std::memory_order_relaxed);  // relaxed: for people
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library
 
 unet_node::unet_node(clan::Context made)
-    : context(std::move(made)), generation(clan::unet::generation()) {
-  clan::unet::watch_forks();
+    : context(std::move(made)), generation(clan::unet::library::generation()) {
+  clan::unet::library::watch_forks();
 }
 unet_node::~unet_node() = default;
 

@@ -1,5 +1,7 @@
 // Node: one network interface of the process: a context of the engine, the port that its emulated
 // endpoints share, and the page where `clan stat` finds what endpoints have counted.
+//
+// The library is in clan::unet::library: clan::unet is what programs see (clan/unet.h).
 #pragma once
 
 #include <clan/context.h>
@@ -11,7 +13,7 @@
 #include <mutex>
 #include <optional>
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 class Port;
 
@@ -23,7 +25,7 @@ UnetRow* take_row();
 void give_back(UnetRow* row);
 void count_hostile();
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library
 
 struct unet_node {
   explicit unet_node(clan::Context made);
@@ -34,5 +36,5 @@ struct unet_node {
   clan::Status translate();
   std::mutex mutex;                            ///< the making of these
   std::optional<clan::Translator> translator;  ///< of endpoints whose descriptors name addresses
-  std::shared_ptr<clan::unet::Port> shared;
+  std::shared_ptr<clan::unet::library::Port> shared;
 };

@@ -4,7 +4,7 @@
 
 #include "endpoint.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 namespace {
 
 constexpr std::size_t kMostWaiting = 4096;  // records for which there was no room
@@ -261,4 +261,4 @@ void Port::close(Channel& channel) {
   say(channel.peer, head);
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

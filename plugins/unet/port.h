@@ -18,7 +18,7 @@
 #include "node.h"
 #include "wire.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 class Endpoint;
 
@@ -123,4 +123,4 @@ class Held {
   bool arms_ = true;
 };
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

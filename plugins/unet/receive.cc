@@ -2,7 +2,7 @@
 // none.
 #include "endpoint.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 void Endpoint::push(const unet_receive& d) {
   receives[receives_added_ & (receive_entries - 1)] = d;
@@ -93,4 +93,4 @@ bool Endpoint::deliver_direct(const Channel& channel, std::uint64_t offset, std:
   return true;
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

@@ -1,7 +1,7 @@
 // The send queue: each descriptor is gathered into the peer's ring, or into its area.
 #include "endpoint.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 namespace {
 
 int bytes_of(const unet_send& d, std::size_t* bytes) {
@@ -105,4 +105,4 @@ Endpoint::Outcome Endpoint::start_message(const unet_send& d, Channel& channel, 
   return Outcome::kDone;
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

@@ -7,7 +7,7 @@
 
 #include "endpoint.h"
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 int Endpoint::poll() {
   const Held held(*port_);
@@ -147,4 +147,4 @@ int Endpoint::on_receive(void (*arrived)(unet_endpoint*, void*), void* context) 
   return 0;
 }
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-namespace clan::unet {
+namespace clan::unet::library {
 
 enum class Kind : std::uint8_t { kData = 1, kDirect, kConnect, kAccept, kRefuse, kClose };
 
@@ -54,4 +54,4 @@ struct RefuseRecord {
   std::uint32_t to = 0, serial = 0;
 };
 
-}  // namespace clan::unet
+}  // namespace clan::unet::library

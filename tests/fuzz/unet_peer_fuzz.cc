@@ -10,7 +10,7 @@
 #include "endpoint.h"
 #include "input.h"
 
-using namespace clan::unet;
+using namespace clan::unet::library;
 
 namespace {
 
