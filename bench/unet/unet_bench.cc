@@ -33,7 +33,7 @@ const char* name_of(Case which) {
     case Case::kCopyOnWrite: return "miss, copy-on-write";
     case Case::kZeroFill: return "miss, zero-fill";
     case Case::kFile: return "miss, page-in from a file";
-    case Case::kUnmap: return "unpin, by munmap";
+    case Case::kUnmap: return "unpin, by madvise";
   }
   return "";
 }
