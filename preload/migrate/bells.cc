@@ -1,10 +1,14 @@
 #include "migrate/bells.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "os/sys.h"
@@ -23,14 +27,49 @@ int make_pipe() {
   return ends[0];
 }
 
+// Writing to a pipe that is not empty, or is full, is an edge: not of each kernel.
+bool each_write_is_an_edge() {
+  static const bool is = [] {
+    const int set = static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC));
+    int ends[2];
+    if (sys::call(SYS_pipe2, ends, O_CLOEXEC | O_NONBLOCK) != 0) return sys::close(set), false;
+    sys::fcntl(ends[1], F_SETPIPE_SZ, 4096);
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    bool all = sys::epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event) == 0;
+    char page[4096] = {};
+    for (const std::size_t bytes :
+         {std::size_t{1}, std::size_t{1}, sizeof page - 2, std::size_t{1}}) {
+      (void)sys::call(SYS_write, ends[1], page, bytes);
+      all = sys::epoll_wait(set, &event, 1, 0) == 1 && all;
+    }
+    for (const int fd : {set, ends[0], ends[1]}) sys::close(fd);
+    return all;
+  }();
+  return is;
+}
+
+bool is_our_user(int through) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+// Asks no file system.
+bool is_pipe(int fd) {
+  char path[32], link[8] = {};
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  return sys::call(SYS_readlinkat, AT_FDCWD, path, link, sizeof link) > 0 &&
+         std::string_view(link, 6) == "pipe:[";
+}
+
 // An open file of this process alone, so that no other one can make a write wait. For reading as
 // well: what writes to a bell of a process that has died gets no SIGPIPE.
 int open_to_ring(int pipe) {
+  if (!is_pipe(pipe)) return -1;
   char path[32];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", pipe);
-  struct stat what {};
-  if (sys::call(SYS_newfstatat, pipe, "", &what, AT_EMPTY_PATH) != 0 || !S_ISFIFO(what.st_mode))
-    return -1;
   return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDWR | O_NONBLOCK | O_CLOEXEC));
 }
 
@@ -51,8 +90,9 @@ PassedBells::~PassedBells() {
   }
 }
 
-void PassedBells::make(Socket& s) {
+void PassedBells::make(Socket& s, int through) {
   const KeepErrno keep_errno;
+  if (!is_our_user(through) || !each_write_is_an_edge()) return;
   for (int& fd : fds) fd = make_pipe();
   const int mine = fds[1] < 0 ? -1 : sys::fcntl(fds[1], F_DUPFD_CLOEXEC, 0);
   if (fds[0] >= 0 && keep(s, mine, fds[0])) return;
@@ -61,9 +101,11 @@ void PassedBells::make(Socket& s) {
   }
 }
 
-void PassedBells::adopt(Socket& s) {
+void PassedBells::adopt(Socket& s, int through) {
   const KeepErrno keep_errno;
-  if (count() > 0) (void)keep(s, std::exchange(fds[0], -1), fds[1]);
+  if (count() == 0 || !is_pipe(fds[0])) return;
+  if (is_our_user(through) && each_write_is_an_edge())
+    (void)keep(s, std::exchange(fds[0], -1), fds[1]);
 }
 
 }  // namespace clan::preload

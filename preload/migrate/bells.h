@@ -13,13 +13,14 @@ class PassedBells {
   PassedBells(const PassedBells&) = delete;
   PassedBells& operator=(const PassedBells&) = delete;
   /// Gives `s` its bells and has those to pass. Nothing where the process has no /proc or no room
-  /// for descriptors: the connection goes without.
-  void make(Socket& s);
+  /// for descriptors, or where the peer of the socket `through` is another user, as a process that
+  /// reads a pipe can keep its writers waiting. The connection goes without.
+  void make(Socket& s, int through);
   int count() const { return fds[0] < 0 ? 0 : 2; }
   /// For send_descriptors(), and as receive_descriptors() answers.
   int fds[2] = {-1, -1};
   /// The other end has made them. Takes them over, if they are bells.
-  void adopt(Socket& s);
+  void adopt(Socket& s, int through);
 };
 
 }  // namespace clan::preload

@@ -153,7 +153,7 @@ void go_on_as_client(int fd, Socket& s) {
     if (!move_high(s.pipe)) return stay(fd, s, Why::kNoDescriptors);
   }
   PassedBells bells;
-  bells.make(s);
+  bells.make(s, s.offer_fd.get());
   // The other end may use the pipe as soon as it has it: be ready first.
   if (!enter_pipe(fd, s, route)) return s.Bells::reset();
   Hello hello;
@@ -187,7 +187,7 @@ void go_on_as_server(int fd, Socket& s) {
       return stay(fd, s, why_not_opened(pipe.error()));
     }
     s.pipe = std::move(*pipe);
-    bells.adopt(s);
+    bells.adopt(s, s.offer_fd.get());
   }
   Route route;
   if (!route_of(fd, &route)) return stay(fd, s, Why::kOfferLost);

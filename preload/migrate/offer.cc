@@ -193,10 +193,10 @@ void look_for_taker(int fd, Socket& s) {
   const Why why = route_of(fd, &route) ? distrust(fd, taker, route) : Why::kNoNetlink;
   PassedBells bells;
   const int memfd = why == Why::kNone ? receive_memfd(taker, bells) : -1;
+  if (memfd >= 0) bells.adopt(s, taker);
   sys::close(taker);
   if (memfd == kNotNow) return s.become(Socket::State::kTcp);  // offers again
   if (memfd < 0) return stay(fd, s, why == Why::kNone ? Why::kOfferLost : why);
-  bells.adopt(s);
   auto pipe = Pipe::open(memfd, 0);
   if (!pipe) {
     CLAN_WARN("%s: %s; the connection stays on TCP", Named(fd, s).text(), pipe.error().what);
@@ -227,7 +227,7 @@ void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
   const bool kept = move_high(s.pipe);
   const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
   PassedBells bells;
-  if (kept) bells.make(s);
+  if (kept) bells.make(s, rendezvous);
   // The other end may use the pipe as soon as it has it: be ready first.
   if (!others_could_follow || !enter_pipe(fd, s, route)) {
     s.pipe = Pipe();

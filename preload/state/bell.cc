@@ -7,7 +7,7 @@
 namespace clan::preload {
 
 void Bells::reset() {
-  for (KeptFd* fd : {&bell_set, &bell, &others_bell, &kept_open}) {
+  for (KeptFd* fd : {&bell_set, &bell, &others_bell}) {
     if (const int number = fd->take(); number >= 0) sys::close(number);
   }
 }

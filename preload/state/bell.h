@@ -11,12 +11,11 @@ namespace clan::preload {
 struct Bells {
   KeptFd bell;         ///< this end's, to be watched; -1: sleepers ask for doorbells
   KeptFd others_bell;  ///< the other end's, to be written
-  /// An epoll set of the socket, by level, and of `bell`, by edges. For the thread that has
-  /// `in_bell_set`, as an edge is told to one thread.
+  /// An epoll set of `bell`, by edges. For the thread that has `in_bell_set`, as an edge is told to
+  /// one thread.
   KeptFd bell_set;
   SpinLock in_bell_set;
-  /// The socket, if the program has closed it while a thread sleeps in the set.
-  KeptFd kept_open;
+  SpinLock ringing;  ///< around a write to `others_bell`, and before that is closed
 
   /// Closes them all.
   void reset();

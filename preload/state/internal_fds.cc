@@ -39,15 +39,21 @@ int limit() {
 
 int distance(int limit) { return std::max(8, limit / 64); }
 
-// Its sleepers ask for doorbells from now on, and look again. False: a thread sleeps by the bell
-// just now.
-bool give_up_bells(Socket& s) {
-  if (!s.in_bell_set.try_lock()) return false;
+// Its sleepers ask for doorbells from now on, and look again. What a thread sleeps on just now
+// stays open.
+void give_up_bells(Socket& s) {
+  const int bell = s.bell.take();  // none watches it from now on, under the lock of sets
   s.pipe.keep_wanted(true);
+  hooks.held_up(s);
+  s.ringing.lock();
+  const int rung = s.others_bell.take();
+  s.ringing.unlock();
+  for (const int fd : {bell, rung}) {
+    if (fd >= 0) sys::close(fd);
+  }
+  if (!s.in_bell_set.try_lock()) return;
   s.Bells::reset();
   s.in_bell_set.unlock();
-  hooks.held_up(s);
-  return true;
 }
 
 // Closes what has a number below `end`.
@@ -66,7 +72,7 @@ int close_ours_below(int end) {
         }
         auto ours = [&](int number) { return number >= 0 && number < r.end; };
         if (s.pipe && (ours(s.bell.get()) || ours(s.others_bell.get()) || ours(s.bell_set.get())))
-          give_up_bells(s) ? (void)++r.closed : (void)(r.all = false);
+          give_up_bells(s), ++r.closed;
         // One that has gone back to TCP keeps its pipe: a thread may be looking at it.
         if (s.shared() || s.state_now() == Socket::State::kKernel) {
           const int memfd = s.pipe.memfd();
@@ -212,14 +218,14 @@ void disown(unsigned first, unsigned last) {
                  static_cast<unsigned>(number) <= r.last;
         };
         if (s.pipe && gone(s.pipe.memfd())) forget_descriptor(s);
-        for (auto* fd : {&s.offer_fd, &s.window_fd, &s.kept_open}) {
+        for (auto* fd : {&s.offer_fd, &s.window_fd}) {
           if (gone(fd->get())) fd->keep(-1);
         }
         bool without = false;
         for (auto* fd : {&s.bell, &s.others_bell, &s.bell_set}) {
           if (gone(fd->get())) fd->keep(-1), without = true;
         }
-        if (without && s.pipe) (void)give_up_bells(s);
+        if (without && s.pipe) give_up_bells(s);
       },
       &range);
 }
@@ -247,8 +253,7 @@ int highest_of_application() {
         if (s.pipe) numbers.add(s.pipe.memfd());
         numbers.add(s.offer_fd.get());
         numbers.add(s.window_fd.get());
-        for (const KeptFd* fd : {&s.bell, &s.others_bell, &s.bell_set, &s.kept_open})
-          numbers.add(fd->get());
+        for (const KeptFd* fd : {&s.bell, &s.others_bell, &s.bell_set}) numbers.add(fd->get());
       },
       &ours);
   int highest = 0;

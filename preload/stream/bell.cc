@@ -1,10 +1,8 @@
 #include "stream/bell.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 
 #include "clan/pipe.h"
@@ -12,7 +10,7 @@
 #include "migrate/answer.h"
 #include "migrate/demote_end.h"
 #include "os/memory_owner.h"
-#include "os/real.h"
+#include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/internal_fds.h"
@@ -22,23 +20,15 @@
 namespace clan::preload {
 namespace {
 
-enum Told : std::uint32_t { kOfSocket, kOfBell };
-
-bool add(int set, int fd, std::uint32_t events, Told what) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u32 = what;
-  return sys::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
 // Under `in_bell_set`.
-bool has_set(int fd, Socket& s) {
+bool has_set(Socket& s) {
   if (s.bell_set.get() >= 0) return true;
   const KeepErrno keep;
   const int set = move_high_to_spare(static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC)));
   if (set < 0) return false;
-  if (!add(set, fd, EPOLLIN | EPOLLRDHUP, kOfSocket) ||
-      !add(set, s.bell.get(), EPOLLIN | EPOLLET, kOfBell)) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  if (sys::epoll_ctl(set, EPOLL_CTL_ADD, s.bell.get(), &event) != 0) {
     sys::close(set);
     return false;
   }
@@ -46,24 +36,21 @@ bool has_set(int fd, Socket& s) {
   return true;
 }
 
-short revents_of(const epoll_event* told, int n) {
-  short revents = 0;
-  for (int k = 0; k < n; ++k) {
-    if (told[k].data.u32 == kOfSocket) revents = static_cast<short>(told[k].events);
-  }
-  return revents;
-}
-
 }  // namespace
 
 bool ring_bell(Socket& s) {
-  const int bell = s.others_bell.get();
-  if (bell < 0 || is_to_go(s)) return false;
+  if (s.others_bell.get() < 0 || is_to_go(s)) return false;
   if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return true;
+  const Undisturbed undisturbed;
+  // Its number must not become another file's meanwhile.
+  if (!s.ringing.try_lock()) return false;
   const KeepErrno keep;
   const char byte = 0;
+  const int bell = s.others_bell.get();
   // A full one wakes, too.
-  if (sys::call(SYS_write, bell, &byte, 1) < 0 && errno != EAGAIN) return false;
+  const bool rung = bell >= 0 && (sys::call(SYS_write, bell, &byte, 1) >= 0 || errno == EAGAIN);
+  s.ringing.unlock();
+  if (!rung) return false;
   // relaxed: for people to read
   s.mine().words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -73,9 +60,9 @@ void ring(int fd, Socket& s, const Pipe::Done& done) {
   if (!done.must_ring || !done.by_bell || !ring_bell(s)) ring_doorbell(fd, s);
 }
 
-BellSleep::BellSleep(int fd, Socket& s, bool wanted) {
+BellSleep::BellSleep(Socket& s, bool wanted) {
   if (!wanted || s.bell.get() < 0 || in_borrowed_memory() || !s.in_bell_set.try_lock()) return;
-  if (has_set(fd, s)) {
+  if (has_set(s)) {
     s_ = &s;
   } else {
     s.in_bell_set.unlock();
@@ -83,31 +70,21 @@ BellSleep::BellSleep(int fd, Socket& s, bool wanted) {
 }
 
 BellSleep::~BellSleep() {
-  if (s_ == nullptr) return;
-  if (const int kept = s_->kept_open.take(); kept >= 0) sys::close(kept);
-  s_->in_bell_set.unlock();
+  if (s_ != nullptr) s_->in_bell_set.unlock();
 }
 
-int BellSleep::sleep(pollfd* socket, int timeout_ms, const SinceEntry& since) const {
-  epoll_event told[2];
-  const int n = real().epoll_wait(descriptor(), told, 2, timeout_ms);
-  socket->revents = revents_of(told, n);
-  return n < 0 && errno == EINTR && !since.handled() ? 0 : n;
+nfds_t BellSleep::watch(pollfd* at) const {
+  if (s_ == nullptr) return 0;
+  *at = {s_->bell_set.get(), POLLIN, 0};
+  return 1;
 }
 
-short BellSleep::answer() const {
+bool BellSleep::rung(const pollfd* at) const {
+  if (s_ == nullptr || at->revents == 0) return false;
   const KeepErrno keep;
-  epoll_event told[2];
-  return revents_of(told, sys::epoll_wait(descriptor(), told, 2, 0));
-}
-
-void keep_open_for_sleeper(int fd, Socket& s) {
-  if (s.bell_set.get() < 0) return;
-  if (s.in_bell_set.try_lock()) return s.in_bell_set.unlock();
-  s.kept_open.keep(move_high(sys::fcntl(fd, F_DUPFD_CLOEXEC, 0)));
-  if (!s.in_bell_set.try_lock()) return;
-  if (const int kept = s.kept_open.take(); kept >= 0) sys::close(kept);  // it has gone meanwhile
-  s.in_bell_set.unlock();
+  epoll_event told;
+  (void)sys::epoll_wait(s_->bell_set.get(), &told, 1, 0);
+  return true;
 }
 
 }  // namespace clan::preload

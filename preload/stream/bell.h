@@ -6,7 +6,6 @@
 #include <poll.h>
 
 #include "clan/pipe.h"
-#include "os/signals.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -17,33 +16,28 @@ void ring(int fd, Socket& s, const Pipe::Done& done);
 /// Rings the other end's bell. False: it has none that this process could ring.
 bool ring_bell(Socket& s);
 
-/// A thread is about to sleep until its socket has bytes or its bell is rung.
+/// A thread is about to sleep on a socket, and on its bell.
 ///
-///   BellSleep bell(fd, s, …)
+///   BellSleep bell(s, …)
 ///   want_data(bool(bell)), or want_room()
-///   sleep()
+///   poll({socket, watch()})
+///   rung()?
 class BellSleep {
  public:
   BellSleep() = default;
   /// Nothing if not `wanted`, or if there is no bell, or another thread sleeps so.
-  BellSleep(int fd, Socket& s, bool wanted);
+  BellSleep(Socket& s, bool wanted);
   ~BellSleep();
   BellSleep(const BellSleep&) = delete;
   BellSleep& operator=(const BellSleep&) = delete;
   explicit operator bool() const { return s_ != nullptr; }
-
-  /// Waits as poll() for POLLIN and POLLRDHUP of the socket. >0 with `revents` 0: it was rung. 0
-  /// also where the process was stopped and goes on: epoll_wait() says EINTR then.
-  int sleep(pollfd* socket, int timeout_ms, const SinceEntry& since) const;
-  /// To be polled for POLLIN in place of the socket; and then, what that would have answered.
-  int descriptor() const { return s_->bell_set.get(); }
-  short answer() const;
+  /// What to poll besides the socket; its number, 0 or 1.
+  nfds_t watch(pollfd* at) const;
+  /// Of `at` as the kernel has answered it: the bell was rung. Takes the edge.
+  bool rung(const pollfd* at) const;
 
  private:
   Socket* s_ = nullptr;
 };
-
-/// The program closes the last descriptor of the socket. A thread that sleeps there goes on.
-void keep_open_for_sleeper(int fd, Socket& s);
 
 }  // namespace clan::preload

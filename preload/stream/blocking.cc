@@ -100,11 +100,11 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::ui
     int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
     if (nap_ns >= 0) most = static_cast<int>(nap_ns / 1'000'000);
     if (tcp_is_held_up(s)) p[0].events = 0;  // what lies there cannot be read for now
-    const int left = time_left_ms(deadline, most);
-    const int rc =
-        bell ? bell.sleep(p, left, since) : real().poll(p, 1 + packets.watch(p + 1), left);
-    if (rc > 0 && bell && p[0].revents == 0) return still_names(fd, s) ? kFetched : -1;
-    if (rc > 0 && packets.ready(p + 1)) {
+    const nfds_t more_fds = bell ? bell.watch(p + 1) : packets.watch(p + 1);
+    const int rc = real().poll(p, 1 + more_fds, time_left_ms(deadline, most));
+    if (rc > 0 && bell && bell.rung(p + 1) && p[0].revents == 0)
+      return still_names(fd, s) ? kFetched : -1;
+    if (rc > 0 && !bell && packets.ready(p + 1)) {
       s.pipe.unwant_data();
       (void)packets.fetch();
       if (p[0].revents == 0) return still_names(fd, s) ? kFetched : -1;
@@ -149,8 +149,13 @@ bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since) {
 int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since, const BellSleep& bell) {
   const Disturbed here;
   (void)release_memory();
-  if (!since.handled())
-    return bell ? bell.sleep(p, timeout_ms, since) : real().poll(p, 1, timeout_ms);
+  if (!since.handled()) {
+    pollfd both[2] = {*p};
+    const int rc = real().poll(both, 1 + bell.watch(both + 1), timeout_ms);
+    *p = both[0];
+    if (rc > 0) (void)bell.rung(both + 1);
+    return rc;
+  }
   errno = EINTR;
   return -1;
 }

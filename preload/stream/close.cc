@@ -22,7 +22,6 @@
 #include "state/face.h"
 #include "state/open_file.h"
 #include "state/socket.h"
-#include "stream/bell.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
@@ -113,7 +112,6 @@ bool say_linger(int fd, Socket& s) {
 
 void shared_close(int fd, Socket& s, bool others) {
   KeepErrno keep;
-  keep_open_for_sleeper(fd, s);
   const bool at_once = say_linger(fd, s);
   if (s.left_at_exit) return;
   if (s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1)

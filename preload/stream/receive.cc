@@ -325,7 +325,7 @@ class Receiving {
   bool sleep_once(int* woken) {
     const Undisturbed again;
     {
-      const BellSleep bell(fd_, s_, !reads_tcp(s_) && !leaves_ && !is_held_up(s_));
+      const BellSleep bell(s_, !reads_tcp(s_) && !leaves_);
       Sleeper sleeper(s_, true, false);
       if (!s_.pipe.want_data(static_cast<bool>(bell)) && !reads_tcp(s_) && !leaves_) return false;
       *woken = sleep_for_bytes(fd_, s_, bell, got_ > 0, until(), since_);

@@ -304,7 +304,7 @@ class Sending {
     const bool shut = s_.shut_read.load(std::memory_order_relaxed);
     const bool naps_only =
         reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_held_up(s_);
-    const BellSleep bell(fd_, s_, !naps_only);
+    const BellSleep bell(s_, true);
     std::optional<Sleeper> sleeper(std::in_place, s_, false, true);
     if (!s_.pipe.want_room(room_, static_cast<bool>(bell))) return false;
     s_.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);

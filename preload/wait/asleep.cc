@@ -24,25 +24,14 @@ short poll_answer(int fd, Socket& s, short events, bool look) {
   return static_cast<short>(ready & (events | kAlways));
 }
 
-namespace {
-
-// The kernel is to be asked of the socket for nothing but what a BellSleep asks for.
-bool may_sleep_by_bell(const Socket& s, short events) {
-  return (events & POLLPRI) == 0 && !reads_tcp(s) && !sends_tcp(s) && !is_held_up(s) &&
-         !s.kernel_end && !s.kernel_error &&
-         !s.shut_read.load(std::memory_order_relaxed);  // relaxed: the kernel was told before
-}
-
-}  // namespace
-
-Asleep::Asleep(int fd, short events) : held_(hold(fd)) {
+Asleep::Asleep(int fd, short events, bool rings) : held_(hold(fd)) {
   if (!held_ && known_epoll(fd)) {
     bool sleeps = true;
     set_ = set_prepare_sleep(fd, &sleeps, &longest_);
     ready_ = !sleeps;
   } else if (held_ && held_->shared()) {
     left_to_others_ = doorbells_waiting(*held_) && !look_at_kernel(fd, *held_);
-    bell_.emplace(fd, *held_, may_sleep_by_bell(*held_, events) && !left_to_others_);
+    bell_.emplace(*held_, rings);
     sleeper_.emplace(*held_, (events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0,
                      (events & (POLLOUT | POLLWRNORM)) != 0);
     const bool sleeps = prepare_sleep(*held_, events, bell() != nullptr);

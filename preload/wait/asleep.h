@@ -32,7 +32,8 @@ short poll_answer(int fd, Socket& s, short events, bool look);
 /// One descriptor: a socket that has moved, or an epoll set with such sockets in it.
 class Asleep {
  public:
-  Asleep(int fd, short events);
+  /// `rings`: this thread may sleep by its bell.
+  Asleep(int fd, short events, bool rings = false);
   ~Asleep() { set_awake(set_); }
   Asleep(const Asleep&) = delete;
   Asleep& operator=(const Asleep&) = delete;
@@ -41,7 +42,7 @@ class Asleep {
   bool left_to_others() const { return left_to_others_; }
   /// For how many ns the kernel may be left to tell of it.
   std::int64_t longest() const { return longest_; }
-  /// By its bell; else by what the kernel tells of the descriptor alone.
+  /// Of a socket that the thread sleeps on by its bell as well; else null.
   const BellSleep* bell() const { return bell_ && *bell_ ? &*bell_ : nullptr; }
   /// Null if it is no socket that has moved.
   Socket* socket() const { return sleeper_ ? held_.get() : nullptr; }
@@ -67,8 +68,6 @@ class Many {
   }
   Many(const Many&) = delete;
   Many& operator=(const Many&) = delete;
-  nfds_t count() const { return count_; }
-  const T& operator[](nfds_t i) const { return at_[i]; }
   /// Null when there was no memory.
   template <typename... Arguments>
   T* add(Arguments... arguments) {

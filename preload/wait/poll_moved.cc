@@ -31,7 +31,6 @@ namespace clan::preload {
 namespace {
 
 constexpr nfds_t kOnStack = 256;
-constexpr short kRung = POLLMSG;  ///< in place of an answer of the kernel's: its bell has been rung
 /// Of a thread that cannot be told of room, each twice as long as the one before.
 constexpr std::int64_t kFirstNapNs = 1'000'000, kLongestNapNs = 16'000'000;
 
@@ -83,7 +82,6 @@ class MovedPoll {
   bool beyond();
   bool ask_kernel_of(nfds_t i, const Asleep& one);
   bool knows_already(nfds_t i, Socket& s);
-  void take_answers_of_bells(const Many<Asleep>& asleep);
   std::int64_t longest_nap();
   bool sleep_in_kernel();
   bool prepare_all(Many<Asleep>& asleep, bool* ready);
@@ -101,6 +99,8 @@ class MovedPoll {
   // of what look() has found, and the kernel need not have known of what happened before
   int moved_ready_ = 0;
   bool bells_are_new_ = false, kernel_failed_ = false, kernel_told_ = false;
+  const BellSleep* bell_ = nullptr;  // that is slept on, or was rung in the sleep
+  nfds_t bell_of_ = 0;
   bool carried_ = false;    // one of them is, or was, to another host
   bool drains_ = false;     // bytes lie in TCP that nobody asks for
   bool is_untold_ = false;  // one of them reads no more: the kernel cannot tell of room
@@ -136,7 +136,7 @@ Awaited MovedPoll::prepare_copy() {
 
 void MovedPoll::answer_moved(nfds_t i, Socket& s, Kernel kernel) {
   const bool from_kernel = kernel == Kernel::kHasAnswered;
-  bool ask = from_kernel && copy_[i].revents != 0 && copy_[i].revents != kRung;
+  bool ask = from_kernel && copy_[i].revents != 0;
   if (ask && copy_[i].revents == POLLIN) {
     (void)take_doorbells(fds_[i].fd, s);
     ask = false;
@@ -187,7 +187,8 @@ int MovedPoll::look(Kernel kernel) {
     here |= answer_set(i);
     n += fds_[i].revents != 0;
     // Of one whose doorbell the kernel has told, the bytes were written before it answered.
-    const bool known = bells_are_new_ && from_kernel && (copy_[i].revents & (POLLIN | kRung)) != 0;
+    const bool told = (copy_[i].revents & POLLIN) != 0 || (bell_ != nullptr && bell_of_ == i);
+    const bool known = bells_are_new_ && from_kernel && told;
     moved_ready_ += here && fds_[i].revents != 0 && !known;
   }
   return n;
@@ -280,30 +281,18 @@ bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
 bool MovedPoll::prepare_all(Many<Asleep>& asleep, bool* ready) {
   drains_ = is_untold_ = false;
   longest_ = kNoCap;
+  bell_ = nullptr;
   for (nfds_t i = 0; i < count_ && !*ready; ++i) {
     if (fds_[i].fd < 0) continue;
-    const Asleep* const one = asleep.add(fds_[i].fd, fds_[i].events);
+    const Asleep* const one =
+        asleep.add(fds_[i].fd, fds_[i].events, bell_ == nullptr && count_ <= kOnStack);
     if (one == nullptr) return false;
     *ready = one->ready();
     *ready |= ask_kernel_of(i, *one);
-    if (one->bell() != nullptr) copy_[i] = {one->bell()->descriptor(), POLLIN, 0};
+    if (one->bell() != nullptr) bell_ = one->bell(), bell_of_ = i;
     longest_ = std::min(longest_, one->longest());
   }
   return true;
-}
-
-// Where a bell was slept on: what the kernel would have said of the socket.
-void MovedPoll::take_answers_of_bells(const Many<Asleep>& asleep) {
-  nfds_t k = 0;
-  for (nfds_t i = 0; k < asleep.count(); ++i) {
-    if (fds_[i].fd < 0) continue;
-    const BellSleep* const bell = asleep[k++].bell();
-    if (bell == nullptr) continue;
-    const bool told = copy_[i].revents != 0;
-    copy_[i] = {fds_[i].fd, POLLIN | POLLRDHUP, told ? bell->answer() : short{0}};
-    if (told && copy_[i].revents == 0) copy_[i].revents = kRung;
-    if (!held(i)) copy_[i].revents = POLLNVAL;  // closed meanwhile
-  }
 }
 
 // kNoCap: the kernel tells of all that is waited for.
@@ -324,17 +313,16 @@ bool MovedPoll::sleep_in_kernel() {
     answered_ = -1;
     return false;
   }
-  if (ready) {
-    take_answers_of_bells(*asleep);
-    return false;
-  }
+  if (ready) return false;
   const std::uint64_t now = deadline_ == kNoDeadline ? 0 : monotonic_ns();
   const auto before_deadline = static_cast<std::int64_t>(std::max(deadline_, now) - now);
   const std::int64_t left = deadline_ == kNoDeadline ? -1 : before_deadline;
   const std::int64_t most = longest_nap();
   const std::int64_t nap = most != kNoCap && (left < 0 || left > most) ? most : left;
-  const int rc = sleep_(copy_, count_ + packets.watch(copy_ + count_), nap);
-  take_answers_of_bells(*asleep);
+  pollfd* const last = copy_ + count_ + packets.watch(copy_ + count_);
+  const nfds_t bells = bell_ != nullptr ? bell_->watch(last) : 0;
+  const int rc = sleep_(copy_, static_cast<nfds_t>(last - copy_) + bells, nap);
+  if (bells == 0 || rc <= 0 || !bell_->rung(last)) bell_ = nullptr;
   if (rc < 0) {
     answered_ = rc;
     return false;
@@ -371,7 +359,7 @@ std::optional<int> MovedPoll::wait(const Awaited& peers) {
 
 int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep) {
   std::optional<Scratch> scratch;
-  const std::size_t bytes = (count + PacketSleep::kMost) * sizeof(pollfd);
+  const std::size_t bytes = (count + PacketSleep::kMost + 1) * sizeof(pollfd);
   auto* copy = static_cast<pollfd*>(count <= kOnStack ? alloca(bytes) : nullptr);
   if (copy == nullptr) copy = scratch.emplace(bytes).as<pollfd>();
   if (copy != nullptr) return MovedPoll(fds, copy, count, timeout_ns, sleep).run();

@@ -56,9 +56,12 @@ class TcpPair {
   }
   /// Each has its bell and the other's, as where the server's end makes them.
   void give_bells() {
+    int through[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, through), 0);
     PassedBells bells;
-    bells.make(socket(1));
-    bells.adopt(socket(0));
+    bells.make(socket(1), through[0]);
+    bells.adopt(socket(0), through[1]);
+    for (const int fd : through) ::close(fd);
     ASSERT_GE(socket(0).others_bell.get(), 0);
   }
   /// They have it, and are to enter it.

@@ -327,7 +327,8 @@ void add_ping(CLI::App& app, clan::tool::PingOptions& asked, int& exit_code) {
 void add_bench(CLI::App& app, int& exit_code) {
   auto* bench = app.add_subcommand("bench",
                                    "Measure CLAN beside the kernel (`clan bench help`), programs "
-                                   "(apps), its faces (ofi, orb, rpc, mpi) and other hosts (net)");
+                                   "(apps, crowd), its faces (ofi, orb, rpc, mpi) and other hosts "
+                                   "(net)");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([=, &exit_code] { exit_code = clan::tool::exec_bench(bench->remaining()); });

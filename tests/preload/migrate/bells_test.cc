@@ -27,14 +27,26 @@ TEST(PassedBells, GiveEachEndItsOwnAndTheOthers) {
   }
 }
 
+TEST(PassedBells, AreNotMadeForWhatIsNoPeer) {
+  TcpPair pair;
+  pair.migrate();
+  PassedBells bells;
+  bells.make(pair.socket(1), -1);
+  EXPECT_EQ(bells.count(), 0);
+  EXPECT_LT(pair.socket(1).bell.get(), 0);
+}
+
 TEST(PassedBells, ThatAreNoPipesAreClosed) {
   TcpPair pair;
   pair.migrate();
+  int through[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, through), 0);
   {
     PassedBells bells;
     for (int& fd : bells.fds) fd = ::open("/dev/null", O_RDWR);
-    bells.adopt(pair.socket(0));
+    bells.adopt(pair.socket(0), through[0]);
   }
+  for (const int fd : through) ::close(fd);
   EXPECT_LT(pair.socket(0).bell.get(), 0);
   EXPECT_LT(pair.socket(0).others_bell.get(), 0);
 }
@@ -42,22 +54,26 @@ TEST(PassedBells, ThatAreNoPipesAreClosed) {
 TEST(PassedBells, LeaveNothingOpenWhereThereIsNoRoom) {
   TcpPair pair;
   pair.migrate();
+  int through[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, through), 0);
+  pair.give_bells();
+  for (const int end : {0, 1}) pair.socket(end).Bells::reset();
   const int next = ::dup(0);
   ::close(next);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit few{static_cast<rlim_t>(next) + 5, before.rlim_max};
+  const rlimit few{static_cast<rlim_t>(next) + 2, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
   {
     PassedBells bells;
-    bells.make(pair.socket(1));
+    bells.make(pair.socket(1), through[0]);
     EXPECT_EQ(bells.count(), 0);
   }
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_LT(pair.socket(1).bell.get(), 0);
   const int after = ::dup(0);
   EXPECT_EQ(after, next);
-  ::close(after);
+  for (const int fd : {after, through[0], through[1]}) ::close(fd);
 }
 
 }  // namespace

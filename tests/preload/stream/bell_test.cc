@@ -35,7 +35,6 @@ struct Bell : testing::Test {
     ::usleep(20'000);
   }
   TcpPair pair;
-  const SinceEntry since;
   std::uint64_t first[2] = {};
 };
 
@@ -92,40 +91,36 @@ TEST_F(Bell, ThatIsFullWakesAllTheSame) {
 }
 
 TEST_F(Bell, IsWatchedByOneThreadAtATime) {
-  const BellSleep one(pair.fd(1), pair.socket(1), true);
+  const BellSleep one(pair.socket(1), true);
   EXPECT_TRUE(one);
-  const BellSleep two(pair.fd(1), pair.socket(1), true);
+  const BellSleep two(pair.socket(1), true);
   EXPECT_FALSE(two);
 }
 
-TEST_F(Bell, KeepsASocketOpenThatIsClosedWhileAThreadSleeps) {
-  std::thread reader([&] {
-    pollfd p{pair.fd(1), POLLIN, 0};
-    const Held held = pair.held(1);
-    const BellSleep bell(pair.fd(1), *held, true);
-    keep_open_for_sleeper(pair.fd(1), *held);
-    EXPECT_GE(held->kept_open.get(), 0);
-    EXPECT_EQ(bell.sleep(&p, 0, since), 0) << "none has rung";
-  });
-  reader.join();
-  EXPECT_LT(pair.socket(1).kept_open.get(), 0);
-  keep_open_for_sleeper(pair.fd(1), pair.socket(1));
-  EXPECT_LT(pair.socket(1).kept_open.get(), 0) << "nobody sleeps";
+TEST_F(Bell, IsTakenByTheThreadThatHasSlept) {
+  const BellSleep bell(pair.socket(1), true);
+  pollfd p;
+  ASSERT_EQ(bell.watch(&p), 1u);
+  EXPECT_EQ(::poll(&p, 1, 0), 0);
+  ring(pair.fd(0), pair.socket(0), kWanted);
+  EXPECT_EQ(::poll(&p, 1, 1000), 1);
+  EXPECT_TRUE(bell.rung(&p));
+  EXPECT_EQ(::poll(&p, 1, 0), 0);
 }
 
-TEST_F(Bell, TellsAPollOfTheSocketFromARing) {
-  const BellSleep bell(pair.fd(1), pair.socket(1), true);
-  pollfd p{pair.fd(1), POLLIN, 0};
-  EXPECT_EQ(bell.sleep(&p, 0, since), 0);
-  ring(pair.fd(0), pair.socket(0), kWanted);
-  EXPECT_EQ(bell.sleep(&p, 1000, since), 1);
-  EXPECT_EQ(p.revents, 0);
-  ring(pair.fd(0), pair.socket(0), kWanted);
-  EXPECT_EQ(bell.answer(), 0);
-  EXPECT_EQ(bell.sleep(&p, 0, since), 0) << "it has been told";
-  ring_doorbell(pair.fd(0), pair.socket(0));
-  EXPECT_EQ(bell.sleep(&p, 1000, since), 1);
-  EXPECT_NE(p.revents & POLLIN, 0);
+TEST_F(Bell, KeepsNoCloseFromThoseThatWait) {
+  std::thread reader([&, fd = pair.fd(1)] {
+    const Held held = pair.held(1);
+    char bytes[4];
+    const iovec io{bytes, sizeof bytes};
+    EXPECT_LE(shared_receive(fd, *held, &io, 1, 0), 0);
+  });
+  until_asleep(1);
+  const int copy = ::dup(pair.fd(1));
+  pair.close(1);
+  EXPECT_EQ(::shutdown(copy, SHUT_RDWR), 0);
+  ::close(copy);
+  reader.join();
 }
 
 struct BellOfASet : EpollSet {
