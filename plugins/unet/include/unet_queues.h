@@ -1,25 +1,26 @@
-/* The queues of an endpoint (unet.h), as the program fills and empties them. */
+/* The functions by which a program fills and empties the queues of an endpoint (unet.h). */
 #ifndef CLAN_UNET_QUEUES_H
 #define CLAN_UNET_QUEUES_H
 
-/* `__ATOMIC_RELEASE` hands over what was written before; `__ATOMIC_ACQUIRE` sees it. The index that
- * the caller changes itself is read plainly. */
+/* `__ATOMIC_RELEASE` publishes earlier writes; `__ATOMIC_ACQUIRE` sees them. A plain load reads the
+ * index that only the caller changes. */
 
-/* The send descriptor to be filled next; NULL: the queue is full. */
+/* Returns the next send descriptor to fill. NULL: the send queue is full. */
 static inline unet_send* unet_send_next(const unet_endpoint* e) {
   const uint32_t added = e->indices->send_added.at;
   const uint32_t taken = __atomic_load_n(&e->indices->send_taken.at, __ATOMIC_ACQUIRE);
   return added - taken == e->send_entries ? NULL : &e->sends[added & (e->send_entries - 1)];
 }
 
-/* Hands it over; the next unet_doorbell() carries it out. */
+/* Adds that descriptor to the send queue. The next unet_doorbell() processes it. */
 static inline void unet_send_push(const unet_endpoint* e) {
   const uint32_t added = e->indices->send_added.at;
   e->sends[added & (e->send_entries - 1)].status = UNET_PENDING;
   __atomic_store_n(&e->indices->send_added.at, added + 1, __ATOMIC_RELEASE);
 }
 
-/* The oldest send, where it is done: its status is 0 or an errno value. NULL: none is. */
+/* Returns the oldest send if it is done: its status is 0 or an errno value. NULL: it is not done,
+ * or the send queue is empty. */
 static inline const unet_send* unet_send_done(const unet_endpoint* e) {
   const uint32_t taken = e->indices->send_taken.at;
   const unet_send* const d = &e->sends[taken & (e->send_entries - 1)];
@@ -27,12 +28,13 @@ static inline const unet_send* unet_send_done(const unet_endpoint* e) {
   return __atomic_load_n(&d->status, __ATOMIC_ACQUIRE) == UNET_PENDING ? NULL : d;
 }
 
-/* Gives its place back. */
+/* Frees the place of that send in the send queue. */
 static inline void unet_send_take(const unet_endpoint* e) {
   __atomic_store_n(&e->indices->send_taken.at, e->indices->send_taken.at + 1, __ATOMIC_RELEASE);
 }
 
-/* Gives a buffer to be filled: its offset in the area, or its address. 0: the queue is full. */
+/* Adds a buffer to the free queue, by its offset in the area or by its address. Returns 1, or 0 if
+ * the free queue is full. */
 static inline int unet_free_push(const unet_endpoint* e, uint64_t buffer) {
   const uint32_t added = e->indices->free_added.at;
   const uint32_t taken = __atomic_load_n(&e->indices->free_taken.at, __ATOMIC_ACQUIRE);
@@ -42,14 +44,14 @@ static inline int unet_free_push(const unet_endpoint* e, uint64_t buffer) {
   return 1;
 }
 
-/* What has arrived first; NULL: the queue is empty, as far as unet_poll() has taken. */
+/* Returns the oldest entry of the receive queue. NULL: unet_poll() has left no entry there. */
 static inline const unet_receive* unet_receive_next(const unet_endpoint* e) {
   const uint32_t taken = e->indices->receive_taken.at;
   if (taken == __atomic_load_n(&e->indices->receive_added.at, __ATOMIC_ACQUIRE)) return NULL;
   return &e->receives[taken & (e->receive_entries - 1)];
 }
 
-/* Gives its place back. */
+/* Frees the place of that entry in the receive queue. */
 static inline void unet_receive_take(const unet_endpoint* e) {
   const uint32_t taken = e->indices->receive_taken.at;
   __atomic_store_n(&e->indices->receive_taken.at, taken + 1, __ATOMIC_RELEASE);
