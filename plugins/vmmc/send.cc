@@ -39,7 +39,8 @@ void count_send(std::size_t bytes) {
 
 Status notify_exporter(const vmmc_remote& remote, const Stretch& what) {
   count(page().notified);
-  if (!remote.bell) return remote.aperture->check();
+  // An exporter that has gone is known here before the connection of its bell has ended.
+  if (Status is_there = remote.aperture->check(); !is_there || !remote.bell) return is_there;
   return remote.v->bells.ring(*remote.bell, {remote.key, what.offset, what.bytes});
 }
 

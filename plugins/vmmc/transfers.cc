@@ -1,6 +1,7 @@
 #include "transfers.h"
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 
 #include "objects.h"
@@ -31,8 +32,10 @@ void Transfers::finish(const RdmaCompletion& completion) {
   if (at == requests_.end()) return;
   Request& request = at->second;
   request.status = completion.status;
-  if (request.status == 0 && request.notify)
-    request.status = -answer(notify_exporter(*request.remote, request.to));
+  if (request.status == 0 && request.notify) {
+    const int refused = -answer(notify_exporter(*request.remote, request.to));
+    request.status = refused == EAGAIN ? ENOBUFS : refused;  // EAGAIN is of sends under way
+  }
   words::subtract(request.remote->under_way, 1u);
   request.remote = nullptr;
 }

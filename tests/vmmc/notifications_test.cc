@@ -141,6 +141,21 @@ TEST(VmmcNotify, ThatDoesNotFitIsLostAndSaid) {
             static_cast<std::uint64_t>(sent) + 1);
 }
 
+TEST(VmmcNotify, ThatDoesNotFitBehindASendIsItsResult) {
+  Heard heard;
+  Exported to(kPage, VMMC_HANDLERS_IN_POLL, Of::kMapped, Heard::note, &heard);
+  Imported from(to);
+  meet(to, from, heard);
+  ASSERT_EQ(vmmc_notifications(to.buffer, VMMC_QUEUE), 0);
+  while (vmmc_notify(from, 0, 1) == 0) {
+  }
+  std::uint64_t handle = 0;
+  ASSERT_EQ(vmmc_send_async(from, 0, "x", 1, VMMC_NOTIFY, &handle), 0);
+  EXPECT_EQ(vmmc_wait(from.v, handle, kSoon), -ENOBUFS);
+  EXPECT_EQ(to.memory[0], 'x');
+  EXPECT_EQ(vmmc_wait(from.v, handle, kSoon), -ESRCH);
+}
+
 class VmmcSuspend : public ::testing::TestWithParam<unsigned> {};
 INSTANTIATE_TEST_SUITE_P(Handlers, VmmcSuspend, ::testing::Values(0u, VMMC_HANDLERS_IN_POLL),
                          [](const auto& made) { return made.param == 0 ? "InThread" : "InPoll"; });

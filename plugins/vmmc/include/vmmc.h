@@ -73,7 +73,8 @@ int vmmc_unexport(vmmc_buffer_t* buffer);
 /* Writes to `cookie` the right to import the buffer. */
 int vmmc_cookie(vmmc_buffer_t* buffer, unsigned char cookie[VMMC_COOKIE_BYTES]);
 
-/* Imports a buffer by its name. host NULL: this host. -ENOENT: no process exports the name now. */
+/* Imports a buffer by its name. host NULL: this host. -ENOENT: no process of this host exports the
+ * name now; of another host that is -ECONNREFUSED. */
 int vmmc_import(vmmc_t* v, const char* host, const char* name, int64_t timeout_ms,
                 vmmc_remote_t** remote);
 /* Imports a buffer of a process of user `owner_uid` by its name; -1: this user. */
@@ -102,7 +103,9 @@ int vmmc_send(vmmc_remote_t* remote, size_t offset, const void* source, size_t b
  * returns a value other than -EAGAIN and -ETIMEDOUT. -EAGAIN: 1,024 sends are under way. */
 int vmmc_send_async(vmmc_remote_t* remote, size_t offset, const void* source, size_t bytes,
                     unsigned flags, uint64_t* handle);
-/* Returns the result of a send, once. -EAGAIN: it is under way; -ESRCH: no such send is left. */
+/* Returns the result of a send, once. -EAGAIN: it is under way; -ESRCH: no such send is left;
+ * -ENOBUFS: the data have arrived, but not their notification, as the receiver has not taken
+ * earlier ones. */
 int vmmc_test(vmmc_t* v, uint64_t handle);
 /* Waits for the result of a send. -ETIMEDOUT: it is under way; -ESRCH: as for vmmc_test(). */
 int vmmc_wait(vmmc_t* v, uint64_t handle, int64_t timeout_ms);
