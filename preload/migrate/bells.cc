@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -11,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "migrate/same_connection.h"
 #include "os/sys.h"
 #include "state/internal_fds.h"
 #include "state/socket.h"
@@ -18,11 +18,17 @@
 namespace clan::preload {
 namespace {
 
-// The read end of a pipe; its write end is opened by that. -1: there is none.
-int make_pipe() {
-  int ends[2];
-  if (sys::call(SYS_pipe2, ends, O_CLOEXEC | O_NONBLOCK) != 0) return -1;
+// A pipe of one page.
+bool make_pipe(int (&ends)[2]) {
+  if (sys::call(SYS_pipe2, ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
   sys::fcntl(ends[1], F_SETPIPE_SZ, 4096);
+  return true;
+}
+
+// The read end of one; its write end is opened by that. -1: there is none.
+int make_bell() {
+  int ends[2];
+  if (!make_pipe(ends)) return -1;
   sys::close(ends[1]);
   return ends[0];
 }
@@ -32,8 +38,7 @@ bool each_write_is_an_edge() {
   static const bool is = [] {
     const int set = static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC));
     int ends[2];
-    if (sys::call(SYS_pipe2, ends, O_CLOEXEC | O_NONBLOCK) != 0) return sys::close(set), false;
-    sys::fcntl(ends[1], F_SETPIPE_SZ, 4096);
+    if (!make_pipe(ends)) return sys::close(set), false;
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
     bool all = sys::epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event) == 0;
@@ -50,15 +55,13 @@ bool each_write_is_an_edge() {
 }
 
 bool is_our_user(int through) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         peer.uid == ::geteuid();
+  uid_t uid;
+  return allowed_peer(through, &uid) && uid == ::geteuid();
 }
 
 // Asks no file system.
-bool is_pipe(int fd) {
-  char path[32], link[8] = {};
+bool is_pipe(int fd, char (&path)[32]) {
+  char link[8] = {};
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
   return sys::call(SYS_readlinkat, AT_FDCWD, path, link, sizeof link) > 0 &&
          std::string_view(link, 6) == "pipe:[";
@@ -67,9 +70,8 @@ bool is_pipe(int fd) {
 // An open file of this process alone, so that no other one can make a write wait. For reading as
 // well: what writes to a bell of a process that has died gets no SIGPIPE.
 int open_to_ring(int pipe) {
-  if (!is_pipe(pipe)) return -1;
   char path[32];
-  std::snprintf(path, sizeof path, "/proc/self/fd/%d", pipe);
+  if (!is_pipe(pipe, path)) return -1;
   return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDWR | O_NONBLOCK | O_CLOEXEC));
 }
 
@@ -93,7 +95,7 @@ PassedBells::~PassedBells() {
 void PassedBells::make(Socket& s, int through) {
   const KeepErrno keep_errno;
   if (!is_our_user(through) || !each_write_is_an_edge()) return;
-  for (int& fd : fds) fd = make_pipe();
+  for (int& fd : fds) fd = make_bell();
   const int mine = fds[1] < 0 ? -1 : sys::fcntl(fds[1], F_DUPFD_CLOEXEC, 0);
   if (fds[0] >= 0 && keep(s, mine, fds[0])) return;
   for (int& fd : fds) {
@@ -103,7 +105,8 @@ void PassedBells::make(Socket& s, int through) {
 
 void PassedBells::adopt(Socket& s, int through) {
   const KeepErrno keep_errno;
-  if (count() == 0 || !is_pipe(fds[0])) return;
+  char path[32];
+  if (count() == 0 || !is_pipe(fds[0], path)) return;
   if (is_our_user(through) && each_write_is_an_edge())
     (void)keep(s, std::exchange(fds[0], -1), fds[1]);
 }

@@ -27,7 +27,6 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kGone;
 using socket_face::kLeaving;
 
 }  // namespace

@@ -300,10 +300,6 @@ class Sending {
     const bool naps = others_sleep(s_);  // which may take the doorbell for our room with them
     // A thread that sleeps here for the peer's bytes needs the doorbells.
     const bool left_to_others = doorbells_waiting(s_) && !look_at_kernel(fd_, s_);
-    // relaxed: the kernel has been told before
-    const bool shut = s_.shut_read.load(std::memory_order_relaxed);
-    const bool naps_only =
-        reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_held_up(s_);
     const BellSleep bell(s_, true);
     std::optional<Sleeper> sleeper(std::in_place, s_, false, true);
     if (!s_.pipe.want_room(room_, static_cast<bool>(bell))) return false;
@@ -312,7 +308,9 @@ class Sending {
     // would make this return at once, as SHUT_RD does, so then only a short nap is taken.
     pollfd p{fd_, POLLIN | POLLRDHUP, 0};
     int most = -1;
-    if (naps_only) {
+    // relaxed: the kernel has been told before
+    const bool shut = s_.shut_read.load(std::memory_order_relaxed);
+    if (reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_held_up(s_)) {
       p.events = 0;
       most = nap_ms_ = std::min(nap_ms_ * 2, kLongestNapMs);
     }

@@ -9,11 +9,8 @@
 
 #include "clan/clock.h"
 #include "clan/pipe.h"
-#include "clan/socket_face.h"
 #include "os/sys.h"
-#include "state/face.h"
 #include "state/fd_table.h"
-#include "state/internal_fds.h"
 #include "state/socket.h"
 #include "stream/poll_tcp.h"
 #include "stream/tcp_prefix.h"
