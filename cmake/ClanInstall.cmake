@@ -18,6 +18,15 @@ function(clan_install_program target)
   install(TARGETS ${target} RUNTIME DESTINATION ${dir})
 endfunction()
 
+# clan_install_pc(PACKAGE LIBRARY DESCRIPTION): what pkg-config reads.
+function(clan_install_pc package library description)
+  set(dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  file(RELATIVE_PATH to_prefix /${dir} /)
+  string(REGEX REPLACE "/$" "" to_prefix "${to_prefix}")
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/clan.pc.in ${PROJECT_BINARY_DIR}/${package}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${package}.pc DESTINATION ${dir})
+endfunction()
+
 # clan_install_library(TARGET): the library, its headers, the CMake package and clan.pc.
 function(clan_install_library target)
   install(TARGETS ${target} EXPORT clan-targets
@@ -34,9 +43,46 @@ function(clan_install_library target)
   install(FILES ${PROJECT_BINARY_DIR}/clan-config.cmake
     ${PROJECT_BINARY_DIR}/clan-config-version.cmake DESTINATION ${package_dir})
 
-  set(pc_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-  file(RELATIVE_PATH CLAN_PC_TO_PREFIX /${pc_dir} /)
-  string(REGEX REPLACE "/$" "" CLAN_PC_TO_PREFIX "${CLAN_PC_TO_PREFIX}")
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/clan.pc.in ${PROJECT_BINARY_DIR}/clan.pc @ONLY)
-  install(FILES ${PROJECT_BINARY_DIR}/clan.pc DESTINATION ${pc_dir})
+  clan_install_pc(clan clan "${PROJECT_DESCRIPTION}")
+endfunction()
+
+# clan_linked_face(NAME LIBRARY PACKAGE DESCRIPTION HEADERS h... PRECOMPILE h...): a face that
+# programs are linked with, of the sources and include/ of this directory. The engine is linked in;
+# of its names only those in exports.map can be seen outside. Tests and fuzzers link
+# clan_NAME_parts.
+function(clan_linked_face name library package description)
+  cmake_parse_arguments(FACE "" "" "HEADERS;PRECOMPILE" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS *.cc)
+  set(objects clan_${name}_objects)
+  set(include ${CMAKE_CURRENT_SOURCE_DIR}/include)
+  set(exports ${CMAKE_CURRENT_SOURCE_DIR}/exports.map)
+  add_library(${objects} OBJECT ${sources})
+  set_target_properties(${objects} PROPERTIES POSITION_INDEPENDENT_CODE ON
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_definitions(${objects} PRIVATE _GNU_SOURCE)
+  target_include_directories(${objects} PUBLIC ${include})
+  target_link_libraries(${objects} PRIVATE clan_options clan::testing)
+  clan_precompile(${objects} ${FACE_PRECOMPILE})
+
+  add_library(clan_${name} SHARED $<TARGET_OBJECTS:${objects}>)
+  set_target_properties(clan_${name} PROPERTIES OUTPUT_NAME ${library} LINK_DEPENDS ${exports})
+  target_include_directories(clan_${name} PUBLIC
+    $<BUILD_INTERFACE:${include}> $<INSTALL_INTERFACE:include>)
+  target_link_libraries(clan_${name} PRIVATE clan_options clan::testing)
+  target_link_options(clan_${name} PRIVATE -Wl,--exclude-libs,ALL
+    -Wl,--version-script=${exports})
+  if(NOT CLAN_SANITIZE)
+    target_link_options(clan_${name} PRIVATE -Wl,-z,defs)
+  endif()
+
+  add_library(clan_${name}_parts STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:${objects}>)
+  target_include_directories(clan_${name}_parts PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${include})
+  target_link_libraries(clan_${name}_parts PUBLIC clan::testing)
+
+  install(TARGETS clan_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  foreach(header IN LISTS FACE_HEADERS)
+    get_filename_component(dir ${header} DIRECTORY)
+    install(FILES include/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${dir})
+  endforeach()
+  clan_install_pc(${package} ${library} "${description}")
 endfunction()
