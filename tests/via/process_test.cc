@@ -5,48 +5,20 @@
 #include "address.h"
 #include "ends.h"
 #include "provider.h"
+#include "support/waiting_child.h"
 #include "wire.h"
 
 namespace clan::via::testing {
 namespace {
 
-/// A process that runs `body` and then waits to be killed.
-struct Child {
-  template <typename Body>
-  explicit Child(Body&& body) {
-    if (::pipe(ready) != 0) std::abort();
-    pid = ::fork();
-    if (pid != 0) {
-      ::close(ready[1]);
-      return;
-    }
-    body([this] { (void)!::write(ready[1], "x", 1); });
-    for (;;) ::pause();
-  }
-  ~Child() {
-    kill();
-    ::close(ready[0]);
-  }
-  void await() {
-    char c;
-    EXPECT_EQ(::read(ready[0], &c, 1), 1);
-  }
-  void kill() {
-    if (pid <= 0) return;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-    pid = -1;
-  }
-  int ready[2];
-  pid_t pid;
-};
+using test::WaitingChild;
 
 TEST(ViaDeath, OfThePeerFlushesReceivesAndIsTold) {
   End end;
   end.create(VIP_SERVICE_RELIABLE_DELIVERY);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(end.post_recv(end.host.make(i, 0, 8)), VIP_SUCCESS);
   const std::string name = unique_name();
-  Child child([&](auto ready) {
+  WaitingChild child([&](auto ready) {
     End other;
     other.create(VIP_SERVICE_RELIABLE_DELIVERY);
     if (request(other.host.nic, other.vi, name) != VIP_SUCCESS) ::_exit(1);
@@ -72,7 +44,7 @@ TEST(ViaDeath, InTheMiddleOfTransfersLeavesAWholeConnectionOrAnError) {
     end.create(VIP_SERVICE_RELIABLE_DELIVERY);
     for (int i = 0; i < 8; ++i) ASSERT_EQ(end.post_recv(end.host.make(i, 0, 1 << 20)), VIP_SUCCESS);
     const std::string name = unique_name();
-    Child child([&](auto ready) {
+    WaitingChild child([&](auto ready) {
       End other(4 << 20);
       other.create(VIP_SERVICE_RELIABLE_DELIVERY);
       if (request(other.host.nic, other.vi, name) != VIP_SUCCESS) ::_exit(1);
@@ -113,7 +85,7 @@ TEST(ViaDeath, OfTheTargetEndsRdmaWithATransportError) {
   };
   auto* const where = static_cast<Where*>(
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  Child child([&](auto ready) {
+  WaitingChild child([&](auto ready) {
     End other;
     other.create(VIP_SERVICE_RELIABLE_DELIVERY);
     if (request(other.host.nic, other.vi, name) != VIP_SUCCESS) ::_exit(1);
@@ -129,9 +101,9 @@ TEST(ViaDeath, OfTheTargetEndsRdmaWithATransportError) {
   end.host.add(d, 0, 8);
   ASSERT_EQ(end.post_send(d), VIP_SUCCESS);
   EXPECT_EQ(end.sent(d), VIP_STATUS_DONE | VIP_STATUS_OP_RDMA_WRITE);
-  ::kill(child.pid, SIGKILL);
+  ::kill(child.pid(), SIGKILL);
   ::siginfo_t info;
-  ::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOWAIT);
+  ::waitid(P_PID, static_cast<id_t>(child.pid()), &info, WEXITED | WNOWAIT);
   while (end.state() == VIP_STATE_CONNECTED) {
     if (end.post_send(d) != VIP_SUCCESS) break;
     VIP_DESCRIPTOR* done = nullptr;

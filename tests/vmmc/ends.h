@@ -115,35 +115,4 @@ struct Imported {
   vmmc_remote_t* remote = nullptr;
 };
 
-/// A process that runs `body` and then waits to be killed.
-struct Child {
-  template <typename Body>
-  explicit Child(Body&& body) {
-    if (::pipe(ready) != 0) std::abort();
-    pid = ::fork();
-    if (pid != 0) {
-      ::close(ready[1]);
-      return;
-    }
-    body([this] { (void)!::write(ready[1], "x", 1); });
-    for (;;) ::pause();
-  }
-  ~Child() {
-    kill();
-    ::close(ready[0]);
-  }
-  void await() {
-    char c;
-    EXPECT_EQ(::read(ready[0], &c, 1), 1);
-  }
-  void kill() {
-    if (pid <= 0) return;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-    pid = -1;
-  }
-  int ready[2];
-  pid_t pid;
-};
-
 }  // namespace clan::vmmc::testing

@@ -1,12 +1,15 @@
 // Peers that are other processes: they are killed, they fork.
 #include "ends.h"
+#include "support/waiting_child.h"
 
 namespace clan::vmmc::testing {
 namespace {
 
+using test::WaitingChild;
+
 TEST(VmmcDeath, OfTheExporterIsAnErrorOfEachCall) {
   const std::string name = unique_name();
-  Child child([&](auto ready) {
+  WaitingChild child([&](auto ready) {
     Open v;
     vmmc_buffer_t* buffer = nullptr;
     void* memory = vmmc_alloc(v, kPage);
@@ -42,7 +45,7 @@ TEST(VmmcDeath, OfAnImporterAtAnyStepLeavesTheExporterInOrder) {
   for (int round = 0; round < 24; ++round) {
     auto* const step = static_cast<std::atomic<int>*>(
         ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-    Child child([&](auto ready) {
+    WaitingChild child([&](auto ready) {
       Imported from(to);
       std::vector<std::uint8_t> data(1 << 20, 1);
       ready();

@@ -2,9 +2,12 @@
 #include <numeric>
 
 #include "ends.h"
+#include "support/waiting_child.h"
 
 namespace clan::vmmc::testing {
 namespace {
+
+using test::WaitingChild;
 
 std::vector<std::uint8_t> pattern(std::size_t bytes) {
   std::vector<std::uint8_t> data(bytes);
@@ -139,7 +142,7 @@ TEST(VmmcExport, ForAnotherUserIsNotThereForThisOne) {
     Open v;
     vmmc_remote_t* remote = nullptr;
     EXPECT_EQ(vmmc_import(v, nullptr, to.name.c_str(), kSoon, &remote), -ENOENT);
-    Child child([&](auto ready) {
+    WaitingChild child([&](auto ready) {
       ::setenv("CLAN_UIDS", "0", 1);
       if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(1);
       vmmc_t* own = nullptr;
