@@ -4,6 +4,7 @@
 #include <clan/context.h>
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,13 +98,12 @@ std::vector<std::pair<std::string, std::string>> mpi_variables();
 int print_mpi_environment();
 ProviderState look_for_mpi();
 
-/// `clan env via`, `clan env vmmc`; for `clan doctor`.
-int print_via_environment();
-ProviderState look_for_via();
-int print_vmmc_environment();
-ProviderState look_for_vmmc();
-int print_unet_environment();
-ProviderState look_for_unet();
+/// Faces that are libraries which programs are linked with, as `clan env` names them.
+std::vector<std::string> linked_faces();
+/// `clan env` of one of them: the exit code. Nothing: it is none.
+std::optional<int> print_linked_environment(const std::string& name);
+/// For `clan doctor`, each with its title.
+std::vector<std::pair<const char*, ProviderState>> look_for_linked();
 
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {

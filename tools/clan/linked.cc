@@ -6,6 +6,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "commands.h"
 
@@ -13,40 +17,30 @@ namespace clan::tool {
 namespace {
 
 struct Linked {
+  const char* face;      // of `clan env`
+  const char* title;     // of `clan doctor`
   const char* name;      // as the linker has it
   const char* header;    // by which an installed tree is known
   const char* headers;   // where those are written, for a build tree
   const char* variable;  // what the names of its variables begin with
-  const char* target;
-  const char* package;  // of pkg-config
-  const char* face;     // of `clan env`
+  const char* package;   // of pkg-config
   const char* programs;
 };
 
+const std::vector<Linked> kFaces{
 #ifdef CLAN_VIA
-constexpr Linked kVia{"vipl",
-                      "vipl.h",
-                      CLAN_VIA_HEADERS,
-                      "VIPL",
-                      "clan_via",
-                      "vipl",
-                      "via",
-                      "programs of the Virtual Interface Architecture"};
+    {"via", "VIA", "vipl", "vipl.h", CLAN_VIA_HEADERS, "VIPL", "vipl",
+     "programs of the Virtual Interface Architecture"},
 #endif
 #ifdef CLAN_VMMC
-constexpr Linked kVmmc{"clanvmmc",
-                       "vmmc.h",
-                       CLAN_VMMC_HEADERS,
-                       "VMMC",
-                       "clan_vmmc",
-                       "clan-vmmc",
-                       "vmmc",
-                       "programs of virtual memory-mapped communication"};
+    {"vmmc", "VMMC", "clanvmmc", "vmmc.h", CLAN_VMMC_HEADERS, "VMMC", "clan-vmmc",
+     "programs of virtual memory-mapped communication"},
 #endif
 #ifdef CLAN_UNET
-constexpr Linked kUnet{"clanunet",  "unet.h", CLAN_UNET_HEADERS,  "UNET", "clan_unet",
-                       "clan-unet", "unet",   "programs of U-Net"};
+    {"unet", "U-Net", "clanunet", "unet.h", CLAN_UNET_HEADERS, "UNET", "clan-unet",
+     "programs of U-Net"},
 #endif
+};
 
 std::filesystem::path prefix() {
   char program[4096];
@@ -57,7 +51,7 @@ std::filesystem::path prefix() {
 }
 
 // Installed beside bin/; in a build tree the headers are where they were written.
-[[maybe_unused]] std::string headers(const Linked& face) {
+std::string headers(const Linked& face) {
   const auto installed = prefix() / "include";
   return access((installed / face.header).c_str(), R_OK) == 0 ? installed.string() : face.headers;
 }
@@ -65,11 +59,11 @@ std::filesystem::path prefix() {
 std::string why_not(const Linked& face) {
   const auto library = prefix() / "lib" / fmt::format("lib{}.so", face.name);
   if (access(library.c_str(), R_OK) == 0) return "";
-  return fmt::format("{}: {}; build the target {}", library.string(), std::strerror(errno),
-                     face.target);
+  return fmt::format("{}: {}; build the target clan_{}", library.string(), std::strerror(errno),
+                     face.face);
 }
 
-[[maybe_unused]] int print_environment_of(const Linked& face) {
+int print_environment_of(const Linked& face) {
   const std::string why = why_not(face);
   if (!why.empty()) {
     fmt::print(stderr, "clan env: {}\n", why);
@@ -81,7 +75,7 @@ std::string why_not(const Linked& face) {
   return 0;
 }
 
-[[maybe_unused]] ProviderState look_for(const Linked& face) {
+ProviderState look_for(const Linked& face) {
   const std::string why = why_not(face);
   if (!why.empty()) return {false, why, fmt::format("{} cannot be linked", face.programs)};
   return {true, fmt::format("lib{}.so is in {}", face.name, (prefix() / "lib").string()),
@@ -91,17 +85,23 @@ std::string why_not(const Linked& face) {
 
 }  // namespace
 
-#ifdef CLAN_VIA
-int print_via_environment() { return print_environment_of(kVia); }
-ProviderState look_for_via() { return look_for(kVia); }
-#endif
-#ifdef CLAN_VMMC
-int print_vmmc_environment() { return print_environment_of(kVmmc); }
-ProviderState look_for_vmmc() { return look_for(kVmmc); }
-#endif
-#ifdef CLAN_UNET
-int print_unet_environment() { return print_environment_of(kUnet); }
-ProviderState look_for_unet() { return look_for(kUnet); }
-#endif
+std::vector<std::string> linked_faces() {
+  std::vector<std::string> names;
+  for (const Linked& face : kFaces) names.push_back(face.face);
+  return names;
+}
+
+std::optional<int> print_linked_environment(const std::string& name) {
+  for (const Linked& face : kFaces) {
+    if (name == face.face) return print_environment_of(face);
+  }
+  return std::nullopt;
+}
+
+std::vector<std::pair<const char*, ProviderState>> look_for_linked() {
+  std::vector<std::pair<const char*, ProviderState>> states;
+  for (const Linked& face : kFaces) states.emplace_back(face.title, look_for(face));
+  return states;
+}
 
 }  // namespace clan::tool

@@ -250,15 +250,7 @@ std::vector<std::string> faces_with_variables() {
 #ifdef CLAN_MPI
   faces.push_back("mpi");
 #endif
-#ifdef CLAN_VIA
-  faces.push_back("via");
-#endif
-#ifdef CLAN_VMMC
-  faces.push_back("vmmc");
-#endif
-#ifdef CLAN_UNET
-  faces.push_back("unet");
-#endif
+  for (std::string& face : clan::tool::linked_faces()) faces.push_back(std::move(face));
   return faces;
 }
 
@@ -281,16 +273,7 @@ int print_face([[maybe_unused]] const std::string& face) {
 #ifdef CLAN_OMNIORB
   if (face == "orb") return clan::tool::print_orb_environment();
 #endif
-#ifdef CLAN_VIA
-  if (face == "via") return clan::tool::print_via_environment();
-#endif
-#ifdef CLAN_VMMC
-  if (face == "vmmc") return clan::tool::print_vmmc_environment();
-#endif
-#ifdef CLAN_UNET
-  if (face == "unet") return clan::tool::print_unet_environment();
-#endif
-  return kWrong;
+  return clan::tool::print_linked_environment(face).value_or(kWrong);
 }
 
 void add_env(CLI::App& app, std::string& face, int& exit_code) {

@@ -6,7 +6,7 @@ namespace clan::tool {
 namespace {
 
 template <typename Answer>
-[[maybe_unused]] Finding finding_of(const char* name, const Answer& answer) {
+Finding finding_of(const char* name, const Answer& answer) {
   return {.name = name,
           .state = answer.found ? State::kOk : State::kAbsent,
           .seen = answer.seen,
@@ -16,7 +16,7 @@ template <typename Answer>
 }  // namespace
 
 std::vector<Finding> check_faces() {
-  return {
+  std::vector<Finding> findings{
 #ifdef CLAN_LIBFABRIC
       finding_of("libfabric", look_for_provider()),
 #endif
@@ -29,16 +29,9 @@ std::vector<Finding> check_faces() {
 #ifdef CLAN_MPI
       finding_of("Open MPI", look_for_mpi()),
 #endif
-#ifdef CLAN_VIA
-      finding_of("VIA", look_for_via()),
-#endif
-#ifdef CLAN_VMMC
-      finding_of("VMMC", look_for_vmmc()),
-#endif
-#ifdef CLAN_UNET
-      finding_of("U-Net", look_for_unet()),
-#endif
   };
+  for (const auto& [title, state] : look_for_linked()) findings.push_back(finding_of(title, state));
+  return findings;
 }
 
 }  // namespace clan::tool
