@@ -15,7 +15,6 @@
 #include "clan/system_call.h"
 #include "clan/words.h"
 #include "engine/application_buffers.h"
-#include "engine/pipe_claims.h"
 #include "engine/pipe_lock.h"
 #include "engine/pipe_parts.h"
 
@@ -184,20 +183,6 @@ bool Pipe::release() {
   return false;
 }
 
-namespace {
-
-// A thread that was stopped there relies on a line that is not 0, and may write where it has
-// planned.
-bool has_plans(const PipePage::End& end) {
-  // relaxed: under the lock of the sender; one that plans later has lost it and writes nothing
-  return end.sender.claimed.load(std::memory_order_relaxed) != 0 &&
-         std::any_of(std::begin(end.claims), std::end(end.claims), [](const auto& claim) {
-           return (claim.owner.load(std::memory_order_relaxed) & kPlanned) != 0;
-         });
-}
-
-}  // namespace
-
 // Of the ring that `end` writes. When its reader has read all there is, nobody looks at any line
 // but the one at the tail, which holds a zero, and under the sender's lock nobody writes. A line
 // without memory reads as zero.
@@ -208,7 +193,7 @@ bool Pipe::release(int end) {
   if (glance <= kSmallLines || sender.released_at.load(relaxed) == sender.tail.load(relaxed))
     return true;
   const LockCount count;
-  const std::uint32_t me = thread_id();
+  const std::uint32_t me = lock_word();
   std::uint32_t owner = 0;
   // PAIR pipe.lock: sees the cursors the last owner left
   bool done = sender.lock.compare_exchange_strong(owner, me | kReleases, std::memory_order_acquire,
@@ -217,7 +202,7 @@ bool Pipe::release(int end) {
     const std::uint64_t tail = sender.tail.load(relaxed);
     // PAIR pipe.front: if it has passed them all, it has read them all
     const std::uint64_t head = words::look(page_->ends[1 - end].receiver.head);
-    if (head == tail && !broken() && !has_plans(page_->ends[end])) {
+    if (head == tail && !broken()) {
       const std::size_t ring = lines_ * kCacheLine,
                         keeps = tail % lines_ * kCacheLine / kPageSize * kPageSize;
       const std::size_t touched = std::min(sender.touched.load(relaxed), lines_) * kCacheLine;

@@ -7,21 +7,35 @@
 // there are no more; -1: what lies there is impossible. `place` is the caller's, and best goes
 // forward.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
+#include "engine/pipe_lock.h"
 #include "engine/pipe_parts.h"
 
 namespace clan {
 
 using namespace pipes;
 
+int Pipe::set_aside() {
+  auto& receiver = page_->ends[end_].receiver;
+  const Locked lock(*this, receiving_, receiver.lock);
+  if (lock.err() != 0) return lock.err();
+  if (broken()) return EPROTO;
+  if (is_aside(receiver)) return EALREADY;
+  receiver.offset.fetch_or(kAside, std::memory_order_relaxed);  // relaxed: under the lock
+  return 0;
+}
+
 long Pipe::copy_aside(PipeAside* place, std::uint64_t from, void* to, std::size_t most) const {
   const auto& receiver = page_->ends[end_].receiver;
   // relaxed: they stay as they are; whatever the other end writes there, a record is in the ring
   const std::uint32_t offset = receiver.offset.load(std::memory_order_relaxed);
   if ((offset & kAside) == 0 || from > bytes_) return -1;
-  if (!place->begun || from < place->bytes)
-    *place = {true, receiver.head.load(std::memory_order_relaxed), offset & ~kAside, 0};
+  if (!place->begun || from < place->bytes) {
+    const std::uint64_t head = receiver.head.load(std::memory_order_relaxed);
+    *place = {true, head, offset_at(head, offset), 0};
+  }
   const PipeRing ring{lines_};
   std::size_t copied = 0;
   shm::RingRecord record;

@@ -9,8 +9,6 @@
 #include "base/process.h"
 #include "clan/clock.h"
 #include "clan/cpu.h"
-#include "engine/pipe_claims.h"
-#include "engine/pipe_shared.h"
 
 namespace clan {
 
@@ -53,10 +51,25 @@ bool has_not_mapped(std::uint32_t thread, std::uint64_t inode) {
   return last.not_mapped;
 }
 
-// More than kMostThreadId: of none.
-std::uint32_t thread_of(std::uint32_t owner) {
-  return owner & ((owner & pipes::kTakeable) != 0 ? ~(pipes::kTakeable | pipes::kClaims)
-                                                  : ~pipes::kReleases);
+std::uint32_t thread_of(std::uint32_t owner) { return owner & pipes::kThread; }
+
+// The owner's thread id may be another thread's here.
+bool is_of_another_namespace(std::uint32_t owner) {
+  return ((owner ^ pipes::lock_word()) & pipes::kNamespace) != 0;
+}
+
+// The owner's thread id is known to mean the same here.
+bool is_of_our_namespace(std::uint32_t owner) {
+  return !is_of_another_namespace(owner) && sys::pid_namespace() != 0;
+}
+
+// The owner has ended, for certain.
+bool has_ended(std::uint32_t owner) {
+  if (owner == 0 || !is_of_our_namespace(owner)) return false;
+  const int saved_errno = errno;
+  const bool ended = !sys::exists(static_cast<pid_t>(thread_of(owner)));
+  errno = saved_errno;
+  return ended;
 }
 
 // A yield, which may take a slice of time. That of another process, or of nobody, is on account of
@@ -75,32 +88,33 @@ bool yield_to(std::uint32_t owner, std::uint32_t me, WaitBudget& of_thread) {
 
 }  // namespace
 
-// Whichever thread the word may name: it is safe to take it even from one that runs, which has to
-// begin again then. So it does not matter whose thread has that number in another pid namespace.
-bool pipes::may_take(std::uint32_t owner) {
-  if ((owner & kTakeable) == 0 || thread_of(owner) > kMostThreadId) return false;
-  const int saved_errno = errno;
-  const auto thread = static_cast<pid_t>(owner & kThread);
-  const bool may = !sys::exists(thread) || sys::is_stopped(thread);
-  errno = saved_errno;
-  return may;
+std::uint32_t pipes::word_of(std::uint32_t thread) {
+  const std::uint32_t space = sys::pid_namespace();
+  return space == 0 ? thread : thread | (space << 23 & kNamespace);
 }
 
-// Breaks the pipe if the owner is not to be waited for any more.
-void Pipe::look_at_owner(OwnerWait& wait, std::uint32_t owner, std::uint32_t me) const {
+// True: the lock may be taken from it. Breaks the pipe if the owner is not to be waited for any
+// more, and cannot be said to have died.
+bool Pipe::owner_has_died(OwnerWait& wait, std::uint32_t owner) const {
   const std::uint32_t thread = thread_of(owner);
-  if (owner == 0) return;
-  if (thread > kMostThreadId) return broke("a lock that is no thread's");
+  if (owner == 0) return false;
+  if (thread == 0 || thread > kMostThreadId) return broke("a lock that is no thread's"), false;
+  if (has_ended(owner)) return true;
   const bool releases = (owner & pipes::kReleases) != 0;
   // The thread that releases may count in another pid namespace.
-  const bool cannot_be =
-      thread == me || (!releases && wait.gave_up() && has_not_mapped(thread, inode_));
+  const bool cannot_be = thread == pipes::thread_id() ||
+                         (!releases && (is_of_another_namespace(owner) ||
+                                        (wait.gave_up() && has_not_mapped(thread, inode_))));
   switch (wait.look(cannot_be ? 0 : thread, owner_waits_,
                     releases ? kUnseenReleaseNs : OwnerWait::kUnseenNs)) {
     case OwnerWait::Owner::kIsWaitedFor: break;
-    case OwnerWait::Owner::kHasDied: return broke("the owner of a lock has died");
-    case OwnerWait::Owner::kKeepsIt: return broke("a lock that is not let go");
+    case OwnerWait::Owner::kHasDied:
+      if (is_of_our_namespace(owner)) return true;
+      broke("the owner of a lock has died");
+      break;
+    case OwnerWait::Owner::kKeepsIt: broke("a lock that is not let go"); break;
   }
+  return false;
 }
 
 bool Pipe::is_held_up(bool of_sender) const {
@@ -108,17 +122,15 @@ bool Pipe::is_held_up(bool of_sender) const {
   // relaxed: a glance; the next owner of the lock sees what was done under it
   const std::uint32_t owner =
       (of_sender ? mine.sender.lock : mine.receiver.lock).load(std::memory_order_relaxed);
-  if (owner == 0 && of_sender && !broken()) return Shared::claims_hold_up(*this);
-  if (owner == 0 || broken() || pipes::may_take(owner)) return false;
-  look_at_owner(of_sender ? sending_ : receiving_, owner, pipes::thread_id());
-  return !broken();
+  return owner != 0 && !broken() && !owner_has_died(of_sender ? sending_ : receiving_, owner) &&
+         !broken();
 }
 
 // 0: the lock is ours. `mine`: the word then. `in_handler`: this thread was in a call already, so
 // its own id may well be its own.
 int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t mine,
                         bool in_handler) const {
-  const std::uint32_t me = mine & pipes::kThread;
+  const std::uint32_t me = pipes::thread_id();
   const int saved_errno = errno;
   WaitBudget& of_thread = pipes::t_call_waits;
   CallWait in_call(call_waits_, CallWait::kMostNs, &of_thread);
@@ -133,7 +145,7 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
       if (word.compare_exchange_strong(owner, mine, std::memory_order_acquire,
                                        std::memory_order_relaxed)) {
         err = 0;
-      } else if ((owner & pipes::kThread) == me && in_handler) {
+      } else if (thread_of(owner) == me && in_handler) {
         err = EDEADLK;
       }
       cpu_pause();
@@ -141,13 +153,13 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
     if (err >= 0) break;
     if (waits && round < kRoundsWithoutWait && yield_to(thread_of(owner), me, of_thread)) continue;
     // PAIR pipe.lock: as above, of one that has not let go
-    if (pipes::may_take(owner) &&
+    if (owner_has_died(wait, owner) &&
         word.compare_exchange_strong(owner, mine, std::memory_order_acquire,
                                      std::memory_order_relaxed)) {
+      if (&word == &page_->ends[end_].sender.lock) finish_record();
       err = 0;
       break;
     }
-    look_at_owner(wait, owner, me);
     CallWait& this_wait = (owner & pipes::kReleases) != 0 ? in_release : in_call;
     if (broken()) {
       err = EPROTO;
@@ -168,7 +180,7 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
 }
 
 void Pipe::after_fork_in_child() {
-  pipes::t_thread.id = 0;
+  pipes::t_thread.id = pipes::t_thread.word = 0;
   sys::forget_pid_namespace();
 }
 

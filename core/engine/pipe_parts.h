@@ -17,6 +17,17 @@ constexpr std::uint8_t kLeaveRecord = 3;
 
 /// Of Receiver::offset: the bytes from there on have been set aside.
 constexpr std::uint32_t kAside = 1u << 31;
+/// The word that says that `offset` bytes of the record at `head` have been read. It says of which
+/// record: a process that is killed between storing the head and storing this leaves an offset that
+/// is not the front record's, and so none of it has been read.
+constexpr std::uint32_t kOffset = (1u << 15) - 1;
+constexpr std::uint32_t offset_word(std::uint64_t head, std::uint64_t offset) {
+  return static_cast<std::uint32_t>((head & 0xffff) << 15 | offset);
+}
+inline std::uint64_t offset_at(std::uint64_t head, std::uint32_t word) {
+  return (word & ~kAside & ~kOffset) == offset_word(head, 0) ? word & kOffset : 0;
+}
+static_assert(shm::kRingPiece <= kOffset);
 
 constexpr std::uint64_t kStampBytes = sizeof(PipeStamp);  ///< in front of each record's bytes
 

@@ -5,7 +5,6 @@
 
 #include "clan/words.h"
 #include "engine/application_buffers.h"
-#include "engine/pipe_copy_out.h"
 #include "engine/pipe_lock.h"
 #include "engine/pipe_parts.h"
 
@@ -18,6 +17,23 @@ namespace {
 /// that have been read, at most, before the writer is told
 constexpr std::uint64_t kPublishLines = 1024;
 constexpr int kMostLooks = 64;  ///< at a head that moves
+
+enum class Copied { kBytes, kFault, kBroken, kNoBytes };
+
+// Copies at most `most` bytes of a record, of which `offset` have been read. `n`: as many as there
+// were to copy.
+Copied copy_out(const shm::RingRecord& record, std::uint64_t offset, std::uint64_t most,
+                Cursor& cursor, std::uint64_t* n) {
+  if (record.head.type() != kBytesRecord) return Copied::kNoBytes;
+  // Nobody sends an empty one, and a ring full of them has no end.
+  if (record.head.length() <= kStampBytes || record.head.length() > shm::kRingPiece)
+    return Copied::kBroken;
+  const std::uint64_t length = record.head.length() - kStampBytes;
+  if (offset > length) return Copied::kBroken;
+  *n = std::min(length - offset, most);
+  auto copy = [&] { cursor.scatter(record.payload + kStampBytes + offset, *n); };
+  return guarded(copy) ? Copied::kBytes : Copied::kFault;
+}
 
 }  // namespace
 
@@ -112,7 +128,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     auto relaxed = std::memory_order_relaxed;  // under the lock
     const PipeRing ring{lines_};
     shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
-    std::uint64_t offset = receiver.offset.load(relaxed);
+    std::uint64_t offset = offset_at(c.head, receiver.offset.load(relaxed));
     const std::uint64_t last_line = last_line_.load(relaxed);
     Cursor cursor(buffers, count);
     shm::RingRecord record;
@@ -134,6 +150,8 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
         c.head += record.lines;
         if (!peek && worth_telling(c.head - c.published)) {
           give_back(receiver, c);
+          // An offset of long ago would be taken for one of a head far ahead.
+          receiver.offset.store(offset_word(c.head, 0), relaxed);
           published = true;
         }
       }
@@ -153,7 +171,8 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       words::publish(receiver.head, c.head);  // PAIR pipe.front: as above
     }
     receiver.published.store(c.published, relaxed);
-    receiver.offset.store(static_cast<std::uint32_t>(offset), relaxed);
+    // order: behind the head, for a process that is killed in between
+    receiver.offset.store(offset_word(c.head, offset), std::memory_order_release);
     add(receiver.bytes, done.bytes);
   }
   if (published) done.ring_for(sleeps_for_room(drained));
@@ -163,8 +182,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
 std::uint64_t Pipe::readable_bytes() const {
   const auto& receiver = page_->ends[end_].receiver;
   const PipeRing ring{lines_};
-  // It writes nothing, so one that is stopped here holds up nobody.
-  TakeableLock lock(*this, receiving_, page_->ends[end_].receiver.lock);
+  const Locked lock(*this, receiving_, page_->ends[end_].receiver.lock);
   if (lock.err() != 0 || broken() || is_aside(receiver)) return 0;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
@@ -176,8 +194,8 @@ std::uint64_t Pipe::readable_bytes() const {
     bytes += record.head.length() - std::min<std::uint64_t>(record.head.length(), kStampBytes);
     c.head += record.lines;
   }
-  bytes -= std::min<std::uint64_t>(bytes, receiver.offset.load(std::memory_order_relaxed));
-  return lock.is_ours() ? bytes : 0;
+  const std::uint64_t head = receiver.head.load(std::memory_order_relaxed);
+  return bytes - std::min(bytes, offset_at(head, receiver.offset.load(std::memory_order_relaxed)));
 }
 
 }  // namespace clan

@@ -15,8 +15,7 @@
 //
 //      | P | Q | R |jump|... not read yet ...|skip| S | T | U | ...
 //
-// A skip leads from any line to line 0, a jump to a line further on (or, past claims of threads
-// that are stopped, round the end of the ring: engine/pipe_send_shared.cc). Positions count lines,
+// A skip leads from any line to line 0, a jump to a line further on. Positions count lines,
 // those that were skipped or jumped over with them; index = position mod lines. No record takes the
 // last line, which is for a skip. At most one skip and one jump are on their way to the reader at a
 // time.

@@ -7,16 +7,36 @@
 #include "clan/cpu.h"
 #include "clan/words.h"
 #include "engine/application_buffers.h"
-#include "engine/pipe_claims.h"
 #include "engine/pipe_lock.h"
 #include "engine/pipe_parts.h"
-#include "engine/pipe_shared.h"
 
 namespace clan {
 
 using namespace pipes;
 
 namespace {
+
+/// takes one line
+constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampBytes;
+
+PipeProducer load(const PipePage::Sender& s) {
+  auto relaxed = std::memory_order_relaxed;  // under the lock
+  return {s.tail.load(relaxed),    s.bound.load(relaxed),   s.consumed.load(relaxed),
+          s.look_at.load(relaxed), s.skip_at.load(relaxed), s.jump_at.load(relaxed),
+          s.jump_gap.load(relaxed)};
+}
+
+void store(PipePage::Sender& s, const PipeProducer& p) {
+  auto relaxed = std::memory_order_relaxed;  // under the lock
+  s.bound.store(p.bound, relaxed);
+  s.consumed.store(p.consumed, relaxed);
+  s.look_at.store(p.look_at, relaxed);
+  s.skip_at.store(p.skip_at, relaxed);
+  s.jump_at.store(p.jump_at, relaxed);
+  s.jump_gap.store(p.jump_gap, relaxed);
+  // order: the tail last, so that a process that is killed here has stored all or is found out
+  s.tail.store(p.tail, std::memory_order_release);
+}
 
 // After a record that was planned by reserve() has been published.
 void advance(const PipeRing& ring, PipePage::Sender& s, PipeProducer& p, const PipeSlot& slot,
@@ -66,13 +86,41 @@ int Pipe::plan(PipeRoom room, PipeProducer& p, std::uint64_t* most, std::uint64_
   return rc;
 }
 
+// Under the lock, which a thread had when it was killed: moves the cursors past the record that it
+// may have published. What it had only written is written over.
+void Pipe::finish_record() const {
+  auto& sender = page_->ends[end_].sender;
+  const PipeRing ring{lines_};
+  auto p = load(sender);
+  shm::RingConsumer c{p.tail, 0};
+  shm::RingRecord record;
+  const int rc = ring.peek(c, out_, &record);
+  if (rc < 0) return broke("impossible record");
+  p.bound = 0;
+  if (rc > 0) {
+    PipeSlot slot{p.tail, c.head, record.lines, 0};
+    // relaxed: of this end
+    const shm::RingHead first{
+        shm::head_at(out_, ring.index(p.tail)).load(std::memory_order_relaxed)};
+    if (c.head != p.tail) slot.hop = first.type();
+    advance(ring, sender, p, slot, most_lines(end_, PipeRoom::kWhole));
+    const std::uint8_t type = record.head.type();
+    // relaxed: under the lock
+    if (type != kBytesRecord)
+      sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
+    else if (record.head.length() > kStampBytes)
+      add(sender.bytes, record.head.length() - kStampBytes);
+  } else {
+    store(sender, p);
+  }
+}
+
 Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
   Done done;
   auto& sender = page_->ends[end_].sender;
   auto& peer = page_->ends[1 - end_].receiver;
   const std::size_t wanted = total(buffers, count);
   if (wanted == 0) return done;
-  bool has_claims = false;
   {
     Locked lock(*this, sending_, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
@@ -94,7 +142,6 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
       const bool goes_on =
           ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
       if (!goes_on) [[unlikely]] {
-        if ((has_claims = Shared::claims_in_force(*this))) break;
         const int rc = plan(room, p, &most, &n, &slot);
         if (rc < 0) return {0, false, EPROTO};
         if (rc == 0) break;
@@ -116,12 +163,11 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
         if (sender.touched.load(std::memory_order_relaxed) > kSmallLines) note_large();
       }
       done.bytes += n;
+      add(sender.bytes, n);
     }
-    if (done.bytes == 0 && !has_claims) return done;
-    if (done.bytes > 0) add(sender.bytes, done.bytes), add(sender.messages, 1);
+    if (done.bytes == 0) return done;
+    add(sender.messages, 1);
   }
-  if (done.bytes == 0) [[unlikely]]  // claims are in force
-    return send_shared(buffers, count, room);
   done.ring_for(take_waiting<shm::AsymmetricFence>(peer.waiting));
   if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
   return done;
@@ -135,10 +181,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     Locked lock(*this, sending_, sender.lock);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
-    const bool claims =
-        Shared::claims_in_force(*this);  // and the thread that ended it in one is known now
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
-    if (claims) return {0, false, EBUSY};
     const PipeRing ring{lines_};
     auto p = load(sender);
     PipeSlot slot;
@@ -151,8 +194,9 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
     std::memcpy(ring.payload_at(out_, slot), &stamp, kStampBytes);
     ring.publish(out_, slot, shm::RingHead::make(kStampBytes, type, current_cpu_tag()));
-    advance(ring, sender, p, slot, lines_);
+    // First: a process that is killed before the tail moves leaves the record to finish_record().
     sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
+    advance(ring, sender, p, slot, lines_);
     done.bytes = 1;
   }
   done.ring_for(take_waiting<shm::AsymmetricFence>(peer.waiting));

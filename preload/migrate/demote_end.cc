@@ -72,12 +72,7 @@ void set_gone(PipePage::Face& face) {
 // EPIPE: half-closed before, and that record is the last.
 Pipe::Done put_last_record(Socket& s) {
   const bool ends = (state_of(s.mine()) & socket_face::kEnding) != 0;
-  if (!s.inherited.load(std::memory_order_relaxed)) {  // relaxed: of this process
-    const Pipe::Done done = ends ? s.pipe.end_sending() : s.pipe.leave();
-    if (done.err != EBUSY) return done;
-  }
-  // Past a process that is stopped in the middle of a send.
-  return ends ? s.pipe.end_sending_shared() : s.pipe.leave_shared();
+  return ends ? s.pipe.end_sending() : s.pipe.leave();
 }
 
 namespace {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 
 #include "clan/clock.h"
 #include "clan/pipe.h"
@@ -36,7 +35,7 @@ bool shares(int fd, const Socket& s, std::uint32_t thread) {
 
 Users users_of_end(int fd, const Socket& s) {
   KeepErrno keep;
-  constexpr std::uint32_t kThread = (1u << 23) - 1, kTakeable = 1u << 29;  // of a lock's word
+  constexpr std::uint32_t kThread = (1u << 23) - 1;  // of a lock's word
   auto relaxed = std::memory_order_relaxed;  // looks; one that acts on them takes what it needs
   const auto closer = [&](const Slot::Counter& counter) {
     const std::uint64_t now = counter.load(relaxed);
@@ -44,27 +43,15 @@ Users users_of_end(int fd, const Socket& s) {
     return (now & Slot::kClosed) != 0 && !takeable ? static_cast<std::uint32_t>(Slot::id_of(now))
                                                    : 0u;
   };
-  const auto sender = [&](std::uint32_t lock) {  // the other end can write any thread there
-    const bool taken =
-        (lock & kTakeable) != 0 && sys::is_stopped(static_cast<pid_t>(lock & kThread));
-    return taken ? 0 : lock & kThread;
-  };
   const auto& end = s.pipe.page().ends[s.pipe.end()];
   const Slot& slot = s.open_file();
-  const std::uint32_t reader = end.receiver.lock.load(relaxed);
   const std::uint64_t bells = s.mine().words[socket_face::kBells].load(relaxed);
   const bool irrevocable = (bells & socket_face::kRingerIrrevocable) != 0;
   Users found = Users::kNobody;
-  std::uint32_t users[5 + PipePage::kClaims] = {
-      sender(end.sender.lock.load(relaxed)), (reader & kTakeable) != 0 ? 0 : reader & kThread,
+  const std::uint32_t users[] = {
+      end.sender.lock.load(relaxed) & kThread, end.receiver.lock.load(relaxed) & kThread,
       irrevocable ? static_cast<std::uint32_t>(bells >> socket_face::kRinger) : 0u,
       closer(slot.sends), closer(slot.receives)};
-  // The last record takes a claim.
-  const bool all_claimed =
-      std::all_of(std::begin(end.claims), std::end(end.claims),
-                  [&](const auto& claim) { return claim.owner.load(relaxed) != 0; });
-  for (std::size_t i = 0; i < PipePage::kClaims && all_claimed; ++i)
-    users[5 + i] = static_cast<std::uint32_t>(end.claims[i].owner.load(relaxed)) & kThread;
   for (const std::uint32_t user : users) {
     if (user == 0) continue;
     const bool sharer = shares(fd, s, user);

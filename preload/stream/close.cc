@@ -134,7 +134,7 @@ void shared_close(int fd, Socket& s, bool others) {
   if (!unread && !at_once && s.refs.load(std::memory_order_relaxed) == 1 &&
       (state_of(s.mine()) & (kSending | kGone)) == kSending &&
       (state_of(s.theirs()) & kLeaving) == 0) {
-    (void)put_end(s);
+    (void)s.pipe.end_sending();
   }
   if (has_far_bells(s)) take_parked_byte(fd, s);
   wake_carrier(s);

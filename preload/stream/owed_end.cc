@@ -21,13 +21,6 @@ using socket_face::kState;
 
 }  // namespace
 
-Pipe::Done put_end(Socket& s) {
-  if (others_hold(s)) return s.pipe.end_sending_shared();
-  const Pipe::Done done = s.pipe.end_sending();
-  // Or a process that does not hold it any more is stopped in the middle of a send.
-  return done.err == EBUSY ? s.pipe.end_sending_shared() : done;
-}
-
 bool tell_end(int fd, Socket& s) {
   KeepErrno keep;
   if ((state_of(s.mine()) & kGone) != 0) {
@@ -38,7 +31,7 @@ bool tell_end(int fd, Socket& s) {
   if (!switch_sending(fd, s)) return false;
   const Pipe::Done done = [&] {
     const Announced announced(fd, s);
-    return put_end(s);
+    return s.pipe.end_sending();
   }();
   if (must_ring(s, done)) ring(fd, s, done);
   const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;

@@ -19,9 +19,6 @@ namespace clan::preload {
 /// shutdown() has returned, and the other end has not been told.
 inline bool owes_end(const Socket& s) { return (state_of(s.mine()) & socket_face::kEnding) != 0; }
 
-/// Our last record, past what a process that is stopped in a send has begun.
-Pipe::Done put_end(Socket& s);
-
 /// Tells the other end in the pipe, or by TCP once this end is back there for good. False: later.
 /// An end that may yet send by the pipe must not do so by TCP: the other one would take that for a
 /// close, where nobody reads the pipe.

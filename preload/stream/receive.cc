@@ -101,13 +101,7 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
 
 // `rings`: the other end is to be told.
 Pipe::Done receive_by_pipe(Socket& s, const iovec* buffers, int count, bool peek, bool* rings) {
-  if (!s.inherited.load(std::memory_order_relaxed)) {  // relaxed: of this process
-    const Pipe::Done done = s.pipe.receive(buffers, count, peek);
-    *rings = done.must_ring;
-    return done;
-  }
-  const Pipe::Done done = others_hold(s) ? s.pipe.receive_shared(buffers, count, peek)
-                                         : s.pipe.receive(buffers, count, peek);
+  const Pipe::Done done = s.pipe.receive(buffers, count, peek);
   *rings = must_ring(s, done);
   return done;
 }

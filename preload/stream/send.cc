@@ -63,8 +63,7 @@ Pipe::Done send_by_pipe(int fd, Socket& s, const iovec* buffers, int count, Pipe
   if (!s.inherited.load(std::memory_order_relaxed))  // relaxed: of this process
     return s.pipe.send(buffers, count, room);
   const Announced announced(fd, s);
-  return others_hold(s) ? s.pipe.send_shared(buffers, count, room)
-                        : s.pipe.send(buffers, count, room);
+  return s.pipe.send(buffers, count, room);
 }
 
 // One call of send(), as a loop over steps.

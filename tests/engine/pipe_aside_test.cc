@@ -33,20 +33,18 @@ TEST(PipeAside, IsWhatHasNotBeenReceived) {
 }
 
 TEST(PipeAside, IsReceivedByNobody) {
-  for (const bool shared : {false, true}) {
-    PipePair p;
-    put(p.a, {'a', 'b'});
-    p.a.leave();
-    EXPECT_EQ(p.b.front(), PipeFront::kBytes);
-    EXPECT_EQ(p.b.set_aside(), 0);
-    EXPECT_EQ(p.b.front(), PipeFront::kLeave);
-    EXPECT_EQ(p.b.readable_bytes(), 0u);
-    char bytes[4];
-    const iovec io{bytes, sizeof bytes};
-    const Pipe::Done done = shared ? p.b.receive_shared(&io, 1, false) : p.b.receive(&io, 1, false);
-    EXPECT_EQ(done.err, 0);
-    EXPECT_EQ(done.bytes, 0u);
-  }
+  PipePair p;
+  put(p.a, {'a', 'b'});
+  p.a.leave();
+  EXPECT_EQ(p.b.front(), PipeFront::kBytes);
+  EXPECT_EQ(p.b.set_aside(), 0);
+  EXPECT_EQ(p.b.front(), PipeFront::kLeave);
+  EXPECT_EQ(p.b.readable_bytes(), 0u);
+  char bytes[4];
+  const iovec io{bytes, sizeof bytes};
+  const Pipe::Done done = p.b.receive(&io, 1, false);
+  EXPECT_EQ(done.err, 0);
+  EXPECT_EQ(done.bytes, 0u);
 }
 
 TEST(PipeAside, IsNothingUntilItIsSetAside) {

@@ -64,9 +64,9 @@ def find(program):
 
 PIPE_LINK = "/memfd:clan-pipe (deleted)"
 PIPE_MAGIC = 0x31657069702D6E63
-PIPE_VERSION = 10
-# core/include/clan/pipe_page.h: a head of 64 bytes, then two ends (sender, receiver, face, claims).
-PIPE_ENDS = (64, 64 + 1024)
+PIPE_VERSION = 11
+# core/include/clan/pipe_page.h: a head of 64 bytes, then two ends (sender, receiver, face).
+PIPE_ENDS = (64, 64 + 512)
 SENDER_BYTES = 24
 
 

@@ -102,10 +102,6 @@ TARGETS = {
                 beside=(*CONFIG, "preload/os/config.cc", "preload/os/proc.cc",
                         "preload/state/internal_fds.cc")),
     ]),
-    "core/engine/pipe_claim_words.h": Target("core", [
-        Program("engine/pipe_claim_words_model_test.cc", "PipeClaimWords.LetEach*", threads=False),
-        Program("engine/pipe_claim_words_test.cc", "*"),
-    ]),
     "preload/state/flag.h": Target("preload", [
         Program("preload/state/flag_test.cc", "Flag.Shows*"),
     ]),

@@ -37,8 +37,6 @@ OPEN_FILE = {
         "calls that are counted then step back: they have done nothing that would be seen",
 }
 
-NO_FENCE = "on x86 loads come in their order, and ThreadSanitizer knows no fences"
-PIPE_CLAIM_WORDS = {"read_marked owner.load acquire #2": NO_FENCE}
 CONFIG = {
     "config state.compare_exchange_strong acquire": "nothing was read before",
     "config state.load acquire #2": "no test holds a thread while it reads the settings",
@@ -89,7 +87,6 @@ DEKKER = {
 
 UNNOTICED = {
     "core/include/clan/dekker.h": DEKKER,
-    "core/engine/pipe_claim_words.h": PIPE_CLAIM_WORDS,
     "preload/os/config.cc": CONFIG,
     "preload/state/socket_identity.h": SOCKET_IDENTITY,
     "preload/state/face.h": FACE,

@@ -24,9 +24,9 @@ import time
 from pathlib import Path
 
 MAGIC = 0x31657069702D6E63
-VERSION = 10
+VERSION = 11
 PAGE = 4096
-END = 64, 64 + 1024  # offsets of the two ends in the page
+END = 64, 64 + 512  # offsets of the two ends in the page
 SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 384  # in an end
 STATE, SWITCH_AT, PROCESS, PORTS, LOCAL, REMOTE, SLEEPS, WAKEUPS = 0, 1, 4, 6, 7, 9, 11, 12
 ATTACHED, SENDING, LEAVING, GONE = 1, 2, 4, 8

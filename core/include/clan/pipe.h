@@ -16,7 +16,9 @@
 // that interrupted the same side of the same pipe is told so at once (EDEADLK): nothing has been
 // done, nor can it be before the handler returns.
 //
-// How long a call waits for a lock, and what becomes of one that is kept: clan/wait_budget.h.
+// How long a call waits for a lock, and what becomes of one that is kept: clan/wait_budget.h. A
+// process that was killed under one leaves its side as it was before or behind a record: the next
+// call takes the lock and goes on from there.
 #pragma once
 
 #include <clan/export.h>
@@ -84,14 +86,10 @@ class CLAN_EXPORT Pipe {
   // --- sending -----------------------------------------------------------------------------------
   /// Copies in what fits of `count` buffers.
   Done send(const iovec* buffers, int count, PipeRoom room = PipeRoom::kWhole);
-  /// Likewise, of a shared end (engine/pipe_send_shared.cc). EBUSY: too many are stopped.
-  Done send_shared(const iovec* buffers, int count, PipeRoom room = PipeRoom::kWhole);
   /// Half-closes: the reader finds kEnd behind all bytes. bytes = 1: done; there always is room.
   Done end_sending();
-  Done end_sending_shared();  ///< likewise, of a shared end
   /// As end_sending(), and instead of it: the reader finds kLeave behind all bytes.
   Done leave();
-  Done leave_shared();  ///< likewise, of a shared end
   /// True when there is room worth waking up for: as for TCP, a third of what there may be.
   bool writable(PipeRoom room = PipeRoom::kWhole) const;
   /// A call that sends has given up on its lock, which is still taken: the next one would too.
@@ -113,7 +111,6 @@ class CLAN_EXPORT Pipe {
   bool seems_empty() const;
   /// Copies out at most as much as there is; `peek` leaves it there. A null iov_base discards.
   Done receive(const iovec* buffers, int count, bool peek);
-  Done receive_shared(const iovec* buffers, int count, bool peek);  ///< likewise, of a shared end
   /// Nothing more is written: at most a ring is left. The pipe breaks at records without end.
   void writer_has_gone();
   int set_aside();  ///< 0, EALREADY, EBUSY, EPROTO: engine/pipe_aside.cc
@@ -152,8 +149,6 @@ class CLAN_EXPORT Pipe {
  private:
   void reset();
   class Locked;
-  class TakeableLock;
-  struct Shared;
   Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end);
   Done put_last(std::uint8_t type);
   bool is_calm() const;
@@ -167,10 +162,11 @@ class CLAN_EXPORT Pipe {
   }
   std::uint32_t sleeps_for_room(bool drained) const;
   bool worth_telling(std::uint64_t lines) const;
-  int wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t me,
+  int wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t mine,
                     bool in_handler) const;
-  void look_at_owner(OwnerWait& wait, std::uint32_t owner, std::uint32_t me) const;
+  bool owner_has_died(OwnerWait& wait, std::uint32_t owner) const;
   bool is_held_up(bool of_sender) const;
+  void finish_record() const;
   // The other end can write the word in the page, but what has been found to be broken stays so.
   bool broken() const {
     if (page_->head.broken.load(std::memory_order_relaxed) != 0) {

@@ -58,7 +58,7 @@ struct PipeStamp {
 struct PipePage {
   static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
   /// of this page, with what faces mean by their words
-  static constexpr std::uint32_t kVersion = 10;
+  static constexpr std::uint32_t kVersion = 11;
 
   /// Written by the creator before anyone else sees it.
   struct Head {
@@ -84,14 +84,13 @@ struct PipePage {
     /// lines of the ring, from line 0 on, that may have memory
     alignas(64) std::atomic<std::uint64_t> touched;
     std::atomic<std::uint64_t> jump_at;      ///< and the rest
-    std::atomic<std::uint64_t> jump_gap;     ///< behind jump_at's low bits: it never decreases, too
+    std::atomic<std::uint64_t> jump_gap;     ///< likewise
     std::atomic<std::uint64_t> released_at;  ///< tail when memory was last released
     /// head of this end's receiver when its sender last looked
     std::atomic<std::uint64_t> answered;
     std::atomic<std::uint64_t> rang;  ///< the reader slept; cleared when this end looks
     /// of `bytes`, what a test has been told (); by either end
     std::atomic<std::uint64_t> counted;
-    std::atomic<std::uint64_t> claimed;              ///< 1: there may be claims
     alignas(64) std::atomic<std::uint32_t> waiting;  ///< not 0: ring when there is room
     std::uint32_t pad2;
     std::atomic<std::uint64_t> limit;  ///< bytes; see Pipe::set_limits(). 0: none
@@ -99,10 +98,10 @@ struct PipePage {
   };
   /// Written by this end when it receives; `waiting` as above.
   struct alignas(64) Receiver {
-    /// cursors of shm::RingConsumer; 16 bytes from here on change together in an end that is shared
+    /// cursors of shm::RingConsumer
     std::atomic<std::uint64_t> head;
     std::atomic<std::uint32_t> lock;
-    std::atomic<std::uint32_t> offset;  ///< bytes of the front record that have been read
+    std::atomic<std::uint32_t> offset;  ///< bytes read of the front record, engine/pipe_parts.h
     std::atomic<std::uint64_t> published;
     std::atomic<std::uint64_t> bytes;  ///< received
     std::uint64_t pad[4];
@@ -118,23 +117,10 @@ struct PipePage {
   struct alignas(64) Face {
     std::atomic<std::uint64_t> words[16];
   };
-  /// Of a thread that sends in an end that several processes share (engine/pipe_claims.h).
-  struct alignas(64) Claim {
-    std::atomic<std::uint64_t> owner;
-    std::atomic<std::uint64_t> from;      ///< the tail before its record
-    std::atomic<std::uint64_t> position;  ///< of its record
-    std::atomic<std::uint64_t> tail;      ///< and more of PipeProducer, when it is published
-    std::atomic<std::uint64_t> skip_at;
-    std::atomic<std::uint64_t> jump_at;
-    std::atomic<std::uint64_t> jump_gap;
-    std::atomic<std::uint64_t> bytes;
-  };
-  static constexpr std::size_t kClaims = 8;
   struct End {
     Sender sender;
     Receiver receiver;
     Face face;
-    Claim claims[kClaims];
   };
 
   Head head;

@@ -35,7 +35,7 @@ TEST(HeldUp, AShutdownReturnsWhileASharerIsStoppedInASend) {
 
 TEST(HeldUp, AShutdownReturnsWhileAWordNamesAnotherProcess) {
   Peer peer([](int fd) { return echo(fd); });
-  if (preloaded()) end_of(peer.fd)->sender.lock = static_cast<std::uint32_t>(peer.pid);
+  if (preloaded()) end_of(peer.fd)->sender.lock = lock_word_of(peer.pid);
   EXPECT_LT(seconds_of([&] { EXPECT_EQ(::shutdown(peer.fd, SHUT_WR), 0); }), kSoon);
   if (preloaded()) end_of(peer.fd)->sender.lock = 0;
   char byte;
@@ -73,7 +73,7 @@ TEST(HeldUp, AWayBackToTcpWaitsForASharerThatIsStopped) {
 }
 
 int stopped_in_its_own_copy(int fd) {
-  if (preloaded()) end_of(fd)->sender.lock = static_cast<std::uint32_t>(::getpid());
+  if (preloaded()) end_of(fd)->sender.lock = lock_word_of(::getpid());
   ::raise(SIGSTOP);
   return 0;
 }
@@ -93,8 +93,8 @@ TEST(HeldUp, AWayBackToTcpEndsInAResetSoonWhereThePeerLies) {
   using namespace socket_face;
   if (!preloaded()) GTEST_SKIP() << "the kernel's has no such words";
   const std::function<void(int, pid_t)> lies[] = {
-      [](int fd, pid_t other) { end_of(fd)->sender.lock = static_cast<std::uint32_t>(other); },
-      [](int fd, pid_t other) { end_of(fd)->receiver.lock = static_cast<std::uint32_t>(other); },
+      [](int fd, pid_t other) { end_of(fd)->sender.lock = lock_word_of(other); },
+      [](int fd, pid_t other) { end_of(fd)->receiver.lock = lock_word_of(other); },
       [](int fd, pid_t other) {
         face_of(fd)->words[kBells] =
             static_cast<std::uint64_t>(other) << kRinger | kRingerIrrevocable | kIrrevocable | 1;
@@ -131,7 +131,7 @@ TEST(HeldUp, ManyCallsAreHeldUpForAFifthOfASecondInAll) {
   PipePage::End& end = *end_of(peer.fd);
   EXPECT_LT(seconds_of([&] {
               for (int k = 0; k < 500; ++k) {
-                end.sender.lock = static_cast<std::uint32_t>(peer.pid);
+                end.sender.lock = lock_word_of(peer.pid);
                 EXPECT_EQ(::send(peer.fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL), -1);
                 EXPECT_EQ(errno, EAGAIN);
                 end.sender.lock = 0;

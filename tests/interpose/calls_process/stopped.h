@@ -1,6 +1,8 @@
 // Processes that share a connection and are stopped while they use it.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <chrono>
 #include <functional>
 
@@ -14,6 +16,14 @@ inline double seconds_of(const std::function<void()>& what) {
   const auto before = std::chrono::steady_clock::now();
   what();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count();
+}
+
+/// The word of a lock of a pipe that a process of this pid namespace has (engine/pipe_lock.h).
+inline std::uint32_t lock_word_of(pid_t process) {
+  struct stat space {};
+  EXPECT_EQ(::stat("/proc/self/ns/pid", &space), 0);
+  return static_cast<std::uint32_t>(process) |
+         (static_cast<std::uint32_t>(space.st_ino) << 23 & 255u << 23);
 }
 
 /// A process that has the connection too, and is stopped until it is told to go on.
@@ -52,8 +62,7 @@ inline Stopped stopped_in_a_copy(int fd, bool sends) {
     PipePage::End& end = *end_of(fd);
     return sends ? end.sender.lock : end.receiver.lock;
   };
-  return Stopped([lock] { lock().store(static_cast<std::uint32_t>(::getpid())); },
-                 [lock] { lock().store(0); });
+  return Stopped([lock] { lock().store(lock_word_of(::getpid())); }, [lock] { lock().store(0); });
 }
 
 // After a while in which a stopped process would have been noticed.

@@ -72,20 +72,15 @@ TEST_F(LastWaits, DoNotEndForASharerThatIsStopped) {
   EXPECT_TRUE(waits_for(kAWhile, true));
 }
 
-// Nor for its doorbell, unless nobody can take that back.
-TEST_F(LastWaits, AreNotForALockThatMayBeTakenFromOneThatIsStopped) {
+// Unless nobody can take it back.
+TEST_F(LastWaits, AreNotForADoorbellOfOneThatIsStopped) {
   using namespace clan::socket_face;
-  constexpr std::uint32_t kTakeable = 1u << 29;
   fork_stopped(true);
-  lock().store(static_cast<std::uint32_t>(child) | kTakeable);
   auto& bells = s().mine().words[kBells];
   bells.store(static_cast<std::uint64_t>(child) << kRinger | 1);
   EXPECT_EQ(users(), Users::kNobody);
   bells.fetch_or(kRingerIrrevocable | kIrrevocable);
   EXPECT_EQ(users(), Users::kStoppedSharer);
-  bells.store(0);
-  lock().store(static_cast<std::uint32_t>(::getppid()) | kTakeable);
-  EXPECT_EQ(users(), Users::kOthers) << "it runs";
 }
 
 TEST_F(LastWaits, AreTheOtherEndsPatienceOtherwise) {
