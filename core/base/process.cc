@@ -114,15 +114,6 @@ std::uint32_t pid_namespace() {
   return known;
 }
 
-std::uint64_t thread_word(std::uint32_t thread) {
-  return std::uint64_t{pid_namespace()} << 32 | thread;
-}
-
-bool counts_here(std::uint64_t thread_word) {
-  const std::uint32_t space = pid_namespace();
-  return space != 0 && thread_word >> 32 == space;
-}
-
 void forget_pid_namespace() {
   the_pid_namespace.store(0, std::memory_order_relaxed);  // relaxed: as above
 }

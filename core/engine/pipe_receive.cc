@@ -97,13 +97,27 @@ bool Pipe::worth_telling(std::uint64_t lines) const {
 namespace {
 
 /// The lines that have been read are the writer's again.
-template <typename Receiver>
-void give_back(Receiver& receiver, shm::RingConsumer& c) {
+void give_back(PipePage::Receiver& receiver, shm::RingConsumer& c) {
   c.published = c.head;
   // PAIR pipe.front: before it is written over
   words::publish(receiver.head, c.head);
   // PAIR pipe.credit: we have finished with them
   words::publish(receiver.credit, c.head);
+}
+
+/// A call has read up to `offset` of the record at c.head, in all `bytes`.
+void move_on(PipePage::Receiver& receiver, shm::RingConsumer& c, std::uint64_t offset,
+             std::uint64_t bytes, bool gives_back) {
+  if (gives_back) {
+    give_back(receiver, c);
+  } else {
+    words::publish(receiver.head, c.head);  // PAIR pipe.front: as above
+  }
+  // relaxed: under the lock
+  receiver.published.store(c.published, std::memory_order_relaxed);
+  // order: behind the head, for a process that is killed in between
+  receiver.offset.store(offset_word(c.head, offset), std::memory_order_release);
+  add(receiver.bytes, bytes);
 }
 
 }  // namespace
@@ -164,16 +178,8 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     const bool ahead = c.head - c.published >= ring.keep_up();
     // A caller that asks for as many bytes as there are does not see that these were all.
     drained = rc == 0 || (ahead && offset == 0 && ring.peek(c, in_, &record) == 0);
-    if (drained && ahead) {
-      give_back(receiver, c);
-      published = true;
-    } else {
-      words::publish(receiver.head, c.head);  // PAIR pipe.front: as above
-    }
-    receiver.published.store(c.published, relaxed);
-    // order: behind the head, for a process that is killed in between
-    receiver.offset.store(offset_word(c.head, offset), std::memory_order_release);
-    add(receiver.bytes, done.bytes);
+    published |= drained && ahead;
+    move_on(receiver, c, offset, done.bytes, drained && ahead);
   }
   if (published) done.ring_for(sleeps_for_room(drained));
   return done;

@@ -19,9 +19,9 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/going_back.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
+#include "state/resend_words.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
 #include "stream/doorbell.h"
@@ -109,24 +109,23 @@ void reset_for_ringer(int fd, Socket& s) {
   set_gone(s.mine());
 }
 
-// Nobody else sends meanwhile. Its last record is there. Another process may take this over at any
-// place of it (state/resend_words.h): what is done before kGone may be done twice.
+// Nobody else sends meanwhile. Its last record is there. If this process is killed another one
+// takes it over (take_resend_over()): what is done before kGone may be done twice.
 void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given, std::int32_t us) {
   // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
   if (given.lost) {
-    if (!sends_again(s, us)) return;
     lose(fd, s);
     return resent(fd, s, us);
   }
   note_given(fd, s, given.memfd);
   add_state(s.mine(), kResends);
-  if (!say_goodbye(fd, s, last) && sends_again(s, us)) reset_for_ringer(fd, s);
+  if (!say_goodbye(fd, s, last)) reset_for_ringer(fd, s);
   resend(fd, s, given.memfd, us);
 }
 
-// There is nothing to be sent again. Others may be at it, too.
-void go_together(int fd, Socket& s, const Pipe::Done& last, const Given& given) {
+// There is nothing to be sent again.
+void go_on_by_tcp(int fd, Socket& s, const Pipe::Done& last, const Given& given) {
   // It waits for no more than what comes by TCP.
   if (given.word == kNothing) add_state(s.mine(), kResends);
   // Sending again what it still reads in the pipe would overtake that.
@@ -144,38 +143,35 @@ bool go(int fd, Socket& s) {
   if (is_far(s) && !words::look(s.far_parked)) return false;
   auto sends = [&]() -> auto& { return s.open_file().sends; };  // fork moves them
   UntilOpen until(fd, s);
+  const std::int32_t us = closer_id(), resender = Slot::kSendsAgain | us;
   // Of calls that are counted none is in the kernel: they step back, or were killed.
-  while (!going_back::join(sends())) {
+  while (!Slot::try_close_over(sends(), us)) {
     Given given;
-    const std::int32_t us = going_back::kSendsAgain | thread_id();
-    if (take_resend_over(s, us, &given)) return go_alone(fd, s, Pipe::Done{}, given, us), true;
+    if (take_resend_over(s, resender, &given))
+      return go_alone(fd, s, Pipe::Done{}, given, resender), true;
     if (!until.wait(sends())) return false;
   }
   UntilOpen::found_open(s, s.sends_wait);
   auto gone = [&] { return (state_of(s.mine()) & kGone) != 0; };  // perhaps by another process
   if (!gone() && (state_of(s.mine()) & kSending) == 0) {          // a switch has been taken back
-    going_back::open(sends(), false);
+    Slot::open(sends(), us);
     return go(fd, s);
   }
+  // A process that was killed here may have done any of this: each step may be made again.
   const Pipe::Done last = gone() ? Pipe::Done{} : put_last_record(s);
   if (gone() || last.err == EBUSY) {
-    going_back::open(sends(), gone());
+    Slot::open(sends(), us);
     return gone();
   }
   const bool answers = (state_of(s.theirs()) & kLeaving) != 0;
   const Given given = answers ? given_back(s) : Given{};
-  const bool again = answers && is_to_send_again(s, given);
-  const std::int32_t us = going_back::kSendsAgain | thread_id();
-  switch (going_back::decide(sends(), again ? us : going_back::kTogether)) {
-    case going_back::Decided::kForUs:
-      if (!gone()) return go_alone(fd, s, last, given, us), true;
-      Slot::open(sends(), us);  // what has been decided was another turn, which is over
-      break;
-    case going_back::Decided::kForAll: go_together(fd, s, last, given); break;
-    case going_back::Decided::kByOthers: break;
+  if (answers && is_to_send_again(s, given)) {
+    (void)hand_resend_on(sends(), us, resender);
+    return go_alone(fd, s, last, given, resender), true;
   }
+  go_on_by_tcp(fd, s, last, given);
   if (given.memfd >= 0) sys::close(given.memfd);
-  going_back::open(sends(), gone());
+  Slot::open(sends(), us);
   settle(fd, s);
   return gone() || given.word == kDone;
 }

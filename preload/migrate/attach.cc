@@ -149,7 +149,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   // PAIR preload.forking: behind Socket::moving. The child counts what has been decided
   if (dekker::look(fork_under_way)) return false;
   Slot& slot = s.open_file();
-  const std::int32_t me = thread_id();
+  const std::int32_t me = closer_id();
   if (!Slot::try_close(slot.receives, me)) return false;
   // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can
   // ring meanwhile.

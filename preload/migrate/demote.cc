@@ -26,7 +26,6 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/fd_table.h"
-#include "state/going_back.h"
 #include "state/hooks.h"
 #include "state/internal_fds.h"
 #include "state/named.h"
@@ -152,7 +151,7 @@ void pin(int fd, Socket& s) {
     // order: a read-modify-write sees the last word; a thread that closes the gate after it sees
     // `pinned`
     const std::uint64_t now = slot.sends.fetch_add(0, std::memory_order_acq_rel);
-    return (now & Slot::kClosed) != 0 && !going_back::is_resend(now);
+    return (now & Slot::kClosed) != 0 && !Slot::is_resend(now);
   };
   while (!s.is_resending() && being_moved() && monotonic_ns() < end) sched_yield();
   catch_up(fd, s);

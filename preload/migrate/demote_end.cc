@@ -18,11 +18,9 @@
 #include "os/tcp.h"
 #include "state/doorbell_count.h"
 #include "state/face.h"
-#include "state/going_back.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
 #include "state/socket.h"
-#include "stream/bell_call.h"
 #include "stream/doorbell.h"
 #include "stream/tcp_prefix.h"
 
@@ -82,12 +80,12 @@ void ring_once(int fd, Socket& s) {
   const Ringing ringing(face, s.pipe.call_waits());
   if (!ringing) return;
   auto& doorbells = face.words[kDoorbells];
-  BellCall call(s);
+  const DoorbellCall call(face);
   if (!call || !count_doorbell(doorbells)) return;
   ssize_t sent;
-  while ((sent = call.send(fd)) < 0 && errno == EINTR) {
+  while ((sent = send_doorbell(fd)) < 0 && errno == EINTR) {
   }
-  // Its queue is full, so it does not sleep; or it is gone; or the doorbell has been taken back.
+  // Its queue is full, so it does not sleep; or it is gone.
   if (sent <= 0) uncount_doorbell(doorbells);
 }
 
@@ -120,7 +118,7 @@ void settle(int fd, Socket& s) {
   give_options_back(fd, s.mine());
   Slot& slot = s.open_file();
   // PAIR preload.gate: behind kGone, so that no other process sends again where it is not said
-  if (going_back::is_resend(words::look(slot.sends))) {
+  if (Slot::is_resend(words::look(slot.sends))) {
     s.resending.store(true, std::memory_order_seq_cst);  // PAIR preload.resending: looked at later
     return;
   }

@@ -34,13 +34,13 @@ Pipe::Done put_last_record(Socket& s);
 /// makes the kernel reset the connection, and drop what it had sent by TCP. False: some thread
 /// rings for long, see silence(), and this is to be done again later.
 ///
-/// Several processes may do so at once, each as late as it likes (state/going_back.h):
-///   1 a doorbell, by a BellCall: behind the closed gate it is not sent, or is taken back
+/// A process may be killed at each of these, and another one does them again:
+///   1 a doorbell, by a DoorbellCall: behind the closed gate it is not sent
 ///   2 the gate is closed
 ///   3 the count is closed, by the kernel's number: once closed it stays what it is
 ///   4 kGone is said
-/// Before 4 nobody sends anything else by TCP. So when the first one comes to 3 the kernel has sent
-/// all doorbells and nothing else, whichever has sent them, or was stopped or killed at 1 to 3.
+/// Before 4 nobody sends anything else by TCP. So at 3 the kernel has sent all doorbells and
+/// nothing else, by whichever thread.
 bool say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings = true);
 
 /// The end that shutdown() still owes (socket_face::kEnding), of an end that sends by TCP.

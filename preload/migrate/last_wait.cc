@@ -39,18 +39,18 @@ Users users_of_end(int fd, const Socket& s) {
   auto relaxed = std::memory_order_relaxed;  // looks; one that acts on them takes what it needs
   const auto closer = [&](const Slot::Counter& counter) {
     const std::uint64_t now = counter.load(relaxed);
-    const bool takeable = now >> Slot::kCloser >> Slot::kReader != 0;
-    return (now & Slot::kClosed) != 0 && !takeable ? static_cast<std::uint32_t>(Slot::id_of(now))
-                                                   : 0u;
+    return (now & Slot::kClosed) != 0 && !Slot::is_resend(now)
+               ? static_cast<std::uint32_t>(Slot::id_of(now))
+               : 0u;
   };
   const auto& end = s.pipe.page().ends[s.pipe.end()];
   const Slot& slot = s.open_file();
   const std::uint64_t bells = s.mine().words[socket_face::kBells].load(relaxed);
-  const bool irrevocable = (bells & socket_face::kRingerIrrevocable) != 0;
+  const bool sends_doorbell = (bells & socket_face::kRingerSends) != 0;
   Users found = Users::kNobody;
   const std::uint32_t users[] = {
       end.sender.lock.load(relaxed) & kThread, end.receiver.lock.load(relaxed) & kThread,
-      irrevocable ? static_cast<std::uint32_t>(bells >> socket_face::kRinger) : 0u,
+      sends_doorbell ? static_cast<std::uint32_t>(bells >> socket_face::kRinger) : 0u,
       closer(slot.sends), closer(slot.receives)};
   for (const std::uint32_t user : users) {
     if (user == 0) continue;

@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "clan/clock.h"
-#include "clan/dekker.h"
 #include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
@@ -33,16 +32,13 @@
 #include "os/spin_lock.h"
 #include "os/sys.h"
 #include "os/tcp.h"
-#include "state/call_place.h"
 #include "state/face.h"
 #include "state/fd_table.h"
-#include "state/going_back.h"
 #include "state/internal_fds.h"
 #include "state/open_file.h"
 #include "state/resend_words.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
-#include "stream/bell_call.h"
 
 namespace clan::preload {
 namespace {
@@ -114,7 +110,7 @@ class Resend {
   // By that thread: it is the one that sends, now.
   void is_mine() {
     const ResendsGuard guard;  // fork moves the counter
-    const std::int32_t me = going_back::kSendsAgain | thread_id();
+    const std::int32_t me = Slot::kSendsAgain | closer_id();
     taken_ = !hand_resend_on(s_->open_file().sends, closer_, me);
     closer_ = me;
   }
@@ -175,11 +171,12 @@ class Resend {
     // PAIR preload.resent: said before the first byte
     const std::uint64_t given = words::look(slot.again.given);
     if (given == 0) return SentAgain::kBroken;
-    auto& state = s_->mine().words[socket_face::kState];
-    if (!claims_resend(state, slot.again.name, fresh_name())) return SentAgain::kNobody;
-    source_.begin(given - 1, &slot == &s_->own_slot);
-    return send_some_again<dekker::FullFence>(slot.sends, closer_, slot.again, slot.resenders,
-                                              owner_word(), ResendSource::kMost, source_);
+    if (!claims_resend(s_->mine().words[socket_face::kState], slot.again.name, fresh_name()))
+      return SentAgain::kNobody;
+    source_.begin(given - 1);
+    if (std::exchange(recounts_, false) && !count_resent(slot.again, ResendSource::kMost, source_))
+      return SentAgain::kBroken;
+    return send_some_again(slot.again, source_);
   }
 
   Held s_;
@@ -188,6 +185,7 @@ class Resend {
   std::int32_t closer_;     ///< of the socket's sends
   Resend* next_ = nullptr;  ///< in `behind`
   bool listed_ = false, taken_ = false;
+  bool recounts_ = true;  ///< perhaps from one that was killed
   long nap_ns_ = 0;
   ResendSource source_;
 };
@@ -225,11 +223,6 @@ void finish_behind(Resend* resend) {
 
 constinit std::atomic<std::uint64_t> bytes_resent{0};
 
-bool sends_again(const Socket& s, std::int32_t closer) {
-  // PAIR preload.gate: if it is, nobody has taken it
-  return going_back::is_closed_by(words::look(s.open_file().sends), closer);
-}
-
 void resent(int fd, Socket& s, std::int32_t closer) {
   {
     const ResendsGuard guard;
@@ -255,10 +248,6 @@ void note_given(int fd, Socket& s, int file) {
 }
 
 void resend(int fd, Socket& s, int given, std::int32_t closer) {
-  if (!sends_again(s, closer)) {  // another one does
-    if (given >= 0) sys::close(given);
-    return;
-  }
   note_given(fd, s, given);
   s.refs.fetch_add(1, std::memory_order_relaxed);
   auto* resend = new (std::nothrow) Resend(Held(&s), copy_of(fd), given, closer);
@@ -283,10 +272,8 @@ bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
   KeepErrno keep;
   Slot& slot = s.open_file();
   const std::uint64_t now = words::look(slot.sends);  // PAIR preload.gate: as in take_resend()
-  if (!going_back::is_resend(now)) return false;
-  const pid_t thread = Slot::id_of(now);
-  const bool lives = sys::exists(thread);
-  if (lives && !sys::is_stopped(thread)) return false;
+  if (!Slot::is_resend(now)) return false;
+  if (!closer_has_died(now)) return false;
   // PAIR preload.resent: as in a step
   const std::uint64_t bytes = words::look(slot.again.given);
   std::uint64_t file = words::look(slot.again.file);  // PAIR preload.resent: of one that has it
@@ -297,8 +284,8 @@ bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
     if (given->memfd < 0) *given = given_back(s);
     given->lost = given->memfd < 0;
   }
-  // The other one has it, and may go on.
-  if ((!given->lost || !lives) && take_resend(slot.sends, now, us)) {
+  const auto dead = static_cast<std::int32_t>(now >> Slot::kCloser);
+  if (hand_resend_on(slot.sends, dead, us)) {
     const std::uint64_t where =
         static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(given->memfd);
     if (given->memfd >= 0) words::replace(slot.again.file, file, where);  // PAIR preload.resent
@@ -310,9 +297,9 @@ bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
 
 namespace {
 
-// In the place of a process that was stopped, or killed.
+// In the place of a process that was killed.
 void go_on_with_resend(int fd, Socket& s) {
-  const std::int32_t us = going_back::kSendsAgain | thread_id();
+  const std::int32_t us = Slot::kSendsAgain | closer_id();
   Given given;
   if (!take_resend_over(s, us, &given)) return;
   // PAIR preload.resent: of one that has not said it, the other end has done its part
@@ -329,7 +316,7 @@ void go_on_with_resend(int fd, Socket& s) {
 bool resends(int fd, Socket& s) {
   Slot& slot = s.open_file();
   // PAIR preload.gate: sees what was sent before it was opened
-  const auto is_resend = [&] { return going_back::is_resend(words::look(slot.sends)); };
+  const auto is_resend = [&] { return Slot::is_resend(words::look(slot.sends)); };
   if (!is_resend() && !s.is_resending()) return false;
   KeepErrno keep;
   // Said before it is looked for again: a thread that opens the gate takes that back behind it.

@@ -9,7 +9,6 @@
 #include "clan/words.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
-#include "state/going_back.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 
@@ -39,15 +38,12 @@ class UntilTaken {
 /// What was to be sent again has been, or there was none: others may send. Fork moves the counters.
 void resent(int fd, Socket& s, std::int32_t closer);
 
-/// The caller is the one that sends it, as nobody has taken that over.
-bool sends_again(const Socket& s, std::int32_t closer);
-
 /// Says for all processes of this end how much is in the file of what the other end had taken from
 /// TCP (-1: none), if none of them has. Before kGone, behind which the other end may close it.
 void note_given(int fd, Socket& s, int file);
 
-/// Takes it over from a thread that is stopped or dead. False: it runs, or nobody sends again, or
-/// what is still to be sent cannot be had here. `closer`: the caller, with going_back::kSendsAgain.
+/// Takes it over from a thread that is dead. False: it lives, or nobody sends again. `closer`: the
+/// caller, with Slot::kSendsAgain.
 bool take_resend_over(Socket& s, std::int32_t closer, Given* given);
 
 /// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the
@@ -57,11 +53,11 @@ void resend(int fd, Socket& s, int given, std::int32_t closer);
 /// Some process of this end sends again. A glance: nothing is taken over.
 inline bool is_sent_again(const Socket& s) {
   // PAIR preload.gate: sees what was sent before it was opened
-  return s.is_resending() || going_back::is_resend(words::look(s.open_file().sends));
+  return s.is_resending() || Slot::is_resend(words::look(s.open_file().sends));
 }
 
 /// What the other end gave back is on its way, by this process or another: nothing may overtake it.
-/// Goes on with it in the place of a process that was stopped there, or killed.
+/// Goes on with it in the place of a process that was killed.
 bool resends(int fd, Socket& s);
 
 /// A moment of a call that waits until that is over. Signal handlers may run.

@@ -1,7 +1,6 @@
 #include "migrate/resend_source.h"
 
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,7 +12,6 @@
 #include "migrate/returned_bytes.h"
 #include "os/sys.h"
 #include "os/tcp.h"
-#include "stream/bell_call.h"
 
 namespace clan::preload {
 
@@ -36,24 +34,18 @@ long ResendSource::fetch(std::uint64_t at) {
   return n > 0 ? n : -1;
 }
 
-SentAgain ResendSource::send(std::uint64_t at, Ringer& place) {
+SentAgain ResendSource::send(std::uint64_t at) {
   count_ = 0;
   const int err = theirs_.set_aside();
   if (err == EBUSY || err == EDEADLK) return SentAgain::kLater;
   if (err != 0 && err != EALREADY) return SentAgain::kBroken;
   const long n = fetch(at);
   if (n <= 0) return n == 0 ? SentAgain::kAll : SentAgain::kBroken;
-  const iovec io{bytes_, static_cast<std::size_t>(n)};
-  const ssize_t sent = alone_ ? sys::send(fd_, bytes_, io.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
-                              : send_by(place, fd_, io);
+  const ssize_t sent =
+      sys::send(fd_, bytes_, static_cast<std::size_t>(n), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent > 0) return count_ = static_cast<std::uint64_t>(sent), SentAgain::kSome;
-  if (sent == 0) return SentAgain::kNobody;
-  if (errno == EAGAIN) return SentAgain::kNoRoom;
-  if (errno == EINTR) return SentAgain::kSome;
-  if (errno != EINVAL || alone_) return SentAgain::kNobody;
-  // Another one has looked at it; or this is no kernel that lets such data pass.
-  const bool taken = place.length.load(std::memory_order_relaxed) == 0;  // relaxed: a glance
-  return taken ? SentAgain::kSome : SentAgain::kBroken;
+  if (sent < 0 && errno == EAGAIN) return SentAgain::kNoRoom;
+  return sent < 0 && errno == EINTR ? SentAgain::kSome : SentAgain::kNobody;
 }
 
 }  // namespace clan::preload

@@ -88,16 +88,13 @@ bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
   if (bytes == nullptr) return false;
   while (!s.has_drained()) {
     if (monotonic_ns() > deadline_ns) return false;
-    Draining draining(fd, s);
+    const Draining draining(fd, s);
     if (!draining) return false;
     std::size_t certain = 0;
     if (left_in_tcp(fd, s, &certain) == 0) break;
     if (certain == 0 || to < 0) return false;
     const std::size_t wanted = std::min(certain, Scratch::kUsual);
-    const bool peeks = draining.is_shared();
-    ssize_t n = sys::recv(fd, bytes, wanted, MSG_DONTWAIT | (peeks ? MSG_PEEK : 0));
-    if (peeks && n > 0) n = std::min(n, draining.discard(static_cast<std::size_t>(n)));
-    if (n < 0 && errno == EBUSY) return false;
+    const ssize_t n = sys::recv(fd, bytes, wanted, MSG_DONTWAIT);
     note_end(fd, s, n);
     if (n <= 0) return false;
     for (ssize_t at = 0; at < n;) {

@@ -190,7 +190,7 @@ SlotEntry* new_entry() {
       table[i].slot.pipe_pid.store(0, std::memory_order_relaxed);
       table[i].slot.pipe_fd.store(-1, std::memory_order_relaxed);
       table[i].slot.pinned.store(0, std::memory_order_relaxed);
-      table[i].slot.free_places();
+      table[i].slot.forget_resent();
       return table + i;
     }
   }

@@ -18,7 +18,7 @@ struct alignas(128) SlotEntry {
   std::atomic<std::uint32_t> client;
 };
 
-static_assert(sizeof(SlotEntry) == 512);
+static_assert(sizeof(SlotEntry) == 256);
 
 /// By what the kernel says of a socket.
 struct SocketIdentity {

@@ -22,7 +22,7 @@ bool close_for_good(Socket& s) {
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   const std::uint64_t end = monotonic_ns() + kPatienceNs;
   Slot& own = s.own_slot;
-  const std::int32_t me = thread_id();
+  const std::int32_t me = closer_id();
   do {
     if (Slot::try_close(own.receives, me)) {
       if (Slot::try_close(own.sends, me)) return true;
@@ -40,7 +40,19 @@ bool close_for_good(Socket& s) {
   return false;
 }
 
+std::int32_t of_namespace(pid_t thread) {
+  return thread | static_cast<std::int32_t>(sys::pid_namespace() << Slot::kNamespace);
+}
+
 }  // namespace
+
+std::int32_t closer_id() { return of_namespace(thread_id()); }
+
+bool closer_has_died(std::uint64_t word) {
+  const pid_t thread = Slot::id_of(word);
+  const auto closer = static_cast<std::int32_t>(word >> Slot::kCloser) & ~Slot::kSendsAgain;
+  return sys::pid_namespace() != 0 && closer == of_namespace(thread) && !sys::exists(thread);
+}
 
 void count_bytes_before(int fd, Slot& slot) {
   tcp_info info{};
@@ -62,7 +74,7 @@ bool share_slot(Socket& s, Slot* shared) {
   if (!closed && !s.shared()) s.own_slot.pinned.store(1, std::memory_order_seq_cst);
   // PAIR preload.resending: sees whose it is: the new counter is opened
   if (!closed && s.resending.load(std::memory_order_acquire)) {
-    while (!Slot::try_close(s.own_slot.receives, thread_id())) sched_yield();
+    while (!Slot::try_close(s.own_slot.receives, closer_id())) sched_yield();
     // relaxed: behind `resending`; published with `slot`, and by fork
     const std::uint64_t closed_by =
         s.own_slot.sends.load(std::memory_order_relaxed) & ~std::uint64_t{Slot::kClosed - 1};

@@ -1,12 +1,10 @@
 // What all descriptors of an open file have in common, in all processes that have it.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
 #include "clan/dekker.h"
-#include "state/call_place.h"
 
 namespace clan::preload {
 
@@ -30,15 +28,21 @@ struct Resent {
 struct Slot {
   /// Calls (bits 0 to 29), whether it is closed, and by which (from kCloser on): the id of a
   /// thread, or of the process for what another of its threads may finish. So that others see when
-  /// it has been killed. Above the id, of `receives`: 1 + which Reader the thread has, 0: none; of
-  /// `sends`: what state/going_back.h says.
+  /// it has been killed. Of `sends`, with kSendsAgain: it sends again what the other end gave back.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
   static constexpr unsigned kCloser = 32;  ///< a shift
   static constexpr std::uint32_t kId = (1u << 23) - 1;
-  static constexpr unsigned kReader = 24;  ///< a shift, of a closer
+  static constexpr std::int32_t kSendsAgain = 1 << 24;  ///< of a closer
+  static constexpr unsigned kNamespace = 25;            ///< a shift, of a closer
   static std::uint64_t closed_by(std::int32_t closer) {
     return static_cast<std::uint64_t>(closer) << kCloser | kClosed;
+  }
+  static bool is_closed_by(std::uint64_t word, std::int32_t closer) {
+    return (word & kClosed) != 0 && word >> kCloser == static_cast<std::uint32_t>(closer);
+  }
+  static bool is_resend(std::uint64_t word) {
+    return (word & kClosed) != 0 && (word >> kCloser & kSendsAgain) != 0;
   }
   /// What has closed a counter with this word.
   static std::int32_t id_of(std::uint64_t word) {
@@ -113,37 +117,19 @@ struct Slot {
   static std::uint64_t on_its_way(std::uint64_t held) { return held >> 32 & 0xffff; }
   /// Of another socket, and one user's.
   static std::uint64_t renewed(std::uint64_t held) { return ((held >> 48) + 1) << 48 | 1; }
-  /// Of threads that read bytes of TCP, see stream/draining.h.
-  static constexpr std::uint32_t kReaders = 4;
-  Reader readers[kReaders];
-  /// Some thread reads, or has read and not counted it.
-  bool is_read() const {
-    return std::any_of(readers, readers + kReaders, [](const Reader& reader) {
-      // relaxed: a glance
-      return (reader.owner.load(std::memory_order_relaxed) & kInCall) != 0;
-    });
-  }
-  /// Of threads that send a doorbell, see stream/bell_call.h.
-  static constexpr std::uint32_t kRingers = 3;
-  Ringer ringers[kRingers];
-  /// Of threads that send again, see state/resend_words.h.
-  static constexpr std::uint32_t kResenders = 4;
-  Ringer resenders[kResenders];
   Resent again;
   /// No process has the open file: the next one finds nothing of the last one's.
-  void free_places() {
-    const auto free = [](auto& place) {
-      place.owner.store(0, std::memory_order_relaxed);   // relaxed: published with the slot
-      place.length.store(0, std::memory_order_relaxed);  // relaxed: likewise
-    };
-    std::for_each(readers, readers + kReaders, free);
-    std::for_each(ringers, ringers + kRingers, free);
-    std::for_each(resenders, resenders + kResenders, free);
+  void forget_resent() {
     for (auto* word : {&again.base, &again.resent, &again.given, &again.file})
-      word->store(0, std::memory_order_relaxed);     // relaxed: likewise
+      word->store(0, std::memory_order_relaxed);     // relaxed: published with the slot
     again.name.store(0, std::memory_order_relaxed);  // relaxed: likewise
   }
 };
+
+/// The calling thread as a closer: its id, and bits of its pid namespace.
+std::int32_t closer_id();
+/// The thread that has closed a counter with this word has died, for certain. Changes errno.
+bool closer_has_died(std::uint64_t word);
 
 /// Counts what others have sent and received by TCP so far as this library's.
 void count_bytes_before(int fd, Slot& slot);

@@ -29,7 +29,7 @@ void Identity::reset() {
   for (auto* count : {&own_slot.sent, &own_slot.received}) set(*count, 0u);
   for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned, &own_slot.alone})
     set(*word, 0);
-  own_slot.free_places();
+  own_slot.forget_resent();
   set(own_slot.pipe_fd, -1);
   set(own_slot.held, 1);
   set(own_slot.to_follow, 1);

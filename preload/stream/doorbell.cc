@@ -1,6 +1,7 @@
 #include "stream/doorbell.h"
 
 #include <sched.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,7 +19,6 @@
 #include "state/bells.h"
 #include "state/face.h"
 #include "state/socket.h"
-#include "stream/bell_call.h"
 #include "stream/draining.h"
 #include "stream/tcp_prefix.h"
 
@@ -26,7 +26,8 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kBells;
-using socket_face::kRingerIrrevocable;
+using socket_face::kRingerSends;
+using socket_face::kSendsDoorbell;
 using socket_face::kSwallowed;
 
 /// how long a thread that rings waits for another one
@@ -80,10 +81,41 @@ Ringing::~Ringing() {
   } while (!words::replace(bells_, now, next));
 }
 
+DoorbellCall::DoorbellCall(PipePage::Face& face) : bells_(face.words[kBells]) {
+  const std::uint64_t me = bells::name_of(thread_id());
+  std::uint64_t next, now = bells_.load(std::memory_order_relaxed);  // relaxed: a first guess
+  do {
+    if ((now & socket_face::kBellsClosed) != 0) return;
+    named_before_ = (now & bells::kName) == me;
+    // Of those that are waited for the first is named.
+    names_ = (now & kRingerSends) == 0 || named_before_;
+    next = now + kSendsDoorbell;
+    if (names_) next = (next & ~bells::kName) | kRingerSends | me;
+    // PAIR face.bells: a thread that closes the gate sees it
+  } while (!words::replace(bells_, now, next));
+  allowed_ = true;
+}
+
+DoorbellCall::~DoorbellCall() {
+  if (!allowed_) return;
+  std::uint64_t now = bells_.load(std::memory_order_relaxed), next;  // relaxed: as above
+  do {
+    next = now - kSendsDoorbell;
+    if (names_ && (now & bells::kName) == bells::name_of(thread_id()))
+      next &= ~(kRingerSends | (named_before_ ? 0 : bells::kName));
+    // PAIR face.bells: the doorbell has been sent
+  } while (!words::replace(bells_, now, next));
+}
+
+ssize_t send_doorbell(int fd) {
+  const char byte = 0;
+  return sys::send(fd, &byte, sizeof byte, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 namespace {
 
 // The gate is closed. `of`: which count of ringers is waited for, all or those of
-// bells::kIrrevocables.
+// bells::kSenders.
 bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
   const std::uint64_t me = bells::name_of(thread_id());
   const std::uint64_t start = monotonic_ns();
@@ -96,7 +128,7 @@ bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
     if (other == me) return false;
     // One of those waited for that is not named was killed, nearly for sure.
     if (time - start > bells::kForRingersNs)
-      return of == bells::kIrrevocables ? (now & kRingerIrrevocable) == 0 : other == 0;
+      return of == bells::kSenders ? (now & kRingerSends) == 0 : other == 0;
     const bool looks = turns % 64 == 0 || time >= look_at;  // a yield may take a slice of time
     if (looks) look_at = time + kBetweenLooksNs;
     if (other != 0 && looks && !lives(now)) {
@@ -114,12 +146,7 @@ bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
 bool silence(Socket& s) {
   auto& bells = s.mine().words[kBells];
   words::set_bits(bells, socket_face::kBellsClosed);  // PAIR face.bells
-  Slot& slot = s.open_file();
-  // A process that was executed, or got the socket passed, does not see in whose places others
-  // ring. relaxed: of this process
-  const bool sees_places = &slot != &s.own_slot || !s.inherited.load(std::memory_order_relaxed);
-  return take_bells_back(slot) &&
-         wait_for_ringers(bells, sees_places ? bells::kIrrevocables : bells::kRingers);
+  return wait_for_ringers(bells, bells::kSenders);
 }
 
 bool silence_other_end(Socket& s) {
@@ -130,42 +157,31 @@ bool silence_other_end(Socket& s) {
 
 namespace {
 
-constexpr int kTurns = 100;  ///< in which others have taken the lock
 constexpr std::uint64_t kAtOnce = 4096;
-
-enum class Swallowed { kAll, kNotAll, kTaken };
-
-Swallowed swallow(int fd, Socket& s, std::uint64_t limit, Draining& draining) {
-  auto& swallowed = s.mine().words[kSwallowed];
-  for (;;) {
-    std::uint64_t had = swallowed.load(std::memory_order_relaxed);
-    // order: the count is read after the doorbell that told of it
-    const std::uint64_t rung = std::min(limit, doorbells_of(s.theirs(), std::memory_order_seq_cst));
-    if (had >= rung) return Swallowed::kAll;
-    const ssize_t n = draining.discard(std::min(rung - had, kAtOnce));
-    if (n < 0 && errno == EBUSY) return Swallowed::kTaken;
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Swallowed::kNotAll;
-    note_end(fd, s, n);
-    if (n <= 0) return Swallowed::kAll;
-    // relaxed: a count. It fails if another one has counted in our place: all, by the kernel's
-    // word; or a process that has another lock, as it was executed or got the socket passed
-    if (!swallowed.compare_exchange_strong(had, had + static_cast<std::uint64_t>(n),
-                                           std::memory_order_relaxed))
-      recount_doorbells(fd, s);
-  }
-}
 
 }  // namespace
 
 bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
   if (has_far_bells(s) && take_far_bells(fd, s, limit)) return true;
-  for (int turns = 0; turns < kTurns; ++turns) {
-    Draining draining(fd, s);
-    if (!draining) return false;
-    const Swallowed what = swallow(fd, s, limit, draining);
-    if (what != Swallowed::kTaken) return what == Swallowed::kAll;
+  const Draining draining(fd, s);
+  if (!draining) return false;
+  auto& swallowed = s.mine().words[kSwallowed];
+  for (;;) {
+    std::uint64_t had = swallowed.load(std::memory_order_relaxed);
+    // order: the count is read after the doorbell that told of it
+    const std::uint64_t rung = std::min(limit, doorbells_of(s.theirs(), std::memory_order_seq_cst));
+    if (had >= rung) return true;
+    const ssize_t n =
+        sys::recv(fd, nullptr, std::min(rung - had, kAtOnce), MSG_TRUNC | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    note_end(fd, s, n);
+    if (n <= 0) return true;
+    // relaxed: a count. It fails if a process has counted that has another lock, as it was executed
+    // or got the socket passed
+    if (!swallowed.compare_exchange_strong(had, had + static_cast<std::uint64_t>(n),
+                                           std::memory_order_relaxed))
+      recount_doorbells(fd, s);
   }
-  return false;
 }
 
 std::int64_t nap_beside_ringer(Socket& s) {
@@ -194,9 +210,8 @@ bool another_rings(const Socket& s) {
   // relaxed: a glance
   const std::uint64_t bells = s.mine().words[kBells].load(std::memory_order_relaxed);
   const std::uint64_t me = bells::name_of(thread_id());
-  const std::uint64_t other = (bells & kRingerIrrevocable) != 0 ? bells & bells::kName : 0;
-  return ((bells & bells::kIrrevocables) != 0 && other != 0 && other != me && lives(bells)) ||
-         another_is_in_its_call(s.open_file());
+  const std::uint64_t other = (bells & kRingerSends) != 0 ? bells & bells::kName : 0;
+  return (bells & bells::kSenders) != 0 && other != 0 && other != me && lives(bells);
 }
 
 bool ringer_was_killed(const Socket& s) {

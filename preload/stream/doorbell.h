@@ -5,6 +5,8 @@
 // the application's.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -36,10 +38,31 @@ class Ringing {
   bool allowed_ = true;
 };
 
+/// By a thread that is Ringing, around the call that sends the doorbell. One that goes back to TCP
+/// waits for it.
+class DoorbellCall {
+ public:
+  explicit DoorbellCall(PipePage::Face& face);
+  ~DoorbellCall();
+  DoorbellCall(const DoorbellCall&) = delete;
+  DoorbellCall& operator=(const DoorbellCall&) = delete;
+  /// False: the gate is closed, and there is nothing to ring.
+  explicit operator bool() const { return allowed_; }
+
+ private:
+  const Undisturbed undisturbed_;
+  std::atomic<std::uint64_t>& bells_;
+  bool names_ = false, named_before_ = false;  ///< this thread, in kBells; and Ringing did
+  bool allowed_ = false;
+};
+
+/// The doorbell's byte. Answers as send(), without waiting.
+ssize_t send_doorbell(int fd);
+
 /// Nobody of this end may ring any more, and nobody is going to: what it sends by TCP from now on
-/// is the application's. A thread that is stopped in its call rings no more (stream/bell_call.h).
-/// Waits a tenth of a second for one that is at it, if it lives; a caller that can come again later
-/// looks first whether another_rings(). False: its doorbell may yet come.
+/// is the application's. Waits a tenth of a second for a thread that is at it, if it lives; a
+/// caller that can come again later looks first whether another_rings(). False: its doorbell may
+/// yet come.
 bool silence(Socket& s);
 
 /// Likewise of the other end, whose stopped threads may yet ring.

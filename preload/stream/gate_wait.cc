@@ -10,28 +10,31 @@
 #include "clan/socket_face.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/going_back.h"
 #include "state/open_file.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
 
 namespace clan::preload {
 
-bool UntilOpen::is_closed(const Slot::Counter& counter) const {
-  const Slot& slot = s_.open_file();
+namespace {
+
+bool is_closed(const Slot::Counter& counter) {
   // PAIR preload.gate: as in look()
-  return (counter.load(std::memory_order_acquire) & Slot::kClosed) != 0 ||
-         (&counter == &slot.receives && slot.is_read());
+  return (counter.load(std::memory_order_acquire) & Slot::kClosed) != 0;
 }
+
+}  // namespace
 
 // In the place of the thread that has closed it.
 void UntilOpen::open_for(Slot::Counter& counter, std::uint64_t now, bool killed) {
   if (!killed) {
     break_off(fd_, s_, "a process that shares it is stopped in the middle of using it");
   }
-  // PAIR preload.gate: opened in the place of its owner
-  took_over_ |=
-      counter.compare_exchange_strong(now, now & (Slot::kClosed - 1), std::memory_order_acq_rel);
+  const std::uint64_t open = now & (Slot::kClosed - 1);
+  const std::uint64_t next = closer_ == 0 ? open : open | Slot::closed_by(closer_);
+  // PAIR preload.gate: opened, or closed, in the place of its owner
+  took_over_ =
+      counter.compare_exchange_strong(now, next, std::memory_order_acq_rel) && closer_ != 0;
 }
 
 // At the thread that has it closed.
@@ -39,16 +42,14 @@ void UntilOpen::look(Slot::Counter& counter, OwnerWait& wait) {
   // PAIR preload.gate: sees which thread has closed it
   const std::uint64_t now = counter.load(std::memory_order_acquire);
   if ((now & Slot::kClosed) == 0) return;
-  if (going_back::may_be_joined(now)) {
-    going_back::open(counter, (state_of(s_.mine()) & socket_face::kGone) != 0);
-    return;
-  }
-  if (going_back::is_resend(now)) return;  // that may take long; see resends()
+  if (Slot::is_resend(now)) return;  // that may take long; see resends()
   const pid_t closer = Slot::id_of(now);
-  const auto owner = wait.look(static_cast<std::uint32_t>(closer), s_.pipe.owner_waits());
-  if (owner == OwnerWait::Owner::kIsWaitedFor) return;
   KeepErrno keep;
-  open_for(counter, now, owner == OwnerWait::Owner::kHasDied);
+  const bool died = closer_has_died(now);
+  if (!died && wait.look(static_cast<std::uint32_t>(closer), s_.pipe.owner_waits()) ==
+                   OwnerWait::Owner::kIsWaitedFor)
+    return;
+  open_for(counter, now, died);
 }
 
 bool UntilOpen::wait(Slot::Counter& counter) {
@@ -57,7 +58,7 @@ bool UntilOpen::wait(Slot::Counter& counter) {
   sched_yield();
   if (!again && ++turns_ % 64 != 0) return true;
   look(counter, wait);
-  if (!is_closed(counter)) return true;
+  if (took_over_ || !is_closed(counter)) return true;
   if (again || !wait_.goes_on(monotonic_ns())) {
     wait.give_up();
     return false;

@@ -16,7 +16,9 @@ namespace clan::preload {
 /// clan/wait_budget.h. A counter whose closer has died is opened in its place.
 class UntilOpen {
  public:
-  UntilOpen(int fd, Socket& s) : fd_(fd), s_(s), wait_(s.pipe.call_waits()) {}
+  /// `closer`: what closes it in the place of one that has died; 0: it is opened.
+  UntilOpen(int fd, Socket& s, std::int32_t closer = 0)
+      : fd_(fd), s_(s), closer_(closer), wait_(s.pipe.call_waits()) {}
   /// A moment. False: the call is to say that there is nothing for now; so are those behind it, at
   /// once, until one has found the counter open, see found_open().
   bool wait(Slot::Counter& counter);
@@ -26,20 +28,19 @@ class UntilOpen {
     if (wait.gave_up()) [[unlikely]]
       wait.over(s.pipe.owner_waits());
   }
-  /// A process was killed that had it closed: what it did last it may not have noted.
+  /// `closer` has it, from a thread that had died: what that did last it may not have noted.
   bool took_over() const { return took_over_; }
 
  private:
   OwnerWait& wait_of(const Slot::Counter& counter) const {
     return &counter == &s_.open_file().sends ? s_.sends_wait : s_.receives_wait;
   }
-  /// `counter` is closed, or what it keeps others from may be under way without it.
-  bool is_closed(const Slot::Counter& counter) const;
   void look(Slot::Counter& counter, OwnerWait& wait);
   void open_for(Slot::Counter& counter, std::uint64_t now, bool killed);
 
   int fd_;
   Socket& s_;
+  const std::int32_t closer_;
   std::uint32_t turns_ = 0;
   CallWait wait_;
   bool took_over_ = false;

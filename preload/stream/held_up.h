@@ -40,10 +40,9 @@ inline bool is_on_its_way(const Socket& s) {
 
 /// Bytes of TCP may lie there, doorbells or others, that cannot be read for now.
 inline bool tcp_is_held_up(const Socket& s) {
-  if (!s.receives_wait.gave_up()) return false;
-  const Slot& slot = s.open_file();
   // relaxed: a glance
-  return (slot.receives.load(std::memory_order_relaxed) & Slot::kClosed) != 0 || slot.is_read();
+  return s.receives_wait.gave_up() &&
+         (s.open_file().receives.load(std::memory_order_relaxed) & Slot::kClosed) != 0;
 }
 
 /// Something may come that nobody tells of.

@@ -43,25 +43,14 @@ namespace {
 using socket_face::kGone;
 using socket_face::kSending;
 
-// What TCP has of them for certain. If others may take the lock over: copied first, then taken out.
-ssize_t take_from_tcp(int fd, Draining& draining, const iovec* buffers, int count, int flags,
-                      std::size_t certain) {
-  Part part(buffers, count, 0, certain);
-  msghdr message = message_of(part.buffers, part.count);
-  const int peek = draining.is_shared() ? MSG_PEEK : flags & MSG_PEEK;
-  const ssize_t n =
-      sys::call(SYS_recvmsg, fd, &message, peek | discarding(buffers, count) | MSG_DONTWAIT);
-  if (n <= 0 || !draining.is_shared()) return n;
-  if ((flags & MSG_PEEK) == 0) return std::min(n, draining.discard(static_cast<std::size_t>(n)));
-  if (draining.is_ours()) return n;
-  errno = EBUSY;
-  return -1;
-}
-
 // Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet;
 // EBUSY: nor can it be told what). `all`: those were the last of TCP's.
-ssize_t receive_drained(int fd, Socket& s, Draining& draining, const iovec* buffers, int count,
-                        int flags, bool* all) {
+ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
+  const Draining draining(fd, s);
+  if (!draining) {
+    errno = EBUSY;
+    return -1;
+  }
   if (s.has_drained()) return 0;
   std::size_t certain = 0;
   // First: as long as it has not switched, what is left is not known.
@@ -81,22 +70,12 @@ ssize_t receive_drained(int fd, Socket& s, Draining& draining, const iovec* buff
     errno = EAGAIN;
     return -1;
   }
-  const ssize_t n = take_from_tcp(fd, draining, buffers, count, flags, certain);
+  Part part(buffers, count, 0, certain);
+  msghdr message = message_of(part.buffers, part.count);
+  const int how = (flags & MSG_PEEK) | discarding(buffers, count) | MSG_DONTWAIT;
+  const ssize_t n = sys::call(SYS_recvmsg, fd, &message, how);
   *all = n == left && is_known;
   return n;
-}
-
-ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
-  constexpr int kMostTurns = 100;  // in which others have taken the lock
-  for (int turn = 0;; ++turn) {
-    Draining draining(fd, s);
-    if (!draining) {
-      errno = EBUSY;
-      return -1;
-    }
-    const ssize_t n = receive_drained(fd, s, draining, buffers, count, flags, all);
-    if (n >= 0 || errno != EBUSY || turn == kMostTurns) return n;
-  }
 }
 
 // `rings`: the other end is to be told.

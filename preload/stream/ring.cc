@@ -20,7 +20,6 @@
 #include "state/socket.h"
 #include "stream/aborted.h"
 #include "stream/bell.h"
-#include "stream/bell_call.h"
 #include "stream/doorbell.h"
 #include "stream/tcp_prefix.h"
 
@@ -43,11 +42,11 @@ namespace {
 void send_bell(int fd, Socket& s) {
   auto& face = s.mine();
   auto& doorbells = face.words[socket_face::kDoorbells];
-  BellCall call(s);
+  const DoorbellCall call(face);
   if (!call || !count_doorbell(doorbells)) return;
   face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
   ssize_t sent;
-  while ((sent = call.send(fd)) < 0) {
+  while ((sent = send_doorbell(fd)) < 0) {
     if (errno == EINTR) continue;
     const int other = closed_under_us() ? descriptor_of(s) : -1;
     if (other < 0 || other == fd) break;
@@ -55,7 +54,7 @@ void send_bell(int fd, Socket& s) {
   }
   if (sent > 0) return;
   uncount_doorbell(doorbells);
-  // Taken back; or EAGAIN: its queue is full of doorbells already. Else it is gone.
+  // EAGAIN: its queue is full of doorbells already. Else it is gone.
   if (sent < 0 && errno != EAGAIN && !closed_under_us()) note_error(s, errno);
 }
 

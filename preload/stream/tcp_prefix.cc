@@ -116,7 +116,7 @@ bool switch_sending_now(int fd, Socket& s) {
   const Undisturbed undisturbed;
   // No send may be under way in the kernel, here or in a process that shares the socket.
   Slot& slot = s.open_file();
-  const std::int32_t me = thread_id();
+  const std::int32_t me = closer_id();
   if (!Slot::try_close(slot.sends, me)) return (state_of(mine) & kSending) != 0;
   std::uint64_t bytes = 0;
   bool switched = (state_of(mine) & kSending) != 0;

@@ -47,13 +47,6 @@ TEST(Process, KnowsThePidNamespaceInWhichItCounts) {
     EXPECT_EQ(sys::pid_namespace(), static_cast<std::uint32_t>(about.st_ino));
 }
 
-TEST(Process, AThreadIsNamedWithTheNamespaceThatCountsIt) {
-  const std::uint64_t seven = sys::thread_word(7);
-  EXPECT_EQ(seven, std::uint64_t{sys::pid_namespace()} << 32 | 7);
-  EXPECT_TRUE(sys::counts_here(seven));
-  EXPECT_FALSE(sys::counts_here(seven ^ std::uint64_t{1} << 32)) << "another's seven";
-}
-
 TEST(Process, MapsNothingOfAFileOnlyIfAllItsMappingsSayIt) {
   const pid_t before = ::fork();
   if (before == 0) ::pause();

@@ -104,7 +104,7 @@ TEST(Pipe, BreaksSoonOnALockThatAnotherPidNamespaceHas) {
 
 TEST(Pipe, BreaksSoonOnALockThatIsNoThreads) {
   PipePair p;
-  sending_lock(p.a).store(0x40000001u);
+  sending_lock(p.a).store(0x7fffffu);
   EXPECT_LT(seconds_of([&] { EXPECT_EQ(error_of_sending(p.a), EPROTO); }), kSoon);
 }
 
@@ -268,7 +268,7 @@ TEST(Pipe, HasNoRoomWhileMemoryIsReleasedByAThreadThatWasStopped) {
 TEST(Pipe, IsNotMendedByThePeerOnceItHasBroken) {
   PipePair p;
   put(p.b, {'x'});
-  sending_lock(p.a).store(0x40000001u);
+  sending_lock(p.a).store(0x7fffffu);
   EXPECT_EQ(error_of_sending(p.a), EPROTO);
   Bystander living(false);
   for (auto* lock : {&sending_lock(p.a), &receiving_lock(p.a)}) lock->store(living.word());

@@ -162,9 +162,6 @@ TARGETS = {
     "preload/state/open_file.h": Target("preload", [
         Program("preload/state/gate_test.cc", "Gate.Shows*:Gate.KeepsCalls*"),
     ]),
-    "preload/state/call_place.h": Target("preload", [
-        Program("preload/state/call_place_test.cc", "ReaderWords.Let*", threads=False),
-    ]),
     "libfabric-provider/transport/access_word.h": Target("libfabric-provider", [
         Program("libfabric/transport/access_word_test.cc", "*BothTryAtOnce:*WhatTheOtherHasDone"),
     ]),

@@ -72,11 +72,6 @@ SHARED_TABLE = {
     "Locked l.used.load acquire": "the generation has shown it",
 }
 
-READER = {
-    "end_call owner.store release": "on x86 stores are seen in their order",
-    "begin_looking even fence": RMW,
-    "take_call owner.load acquire": LOAD,
-}
 CHANNEL = {
     "attach view.control->consumed.load acquire": "the owner before has been another process",
     "announce .head.store release": "a hint for caches: no line is believed by it",
@@ -97,5 +92,4 @@ UNNOTICED = {
     "plugins/mpi/channel_sender.h": CHANNEL,
     "libfabric-provider/wait_words.h": WAIT_WORDS,
     "preload/state/open_file.h": OPEN_FILE,
-    "preload/state/call_place.h": READER,
 }

@@ -23,9 +23,9 @@ enum Word : std::uint32_t {
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< doorbells this end has rung
   kHolders,  ///< processes of this end that have not closed it; one that was killed counts
-  /// How many threads of this end are ringing, of how many of them nobody can take the doorbell
-  /// back (each kIrrevocable more); kBellsClosed: none may any more; the id of one of them <<
-  /// kRinger, so that a thread that waits for it sees whether it lives, and kRingerIrrevocable.
+  /// How many threads of this end are ringing, how many of them send a doorbell just now (each
+  /// kSendsDoorbell more); kBellsClosed: none may any more; the id of one of them <<
+  /// kRinger, so that a thread that waits for it sees whether it lives, and kRingerSends.
   kBells,
   /// when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
   /// reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its
@@ -61,10 +61,10 @@ enum State : std::uint64_t {
 constexpr unsigned kSendsAgain = 32;
 
 constexpr std::uint64_t kDoorbellsClosed = std::uint64_t{1} << 63;
-constexpr std::uint64_t kIrrevocable = 1u << 15;
+constexpr std::uint64_t kSendsDoorbell = 1u << 15;
 constexpr std::uint64_t kBellsClosed = 1u << 30;
-constexpr std::uint64_t kRingerIrrevocable = std::uint64_t{1} << 31;  ///< the one that is named
-constexpr unsigned kRinger = 32;                                      ///< a shift
+constexpr std::uint64_t kRingerSends = std::uint64_t{1} << 31;  ///< the one that is named
+constexpr unsigned kRinger = 32;                                ///< a shift
 
 /// What an end that leaves says by kGivenBack where it names no bytes: there are none, it has done
 /// the other end's part too, or it reads on in its ring.

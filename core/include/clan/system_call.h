@@ -54,10 +54,6 @@ bool is_stopped(pid_t id);
 /// once, and again after forget_pid_namespace(), in the child of a fork.
 std::uint32_t pid_namespace();
 void forget_pid_namespace();
-/// A thread as processes name it in memory that they share: its id | pid namespace << 32.
-std::uint64_t thread_word(std::uint32_t thread);
-/// It is of our pid namespace: its id means the same thread here.
-bool counts_here(std::uint64_t thread_word);
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline int close(int fd) { return ::close(fd); }

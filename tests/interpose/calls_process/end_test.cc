@@ -32,7 +32,7 @@ TEST(GoingBack, ADoorbellThatIsUnderWayIsWaitedForByLaterCalls) {
   PipePage::Face* face = face_of(pair.near);
   ASSERT_NE(face, nullptr);
   const std::uint64_t ringer =
-      static_cast<std::uint64_t>(::gettid()) << kRinger | kRingerIrrevocable | kIrrevocable | 1;
+      static_cast<std::uint64_t>(::gettid()) << kRinger | kRingerSends | kSendsDoorbell | 1;
   face->words[kBells].fetch_add(ringer);
   face->words[kDoorbells].fetch_add(1);
   put(pair.near, "by the pipe, ");
@@ -60,8 +60,8 @@ TEST(GoingBack, ADoorbellThatWasNeverRungIsNoByteOfTheApplications) {
   ASSERT_NE(face, nullptr);
   const pid_t dead = child([] { return 0; });
   EXPECT_EQ(result_of(dead), 0);
-  face->words[kBells].fetch_add(static_cast<std::uint64_t>(dead) << kRinger | kRingerIrrevocable |
-                                kIrrevocable | 1);
+  face->words[kBells].fetch_add(static_cast<std::uint64_t>(dead) << kRinger | kRingerSends |
+                                kSendsDoorbell | 1);
   face->words[kDoorbells].fetch_add(1);
   put(pair.near, "by the pipe, ");
   EXPECT_EQ(set(pair.near, SOL_SOCKET, SO_TIMESTAMP, 1), 0);

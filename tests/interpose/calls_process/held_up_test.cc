@@ -97,7 +97,7 @@ TEST(HeldUp, AWayBackToTcpEndsInAResetSoonWhereThePeerLies) {
       [](int fd, pid_t other) { end_of(fd)->receiver.lock = lock_word_of(other); },
       [](int fd, pid_t other) {
         face_of(fd)->words[kBells] =
-            static_cast<std::uint64_t>(other) << kRinger | kRingerIrrevocable | kIrrevocable | 1;
+            static_cast<std::uint64_t>(other) << kRinger | kRingerSends | kSendsDoorbell | 1;
       },
   };
   for (const auto& lie : lies) {

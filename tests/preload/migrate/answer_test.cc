@@ -3,7 +3,6 @@
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
 #include "preload/tcp_pair.h"
-#include "state/going_back.h"
 
 namespace clan::preload {
 namespace {
@@ -63,7 +62,6 @@ TEST_F(Answer, IsDueBehindTheLastRecord) {
 TEST_F(Answer, SendsNothingAgainWhereAllHasBeenRead) {
   add_state(pair.socket(0).mine(), kLeaving);
   say(kNothing);
-  ASSERT_TRUE(Slot::try_close_over(pair.socket(1).open_file().sends, going_back::kUndecided));
   EXPECT_TRUE(answer());
   EXPECT_NE(state(1) & kResends, 0u);
   EXPECT_FALSE(pair.socket(1).is_resending());

@@ -83,7 +83,7 @@ TEST_F(Demote, OfAPeerThatSaysNoMoreThanThatItLeavesHoldsUpNoCall) {
 TEST_F(Demote, OfAPeerThatNamesALivingThreadAsRingingHoldsUpNoCall) {
   using namespace clan::socket_face;
   const auto other =
-      static_cast<std::uint64_t>(::getppid()) << kRinger | kRingerIrrevocable | kIrrevocable | 1;
+      static_cast<std::uint64_t>(::getppid()) << kRinger | kRingerSends | kSendsDoorbell | 1;
   for (const bool lets_go : {true, false}) {
     TcpPair one;
     one.migrate();
@@ -118,7 +118,7 @@ TEST_F(Demote, TellsOfNoEndBeforeWhatCameByTcp) {
   using namespace clan::socket_face;
   Socket& s = pair.socket(1);
   const auto other =
-      static_cast<std::uint64_t>(::getppid()) << kRinger | kRingerIrrevocable | kIrrevocable | 1;
+      static_cast<std::uint64_t>(::getppid()) << kRinger | kRingerSends | kSendsDoorbell | 1;
   s.mine().words[kBells].store(other);
   leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
   ASSERT_EQ(pair.send(0, "by tcp"), 6);

@@ -79,7 +79,7 @@ TEST_F(LastWaits, AreNotForADoorbellOfOneThatIsStopped) {
   auto& bells = s().mine().words[kBells];
   bells.store(static_cast<std::uint64_t>(child) << kRinger | 1);
   EXPECT_EQ(users(), Users::kNobody);
-  bells.fetch_or(kRingerIrrevocable | kIrrevocable);
+  bells.fetch_or(kRingerSends | kSendsDoorbell);
   EXPECT_EQ(users(), Users::kStoppedSharer);
 }
 

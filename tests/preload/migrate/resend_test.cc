@@ -13,7 +13,6 @@
 #include "preload/sharer.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
-#include "state/going_back.h"
 #include "stream/poll_tcp.h"
 #include "stream/tcp_prefix.h"
 
@@ -40,9 +39,9 @@ TEST(UntilTaken, IsNotProlongedForeverByWhoTakesALittleNowAndThen) {
 }
 
 struct Stop {
-  long call;  ///< at which one that sends again stands
+  long call;  ///< at which one that sends again is killed
   int nth;
-  bool behind, is_killed;
+  bool behind;
 };
 
 /// Several processes have end 0. End 1 leaves for a program that knows TCP alone, and has not read.
@@ -99,7 +98,7 @@ TEST_P(ResendOfSharers, IsGoneOnWithByAnother) {
   leave();
   Sharer sharer([&] { return trace_me() && answers(); });
   sharer.goes_to(stop.call, stop.nth, stop.behind);
-  if (stop.is_killed) sharer.is_killed();
+  sharer.is_killed();
   const auto before = std::chrono::steady_clock::now();
   ssize_t sent = -1;
   while (sent != 6 && std::chrono::steady_clock::now() - before < std::chrono::seconds(5)) {
@@ -107,10 +106,6 @@ TEST_P(ResendOfSharers, IsGoneOnWithByAnother) {
     sent = pair.send(0, "by TCP");
   }
   EXPECT_EQ(sent, 6) << "it is held up";
-  if (!stop.is_killed) {
-    sharer.is_let_go();
-    sharer.ends_well();
-  }
   EXPECT_TRUE(arrived_there(kUnread + 6) == unread + "by TCP");
   EXPECT_EQ(s().open_file().sends.load(), 0u);
   EXPECT_FALSE(s().is_resending());
@@ -118,11 +113,9 @@ TEST_P(ResendOfSharers, IsGoneOnWithByAnother) {
 
 std::vector<Stop> stops() {
   std::vector<Stop> all;
-  for (const bool is_killed : {false, true}) {
-    for (const bool behind : {false, true}) {
-      for (int nth = 1; nth <= 5; ++nth) all.push_back({SYS_sendmsg, nth, behind, is_killed});
-      for (int nth = 1; nth <= 3; ++nth) all.push_back({SYS_getsockopt, nth, behind, is_killed});
-    }
+  for (const bool behind : {false, true}) {
+    for (int nth = 1; nth <= 5; ++nth) all.push_back({SYS_sendto, nth, behind});
+    for (int nth = 1; nth <= 3; ++nth) all.push_back({SYS_getsockopt, nth, behind});
   }
   return all;
 }
@@ -141,21 +134,9 @@ struct ResendOfAFile : ResendOfSharers {
   int file;
 };
 
-TEST_F(ResendOfAFile, IsGoneOnWithByAnotherThatFindsItInTheStoppedOne) {
-  Sharer sharer([&] { return trace_me() && answers(); });
-  sharer.goes_to(SYS_sendmsg, 2, false);
-  ASSERT_NE(state_of(s().mine()) & kGone, 0u);
-  EXPECT_EQ(s().open_file().again.resent.load(), 0u);
-  ::close(file);
-  EXPECT_EQ(pair.send(0, "by TCP"), 6);
-  sharer.is_let_go();
-  sharer.ends_well();
-  EXPECT_TRUE(arrived_there(kUnread + 12) == "first " + unread + "by TCP");
-}
-
 TEST_F(ResendOfAFile, IsResetWhereItIsGoneWithAProcessThatWasKilled) {
   Sharer sharer([&] { return trace_me() && answers(); });
-  sharer.goes_to(SYS_sendmsg, 2, false);
+  sharer.goes_to(SYS_sendto, 2, false);
   ::close(file);
   sharer.is_killed();
   pair.send(0, "by TCP");
@@ -170,7 +151,7 @@ struct ResendAlone : ResendOfSharers {};
 
 TEST_F(ResendAlone, IsLeftToAProcessThatRuns) {
   leave();
-  s().open_file().sends = Slot::closed_by(going_back::kSendsAgain | ::getppid());
+  s().open_file().sends = Slot::closed_by(Slot::kSendsAgain | ::getppid());
   add_state(s().mine(), kGone);
   EXPECT_TRUE(resends(pair.fd(0), s()));
   EXPECT_TRUE(s().is_resending());

@@ -12,7 +12,6 @@
 #include "migrate/resend.h"
 #include "os/signals.h"
 #include "preload/tcp_pair.h"
-#include "state/going_back.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -31,7 +30,7 @@ struct ReturnedBytes : testing::Test {
   }
   ~ReturnedBytes() override { ::close(memfd); }
   void send_again(const Given& given) const {
-    const std::int32_t us = going_back::kSendsAgain | thread_id();
+    const std::int32_t us = Slot::kSendsAgain | closer_id();
     pair.socket(0).open_file().sends = Slot::closed_by(us);
     resend(pair.fd(0), pair.socket(0), given.memfd, us);
     EXPECT_EQ(pair.socket(0).open_file().sends.load(), 0u);

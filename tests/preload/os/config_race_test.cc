@@ -12,8 +12,7 @@ namespace {
 // In a program in which something has asked before, both find what was read then.
 TEST(Config, OneThatAsksSecondSeesWhatTheFirstHasRead) {
   uid_t first = 0, second = 1;
-  test::hand_over([&] { first = config().overflow_uid; },
-                  [&] { second = config().overflow_uid; });
+  test::hand_over([&] { first = config().overflow_uid; }, [&] { second = config().overflow_uid; });
   EXPECT_EQ(first, second);
 }
 

@@ -10,7 +10,6 @@
 
 #include "preload/tcp_pair.h"
 #include "state/face.h"
-#include "state/going_back.h"
 #include "state/open_file.h"
 
 namespace clan::preload {
@@ -76,7 +75,7 @@ TEST_F(OverExec, GoesBackToTcpForAProgramThatDoesNotLoadUs) {
 TEST_F(OverExec, IsNotHandedOnWhileAnotherProcessSendsAgain) {
   keep_over_exec(pair.fd(0));
   Socket& s = pair.socket(0);
-  s.open_file().sends = Slot::closed_by(going_back::kSendsAgain | ::getppid());
+  s.open_file().sends = Slot::closed_by(Slot::kSendsAgain | ::getppid());
   add_state(s.mine(), socket_face::kLeaving | socket_face::kGone);
   add_state(pair.socket(1).mine(), socket_face::kGone);
   ASSERT_FALSE(s.is_resending()) << "this process has not looked";

@@ -1,8 +1,7 @@
 #include "share/loader.h"
 
-#include <gtest/gtest.h>
-
 #include <elf.h>
+#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -12,12 +12,11 @@ namespace {
 TEST(SocketDemotion, OneThatReadsTheKernelFindsItsLowWaterMarkSet) {
   Demotion demotion;
   int low_water = 0;
-  test::hand_over(
-      [&] { low_water = 9, demotion.back_in.store(true, std::memory_order_release); },
-      [&] {
-        EXPECT_TRUE(demotion.reads_kernel());
-        EXPECT_EQ(low_water, 9);
-      });
+  test::hand_over([&] { low_water = 9, demotion.back_in.store(true, std::memory_order_release); },
+                  [&] {
+                    EXPECT_TRUE(demotion.reads_kernel());
+                    EXPECT_EQ(low_water, 9);
+                  });
 }
 
 // As migrate/resend.cc stores it.

@@ -18,7 +18,7 @@ using socket_face::kBells;
 using socket_face::kDoorbells;
 using socket_face::kSwallowed;
 
-constexpr std::uint64_t kIrrevocably = socket_face::kIrrevocable | socket_face::kRingerIrrevocable;
+constexpr std::uint64_t kSendsIt = socket_face::kSendsDoorbell | socket_face::kRingerSends;
 
 struct Doorbell : testing::Test {
   Doorbell() { pair.migrate(); }
@@ -105,23 +105,10 @@ TEST_F(Doorbell, OfAThreadThatWasKilledIsNotWaitedForLong) {
   EXPECT_TRUE(must_ring(pair.socket(0), Pipe::Done{}));
   EXPECT_TRUE(silence_other_end(pair.socket(1)));
   EXPECT_EQ(bells.load(), socket_face::kBellsClosed);
-  bells.store(ringer | kIrrevocably);
+  bells.store(ringer | kSendsIt);
   EXPECT_TRUE(silence(pair.socket(0)));
   EXPECT_EQ(bells.load(), socket_face::kBellsClosed);
   pair.socket(0).inherited = false;
-}
-
-// An executed program has the socket, and sees no places of the process that it has it from.
-TEST_F(Doorbell, OfAProcessWithOtherLocksIsWaitedFor) {
-  Socket& s = pair.socket(0);
-  auto& bells = s.mine().words[kBells];
-  const std::uint64_t ringer = static_cast<std::uint64_t>(::getppid()) << socket_face::kRinger | 1;
-  for (const bool inherited : {true, false}) {
-    bells.store(ringer);
-    s.inherited = inherited;
-    EXPECT_EQ(silence(s), !inherited);
-  }
-  bells.store(0);
 }
 
 // It may be stopped, or a lie of the other end: it is not asked for at each sleep, and ever more

@@ -68,14 +68,26 @@ TEST_F(ShutGate, OfReceivesIsNothingToReadUntilItIsOpen) {
   EXPECT_FALSE(is_held_up(s));
 }
 
-// Its owner has been killed, which is seen over several calls.
+// It could be stopped there, too.
+TEST_F(ShutGate, EndsTheConnectionWhereTheOwnerIsOfAnotherPidNamespaceAndNotSeen) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  Socket& s = pair.socket(1);
+  shut(s.open_file().receives, (closer_id() ^ 1 << Slot::kNamespace) - thread_id() + child);
+  for (int k = 0; k < 10'000 && !s.kernel_error; ++k, ::usleep(10'000)) (void)pair.receive(1);
+  EXPECT_TRUE(s.kernel_error);
+}
+
+// Its owner has been killed.
 TEST_F(ShutGate, IsOpenedInThePlaceOfTheDead) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
   Socket& s = pair.socket(1);
-  shut(s.open_file().receives, child);
-  shut(pair.socket(0).open_file().sends, child);
+  const std::int32_t dead = closer_id() - thread_id() + child;
+  shut(s.open_file().receives, dead);
+  shut(pair.socket(0).open_file().sends, dead);
   std::string received;
   for (int k = 0; k < 1000 && received.empty(); ++k, ::usleep(10'000)) received = pair.receive(1);
   EXPECT_EQ(received, "tcp");

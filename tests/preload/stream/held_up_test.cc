@@ -57,7 +57,7 @@ TEST_F(HeldUp, AReceiveIsNotReadyUntilTheLockIsFree) {
 
 TEST_F(HeldUp, ALockThatIsNoThreadsEndsTheConnectionAtOnce) {
   ASSERT_EQ(pair.send(0, "y"), 1);
-  end(1).receiver.lock.store(0x40000001u);
+  end(1).receiver.lock.store(0x7fffffu);
   EXPECT_EQ(pair.receive(1), "");
   EXPECT_EQ(errno, ECONNRESET);
   EXPECT_NE(of(1) & POLLERR, 0);
