@@ -114,6 +114,23 @@ std::uint32_t pid_namespace() {
   return known;
 }
 
+std::uint32_t name_of(std::uint32_t thread) {
+  return thread | (pid_namespace() << 23 & kNamespaceBits);
+}
+
+bool is_of_another_namespace(std::uint32_t name) {
+  return ((name ^ name_of(0)) & kNamespaceBits) != 0;
+}
+
+bool has_ended(std::uint32_t name) {
+  const auto thread = static_cast<pid_t>(name & kThreadId);
+  if (thread == 0 || is_of_another_namespace(name) || pid_namespace() == 0) return false;
+  const int saved_errno = errno;
+  const bool ended = !exists(thread);
+  errno = saved_errno;
+  return ended;
+}
+
 void forget_pid_namespace() {
   the_pid_namespace.store(0, std::memory_order_relaxed);  // relaxed: as above
 }

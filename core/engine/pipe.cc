@@ -196,8 +196,7 @@ bool Pipe::release(int end) {
   const std::uint32_t me = lock_word();
   std::uint32_t owner = 0;
   // PAIR pipe.lock: sees the cursors the last owner left
-  bool done = sender.lock.compare_exchange_strong(owner, me | kReleases, std::memory_order_acquire,
-                                                  relaxed);
+  bool done = words::replace(sender.lock, owner, me | kReleases);
   if (done) {
     const std::uint64_t tail = sender.tail.load(relaxed);
     // PAIR pipe.front: if it has passed them all, it has read them all
@@ -209,16 +208,17 @@ bool Pipe::release(int end) {
       std::byte* memory = (end == end_ ? out_ : in_);
       const std::size_t behind = std::min(round_to_pages(touched), ring);
       sender.bound.store(0, relaxed);  // whatever it writes next it notes
-      sender.touched.store((keeps + kPageSize) / kCacheLine, relaxed);
-      sender.released_at.store(tail, relaxed);
       if (keeps > 0) ::madvise(memory, keeps, MADV_REMOVE);
       if (behind > keeps + kPageSize) {
         ::madvise(memory + keeps + kPageSize, behind - keeps - kPageSize, MADV_REMOVE);
       }
+      // Behind that: a process that is killed in between leaves it to the next release.
+      sender.touched.store((keeps + kPageSize) / kCacheLine, relaxed);
+      sender.released_at.store(tail, relaxed);
     } else {
       done = false;
     }
-    sender.lock.store(0, std::memory_order_release);  // PAIR pipe.lock: publishes the cursors
+    words::publish(sender.lock, 0);  // PAIR pipe.lock: publishes the cursors
   }
   return done;
 }

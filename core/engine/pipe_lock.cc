@@ -51,26 +51,7 @@ bool has_not_mapped(std::uint32_t thread, std::uint64_t inode) {
   return last.not_mapped;
 }
 
-std::uint32_t thread_of(std::uint32_t owner) { return owner & pipes::kThread; }
-
-// The owner's thread id may be another thread's here.
-bool is_of_another_namespace(std::uint32_t owner) {
-  return ((owner ^ pipes::lock_word()) & pipes::kNamespace) != 0;
-}
-
-// The owner's thread id is known to mean the same here.
-bool is_of_our_namespace(std::uint32_t owner) {
-  return !is_of_another_namespace(owner) && sys::pid_namespace() != 0;
-}
-
-// The owner has ended, for certain.
-bool has_ended(std::uint32_t owner) {
-  if (owner == 0 || !is_of_our_namespace(owner)) return false;
-  const int saved_errno = errno;
-  const bool ended = !sys::exists(static_cast<pid_t>(thread_of(owner)));
-  errno = saved_errno;
-  return ended;
-}
+std::uint32_t thread_of(std::uint32_t owner) { return owner & sys::kThreadId; }
 
 // A yield, which may take a slice of time. That of another process, or of nobody, is on account of
 // `of_thread`; false: nothing of that is left.
@@ -88,28 +69,24 @@ bool yield_to(std::uint32_t owner, std::uint32_t me, WaitBudget& of_thread) {
 
 }  // namespace
 
-std::uint32_t pipes::word_of(std::uint32_t thread) {
-  const std::uint32_t space = sys::pid_namespace();
-  return space == 0 ? thread : thread | (space << 23 & kNamespace);
-}
-
 // True: the lock may be taken from it. Breaks the pipe if the owner is not to be waited for any
 // more, and cannot be said to have died.
 bool Pipe::owner_has_died(OwnerWait& wait, std::uint32_t owner) const {
   const std::uint32_t thread = thread_of(owner);
   if (owner == 0) return false;
   if (thread == 0 || thread > kMostThreadId) return broke("a lock that is no thread's"), false;
-  if (has_ended(owner)) return true;
   const bool releases = (owner & pipes::kReleases) != 0;
-  // The thread that releases may count in another pid namespace.
-  const bool cannot_be = thread == pipes::thread_id() ||
-                         (!releases && (is_of_another_namespace(owner) ||
-                                        (wait.gave_up() && has_not_mapped(thread, inode_))));
+  if (!releases && sys::has_ended(owner)) return true;
+  // The thread that releases may count in another pid namespace, or be the other end's.
+  const bool elsewhere = sys::is_of_another_namespace(owner);
+  const bool cannot_be =
+      thread == pipes::thread_id() ||
+      (!releases && (elsewhere || (wait.gave_up() && has_not_mapped(thread, inode_))));
   switch (wait.look(cannot_be ? 0 : thread, owner_waits_,
                     releases ? kUnseenReleaseNs : OwnerWait::kUnseenNs)) {
     case OwnerWait::Owner::kIsWaitedFor: break;
     case OwnerWait::Owner::kHasDied:
-      if (is_of_our_namespace(owner)) return true;
+      if (!elsewhere && sys::pid_namespace() != 0) return true;
       broke("the owner of a lock has died");
       break;
     case OwnerWait::Owner::kKeepsIt: broke("a lock that is not let go"); break;
@@ -142,8 +119,7 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
     for (int i = 0; i < kSpinsBeforeYield && err < 0; ++i) {
       owner = 0;
       // PAIR pipe.lock: as above
-      if (word.compare_exchange_strong(owner, mine, std::memory_order_acquire,
-                                       std::memory_order_relaxed)) {
+      if (words::replace(word, owner, mine)) {
         err = 0;
       } else if (thread_of(owner) == me && in_handler) {
         err = EDEADLK;
@@ -153,9 +129,7 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
     if (err >= 0) break;
     if (waits && round < kRoundsWithoutWait && yield_to(thread_of(owner), me, of_thread)) continue;
     // PAIR pipe.lock: as above, of one that has not let go
-    if (owner_has_died(wait, owner) &&
-        word.compare_exchange_strong(owner, mine, std::memory_order_acquire,
-                                     std::memory_order_relaxed)) {
+    if (owner_has_died(wait, owner) && words::replace(word, owner, mine)) {
       if (&word == &page_->ends[end_].sender.lock) finish_record();
       err = 0;
       break;
@@ -181,7 +155,8 @@ int Pipe::wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::
 
 void Pipe::after_fork_in_child() {
   pipes::t_thread.id = pipes::t_thread.word = 0;
-  sys::forget_pid_namespace();
+  // Its parent is of another pid namespace.
+  if (sys::call(SYS_getppid) == 0) sys::forget_pid_namespace();
 }
 
 }  // namespace clan

@@ -9,27 +9,23 @@
 #include "clan/pipe.h"
 #include "clan/system_call.h"
 #include "clan/wait_budget.h"
+#include "clan/words.h"
 
 namespace clan::pipes {
 
-/// The word of a lock: the thread's id and, above it, bits of its pid namespace.
-constexpr std::uint32_t kThread = (1u << 23) - 1, kNamespace = 255u << 23;
 /// It releases memory, perhaps of the other end's ring.
 constexpr std::uint32_t kReleases = 1u << 31;
 
 /// Of the calling thread. Signal handlers read it too: initial-exec needs no call.
 struct Thread {
   std::uint32_t id = 0;
-  std::uint32_t word = 0;               ///< of its locks
+  std::uint32_t word = 0;               ///< of its locks: sys::name_of()
   std::atomic<std::uint32_t> locks{0};  ///< that it has, or waits for
   std::uint64_t past_pipes = 0;         ///< order_stamp() of when it last wrote by another way
 };
 extern constinit thread_local Thread t_thread __attribute__((tls_model("initial-exec")));
 /// How long the locks of all pipes together may keep the calling thread waiting.
 extern constinit thread_local WaitBudget t_call_waits __attribute__((tls_model("initial-exec")));
-
-/// The word of a lock that a thread of this pid namespace has.
-std::uint32_t word_of(std::uint32_t thread);
 
 inline std::uint32_t thread_id() {
   if (t_thread.id == 0) t_thread.id = static_cast<std::uint32_t>(sys::call(SYS_gettid));
@@ -38,7 +34,7 @@ inline std::uint32_t thread_id() {
 
 /// The word of a lock that the calling thread has.
 inline std::uint32_t lock_word() {
-  if (t_thread.word == 0) t_thread.word = word_of(thread_id());
+  if (t_thread.word == 0) t_thread.word = sys::name_of(thread_id());
   return t_thread.word;
 }
 
@@ -81,8 +77,7 @@ class Pipe::Locked {
     const std::uint32_t me = pipes::lock_word();
     std::uint32_t owner = 0;
     // PAIR pipe.lock: sees the cursors the last owner left
-    if (!word_.compare_exchange_strong(owner, me, std::memory_order_acquire,
-                                       std::memory_order_relaxed)) [[unlikely]] {
+    if (!words::replace(word_, owner, me)) [[unlikely]] {
       err_ = pipe.wait_for_lock(wait, word_, me, count_.nested());
     } else if (wait.gave_up()) [[unlikely]] {
       wait.over(pipe.owner_waits_);
@@ -90,7 +85,7 @@ class Pipe::Locked {
   }
   ~Locked() {
     // PAIR pipe.lock: publishes the cursors
-    if (err_ == 0) word_.store(0, std::memory_order_release);
+    if (err_ == 0) words::publish(word_, 0);
   }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;

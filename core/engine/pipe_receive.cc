@@ -105,9 +105,11 @@ void give_back(PipePage::Receiver& receiver, shm::RingConsumer& c) {
   words::publish(receiver.credit, c.head);
 }
 
-/// A call has read up to `offset` of the record at c.head, in all `bytes`.
+/// A call has read up to `offset` of the record at c.head, `bytes` more. One that is killed here
+/// may have counted bytes that another one reads again; the other end takes too many for none.
 void move_on(PipePage::Receiver& receiver, shm::RingConsumer& c, std::uint64_t offset,
              std::uint64_t bytes, bool gives_back) {
+  add(receiver.bytes, bytes);
   if (gives_back) {
     give_back(receiver, c);
   } else {
@@ -115,9 +117,8 @@ void move_on(PipePage::Receiver& receiver, shm::RingConsumer& c, std::uint64_t o
   }
   // relaxed: under the lock
   receiver.published.store(c.published, std::memory_order_relaxed);
-  // order: behind the head, for a process that is killed in between
-  receiver.offset.store(offset_word(c.head, offset), std::memory_order_release);
-  add(receiver.bytes, bytes);
+  // PAIR pipe.lock: behind the head, for one that takes the lock of a dead process
+  words::publish(receiver.offset, offset_word(c.head, offset));
 }
 
 }  // namespace
@@ -142,7 +143,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     auto relaxed = std::memory_order_relaxed;  // under the lock
     const PipeRing ring{lines_};
     shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
-    std::uint64_t offset = offset_at(c.head, receiver.offset.load(relaxed));
+    std::uint64_t counted = 0, offset = offset_at(c.head, receiver.offset.load(relaxed));
     const std::uint64_t last_line = last_line_.load(relaxed);
     Cursor cursor(buffers, count);
     shm::RingRecord record;
@@ -163,9 +164,9 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
         offset = 0;
         c.head += record.lines;
         if (!peek && worth_telling(c.head - c.published)) {
-          give_back(receiver, c);
-          // An offset of long ago would be taken for one of a head far ahead.
-          receiver.offset.store(offset_word(c.head, 0), relaxed);
+          // As it goes: an offset of long ago would be taken for one of a head far ahead.
+          move_on(receiver, c, 0, done.bytes - counted, true);
+          counted = done.bytes;
           published = true;
         }
       }
@@ -179,7 +180,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     // A caller that asks for as many bytes as there are does not see that these were all.
     drained = rc == 0 || (ahead && offset == 0 && ring.peek(c, in_, &record) == 0);
     published |= drained && ahead;
-    move_on(receiver, c, offset, done.bytes, drained && ahead);
+    move_on(receiver, c, offset, done.bytes - counted, drained && ahead);
   }
   if (published) done.ring_for(sleeps_for_room(drained));
   return done;

@@ -34,8 +34,8 @@ void store(PipePage::Sender& s, const PipeProducer& p) {
   s.skip_at.store(p.skip_at, relaxed);
   s.jump_at.store(p.jump_at, relaxed);
   s.jump_gap.store(p.jump_gap, relaxed);
-  // order: the tail last, so that a process that is killed here has stored all or is found out
-  s.tail.store(p.tail, std::memory_order_release);
+  // PAIR pipe.lock: last, so that a process that is killed here has stored all or is found out
+  words::publish(s.tail, p.tail);
 }
 
 // After a record that was planned by reserve() has been published.
@@ -103,12 +103,12 @@ void Pipe::finish_record() const {
     const shm::RingHead first{
         shm::head_at(out_, ring.index(p.tail)).load(std::memory_order_relaxed)};
     if (c.head != p.tail) slot.hop = first.type();
-    advance(ring, sender, p, slot, most_lines(end_, PipeRoom::kWhole));
     const std::uint8_t type = record.head.type();
-    // relaxed: under the lock
+    // First, as in put_last(). relaxed: under the lock
     if (type != kBytesRecord)
       sender.ended.store(type == kEndRecord ? 1 : 2, std::memory_order_relaxed);
-    else if (record.head.length() > kStampBytes)
+    advance(ring, sender, p, slot, most_lines(end_, PipeRoom::kWhole));
+    if (type == kBytesRecord && record.head.length() > kStampBytes)
       add(sender.bytes, record.head.length() - kStampBytes);
   } else {
     store(sender, p);
@@ -157,7 +157,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
           out_, slot,
           shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
       if (goes_on) {
-        sender.tail.store(tail + slot.lines, std::memory_order_relaxed);
+        words::publish(sender.tail, tail + slot.lines);  // PAIR pipe.lock: behind the record
       } else {
         advance(ring, sender, p, slot, most);
         if (sender.touched.load(std::memory_order_relaxed) > kSmallLines) note_large();

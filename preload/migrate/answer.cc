@@ -26,6 +26,7 @@
 #include "stream/aborted.h"
 #include "stream/doorbell.h"
 #include "stream/gate_wait.h"
+#include "stream/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {
@@ -109,19 +110,34 @@ void reset_for_ringer(int fd, Socket& s) {
   set_gone(s.mine());
 }
 
+bool has_wanted_for_long(const Socket& s) {
+  const std::uint64_t wanted = s.answer_wanted_ns.load(std::memory_order_relaxed);  // of its time
+  return wanted != 0 && has_waited_for_long(wanted);
+}
+
 // Nobody else sends meanwhile. Its last record is there. If this process is killed another one
 // takes it over (take_resend_over()): what is done before kGone may be done twice.
-void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given, std::int32_t us) {
+// False: a thread is in the middle of a doorbell, and this is to be done again later.
+bool go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given, std::int32_t us) {
   // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
   if (given.lost) {
     lose(fd, s);
-    return resent(fd, s, us);
+    resent(fd, s, us);
+    return true;
   }
   note_given(fd, s, given.memfd);
   add_state(s.mine(), kResends);
-  if (!say_goodbye(fd, s, last)) reset_for_ringer(fd, s);
+  if (!say_goodbye(fd, s, last)) {
+    if (!has_wanted_for_long(s)) {
+      if (given.memfd >= 0) sys::close(given.memfd);
+      resent(fd, s, us);
+      return false;
+    }
+    reset_for_ringer(fd, s);
+  }
   resend(fd, s, given.memfd, us);
+  return true;
 }
 
 // There is nothing to be sent again.
@@ -130,8 +146,7 @@ void go_on_by_tcp(int fd, Socket& s, const Pipe::Done& last, const Given& given)
   if (given.word == kNothing) add_state(s.mine(), kResends);
   // Sending again what it still reads in the pipe would overtake that.
   if (given.word == kDone || say_goodbye(fd, s, last, given.word != kReadsOn)) return;
-  const std::uint64_t wanted = s.answer_wanted_ns.load(std::memory_order_relaxed);  // of its time
-  if (wanted != 0 && has_waited_for_long(wanted)) reset_for_ringer(fd, s);
+  if (has_wanted_for_long(s)) reset_for_ringer(fd, s);
 }
 
 }  // namespace
@@ -148,7 +163,7 @@ bool go(int fd, Socket& s) {
   while (!Slot::try_close_over(sends(), us)) {
     Given given;
     if (take_resend_over(s, resender, &given))
-      return go_alone(fd, s, Pipe::Done{}, given, resender), true;
+      return go_alone(fd, s, Pipe::Done{}, given, resender);
     if (!until.wait(sends())) return false;
   }
   UntilOpen::found_open(s, s.sends_wait);
@@ -167,7 +182,7 @@ bool go(int fd, Socket& s) {
   const Given given = answers ? given_back(s) : Given{};
   if (answers && is_to_send_again(s, given)) {
     (void)hand_resend_on(sends(), us, resender);
-    return go_alone(fd, s, last, given, resender), true;
+    return go_alone(fd, s, last, given, resender);
   }
   go_on_by_tcp(fd, s, last, given);
   if (given.memfd >= 0) sys::close(given.memfd);
@@ -221,6 +236,8 @@ bool came_back(int fd, Socket& s) {
     return false;
   if ((theirs & kSending) != 0) {
     if (!s.has_drained() || s.pipe.front() != PipeFront::kLeave) return false;
+    // What a process that was killed has read and not counted: behind it the application's lie.
+    if (s.inherited.load(std::memory_order_relaxed)) recount_doorbells(fd, s);
     if (!swallow_doorbells(fd, s) || s.error_taken) return false;
   }
   read_kernel(fd, s);

@@ -35,7 +35,7 @@ bool shares(int fd, const Socket& s, std::uint32_t thread) {
 
 Users users_of_end(int fd, const Socket& s) {
   KeepErrno keep;
-  constexpr std::uint32_t kThread = (1u << 23) - 1;  // of a lock's word
+  constexpr std::uint32_t kThread = sys::kThreadId;
   auto relaxed = std::memory_order_relaxed;  // looks; one that acts on them takes what it needs
   const auto closer = [&](const Slot::Counter& counter) {
     const std::uint64_t now = counter.load(relaxed);
@@ -50,7 +50,7 @@ Users users_of_end(int fd, const Socket& s) {
   Users found = Users::kNobody;
   const std::uint32_t users[] = {
       end.sender.lock.load(relaxed) & kThread, end.receiver.lock.load(relaxed) & kThread,
-      sends_doorbell ? static_cast<std::uint32_t>(bells >> socket_face::kRinger) : 0u,
+      sends_doorbell ? static_cast<std::uint32_t>(bells >> socket_face::kRinger) & kThread : 0u,
       closer(slot.sends), closer(slot.receives)};
   for (const std::uint32_t user : users) {
     if (user == 0) continue;

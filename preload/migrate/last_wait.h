@@ -8,8 +8,8 @@
 
 namespace clan::preload {
 
-/// Threads that have a lock of an end, ring, or have closed its counters of calls, and so keep the
-/// end from going back; not those that are stopped and from which that may be taken.
+/// Threads that have a lock of an end, send a doorbell, or have closed its counters of calls, and
+/// so keep the end from going back.
 enum class Users {
   kNobody,
   kSharers,        ///< threads of this process, or of others that have the socket

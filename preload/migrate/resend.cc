@@ -127,7 +127,8 @@ class Resend {
   // False: TCP takes no more for now, or there is no more to be had.
   bool run(bool may_wait) {
     for (;;) {
-      switch (taken_ ? SentAgain::kTaken : step()) {
+      if (taken_) return true;
+      switch (step()) {
         case SentAgain::kSome:
           bytes_resent.fetch_add(source_.count(), std::memory_order_relaxed);  // relaxed: a number
           nap_ns_ = 0;
@@ -142,7 +143,6 @@ class Resend {
           if (!may_wait) return false;
           nap_for_longer();
           break;
-        case SentAgain::kTaken: return taken_ = true;
         case SentAgain::kBroken: give_up(); return true;
         case SentAgain::kNobody: return true;
         case SentAgain::kAll:
@@ -271,7 +271,7 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
 bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
   KeepErrno keep;
   Slot& slot = s.open_file();
-  const std::uint64_t now = words::look(slot.sends);  // PAIR preload.gate: as in take_resend()
+  const std::uint64_t now = words::look(slot.sends);  // PAIR preload.gate: sees whose it is
   if (!Slot::is_resend(now)) return false;
   if (!closer_has_died(now)) return false;
   // PAIR preload.resent: as in a step
@@ -284,13 +284,11 @@ bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
     if (given->memfd < 0) *given = given_back(s);
     given->lost = given->memfd < 0;
   }
-  const auto dead = static_cast<std::int32_t>(now >> Slot::kCloser);
-  if (hand_resend_on(slot.sends, dead, us)) {
-    const std::uint64_t where =
-        static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(given->memfd);
-    if (given->memfd >= 0) words::replace(slot.again.file, file, where);  // PAIR preload.resent
-    return true;
-  }
+  const std::uint64_t where =
+      static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(given->memfd);
+  // First: this one may be killed, too.
+  if (given->memfd >= 0) words::replace(slot.again.file, file, where);  // PAIR preload.resent
+  if (hand_resend_on(slot.sends, static_cast<std::int32_t>(now >> Slot::kCloser), us)) return true;
   if (given->memfd >= 0) sys::close(given->memfd);
   return false;
 }
@@ -329,11 +327,6 @@ bool resends(int fd, Socket& s) {
   s.resending.store(false, std::memory_order_seq_cst);
   settle(fd, s);
   return false;
-}
-
-void nap_while_resending() {
-  const Disturbed here;
-  sys::poll(nullptr, 0, 1);
 }
 
 void lock_resends() { resends_lock.lock(); }

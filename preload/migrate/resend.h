@@ -60,9 +60,6 @@ inline bool is_sent_again(const Socket& s) {
 /// Goes on with it in the place of a process that was killed.
 bool resends(int fd, Socket& s);
 
-/// A moment of a call that waits until that is over. Signal handlers may run.
-void nap_while_resending();
-
 /// Before this process loses its threads, by exit or exec: all that has been given back is on its
 /// way when this returns. A peer that does not read for ten seconds, or not all within thirty, sees
 /// a reset.

@@ -2,7 +2,7 @@
 //
 //   bits 0..14   threads that ring | 15..29 those of them that send a doorbell just now
 //   bit 30       kBellsClosed | bit 31 kRingerSends: the one that is named is one of those
-//   bits 32..63  the id of one of them, 0: none
+//   bits 32..62  the name of one of them (sys::name_of()), 0: none
 //
 // The other end can write it: nothing here relies on what it says.
 #pragma once
@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "clan/socket_face.h"
+#include "clan/system_call.h"
 
 namespace clan::preload::bells {
 
@@ -23,7 +24,7 @@ constexpr std::uint64_t kSenders = kRingers & ~(socket_face::kSendsDoorbell - 1)
 constexpr std::uint64_t kForRingersNs = 100'000'000;
 
 inline std::uint64_t name_of(pid_t thread) {
-  return static_cast<std::uint64_t>(thread) << socket_face::kRinger;
+  return std::uint64_t{sys::name_of(static_cast<std::uint32_t>(thread))} << socket_face::kRinger;
 }
 
 /// The one that is named has been killed.

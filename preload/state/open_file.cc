@@ -40,18 +40,15 @@ bool close_for_good(Socket& s) {
   return false;
 }
 
-std::int32_t of_namespace(pid_t thread) {
-  return thread | static_cast<std::int32_t>(sys::pid_namespace() << Slot::kNamespace);
-}
-
 }  // namespace
 
-std::int32_t closer_id() { return of_namespace(thread_id()); }
+std::int32_t closer_id() {
+  return static_cast<std::int32_t>(sys::name_of(static_cast<std::uint32_t>(thread_id())));
+}
 
 bool closer_has_died(std::uint64_t word) {
-  const pid_t thread = Slot::id_of(word);
-  const auto closer = static_cast<std::int32_t>(word >> Slot::kCloser) & ~Slot::kSendsAgain;
-  return sys::pid_namespace() != 0 && closer == of_namespace(thread) && !sys::exists(thread);
+  return sys::has_ended(static_cast<std::uint32_t>(word >> Slot::kCloser) &
+                        ~static_cast<std::uint32_t>(Slot::kSendsAgain));
 }
 
 void count_bytes_before(int fd, Slot& slot) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "clan/dekker.h"
+#include "clan/system_call.h"
 
 namespace clan::preload {
 
@@ -26,15 +27,14 @@ struct Resent {
 /// Counts calls that are under way in the kernel on a socket that is still on TCP, so that no
 /// thread moves it under them. After a fork it lies in memory that parent and child share.
 struct Slot {
-  /// Calls (bits 0 to 29), whether it is closed, and by which (from kCloser on): the id of a
-  /// thread, or of the process for what another of its threads may finish. So that others see when
-  /// it has been killed. Of `sends`, with kSendsAgain: it sends again what the other end gave back.
+  /// Calls (bits 0 to 29), whether it is closed, and by which (from kCloser on): the name of a
+  /// thread, so that others see when it has been killed. Of `sends`, with kSendsAgain: it sends
+  /// again what the other end gave back.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
   static constexpr unsigned kCloser = 32;  ///< a shift
-  static constexpr std::uint32_t kId = (1u << 23) - 1;
-  static constexpr std::int32_t kSendsAgain = 1 << 24;  ///< of a closer
-  static constexpr unsigned kNamespace = 25;            ///< a shift, of a closer
+  static constexpr std::uint32_t kId = sys::kThreadId;
+  static constexpr std::int32_t kSendsAgain = INT32_MIN;  ///< a bit of a closer
   static std::uint64_t closed_by(std::int32_t closer) {
     return static_cast<std::uint64_t>(closer) << kCloser | kClosed;
   }
@@ -64,7 +64,7 @@ struct Slot {
   /// Somebody may be stepping back meanwhile; or has opened it in our place, see UntilOpen.
   static void open(Counter& counter, std::int32_t closer) {
     std::uint64_t now = counter.load(std::memory_order_relaxed);
-    while ((now & kClosed) != 0 && now >> kCloser == static_cast<std::uint32_t>(closer) &&
+    while (is_closed_by(now, closer) &&
            // PAIR preload.gate: publishes what was done behind it
            !counter.compare_exchange_weak(now, now & (kClosed - 1), std::memory_order_acq_rel)) {
     }
@@ -126,9 +126,9 @@ struct Slot {
   }
 };
 
-/// The calling thread as a closer: its id, and bits of its pid namespace.
+/// The calling thread as a closer: sys::name_of().
 std::int32_t closer_id();
-/// The thread that has closed a counter with this word has died, for certain. Changes errno.
+/// The thread that has closed a counter with this word has ended: sys::has_ended().
 bool closer_has_died(std::uint64_t word);
 
 /// Counts what others have sent and received by TCP so far as this library's.

@@ -20,7 +20,6 @@ enum class SentAgain {
   kAll,
   kNoRoom,  ///< TCP takes no more for now
   kLater,   ///< somebody is at it, for now
-  kTaken,   ///< another one sends it again
   kNobody,  ///< nobody is there to read it, or it is not this slot's to be sent
   kBroken,  ///< it cannot be known, or had, what is to be sent
 };

@@ -37,9 +37,8 @@ constexpr std::uint64_t kBetweenLooksNs = 1'000'000;
 
 // By its name in kBells. When in doubt: yes.
 bool lives(std::uint64_t word) {
-  KeepErrno keep;
-  const auto thread = static_cast<pid_t>(word >> socket_face::kRinger);
-  return thread > 0 && sys::exists(thread);
+  const auto name = static_cast<std::uint32_t>(word >> socket_face::kRinger);
+  return name != 0 && !sys::has_ended(name);
 }
 
 }  // namespace
@@ -126,9 +125,8 @@ bool wait_for_ringers(std::atomic<std::uint64_t>& bells, std::uint64_t of) {
   for (int turns = 1; (now & of) != 0; ++turns, now = words::look(bells)) {
     const std::uint64_t other = now & bells::kName, time = monotonic_ns();
     if (other == me) return false;
-    // One of those waited for that is not named was killed, nearly for sure.
-    if (time - start > bells::kForRingersNs)
-      return of == bells::kSenders ? (now & kRingerSends) == 0 : other == 0;
+    // One of those that only ring that is not named was killed, nearly for sure.
+    if (time - start > bells::kForRingersNs) return of == bells::kRingers && other == 0;
     const bool looks = turns % 64 == 0 || time >= look_at;  // a yield may take a slice of time
     if (looks) look_at = time + kBetweenLooksNs;
     if (other != 0 && looks && !lives(now)) {
@@ -173,7 +171,10 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
     if (had >= rung) return true;
     const ssize_t n =
         sys::recv(fd, nullptr, std::min(rung - had, kAtOnce), MSG_TRUNC | MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+      recount_doorbells(fd, s);  // one that was killed may have read them
+      return swallowed.load(std::memory_order_relaxed) >= rung;
+    }
     note_end(fd, s, n);
     if (n <= 0) return true;
     // relaxed: a count. It fails if a process has counted that has another lock, as it was executed

@@ -43,12 +43,11 @@ void UntilOpen::look(Slot::Counter& counter, OwnerWait& wait) {
   const std::uint64_t now = counter.load(std::memory_order_acquire);
   if ((now & Slot::kClosed) == 0) return;
   if (Slot::is_resend(now)) return;  // that may take long; see resends()
-  const pid_t closer = Slot::id_of(now);
   KeepErrno keep;
+  const auto name = static_cast<std::uint32_t>(now >> Slot::kCloser);
+  const std::uint32_t seen = sys::is_of_another_namespace(name) ? 0 : name & sys::kThreadId;
   const bool died = closer_has_died(now);
-  if (!died && wait.look(static_cast<std::uint32_t>(closer), s_.pipe.owner_waits()) ==
-                   OwnerWait::Owner::kIsWaitedFor)
-    return;
+  if (!died && wait.look(seen, s_.pipe.owner_waits()) == OwnerWait::Owner::kIsWaitedFor) return;
   open_for(counter, now, died);
 }
 

@@ -47,6 +47,19 @@ TEST(Process, KnowsThePidNamespaceInWhichItCounts) {
     EXPECT_EQ(sys::pid_namespace(), static_cast<std::uint32_t>(about.st_ino));
 }
 
+TEST(Process, OfAThreadsNameHasEndedIfItIsOfThisNamespace) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  const std::uint32_t dead = sys::name_of(static_cast<std::uint32_t>(child));
+  EXPECT_EQ(dead & sys::kThreadId, static_cast<std::uint32_t>(child));
+  EXPECT_TRUE(sys::has_ended(dead));
+  EXPECT_FALSE(sys::has_ended(dead ^ 1u << 23)) << "another one's";
+  EXPECT_TRUE(sys::is_of_another_namespace(dead ^ 1u << 23));
+  EXPECT_FALSE(sys::has_ended(sys::name_of(static_cast<std::uint32_t>(::gettid()))));
+  EXPECT_FALSE(sys::has_ended(sys::name_of(0))) << "no thread's";
+}
+
 TEST(Process, MapsNothingOfAFileOnlyIfAllItsMappingsSayIt) {
   const pid_t before = ::fork();
   if (before == 0) ::pause();

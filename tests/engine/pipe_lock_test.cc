@@ -50,7 +50,7 @@ class Bystander {
   Bystander(const Bystander&) = delete;
   Bystander& operator=(const Bystander&) = delete;
   /// Of a lock that it has.
-  std::uint32_t word() const { return pipes::word_of(static_cast<std::uint32_t>(process_)); }
+  std::uint32_t word() const { return sys::name_of(static_cast<std::uint32_t>(process_)); }
 
  private:
   pid_t process_ = -1;
@@ -97,7 +97,7 @@ TEST(Pipe, TakesALockFromAnOwnerThatHasDied) {
 // It may be stopped, and write when it goes on.
 TEST(Pipe, BreaksSoonOnALockThatAnotherPidNamespaceHas) {
   PipePair p;
-  sending_lock(p.a).store(pipes::lock_word() ^ pipes::kNamespace);
+  sending_lock(p.a).store(pipes::lock_word() ^ sys::kNamespaceBits);
   EXPECT_LT(seconds_of([&] { EXPECT_EQ(error_of_sending(p.a), EPROTO); }), kSoon);
   EXPECT_EQ(p.b.front(), PipeFront::kBroken);
 }

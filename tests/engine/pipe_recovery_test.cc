@@ -107,6 +107,7 @@ TEST(PipeRecovery, OneThatIsKilledAnywhereInASendHasSentAllOrNothing) {
       expect_turns(p, mine, reader);
       EXPECT_TRUE(reader.theirs == kTheirs || reader.theirs == 0) << reader.theirs;
       ++(reader.theirs == kTheirs ? sent : dropped);
+      EXPECT_LE(p.a.unread_by_peer(), kTheirs);
       EXPECT_EQ(p.a.end_sending().bytes, 1u);
       EXPECT_EQ(p.b.front(), PipeFront::kEnd);
     }
@@ -138,6 +139,43 @@ TEST(PipeRecovery, TheEndOfOneThatIsKilledAnywhereIsTheLastRecordOnce) {
       EXPECT_EQ(p.b.front(), last == &Pipe::leave ? PipeFront::kLeave : PipeFront::kEnd);
       EXPECT_EQ(mine.send(p.a, kMine).err, EPIPE);
     }
+  }
+}
+
+// The one that finds the record of a dead process is killed, too.
+TEST(PipeRecovery, OneThatIsKilledWhileItTakesALockOverLeavesTheLastRecordTheLast) {
+  if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
+  const auto end = [](Pipe& p) {
+    Pipe::after_fork_in_child();
+    return p.end_sending().bytes == 1 ? 0 : 1;
+  };
+  PipePair first;
+  const int all = Stepped(kAll, [&] { return end(first.a); }).made();
+  // The last record is there, and its owner has not said so.
+  std::vector<char> page(4096 + 64);
+  bool found = false;
+  for (int steps = all; steps > all / 2 && !found; --steps) {
+    PipePair p;
+    Stepped(steps, [&] { return end(p.a); }).kill();
+    auto* bytes = reinterpret_cast<char*>(&p.a.page());
+    found = p.a.page().ends[0].sender.ended.load() == 0 && p.b.front() == PipeFront::kEnd;
+    page.assign(bytes, bytes + page.size());
+  }
+  ASSERT_TRUE(found);
+  const auto second = [&](PipePair& p, int steps) {
+    std::copy(page.begin(), page.end(), reinterpret_cast<char*>(&p.a.page()));
+    return Stepped(steps, [&] { return send_in_child(p.a); }).made();
+  };
+  PipePair one;
+  const int its = second(one, kAll);
+  // Most of them where it has the lock: at the end.
+  for (int back = 1; back < its && !HasFailure(); back += 1 + back / 3) {
+    SCOPED_TRACE(its - back);
+    PipePair p;
+    second(p, its - back);
+    EXPECT_EQ(put(p.a, {'x'}).err, EPIPE);
+    EXPECT_EQ(p.a.end_sending().err, EPIPE);
+    EXPECT_EQ(p.b.front(), PipeFront::kEnd);
   }
 }
 
@@ -173,6 +211,7 @@ TEST(PipeRecovery, OneThatIsKilledAnywhereInAReceiveHasTakenTheFirstBytesOrNone)
     EXPECT_LE(taken, kBegun + kEach);
     none += taken == kBegun ? 1 : 0;
     EXPECT_TRUE(std::equal(mine.begin(), mine.end(), all_bytes.begin() + static_cast<long>(taken)));
+    EXPECT_EQ(p.b.unread_by_peer(), 0u);
     put(p.b, all_bytes);
     EXPECT_EQ(get(p.a, kThere), all_bytes);
   }

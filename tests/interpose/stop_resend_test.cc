@@ -1,7 +1,7 @@
 // The other end of a connection becomes a program that knows TCP alone, and has not read: this end
-// sends that again. One of two processes that share the end is stopped at any instruction of that
-// (SIGSTOP, a debugger), or killed. The other one goes on with it: none of its calls waits for
-// long, and the program reads each byte once and in its order, as without the library.
+// sends that again. One of two processes that share the end is killed at any instruction of that,
+// and the other one goes on with it; or it is stopped for a moment, which the other one waits for.
+// The program reads each byte once and in its order.
 // CLAN_TEST_STOPS says at how many places (100000: at all), else at eight.
 #include <linux/capability.h>
 #include <sys/prctl.h>
@@ -113,7 +113,7 @@ Outcome run(int steps, Is what) {
   const bool is_killed = what == Is::kKilled && !outcome.steps.ended;
   if (is_killed) ::kill(other, SIGKILL);  // it stays a zombie for a while, which runs no more
   std::thread later([&] {
-    ::usleep(50'000);
+    ::usleep(steps % 3 == 0 ? 700'000 : 50'000);
     if (!is_killed) ::kill(other, SIGCONT);
   });
   go_on(peer.fd, &outcome);

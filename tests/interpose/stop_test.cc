@@ -294,6 +294,7 @@ class Stopped : public testing::TestWithParam<Call> {
     std::printf(
         "at %d of %d places of %d steps the other one had to wait; its longest call %.3f s\n",
         held_up, stops, all, longest);
+    EXPECT_LT(held_up, stops) << "the call is not under way at the first place";
   }
 };
 

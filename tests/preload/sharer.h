@@ -51,7 +51,6 @@ class Sharer {
     }
   }
   void goes_on() const { ::kill(pid_, SIGCONT); }
-  void is_let_go() const { ::ptrace(PTRACE_DETACH, pid_, nullptr, nullptr); }
   void is_killed() {
     int status = 0;
     ::kill(pid_, SIGKILL);

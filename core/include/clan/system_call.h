@@ -55,6 +55,16 @@ bool is_stopped(pid_t id);
 std::uint32_t pid_namespace();
 void forget_pid_namespace();
 
+/// A thread as processes name it in words that they share: its id, and above it bits of the pid
+/// namespace that counts it.
+constexpr std::uint32_t kThreadId = (1u << 23) - 1, kNamespaceBits = 255u << 23;
+/// Names a thread of this process's pid namespace.
+std::uint32_t name_of(std::uint32_t thread);
+/// The id in that name may be another thread's here.
+bool is_of_another_namespace(std::uint32_t name);
+/// That thread has ended. Certain, unless it is of another namespace whose bits are the same.
+bool has_ended(std::uint32_t name);
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline int close(int fd) { return ::close(fd); }
 inline int fcntl(int fd, int command, long argument = 0) { return ::fcntl(fd, command, argument); }

@@ -19,9 +19,9 @@
 // Locks of a Pipe: a call waits 80 ms for a lock, or less (clan/wait_budget.h), and then answers
 // EBUSY: nothing has been done, and the caller tries again. From then on a call only looks, until
 // one has had the lock. An owner that /proc shows as stopped may keep it for as long as it is
-// stopped. Of another one the pipe breaks after ten seconds in which calls were made, without the
-// time in which the caller was stopped; after half a second if the owner cannot be seen; and at
-// once if the word is no thread's.
+// stopped. One that has died loses it at once. Of another one the pipe breaks after ten seconds in
+// which calls were made, without the time in which the caller was stopped; after half a second if
+// the owner is of another pid namespace; and at once if the word is no thread's.
 #pragma once
 
 #include <clan/export.h>

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "helpers.h"
+#include "stopped.h"
 
 namespace clan::test {
 namespace {
@@ -60,7 +60,7 @@ TEST(GoingBack, ADoorbellThatWasNeverRungIsNoByteOfTheApplications) {
   ASSERT_NE(face, nullptr);
   const pid_t dead = child([] { return 0; });
   EXPECT_EQ(result_of(dead), 0);
-  face->words[kBells].fetch_add(static_cast<std::uint64_t>(dead) << kRinger | kRingerSends |
+  face->words[kBells].fetch_add(std::uint64_t{lock_word_of(dead)} << kRinger | kRingerSends |
                                 kSendsDoorbell | 1);
   face->words[kDoorbells].fetch_add(1);
   put(pair.near, "by the pipe, ");

@@ -72,7 +72,7 @@ TEST_F(LastWaits, DoNotEndForASharerThatIsStopped) {
   EXPECT_TRUE(waits_for(kAWhile, true));
 }
 
-// Unless nobody can take it back.
+// Unless it is in the middle of sending it.
 TEST_F(LastWaits, AreNotForADoorbellOfOneThatIsStopped) {
   using namespace clan::socket_face;
   fork_stopped(true);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "preload/tcp_pair.h"
+#include "state/bells.h"
 #include "stream/poll_tcp.h"
 #include "stream/ring.h"
 
@@ -98,7 +99,7 @@ TEST_F(Doorbell, OfAThreadThatWasKilledIsNotWaitedForLong) {
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
   auto& bells = pair.socket(0).mine().words[kBells];
-  const std::uint64_t ringer = static_cast<std::uint64_t>(child) << socket_face::kRinger | 1;
+  const std::uint64_t ringer = bells::name_of(child) | 1;
   bells.store(ringer);
   pair.socket(0).inherited = true;
   EXPECT_TRUE(ringer_was_killed(pair.socket(0)));
@@ -109,6 +110,29 @@ TEST_F(Doorbell, OfAThreadThatWasKilledIsNotWaitedForLong) {
   EXPECT_TRUE(silence(pair.socket(0)));
   EXPECT_EQ(bells.load(), socket_face::kBellsClosed);
   pair.socket(0).inherited = false;
+}
+
+// One that sends beside it is not named, and may be stopped before it does.
+TEST_F(Doorbell, KeepsTheEndFromGoingBackAsLongAsAnyThreadSendsOne) {
+  Socket& s = pair.socket(0);
+  auto& bells = s.mine().words[kBells];
+  bells.store(2 * socket_face::kSendsDoorbell | 2);
+  EXPECT_FALSE(silence(s));
+  bells.store(0);
+  EXPECT_TRUE(silence(s));
+}
+
+TEST_F(Doorbell, OfAThreadInAnotherPidNamespaceIsWaitedFor) {
+  Socket& s = pair.socket(0);
+  auto& bells = s.mine().words[kBells];
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  const std::uint64_t elsewhere = std::uint64_t{1} << (23 + socket_face::kRinger);
+  bells.store((bells::name_of(child) ^ elsewhere) | kSendsIt | 1);
+  EXPECT_TRUE(another_rings(s));
+  EXPECT_FALSE(silence(s));
+  bells.store(0);
 }
 
 // It may be stopped, or a lie of the other end: it is not asked for at each sleep, and ever more

@@ -21,10 +21,10 @@ struct ShutGate : testing::Test {
     pair.migrate();
   }
   short of(int end) const { return readiness(pair.fd(end), pair.socket(end), true); }
-  static void shut(Slot::Counter& gate, pid_t closer) {
+  static void shut(Slot::Counter& gate, std::int32_t closer) {
     ASSERT_TRUE(Slot::try_close(gate, closer));
   }
-  const pid_t other = ::getppid();
+  const std::int32_t other = closer_id() - thread_id() + ::getppid();
   TcpPair pair;
 };
 
@@ -74,7 +74,7 @@ TEST_F(ShutGate, EndsTheConnectionWhereTheOwnerIsOfAnotherPidNamespaceAndNotSeen
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
   Socket& s = pair.socket(1);
-  shut(s.open_file().receives, (closer_id() ^ 1 << Slot::kNamespace) - thread_id() + child);
+  shut(s.open_file().receives, (closer_id() ^ 1 << 23) - thread_id() + child);
   for (int k = 0; k < 10'000 && !s.kernel_error; ++k, ::usleep(10'000)) (void)pair.receive(1);
   EXPECT_TRUE(s.kernel_error);
 }
@@ -116,10 +116,11 @@ TEST_F(ShutGate, OfAStoppedProcessEndsNothing) {
   // a tenth of a second is left
   s.pipe.owner_waits().spend(monotonic_ns(), WaitBudget::kMostNs - 100'000'000);
   Slot::Counter& gate = s.open_file().receives;
-  shut(gate, stopped.pid());
+  const std::int32_t closer = closer_id() - thread_id() + stopped.pid();
+  shut(gate, closer);
   for (int k = 0; k < 50; ++k, ::usleep(10'000)) EXPECT_EQ(pair.receive(1), "");
   EXPECT_FALSE(s.kernel_error);
-  Slot::open(gate, stopped.pid());
+  Slot::open(gate, closer);
   EXPECT_EQ(pair.receive(1), "tcp");
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "preload/wait/set.h"
+#include "state/bells.h"
 #include "state/face.h"
 #include "stream/blocking.h"
 #include "wait/poll_moved.h"
@@ -64,7 +65,7 @@ TEST_F(Ring, IsAnnouncedBeforeTheBytesToAReaderThatSleeps) {
   ASSERT_TRUE(pair.socket(1).pipe.want_data());
   {
     const Announced announced(pair.fd(0), writer());
-    EXPECT_EQ(bells().load(), static_cast<std::uint64_t>(thread_id()) << kRinger | 1);
+    EXPECT_EQ(bells().load(), clan::preload::bells::name_of(thread_id()) | 1);
     EXPECT_TRUE(doorbells_waiting(pair.socket(1)));
     EXPECT_TRUE(reader_waits()) << "its wish is for what comes now";
   }
