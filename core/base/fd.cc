@@ -22,10 +22,11 @@ namespace clan {
 namespace {
 
 // The address of an abstract socket; the length excludes the unused tail so that no padding is part
-// of the name.
+// of the name. One that begins with a slash is a file's.
 struct AbstractAddress {
   sockaddr_un address{};
   socklen_t length = 0;
+  bool is_file() const { return address.sun_path[0] != 0; }
 };
 
 Result<AbstractAddress> abstract_address(std::string_view name) {
@@ -34,9 +35,22 @@ Result<AbstractAddress> abstract_address(std::string_view name) {
     return Error{ENAMETOOLONG, "abstract socket name must have 1 to 107 bytes"};
   }
   a.address.sun_family = AF_UNIX;
-  std::memcpy(a.address.sun_path + 1, name.data(), name.size());
+  // Of a file the zero stands behind the name.
+  std::memcpy(a.address.sun_path + (name.front() == '/' ? 0 : 1), name.data(), name.size());
   a.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return a;
+}
+
+// Binds to a file. One that a process left behind, which was killed, is taken over.
+bool bind_file(int fd, const AbstractAddress& a) {
+  const auto* const address = reinterpret_cast<const sockaddr*>(&a.address);
+  if (::bind(fd, address, a.length) == 0) return true;
+  if (errno != EADDRINUSE) return false;
+  const Fd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const bool abandoned = ::connect(probe.get(), address, a.length) != 0 && errno == ECONNREFUSED;
+  if (abandoned && ::unlink(a.address.sun_path) == 0) return ::bind(fd, address, a.length) == 0;
+  errno = EADDRINUSE;
+  return false;
 }
 
 }  // namespace
@@ -181,9 +195,11 @@ Result<Fd> listen_abstract(std::string_view name) {
   if (!address) return address.error();
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return errno_error("socket(AF_UNIX)");
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length) != 0) {
-    return errno_error("bind(abstract socket)");
-  }
+  const bool bound =
+      address->is_file()
+          ? bind_file(fd.get(), *address)
+          : ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length) == 0;
+  if (!bound) return errno_error("bind(abstract socket)");
   if (::listen(fd.get(), SOMAXCONN) != 0) return errno_error("listen(abstract socket)");
   return fd;
 }
@@ -210,6 +226,7 @@ Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns) {
     if (errno == EAGAIN) {
       return Error{waits ? ETIMEDOUT : EAGAIN, "the peer accepts nobody: its backlog is full"};
     }
+    if (errno == ENOENT && address->is_file()) errno = ECONNREFUSED;  // as where nobody listens
     if (errno != EINTR) return errno_error("connect(abstract socket)");
   }
 }

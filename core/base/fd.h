@@ -93,6 +93,8 @@ Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<con
 Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool may_block);
 
 /// A listening abstract AF_UNIX SOCK_SEQPACKET socket: the name vanishes with the last descriptor.
+/// One that begins with a slash is a file's, for other network namespaces: it stays until somebody
+/// unlinks it, or binds to it when nobody listens there.
 Result<Fd> listen_abstract(std::string_view name);
 
 /// Connects to one. ECONNREFUSED when nobody listens; ETIMEDOUT when the listener has not made room

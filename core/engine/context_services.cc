@@ -44,14 +44,15 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
   CLAN_DEBUG("service \"%s\" is offered", service.c_str());
   auto rendezvous = std::make_shared<Rendezvous>(*this, std::move(*listener), endpoint);
   if (auto s = reactor_.add(rendezvous->fd(), rendezvous); !s) return s;
-  auto teller = network_ ? network_->tell_port_of(service) : nullptr;
-  services_.put(service, {rendezvous, rendezvous->fd(), endpoint, std::move(teller)});
+  auto teller = network_ ? network_->tell_port_of(far_name(service)) : nullptr;
+  services_.put(far_name(service), {rendezvous, rendezvous->fd(), endpoint, std::move(teller)});
   return {};
 }
 
 void ContextCore::remove_service(const std::string& service) {
   OfferedService gone;
-  if (!services_.take(service, &gone)) return;
+  if (!services_.take(far_name(service), &gone)) return;
+  if (is_file_service(service)) ::unlink(service.c_str());
   reactor_.remove(gone.fd);
   if (network_ && gone.teller) network_->forget(gone.teller);
   // The driver may be in a call of it; the name is free when that has returned.

@@ -14,6 +14,7 @@ constexpr useconds_t kNoDescriptorUs = 10'000;
 }  // namespace
 
 std::string service_name(uid_t uid, const std::string& service) {
+  if (is_file_service(service)) return service;
   return "clan/" + std::to_string(uid) + "/" + service;
 }
 

@@ -16,7 +16,14 @@
 
 namespace clan::engine {
 
-/// The abstract names of a user's service and of a node.
+/// A service whose name begins with a slash is offered by a socket in the file system, for
+/// processes of other network namespaces, which do not see abstract names. Other hosts ask for it
+/// by what stands behind the last slash.
+inline bool is_file_service(const std::string& service) { return service.starts_with('/'); }
+inline std::string far_name(const std::string& service) {
+  return is_file_service(service) ? service.substr(service.rfind('/') + 1) : service;
+}
+/// The names of a user's service and of a node: abstract, or that of a file.
 std::string service_name(uid_t uid, const std::string& service);
 std::string node_name(uid_t uid, NodeId node);
 Error service_name_too_long();

@@ -234,6 +234,19 @@ TEST(AbstractSocket, ConnectsByNameAndKnowsWhoIsThere) {
   EXPECT_TRUE(listen_abstract(name).ok()) << "the name is free again";
 }
 
+TEST(AbstractSocket, ThatBeginsWithASlashIsAFileWhichIsTakenOverWhenNobodyListensThere) {
+  const std::string name = ::testing::TempDir() + test::unique_name("file");
+  EXPECT_ERR(connect_abstract(name, deadline_after_ms(5000)), ECONNREFUSED);
+  auto listener = listen_abstract(name);
+  ASSERT_OK(listener);
+  EXPECT_ERR(listen_abstract(name), EADDRINUSE);
+  EXPECT_OK(connect_abstract(name, deadline_after_ms(5000)));
+  listener->reset();  // as if its process had been killed
+  EXPECT_ERR(connect_abstract(name, deadline_after_ms(5000)), ECONNREFUSED);
+  EXPECT_OK(listen_abstract(name));
+  EXPECT_EQ(::unlink(name.c_str()), 0);
+}
+
 TEST(AbstractSocket, OfAListenerThatAcceptsNobodyIsATimeOut) {
   const std::string name = test::unique_name("full");
   auto listener = listen_abstract(name);

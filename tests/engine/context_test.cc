@@ -324,6 +324,22 @@ TEST(Context, SaysWhatToDoAboutAServiceThatIsMissingOrTaken) {
   EXPECT_OK(Listener::create(context, std::string(91, 'x')));
 }
 
+TEST(Context, OffersAServiceInADirectoryAndTakesItsFileAway) {
+  const std::string file = ::testing::TempDir() + unique_name("service");
+  auto a = must(Context::create()), b = must(Context::create());
+  {
+    auto server = must(MessageEndpoint::create(a, file));
+    auto client = must(MessageEndpoint::create(b));
+    const auto to = must(client.connect(file, 5000));
+    const std::byte sent[3] = {};
+    ASSERT_OK(client.send(to, sent, 5000));
+    std::byte taken[8];
+    EXPECT_EQ(must(server.recv(taken, 5000)).size, 3u);
+    EXPECT_EQ(::access(file.c_str(), F_OK), 0);
+  }
+  EXPECT_NE(::access(file.c_str(), F_OK), 0);
+}
+
 // Meets a peer that dies, and asks for a service that nobody offers.
 [[noreturn]] void meet_and_lose_a_peer() {
   const std::string name = unique_name("meet-and-lose");
