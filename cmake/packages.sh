@@ -11,7 +11,7 @@ CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
 # What ./quickstart shows beside the kernel.
 CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 
-# The programs that tests/interpose, tests/libfabric, tests/omniorb, tests/sunrpc, tests/mpi and `clan bench` run. Without
+# The programs that tests/interpose, tests/libfabric, tests/omniorb, tests/sunrpc, tests/mpi, tests/ip and `clan bench` run. Without
 # one its tests are skipped. (Large ones are not here: javac is in default-jdk-headless, mariadbd in mariadb-server, erl
 # in erlang-base; varnishd compiles, and is in varnish. Node.js is "nodejs". mosquitto's test is run by hand.)
 CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
@@ -19,7 +19,8 @@ CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-
   rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite musl-tools
   apache2-bin nghttp2 lighttpd squid beanstalkd mosquitto mosquitto-clients python3-zmq php-cli ruby stunnel4 liburing-dev
   omniorb omniorb-doc omniorb-nameserver omnievents tango-test python3-tango rpcbind rstatd rstat-client
-  krb5-kdc krb5-admin-server strace tshark)
+  krb5-kdc krb5-admin-server strace tshark
+  iputils-ping iproute2 traceroute tcpdump vde2 tinc)
 
 # What the fuzzers are compiled with. Without it they are skipped by name.
 CLAN_FUZZ_PACKAGES=(clang libclang-rt-14-dev)

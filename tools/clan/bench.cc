@@ -39,6 +39,7 @@ constexpr Script kScripts[] = {
      "Open MPI over btl clan beside vader, tcp and mtl ofi"},
     {"net", "net/net.py", "CLAN_BENCH",
      "the UDP link beside TCP and UDP, between two network namespaces"},
+    {"ip", "ip/ip.py", "CLAN_BENCH", "`clan ip` beside a bare forwarder, veth, vde2 and tinc"},
 };
 
 /// The directory this program is in, empty if the kernel does not say.
@@ -65,7 +66,7 @@ int become(std::vector<std::string> words) {
   for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
-  fmt::print(stderr, "clan bench: exec {}: {}\n", words[0], std::strerror(errno));
+  fmt::print(stderr, "clan: exec {}: {}\n", words[0], std::strerror(errno));
   return 126;
 }
 
@@ -112,6 +113,17 @@ int exec_bench(const std::vector<std::string>& arguments) {
   }
   if (first == "help" || first == "-h" || first == "--help") print_scripts();
   std::vector<std::string> words{runner};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return become(std::move(words));
+}
+
+int exec_part(const char* name, const std::vector<std::string>& arguments) {
+  const std::string program = find_part(name, X_OK);
+  if (program.empty()) {
+    fmt::print(stderr, "clan: {} is not in ../lib/clan: it was not built.\n", name);
+    return 127;
+  }
+  std::vector<std::string> words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   return become(std::move(words));
 }

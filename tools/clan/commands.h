@@ -53,6 +53,8 @@ std::string read_settings_file(const std::string& path, std::string* why);
 /// `clan bench …`: becomes the bench runner, clan-bench. Returns, with an exit code, only if that
 /// could not be started.
 int exec_bench(const std::vector<std::string>& arguments);
+/// Becomes a program of ../lib/clan, as `clan ip` does. As exec_bench().
+int exec_part(const char* name, const std::vector<std::string>& arguments);
 
 /// Why programs could not load the libfabric provider, as a sentence; "" if they can.
 std::string why_no_provider();

@@ -317,6 +317,16 @@ void add_bench(CLI::App& app, int& exit_code) {
   bench->callback([=, &exit_code] { exit_code = clan::tool::exec_bench(bench->remaining()); });
 }
 
+void add_ip(CLI::App& app, int& exit_code) {
+  auto* ip = app.add_subcommand("ip",
+                                "A network device whose packets go over CLAN links: up, "
+                                "down, status (`clan ip --help`)");
+  ip->prefix_command();
+  ip->set_help_flag();
+  ip->callback(
+      [=, &exit_code] { exit_code = clan::tool::exec_part("ip/clan-ip", ip->remaining()); });
+}
+
 /// `clan help`, `clan help COMMAND`. The exit code.
 int print_help(const CLI::App& app, const std::string& about) {
   if (about.empty()) {
@@ -327,6 +337,7 @@ int print_help(const CLI::App& app, const std::string& about) {
     return 0;
   }
   if (about == "bench") return clan::tool::exec_bench({"help"});
+  if (about == "ip") return clan::tool::exec_part("ip/clan-ip", {"--help"});
   const CLI::App* command = find_command(app, about);
   if (command == nullptr) return complain_about(app, about);
   fmt::print("{}", command->help());
@@ -360,6 +371,7 @@ int main(int argc, char** argv) {
   clan::tool::PingOptions ping_options;
   add_ping(app, ping_options, exit_code);
   add_bench(app, exit_code);
+  add_ip(app, exit_code);
 
   std::string about;
   auto* help = app.add_subcommand("help", "This list, or what a command takes: `clan help run`");

@@ -1,0 +1,116 @@
+// A peer of `clan ip` that follows no rule but those of its transport:
+//
+//     ip-hostile OWN PEER lies       a peer at its own address, which then sends nonsense
+//     ip-hostile CLAIMED PEER claims says that it has an address which another process has,
+//                                until the connection has been ended
+//     ip-hostile OWN PEER noise      messages without a Hello
+//
+// Says "done" when all is sent, and stays until its input ends.
+#include <clan/context.h>
+#include <clan/message.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+#include "frames.h"
+#include "hello.h"
+#include "options.h"
+
+using namespace clan::ip;
+
+namespace {
+
+struct Ends {
+  clan::Context context;
+  clan::MessageEndpoint endpoint;
+  clan::PeerIndex to;
+};
+
+void send(Ends& ends, std::span<const std::byte> bytes) {
+  while (!ends.endpoint.has_gone(ends.to)) {  // not by send(), which would offer a large one
+    const auto sent = ends.endpoint.try_send(ends.to, bytes, {});
+    if (sent.ok() || sent.error().err != EAGAIN) break;
+    ::usleep(100);
+  }
+  while (ends.endpoint.peek().ok()) ends.endpoint.drop();
+}
+
+void send(Ends& ends, const Frame& frame) {
+  std::vector<std::byte> bytes(kHeader);
+  std::memcpy(bytes.data(), &frame.header, kHeader);
+  bytes.insert(bytes.end(), frame.ip.begin(), frame.ip.end());
+  send(ends, bytes);
+}
+
+void say_who(Ends& ends, const Address& own) {
+  Hello hello;
+  hello.mtu = 1500;
+  hello.offloads = kAllOffloads;
+  hello.v6 = own.v6;
+  std::copy(own.bytes.begin(), own.bytes.end(), hello.address);
+  send(ends, std::as_bytes(std::span(&hello, 1)));
+}
+
+Frame any_frame(std::mt19937& random, const Address& own, const Address& peer) {
+  Frame f = random() % 2 == 0 ? segments(false) : frame(false, IPPROTO_UDP, 20 + random() % 9000);
+  std::memcpy(f.ip.data() + 12, own.bytes.data(), 4);
+  std::memcpy(f.ip.data() + 16, peer.bytes.data(), 4);
+  return f;
+}
+
+/// One thing is wrong with each, or several.
+void lie(Ends& ends, const Address& own, const Address& peer) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 20'000; ++i) {
+    Frame f = any_frame(random, own, peer);
+    auto* const header = reinterpret_cast<std::uint8_t*>(&f.header);
+    switch (random() % 5) {
+      case 0: header[random() % kHeader] = static_cast<std::uint8_t>(random()); break;
+      case 1: f.ip[random() % 60] = static_cast<std::byte>(random()); break;
+      case 2: f.ip.resize(random() % f.ip.size()); break;
+      case 3: f.ip[12 + random() % 4] = static_cast<std::byte>(random()); break;
+      default:
+        for (std::size_t at = 0; at < kHeader; ++at)
+          header[at] = static_cast<std::uint8_t>(random());
+    }
+    if (header[0] != Hello::kFirst) send(ends, f);
+  }
+}
+
+int run(const Address& own, const Address& peer, const std::string& mode) {
+  const char* const shared = std::getenv("CLAN_DIR");
+  const std::string directory = shared != nullptr ? shared : "";
+  auto context = clan::Context::create();
+  if (!context) return 1;
+  auto endpoint =
+      clan::MessageEndpoint::create(*context, mode == "lies" ? service_of(own, "", directory) : "");
+  if (!endpoint) return 1;
+  const auto to = endpoint->connect(service_of(peer, "", directory), 10'000);
+  if (!to) return 1;
+  Ends ends{std::move(*context), std::move(*endpoint), *to};
+  if (mode != "noise") say_who(ends, own);
+  if (mode == "noise") {
+    std::byte bytes[100] = {};
+    send(ends, bytes);
+  } else if (mode == "lies") {
+    lie(ends, own, peer);
+  } else {
+    while (!ends.endpoint.has_gone(ends.to)) {
+      while (ends.endpoint.peek().ok()) ends.endpoint.drop();
+      ::usleep(1000);
+    }
+  }
+  std::puts("done");
+  std::fflush(stdout);
+  while (std::getchar() != EOF) {
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return argc == 4 ? run(*parse_address(argv[1]), *parse_address(argv[2]), argv[3]) : 2;
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Peers that lie, claim what is another's and send nonsense: the kernel gets none of it, and the
+others notice nothing.
+
+    hostile.py CLAN IP-HOSTILE    (exit code 77: needs root, namespaces and /dev/net/tun)
+"""
+
+import contextlib
+import subprocess
+import sys
+
+import devices
+from devices import eventually
+
+PROGRAM = sys.argv[2]
+
+
+@contextlib.contextmanager
+def hostile(host, own, peer, mode):
+    words = host.command(PROGRAM, own, peer, mode)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          env=host.environment) as process:
+        try:
+            assert process.stdout.readline() == "done\n"
+            yield
+        finally:
+            process.kill()
+
+
+def lies_reach_no_kernel(clan):
+    """What a peer sends wrong is dropped and counted; what is right of it arrives."""
+    with devices.namespaces(clan, 3) as (a, b, c):
+        a.up()
+        b.up()
+        assert eventually(lambda: a.pings(b.address))
+        with hostile(c, c.address, a.address, "lies"):
+            assert a.pings(b.address)
+            peer = a.peer(c.address)
+            assert peer["malformed"] > 1000 and peer["bad_source"] > 1000, peer
+            assert peer["refused"] == 0, peer
+        assert a.pings(b.address)
+        assert a.process.poll() is None
+
+
+def claims_of_anothers_address_are_refused(clan):
+    """A process that says it is a peer is not believed: that is found elsewhere."""
+    with devices.namespaces(clan, 3) as (a, b, c):
+        a.up()
+        b.up()
+        assert eventually(lambda: a.pings(b.address))
+        for _ in range(3):
+            with hostile(c, b.address, a.address, "claims"):
+                assert eventually(lambda: a.pings(b.address)), a.status()
+            received = b.peer(a.address)["received"]
+            assert a.pings(b.address) and b.peer(a.address)["received"] > received
+        b.down()
+        with hostile(c, b.address, a.address, "claims"):
+            assert not a.pings(b.address)
+
+
+def noise_ends_the_connection(clan):
+    """Messages without a Hello, and a Hello of this end's own address."""
+    with devices.namespaces(clan, 3) as (a, b, c):
+        a.up()
+        b.up()
+        with hostile(c, c.address, a.address, "noise"), \
+                hostile(c, a.address, a.address, "claims"):
+            assert eventually(lambda: a.status()["strangers"] >= 2), a.status()
+            assert eventually(lambda: a.pings(b.address))
+            assert len(a.status()["peers"]) == 1
+
+
+if __name__ == "__main__":
+    sys.exit(devices.main([lies_reach_no_kernel, claims_of_anothers_address_are_refused,
+                           noise_ends_the_connection]))

@@ -1,0 +1,26 @@
+// The program by which the kernel chooses a queue of the device for each packet: that of the peer
+// that has its destination.
+#pragma once
+
+#include <clan/result.h>
+
+#include <span>
+#include <vector>
+
+#include "address.h"
+
+struct bpf_insn;
+
+namespace clan::ip {
+
+struct Steered {
+  Prefix prefix;
+  unsigned queue = 0;
+};
+
+/// Of the prefixes that have a destination, the first decides; queue 0 where none has it.
+std::vector<bpf_insn> steering_program(std::span<const Steered> prefixes);
+/// Attaches it to the device. EPERM: this process may not load programs.
+Status steer(int device, std::span<const Steered> prefixes);
+
+}  // namespace clan::ip
