@@ -59,6 +59,8 @@ Finding check_af_xdp(const std::string& host);
 Finding check_far_host(const std::string& host);
 /// Whose the UDP port is at which other hosts ask for programs of this user.
 Finding check_network_port();
+/// Whether `clan ip` can make its device.
+Finding check_tun();
 // faces.cc: one for each face of this build
 std::vector<Finding> check_faces();
 

@@ -1,5 +1,6 @@
 // `clan doctor`: how packets may leave for other hosts.
 #include <clan/network.h>
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -51,6 +52,17 @@ Finding check_far_host(const std::string& host) {
                        static_cast<double>(trip[0]) / 1e3, path->packet_bytes,
                        protection(options.network.mode));
   f.effect = fmt::format("`clan run --net`, and the other faces, can reach programs of {}", host);
+  return f;
+}
+
+Finding check_tun() {
+  Finding f{.name = "tun", .state = State::kOk};
+  const Descriptor device(::open("/dev/net/tun", O_RDWR | O_CLOEXEC));
+  f.seen = device.ok() ? "/dev/net/tun can be opened" : "/dev/net/tun: " + errno_text();
+  f.effect = "`clan ip` makes network devices, with CAP_NET_ADMIN";
+  if (device.ok()) return f;
+  f.state = State::kAbsent;
+  f.effect = "`clan ip` makes no network device";
   return f;
 }
 
