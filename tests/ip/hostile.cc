@@ -3,6 +3,7 @@
 //     ip-hostile OWN PEER lies       a peer at its own address, which then sends nonsense
 //     ip-hostile CLAIMED PEER claims says that it has an address which another process has,
 //                                until the connection has been ended
+//     ip-hostile OWN PEER fewer      a peer at its own address, which takes fewer offloads later
 //     ip-hostile OWN PEER noise      messages without a Hello
 //
 // Says "done" when all is sent, and stays until its input ends.
@@ -44,10 +45,10 @@ void send(Ends& ends, const Frame& frame) {
   send(ends, bytes);
 }
 
-void say_who(Ends& ends, const Address& own) {
+void say_who(Ends& ends, const Address& own, unsigned offloads = kAllOffloads) {
   Hello hello;
   hello.mtu = 1500;
-  hello.offloads = kAllOffloads;
+  hello.offloads = offloads;
   hello.v6 = own.v6;
   std::copy(own.bytes.begin(), own.bytes.end(), hello.address);
   send(ends, std::as_bytes(std::span(&hello, 1)));
@@ -84,8 +85,8 @@ int run(const Address& own, const Address& peer, const std::string& mode) {
   const std::string directory = shared != nullptr ? shared : "";
   auto context = clan::Context::create();
   if (!context) return 1;
-  auto endpoint =
-      clan::MessageEndpoint::create(*context, mode == "lies" ? service_of(own, "", directory) : "");
+  auto endpoint = clan::MessageEndpoint::create(
+      *context, mode == "lies" || mode == "fewer" ? service_of(own, "", directory) : "");
   if (!endpoint) return 1;
   const auto to = endpoint->connect(service_of(peer, "", directory), 10'000);
   if (!to) return 1;
@@ -96,6 +97,8 @@ int run(const Address& own, const Address& peer, const std::string& mode) {
     send(ends, bytes);
   } else if (mode == "lies") {
     lie(ends, own, peer);
+  } else if (mode == "fewer") {
+    say_who(ends, own, kCsum);
   } else {
     while (!ends.endpoint.has_gone(ends.to)) {
       while (ends.endpoint.peek().ok()) ends.endpoint.drop();

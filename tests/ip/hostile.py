@@ -58,6 +58,16 @@ def claims_of_anothers_address_are_refused(clan):
             assert not a.pings(b.address)
 
 
+def a_peer_takes_fewer_offloads_later(clan):
+    """Then the device hands out none that it lacks, until it has gone."""
+    with devices.namespaces(clan, 3) as (a, _, c):
+        a.up()
+        before = a.status()["offloads"]
+        with hostile(c, c.address, a.address, "fewer"):
+            assert eventually(lambda: a.status()["offloads"] == 1), a.status()
+        assert eventually(lambda: a.status()["offloads"] == before), a.status()
+
+
 def noise_ends_the_connection(clan):
     """Messages without a Hello, and a Hello of this end's own address."""
     with devices.namespaces(clan, 3) as (a, b, c):
@@ -72,4 +82,4 @@ def noise_ends_the_connection(clan):
 
 if __name__ == "__main__":
     sys.exit(devices.main([lies_reach_no_kernel, claims_of_anothers_address_are_refused,
-                           noise_ends_the_connection]))
+                           a_peer_takes_fewer_offloads_later, noise_ends_the_connection]))

@@ -6,6 +6,7 @@
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -176,13 +177,60 @@ def serves_a_third_while_one_is_stopped(clan):
         assert eventually(lambda: a.pings(b.address)), a.status()
 
 
+def transfers(client, server, megabytes=200):
+    """A TCP stream that arrives whole."""
+    take = ("import socket, sys; s = socket.create_server((sys.argv[1], 5005)); print('ready', "
+            "flush=True); c = s.accept()[0]; n = 0\nwhile b := c.recv(1 << 20): n += len(b)\n"
+            "print(n)")
+    give = ("import socket, sys; s = socket.create_connection((sys.argv[1], 5005))\n"
+            "for _ in range(int(sys.argv[2])): s.sendall(bytes(1 << 20))")
+    words = server.command(sys.executable, "-c", take, server.address)
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as taking:
+        assert taking.stdout.readline() == "ready\n"
+        client.must(sys.executable, "-c", give, server.address, str(megabytes))
+        assert taking.stdout.readline() == f"{megabytes << 20}\n"
+
+
+def sends_without_offloads_to_one_that_has_none(clan):
+    """Either way; the device takes them again where that peer has gone."""
+    with devices.namespaces(clan) as (a, b):
+        a.up()
+        b.up("--no-offload")
+        for client, server in ((a, b), (b, a)):
+            transfers(client, server, 50)
+        assert a.status()["offloads"] == 1, a.status()
+        b.down()
+        assert eventually(lambda: a.status()["offloads"] != 1), a.status()
+
+
+def leaves_an_offload_that_a_kernel_refuses(clan):
+    """A kernel that takes no super-packet is sent none after the first; the stream goes on."""
+    if shutil.which("strace") is None:
+        print("without strace")
+        return
+    with devices.namespaces(clan) as (a, b):
+        a.up()
+        b.up()
+        assert eventually(lambda: a.pings(b.address))
+        trace = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=writev", "-e",
+                 "inject=writev:error=EINVAL:when=60..90", "-p", str(b.process.pid))
+        with subprocess.Popen(trace) as tracing:
+            with open(f"/proc/{b.process.pid}/status") as file:
+                assert eventually(lambda: file.seek(0) == 0 and "TracerPid:\t0" not in file.read())
+            transfers(a, b, 20)
+            tracing.terminate()
+        assert b.peer(a.address)["refused"] > 0, b.status()
+        assert a.status()["offloads"] & 2 == 0, a.status()
+
+
 def main():
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(line_buffering=True)
     return devices.main([
         reaches_in_either_order, sends_all_sizes, answers_for_addresses_that_nobody_has,
         says_which_mtu_would_do, goes_on_after_a_kill, leaves_routes_and_devices_as_found, refuses,
-        ends_when_its_device_is_removed, holds_no_rights, serves_a_third_while_one_is_stopped])
+        ends_when_its_device_is_removed, holds_no_rights, serves_a_third_while_one_is_stopped,
+        sends_without_offloads_to_one_that_has_none, leaves_an_offload_that_a_kernel_refuses])
 
 
 if __name__ == "__main__":
