@@ -1,0 +1,182 @@
+"""The ways that packets go between two network namespaces, for `clan bench ip`: each a context
+manager that gives the address of the second one."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+A, B = (f"clanbench{os.getpid()}{end}" for end in "ab")
+FIRST, SECOND = "10.9.0.1", "10.9.0.2"
+WIRE = ("10.78.0.1", "10.78.0.2")
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+def inside(name, *words):
+    return ["ip", "netns", "exec", name, *words]
+
+
+@contextlib.contextmanager
+def namespaces():
+    """Two, joined by a veth pair with the addresses of WIRE."""
+    try:
+        for name in (A, B):
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("link", "add", "v0", "netns", A, "type", "veth", "peer", "name", "v0", "netns", B)
+        for name, address in zip((A, B), WIRE):
+            ip("-n", name, "address", "add", f"{address}/24", "dev", "v0")
+            ip("-n", name, "link", "set", "v0", "up")
+        yield
+    finally:
+        for name in (A, B):
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def running(*commands, lines=0, **settings):
+    """Processes, of which the first says so many lines when it is ready."""
+    with contextlib.ExitStack() as stack:
+        for command in commands:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, text=True, **settings)
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            for _ in range(lines):
+                process.stdout.readline()
+        yield
+
+
+def answers(address):
+    """Waits until it answers a ping."""
+    for _ in range(100):
+        ping = inside(A, "ping", "-c", "1", "-W", "1", address)
+        if subprocess.run(ping, stdout=subprocess.DEVNULL).returncode == 0:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@contextlib.contextmanager
+def loopback(_):
+    yield "127.0.0.1"
+
+
+@contextlib.contextmanager
+def veth(_):
+    yield WIRE[1]
+
+
+@contextlib.contextmanager
+def vxlan(_):
+    """Over the veth pair."""
+    for name, own, other, address in ((A, *WIRE, FIRST), (B, *WIRE[::-1], SECOND)):
+        ip("-n", name, "link", "add", "x0", "type", "vxlan", "id", "7", "dstport", "4789", "local",
+           own, "remote", other, "dev", "v0")
+        ip("-n", name, "address", "add", f"{address}/24", "dev", "x0")
+        ip("-n", name, "link", "set", "x0", "up")
+    yield SECOND
+    for name in (A, B):
+        ip("-n", name, "link", "del", "x0")
+
+
+def bare(*more):
+    @contextlib.contextmanager
+    def way(_):
+        with running(inside(A, str(HERE / "clan-ip-bare"), f"/run/netns/{B}", f"{FIRST}/24",
+                            f"{SECOND}/24", *more), lines=2):
+            yield SECOND
+    return way
+
+
+def clan_ip(*more):
+    @contextlib.contextmanager
+    def way(clan):
+        with tempfile.TemporaryDirectory() as directory:
+            ends = [inside(name, clan, "ip", "up", "clan0", "--address", f"{address}/24", *more)
+                    for name, address in ((A, FIRST), (B, SECOND))]
+            with running(*ends, lines=1, env=dict(os.environ, CLAN_DIR=directory)):
+                yield SECOND
+    return way
+
+
+def clan_far(mode):
+    @contextlib.contextmanager
+    def way(clan):
+        with tempfile.NamedTemporaryFile("w") as key:
+            key.write(secrets.token_hex(32))
+            key.flush()
+            environment = dict(os.environ, CLAN_NETWORK_MODE=mode)
+            if mode != "off":
+                environment["CLAN_KEY"] = key.name
+            ends = [inside(name, clan, "ip", "up", "clan0", "--address", f"{own}/24", "--peer",
+                           f"{other}=udp:{wire}")
+                    for name, own, other, wire in ((A, FIRST, SECOND, WIRE[1]),
+                                                   (B, SECOND, FIRST, WIRE[0]))]
+            with running(*ends, lines=1, env=environment):
+                yield SECOND
+    return way
+
+
+@contextlib.contextmanager
+def vde(_):
+    with tempfile.TemporaryDirectory() as directory:
+        switch = os.path.join(directory, "switch")
+        with running(["vde_switch", "-s", switch, "-M", os.path.join(directory, "manage")]):
+            time.sleep(0.3)
+            plugs = [inside(name, "vde_plug2tap", "-s", switch, "tap0") for name in (A, B)]
+            with running(*plugs):
+                time.sleep(0.3)
+                for name, address in ((A, FIRST), (B, SECOND)):
+                    ip("-n", name, "address", "add", f"{address}/24", "dev", "tap0")
+                    ip("-n", name, "link", "set", "tap0", "up")
+                yield SECOND
+
+
+def configure_tinc(directory, number):
+    """Without a cipher; each host's key and address, the other one's where it is."""
+    end = os.path.join(directory, "ab"[number])
+    os.makedirs(os.path.join(end, "hosts"))
+    files = {"tinc.conf": f"Name = {'ab'[number]}\nConnectTo = {'ba'[number]}\nInterface = tap0\n",
+             f"hosts/{'ab'[number]}": f"Address = {WIRE[number]}\nCipher = none\nDigest = none\n"
+                                      f"Subnet = {(FIRST, SECOND)[number]}/32\n"}
+    for name, text in files.items():
+        with open(os.path.join(end, name), "w") as file:
+            file.write(text)
+    subprocess.run(["tincd", "-c", end, "-K", "2048"], check=True, stdin=subprocess.DEVNULL,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    up = os.path.join(end, "tinc-up")
+    with open(up, "w") as file:
+        file.write(f"#!/bin/sh\nip address add {(FIRST, SECOND)[number]}/24 dev $INTERFACE\n"
+                   "ip link set $INTERFACE up\n")
+    os.chmod(up, 0o755)
+    return end
+
+
+@contextlib.contextmanager
+def tinc(_):
+    with tempfile.TemporaryDirectory() as directory:
+        a, b = (configure_tinc(directory, number) for number in range(2))
+        shutil.copy(os.path.join(a, "hosts/a"), os.path.join(b, "hosts"))
+        shutil.copy(os.path.join(b, "hosts/b"), os.path.join(a, "hosts"))
+        with running(*(inside(name, "tincd", "-c", end, "-D", "--pidfile",
+                              os.path.join(end, "pid"))
+                       for name, end in ((A, a), (B, b)))):
+            yield SECOND
+
+
+# The name, the way, the program that it takes.
+WAYS = [("loopback", loopback, None), ("veth", veth, None), ("vxlan", vxlan, None),
+        ("bare", bare(), None), ("bare, no offload", bare("--no-offload"), None),
+        ("clan ip", clan_ip(), None), ("clan ip, MTU 65535", clan_ip("--mtu", "65535"), None),
+        ("clan ip, UDP", clan_far("off"), None),
+        ("clan ip, encrypted", clan_far("encrypt"), None),
+        ("vde2", vde, "vde_plug2tap"), ("tinc", tinc, "tincd")]
