@@ -42,6 +42,21 @@ inline Frame frame(bool v6, std::uint8_t protocol, std::size_t size) {
   return f;
 }
 
+/// A datagram of IPv4 that the kernel of `to` takes, to port 7777.
+inline Frame datagram(const Address& from, const Address& to) {
+  Frame f = frame(false, IPPROTO_UDP, 40);
+  std::memcpy(f.ip.data() + 12, from.bytes.data(), 4);
+  std::memcpy(f.ip.data() + 16, to.bytes.data(), 4);
+  f.ip[8] = std::byte{64};
+  f.set16(22, 7777);
+  f.set16(24, 20);
+  unsigned sum = 0;
+  for (std::size_t i = 0; i < 20; i += 2)
+    sum += static_cast<unsigned>(f.ip[i]) << 8 | static_cast<unsigned>(f.ip[i + 1]);
+  f.set16(10, 0xffff - (sum % 0xffff));
+  return f;
+}
+
 /// A TCP super-packet.
 inline Frame segments(bool v6) {
   Frame f = frame(v6, IPPROTO_TCP, 9000);

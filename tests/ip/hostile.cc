@@ -2,7 +2,7 @@
 //
 //     ip-hostile OWN PEER lies       a peer at its own address, which then sends nonsense
 //     ip-hostile CLAIMED PEER claims says that it has an address which another process has,
-//                                until the connection has been ended
+//                                and sends datagrams from it, until the connection has been ended
 //     ip-hostile OWN PEER fewer      a peer at its own address, which takes fewer offloads later
 //     ip-hostile OWN PEER noise      messages without a Hello
 //
@@ -101,6 +101,7 @@ int run(const Address& own, const Address& peer, const std::string& mode) {
     say_who(ends, own, kCsum);
   } else {
     while (!ends.endpoint.has_gone(ends.to)) {
+      send(ends, datagram(own, peer));
       while (ends.endpoint.peek().ok()) ends.endpoint.drop();
       ::usleep(1000);
     }

@@ -48,11 +48,20 @@ def claims_of_anothers_address_are_refused(clan):
         a.up()
         b.up()
         assert eventually(lambda: a.pings(b.address))
-        for _ in range(3):
-            with hostile(c, b.address, a.address, "claims"):
-                assert eventually(lambda: a.pings(b.address)), a.status()
-            received = b.peer(a.address)["received"]
-            assert a.pings(b.address) and b.peer(a.address)["received"] > received
+        take = ("import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); "
+                "s.bind((sys.argv[1], 7777)); print('ready', flush=True); print(s.recv(100))")
+        words = a.command(sys.executable, "-c", take, a.address)
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as taking:
+            assert taking.stdout.readline() == "ready\n"
+            for _ in range(3):
+                with hostile(c, b.address, a.address, "claims"):
+                    assert eventually(lambda: a.pings(b.address)), a.status()
+                assert a.pings(b.address)
+            assert taking.poll() is None, "a datagram from it has arrived"
+            give = ("import socket, sys; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)"
+                    ".sendto(b'right', (sys.argv[1], 7777))")
+            b.must(sys.executable, "-c", give, a.address)
+            assert taking.communicate(timeout=20)[0] == "b'right'\n"
         b.down()
         with hostile(c, b.address, a.address, "claims"):
             assert not a.pings(b.address)

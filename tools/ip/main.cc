@@ -94,7 +94,6 @@ ContextOptions context_options(const UpOptions& options, const Settings& setting
     context.network.key_file = options.key_file;
   }
   context.wait.mode = WaitOptions::Mode::kSleep;
-  context.ring_bytes = 4u << 20;  // of super-packets a few dozen
   return context;
 }
 
