@@ -63,8 +63,10 @@ def claims_of_anothers_address_are_refused(clan):
             b.must(sys.executable, "-c", give, a.address)
             assert taking.communicate(timeout=20)[0] == "b'right'\n"
         b.down()
-        with hostile(c, b.address, a.address, "claims"):
-            assert not a.pings(b.address)
+        for claimed in (b.address, "10.9.0.99"):
+            with hostile(c, claimed, a.address, "claims"):
+                assert not a.pings(claimed)
+        assert [peer["address"] for peer in a.status()["peers"]] == [b.address], a.status()
 
 
 def a_peer_takes_fewer_offloads_later(clan):

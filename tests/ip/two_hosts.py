@@ -6,10 +6,13 @@
 
 import contextlib
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import devices
 from devices import DEVICE, eventually, hosts
@@ -143,7 +146,6 @@ def ends_when_its_device_is_removed(clan):
 def holds_no_rights(clan):
     """Once up it has no capability but the one for steering programs, and has told its manager."""
     with devices.namespaces(clan) as (a, _), tempfile.TemporaryDirectory() as directory:
-        import socket
         path = os.path.join(directory, "notify")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
             manager.bind(path)
@@ -151,9 +153,9 @@ def holds_no_rights(clan):
             a.environment = dict(a.environment, NOTIFY_SOCKET=path)
             a.up()
             assert manager.recv(100) == b"READY=1"
-            with open(f"/proc/{a.process.pid}/status") as file:
-                (held,) = [int(line.split()[1], 16) for line in file if line.startswith("CapEff")]
-            assert held & ~(1 << 39) == 0, hex(held)
+            for thread in Path(f"/proc/{a.process.pid}/task").iterdir():
+                (held,) = re.findall(r"CapEff:\s*(\w+)", (thread / "status").read_text())
+                assert int(held, 16) & ~(1 << 39) == 0, held
             a.down()
             assert manager.recv(100) == b"STOPPING=1"
 

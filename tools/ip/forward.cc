@@ -196,7 +196,8 @@ void Forwarder::dispatch(std::span<const std::byte> bytes) {
   }
   constexpr std::size_t kMostWaiting = 16;
   if (peer->state == Peer::State::kDown && !peer->failed) links_.open(*peer);
-  if (peer->waiting.size() < kMostWaiting) peer->waiting.emplace_back(bytes.begin(), bytes.end());
+  if (peer->waiting.size() == kMostWaiting) return count(peer->row->unreachable);
+  peer->waiting.emplace_back(bytes.begin(), bytes.end());
 }
 
 bool Forwarder::serve(Peer& peer) {
@@ -300,15 +301,15 @@ bool Forwarder::receive(Face& face) {
     if (!message) return i > 0;
     const PeerIndex from = message->from;
     Peer* const peer = links_.of(face, from);
-    bool makes_sense = !message->offered;
-    if (makes_sense && (peer == nullptr || is_hello(message->bytes))) {
-      makes_sense = links_.greet(face, from, message->bytes);
-    } else if (makes_sense) {
+    if (!message->offered && peer != nullptr && !is_hello(message->bytes)) {
       if (links_.hold(*peer)) continue;
       deliver(*peer, message->bytes);
+      endpoint.drop();
+      continue;
     }
+    const auto hello = parse_hello(message->bytes);
     endpoint.drop();
-    if (!makes_sense) links_.end_stranger(face, from);
+    if (!hello || !links_.greet(face, from, *hello)) links_.end_stranger(face, from);
   }
   return true;
 }

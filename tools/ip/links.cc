@@ -164,29 +164,28 @@ Peer* Links::claimed(Face& face, PeerIndex from, const Address& address) {
     if (peer->face == &face && peer->prefixes[0].address == address) return peer.get();
   }
   const bool near = !face.endpoint.is_far(from) && face.own.contains(address);
-  if (!near || address == face.own.address) return nullptr;
-  return add({{{address, static_cast<unsigned>(address.size() * 8)}}, ""}, face);
+  Peer* const found = near ? look_for(address) : nullptr;
+  return found != nullptr && found->prefixes[0].address == address ? found : nullptr;
 }
 
-bool Links::greet(Face& face, PeerIndex from, std::span<const std::byte> bytes) {
-  const auto hello = parse_hello(bytes);
-  if (!hello) return false;
+bool Links::greet(Face& face, PeerIndex from, const Hello& hello) {
   if (Peer* const known = of(face, from)) {  // it takes fewer offloads now
-    if (known->hello.from() != hello->from()) return false;
-    known->hello = *hello;
-    show(known->row->offloads, hello->offloads);
+    if (known->hello.from() != hello.from()) return false;
+    known->hello = hello;
+    show(known->row->offloads, hello.offloads);
     return true;
   }
-  Peer* const peer = claimed(face, from, hello->from());
+  Peer* const peer = claimed(face, from, hello.from());
   if (peer == nullptr) {
-    CLAN_WARN("%s connects, and no --peer says where it is", to_string(hello->from()).c_str());
+    CLAN_WARN("%s connects, and no --peer says where it is", to_string(hello.from()).c_str());
     return false;
   }
   drop_in(*peer);
   peer->in = from;
-  peer->hello = *hello;
+  peer->hello = hello;
   peer->fresh = false;
   face.by_in[from] = peer;
+  peer->since_ns = monotonic_ns();
   if (peer->state == Peer::State::kUp) peer->state = Peer::State::kOpening;
   if (!peer->out) open(*peer);
   return true;

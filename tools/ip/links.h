@@ -80,8 +80,8 @@ class Links {
   void open(Peer& peer);
   /// Ends both connections.
   void close(Peer& peer, bool failed);
-  /// A Hello, of a stranger or of a peer once more. False: it makes no sense.
-  bool greet(Face& face, PeerIndex from, std::span<const std::byte> bytes);
+  /// A Hello, of a stranger or of a peer once more. False: it is not a peer's.
+  bool greet(Face& face, PeerIndex from, const Hello& hello);
   /// Whether a packet that has just been shown is to be left until its peer is verified.
   bool hold(Peer& peer);
   /// Takes back an offload that a peer has been told we take.

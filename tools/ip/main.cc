@@ -111,13 +111,16 @@ void fill_page(const UpOptions& options) {
   page.mtu = options.mtu;
 }
 
-int forward(const UpOptions& options, const Settings& settings, Device& device, int stop) {
+int forward(const UpOptions& options, const Settings& settings, Device& device) {
+  const int stop = stop_signals();
   const ContextOptions wanted = context_options(options, settings);
   if (has_far_peers(options) && !wanted.network.enabled) {
     return complain(
         "peers on other hosts take a common key: --key FILE or CLAN_KEY (or "
         "CLAN_NETWORK_MODE=off, on a wire that is trusted)");
   }
+  // Before there is a thread of the engine, which would keep them.
+  drop_capabilities(wanted.network);
   auto context = Context::create(wanted);
   if (!context) return complain(context.error().message());
   auto events = EventQueue::create(*context);
@@ -127,9 +130,6 @@ int forward(const UpOptions& options, const Settings& settings, Device& device, 
   if (auto started = links.start(offloads); !started) return complain(started.error().message());
   Forwarder forwarder(device, links, *events, wanted.network.enabled);
   if (auto begun = forwarder.start(stop); !begun) return complain(begun.error().message());
-  if (auto up = device.configure(options.addresses, options.mtu, routes_of(options)); !up)
-    return complain(up.error().message());
-  drop_capabilities(wanted.network);
   std::printf("%s is up: %s, MTU %u\n", options.device.c_str(), addresses_of(options).c_str(),
               options.mtu);
   std::fflush(stdout);
@@ -147,11 +147,12 @@ int up(int argc, char** argv) {
   }
   const Settings settings = settings_of_environment("clan ip has no other hosts");
   if (settings.disable) return complain("a setting is wrong");
-  const int stop = stop_signals();
   auto device = Device::create(options.device);
   if (!device) return complain(options.device + ": " + device.error().message());
+  const Status set = device->configure(options.addresses, options.mtu, routes_of(options));
+  if (!set) return complain(options.device + ": " + set.error().message());
   fill_page(options);
-  return forward(options, settings, *device, stop);
+  return forward(options, settings, *device);
 }
 
 }  // namespace
