@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 
+import nbody
 import ways
 from ways import A, B, HERE, inside
 
@@ -44,6 +45,8 @@ def pings(address, *more):
 
 def measure(address, options):
     """One turn of a way: figures by their names."""
+    if options.nbody:
+        return nbody.measure(options.nbody, address)
     row = {}
     row["ping"], row["ping +-"], row["ping p50"] = pings(address, "-c", str(options.pings), "-i",
                                                          str(options.interval))
@@ -71,6 +74,8 @@ def parse():
     parser.add_argument("--interval", type=float, default=0.01,
                         help="seconds between pings (the paper: 100 pings, a second between)")
     parser.add_argument("--only", help="ways that have one of these words, with commas")
+    parser.add_argument("--nbody", metavar="PROGRAM",
+                        help="instead, how much a second rank helps bin/examples/mpi_nbody")
     parser.add_argument("--json", help="a file for all figures")
     return parser.parse_args()
 
@@ -87,9 +92,9 @@ def chosen(options):
 
 def show(rows, columns, digits):
     width = max(len(name) for name in rows)
-    print("".ljust(width), *(column.rjust(9) for column in columns))
+    print("".ljust(width), *(column.rjust(12) for column in columns))
     for name, row in rows.items():
-        print(name.ljust(width), *(f"{row[column]:9.{digits}f}" for column in columns))
+        print(name.ljust(width), *(f"{row[column]:12.{digits}f}" for column in columns))
     print()
 
 
@@ -111,6 +116,10 @@ def main():
             json.dump(turns, file, indent=1)
     rows = {name: {column: statistics.median(turn[column] for turn in all_of)
                    for column in all_of[0]} for name, all_of in turns.items()}
+    if options.nbody:
+        print(f"n-body: speed-up by a second rank, medians of {options.rounds} turns")
+        show(rows, [f"n-body {n}" for n in nbody.PARTICLES], 2)
+        return 0
     print(f"medians of {options.rounds} turns\n\nround trips, us (table 2: ping, one after the "
           "other and a flood); processors at work")
     show(rows, ["ping", "ping +-", "ping p50", "flood", "flood +-", "min us", "p50 us", "p99 us",
