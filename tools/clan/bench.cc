@@ -37,6 +37,8 @@ constexpr Script kScripts[] = {
      "remote calls of libtirpc over CLAN beside its own transports"},
     {"mpi", "mpi/mpi.py", "CLAN_MPI or CLAN_BENCH",
      "Open MPI over btl clan beside vader, tcp and mtl ofi"},
+    {"gateway", "gateway/gateway.py", "CLAN_PRELOAD or CLAN_BENCH",
+     "the gateway beside haproxy, nginx and socat, between two network namespaces"},
     {"net", "net/net.py", "CLAN_BENCH",
      "the UDP link beside TCP and UDP, between two network namespaces"},
     {"ip", "ip/ip.py", "CLAN_BENCH", "`clan ip` beside a bare forwarder, veth, vde2 and tinc"},
@@ -89,10 +91,10 @@ void print_scripts() {
   bool any = false;
   for (const Script& script : kScripts) {
     if (find_part(script.file, R_OK).empty()) continue;
-    fmt::print("clan bench {:5} [--help]  {}\n", script.name, script.help);
+    fmt::print("clan bench {:7} [--help]  {}\n", script.name, script.help);
     any = true;
   }
-  if (any) fmt::print("clan bench ...             the engine beside the kernel:\n\n");
+  if (any) fmt::print("clan bench ...               the engine beside the kernel:\n\n");
   std::fflush(stdout);
 }
 

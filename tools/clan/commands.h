@@ -127,6 +127,10 @@ struct RunOptions {
 /// 126 and 127 as env(1) has them.
 int exec_under_clan(const RunOptions& options, const std::vector<std::string>& command);
 
+/// `clan gateway …`: becomes clan-gateway under the interposer; `clan gateway reload`: has a
+/// running one replaced by a new program. The exit code.
+int gateway(const std::vector<std::string>& arguments);
+
 struct StatOptions {
   bool json = false;
   /// also local TCP connections of programs under CLAN that have not moved

@@ -223,6 +223,16 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
 }
 #endif
 
+#ifdef CLAN_PRELOAD
+void add_gateway(CLI::App& app, int& exit_code) {
+  auto* gateway =
+      app.add_subcommand("gateway", "Take TCP connections from outside to programs under CLAN");
+  gateway->prefix_command();  // everything after `gateway` is the program's,
+  gateway->set_help_flag();   // --help too
+  gateway->callback([=, &exit_code] { exit_code = clan::tool::gateway(gateway->remaining()); });
+}
+#endif
+
 void add_doctor(CLI::App& app, std::string& host, int& exit_code) {
   auto* doctor =
       app.add_subcommand("doctor", "What this machine allows, and what CLAN makes of it");
@@ -310,8 +320,8 @@ void add_ping(CLI::App& app, clan::tool::PingOptions& asked, int& exit_code) {
 void add_bench(CLI::App& app, int& exit_code) {
   auto* bench = app.add_subcommand("bench",
                                    "Measure CLAN beside the kernel (`clan bench help`), programs "
-                                   "(apps, crowd), its faces (ofi, orb, rpc, mpi) and other hosts "
-                                   "(net)");
+                                   "(apps, crowd), its faces (ofi, orb, rpc, mpi), other hosts "
+                                   "(net) and the gateway");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([=, &exit_code] { exit_code = clan::tool::exec_bench(bench->remaining()); });
@@ -363,6 +373,7 @@ int main(int argc, char** argv) {
   drop_mark(*add_run(app, run_options, exit_code), argc, argv);
   clan::tool::StatOptions stat_options;
   add_stat(app, stat_options, exit_code);
+  add_gateway(app, exit_code);
 #endif
 
   std::string face, other_host;

@@ -1,0 +1,370 @@
+#!/usr/bin/env python3
+"""The gateway beside haproxy (tcp mode), nginx (stream), socat and others; the client is in a
+network namespace of its own, behind a veth pair, so that its TCP is real.
+
+    clan bench gateway [--rounds N] [--seconds S] [--rows WORD,...] [--peers WORD,...] [--idle N]
+                       [--reloads N]
+
+Makes the namespaces and removes them (root). A relay and its server are started for each row and
+peer, in turns; medians are printed, with the processor time of relay and server. Peers:
+
+    direct    no relay: the client's TCP ends in the server
+    gateway   clan gateway, to a server under `clan run` by its TCP port
+    named     the same, to a name of AF_CLAN
+    haproxy, nginx, socat        with a stock server
+    clan-haproxy                 `clan run haproxy`, to a server under `clan run`
+    sockmap                      haproxy and its server, their connection redirected by BPF
+
+Rows: one and fifty (requests and answers of 1 KB on so many connections), in and out (bulk),
+renew (a connection for each request), beside (one, beside an endless computation on each core),
+idle (memory of the relay, and of the machine, for each of so many connections), reload (new
+connections meanwhile, and how many fail). Run it on a quiet machine.
+"""
+import argparse
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "apps"))
+import sockmap  # noqa: E402
+
+LOAD = str(HERE / "clan-gateway-load")
+ADDRESS, PORT, SERVER_PORT = "10.83.0.1", 7000, 7001  # in namespaces that are ours alone
+PEERS = ("direct", "gateway", "named", "haproxy", "nginx", "socat", "clan-haproxy", "sockmap")
+UNDER = ("gateway", "named", "clan-haproxy")  # whose server runs under CLAN
+ROWS = {"one": ("ask", ADDRESS, PORT, 1, 1024), "fifty": ("ask", ADDRESS, PORT, 50, 1024),
+        "in": ("send", ADDRESS, PORT), "out": ("receive", ADDRESS, PORT),
+        "renew": ("renew", ADDRESS, PORT, 8), "beside": ("ask", ADDRESS, PORT, 1, 1024)}
+# Row, ratio of the gateway's figure to which one's, and the least of it.
+BARS = [("one", "rate", 1.3), ("fifty", "rate", 1.5), ("in", "rate", 1.0), ("out", "rate", 1.0),
+        ("renew", "rate", 1.0), ("beside", "rate", 0.95)]
+MOST_CPU_OF_FIFTY = 0.7
+TICKS = os.sysconf("SC_CLK_TCK")
+
+HAPROXY = f"""
+global
+  nbthread 1
+  maxconn 9900
+defaults
+  mode tcp
+  timeout connect 5s
+  timeout client 600s
+  timeout server 600s
+listen relay
+  bind {ADDRESS}:{PORT}
+  server one 127.0.0.1:{SERVER_PORT}
+"""
+NGINX = """
+daemon off;
+worker_processes 1;
+error_log stderr;
+pid {directory}/nginx.pid;
+{modules}
+events {{ worker_connections 19900; }}
+stream {{
+  server {{
+    listen {address}:{port} backlog=1024;
+    proxy_pass 127.0.0.1:{server};
+  }}
+}}
+"""
+
+
+class Skip(Exception):
+    pass
+
+
+def found(program):
+    path = shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")
+    if path is None:
+        raise Skip(f"{program} is not installed")
+    return path
+
+
+@contextlib.contextmanager
+def namespaces():
+    names = [f"clangw{os.getpid()}{end}" for end in "ab"]
+    try:
+        for name in names:
+            subprocess.run(["ip", "netns", "add", name], check=True)
+            subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
+        subprocess.run(["ip", "link", "add", "va", "netns", names[0], "type", "veth", "peer",
+                        "name", "vb", "netns", names[1]], check=True)
+        for name, device, address in zip(names, ("va", "vb"), (f"{ADDRESS}/24", "10.83.0.2/24")):
+            subprocess.run(["ip", "-n", name, "address", "add", address, "dev", device], check=True)
+            subprocess.run(["ip", "-n", name, "link", "set", device, "up"], check=True)
+        yield [["ip", "netns", "exec", name] for name in names]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
+
+
+def family(root):
+    """A process and all below it."""
+    children = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, ValueError):
+            stat = Path("/proc", entry, "stat").read_text()
+            children.setdefault(int(stat[stat.rindex(")") + 2:].split()[1]), []).append(int(entry))
+    pids = [root]
+    for pid in pids:
+        pids += children.get(pid, [])
+    return pids
+
+
+def processor_seconds(roots):
+    used = 0
+    for pid in {pid for root in roots for pid in family(root)}:
+        with contextlib.suppress(OSError, ValueError):
+            fields = Path("/proc", str(pid), "stat").read_text().rsplit(")", 1)[1].split()
+            used += sum(map(int, fields[11:15]))
+    return used / TICKS
+
+
+def resident(root):
+    """KB of a process and all below it."""
+    sum_of = 0
+    for pid in family(root):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc", str(pid), "smaps_rollup").read_text().splitlines():
+                if line.startswith("Pss:"):
+                    sum_of += int(line.split()[1])
+    return sum_of
+
+
+def listening(prefix, port):
+    text = subprocess.run([*prefix, "cat", "/proc/net/tcp", "/proc/net/tcp6"], text=True,
+                          stdout=subprocess.PIPE, check=True).stdout
+    return any(f":{port:04X} " in line.split(" st ")[0] and f":{port:04X}" in line.split()[1] and
+               line.split()[3] == "0A" for line in text.splitlines() if ":" in line.split()[0])
+
+
+class Bench:
+    def __init__(self, clan, here, there, directory):
+        self.clan, self.here, self.there, self.directory = clan, here, there, Path(directory)
+        self.redirection = None
+
+    @contextlib.contextmanager
+    def running(self, command, port=None, prefix=()):
+        log = open(self.directory / "log", "wb")
+        child = subprocess.Popen([*self.here, *prefix, *map(str, command)], stdout=log, stderr=log,
+                                 stdin=subprocess.DEVNULL, start_new_session=True)
+        log.close()
+        try:
+            for _ in range(200):
+                if port is None or listening(self.here, port):
+                    break
+                if child.poll() is not None:
+                    raise Skip((self.directory / "log").read_text(errors="replace")[-200:])
+                time.sleep(0.02)
+            yield child
+        finally:
+            for pid in reversed(family(child.pid)):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            child.wait()
+
+    def relay(self, peer):
+        """The command of a relay, and what stands before it."""
+        run = [self.clan, "run"]
+        if peer in ("gateway", "named"):
+            to = "clan:gateway-bench" if peer == "named" else f"127.0.0.1:{SERVER_PORT}"
+            return [self.clan, "gateway", "--listen", f"{ADDRESS}:{PORT}", "--to", to, "--log",
+                    "off"]
+        if peer == "socat":
+            return [found("socat"), "-b65536", f"TCP-LISTEN:{PORT},fork,reuseaddr,nodelay",
+                    f"TCP:127.0.0.1:{SERVER_PORT},nodelay"]
+        if peer == "nginx":
+            module = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
+            modules = f"load_module {module};" if module.exists() else ""
+            config = self.directory / "nginx.conf"
+            config.write_text(NGINX.format(directory=self.directory, modules=modules,
+                                           address=ADDRESS, port=PORT, server=SERVER_PORT))
+            return [found("nginx"), "-c", config, "-p", self.directory]
+        config = self.directory / "haproxy.cfg"
+        config.write_text(HAPROXY)
+        words = [found("haproxy"), "-f", config, "-db"]
+        return run + words if peer == "clan-haproxy" else words
+
+    @contextlib.contextmanager
+    def chain(self, peer):
+        """Relay and server: their process ids."""
+        prefix = ()
+        if peer == "sockmap":
+            try:
+                self.redirection = self.redirection or sockmap.Redirection()
+            except sockmap.Refused as refused:
+                raise Skip(str(refused)) from None
+            prefix = self.redirection.prefix()
+        port = PORT if peer == "direct" else SERVER_PORT
+        where = "clan:gateway-bench" if peer == "named" else port
+        server = [LOAD, "serve", where]
+        if peer in UNDER:
+            server = [self.clan, "run", *server]
+        with contextlib.ExitStack() as stack:
+            pids = [stack.enter_context(
+                self.running(server, None if peer == "named" else port, prefix)).pid]
+            if peer == "named":
+                time.sleep(0.3)
+            if peer != "direct":
+                pids.insert(0, stack.enter_context(self.running(self.relay(peer), PORT,
+                                                                prefix)).pid)
+            yield pids
+
+    def load(self, *words, **more):
+        return subprocess.Popen([*self.there, LOAD, *map(str, words)], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+    def measure(self, row, peer, seconds):
+        """{figure: value} of one run."""
+        with self.chain(peer) as pids, contextlib.ExitStack() as stack:
+            if row == "beside":
+                for core in os.sched_getaffinity(0):
+                    stack.enter_context(self.running(
+                        ["taskset", "-c", core, sys.executable, "-c", "while True: pass"]))
+                time.sleep(0.3)
+            self.load(*ROWS[row], 0.3).communicate()  # to warm up
+            before = processor_seconds(pids)
+            client = self.load(*ROWS[row], seconds)
+            out, err = client.communicate(timeout=seconds + 30)
+            if client.returncode != 0:
+                raise Skip(err.strip())
+            figures = {name: float(value) for name, value in map(str.split, out.splitlines())}
+            figures["cpu"] = ((processor_seconds(pids) - before) / seconds / figures["rate"] *
+                              (1e3 if row in ("in", "out") else 1e6))
+            return figures
+
+    def idle(self, peer, count):
+        with self.chain(peer) as pids:
+            before, machine = resident(pids[0]), available()
+            client = self.load("hold", ADDRESS, PORT, count, stdin=subprocess.PIPE)
+            try:
+                if client.stdout.readline() != "ready\n":
+                    raise Skip(client.stderr.read().strip())
+                figures = {"relay KB": (resident(pids[0]) - before) / count,
+                           "machine KB": (machine - available()) / count}
+                out, _ = self.load(*ROWS["one"], 2).communicate()
+                figures["p50 us"] = float(out.split("p50 ")[1].split()[0])
+                return figures
+            finally:
+                client.stdin.close()
+                client.wait()
+
+    def reload(self, count):
+        """Reloads while new connections come: requests that went well, or the failure."""
+        with self.chain("gateway") as pids:
+            client = self.load("renew", ADDRESS, PORT, 8, 0.25 * count + 2)
+            time.sleep(1)
+            pid = pids[0]
+            for _ in range(count):
+                subprocess.run([self.clan, "gateway", "reload"], check=True)
+                time.sleep(0.1)
+            out, err = client.communicate()
+            for left in family(pid):
+                with contextlib.suppress(OSError):
+                    os.kill(left, signal.SIGKILL)
+            if client.returncode != 0:
+                return f"failed: {err.strip()}"
+            return f"0 failed in {count} reloads, {out.split()[1]} requests/s meanwhile"
+
+
+def available():
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1])
+    return 0
+
+
+def judge(medians):
+    """Prints each bar."""
+    for row, figure, least in BARS:
+        ours = max((medians[row, peer][figure] for peer in ("gateway", "named")
+                    if (row, peer) in medians), default=None)
+        others = ["haproxy"] if row not in ("in", "out") else ["haproxy", "nginx", "socat",
+                                                               "sockmap"]
+        theirs = max((medians[row, peer][figure] for peer in others if (row, peer) in medians),
+                     default=None)
+        if ours and theirs:
+            whose = "haproxy" if len(others) == 1 else "the best peer"
+            print(f"bar {row:7} {ours / theirs:5.2f} of {whose}, at least {least}: "
+                  f"{'met' if ours / theirs >= least else 'MISSED'}")
+    if ("fifty", "gateway") in medians and ("fifty", "haproxy") in medians:
+        ratio = medians["fifty", "gateway"]["cpu"] / medians["fifty", "haproxy"]["cpu"]
+        print(f"bar fifty   {ratio:5.2f} of haproxy's processor time, at most {MOST_CPU_OF_FIFTY}: "
+              f"{'met' if ratio <= MOST_CPU_OF_FIFTY else 'MISSED'}")
+
+
+def run_rows(bench, rows, peers, arguments):
+    samples = {}
+    for turn in range(arguments.rounds):
+        for row in rows:
+            for peer in peers[turn % len(peers):] + peers[:turn % len(peers)]:
+                try:
+                    figures = bench.measure(row, peer, arguments.seconds)
+                except Skip as skip:
+                    if turn == 0:
+                        print(f"{row} {peer}: skipped: {skip}")
+                    continue
+                for name, value in figures.items():
+                    samples.setdefault((row, peer), {}).setdefault(name, []).append(value)
+    medians = {key: {name: statistics.median(values) for name, values in figures.items()}
+               for key, figures in samples.items()}
+    for row in rows:
+        unit = ("MB/s", "s/GB") if row in ("in", "out") else ("per second", "us each")
+        print(f"\n{row:8} {'':12} {unit[0]:>10} {'p50 us':>8} {'p99 us':>8}  CPU, {unit[1]}")
+        for peer in peers:
+            if (row, peer) in medians:
+                one = medians[row, peer]
+                times = [f"{one[name]:8.1f}" if name in one else f"{'':8}"
+                         for name in ("p50", "p99")]
+                print(f"{'':8} {peer:12} {one['rate']:10.0f} {' '.join(times)}  {one['cpu']:8.1f}")
+    print()
+    judge(medians)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clan", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--rows", default=",".join([*ROWS, "idle", "reload"]))
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--idle", type=int, default=10_000)
+    parser.add_argument("--reloads", type=int, default=50)
+    arguments = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.exit("clan bench gateway: makes network namespaces, and needs root")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    arguments.idle = min(arguments.idle, (most - 200) // 2)  # two sockets each
+    rows, peers = arguments.rows.split(","), arguments.peers.split(",")
+    with tempfile.TemporaryDirectory(prefix="clan-bench-gateway-") as directory, \
+            namespaces() as (here, there):
+        os.chmod(directory, 0o755)
+        bench = Bench(arguments.clan, here, there, directory)
+        try:
+            run_rows(bench, [row for row in rows if row in ROWS], peers, arguments)
+            for peer in ("gateway", "haproxy") if "idle" in rows else ():
+                with contextlib.suppress(Skip):
+                    figures = bench.idle(peer, arguments.idle)
+                    print(f"idle {peer}, {arguments.idle} connections, each: " +
+                          ", ".join(f"{value:.1f} {name}" for name, value in figures.items()))
+            if "reload" in rows:
+                print(f"reload: {bench.reload(arguments.reloads)}")
+        finally:
+            if bench.redirection is not None:
+                bench.redirection.close()
+
+
+if __name__ == "__main__":
+    main()

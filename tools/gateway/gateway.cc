@@ -1,0 +1,238 @@
+#include "gateway.h"
+
+#include <clan/clock.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace clan::gateway {
+namespace {
+
+constexpr std::size_t kBuffer = 64 * 1024;  // what a slow reader can hold up, for each connection
+constexpr std::uint64_t kNever = ~0ull;
+
+GatewayPage* make_page() {
+  static GatewayPage unseen;
+  const int fd = memfd_create(kGatewayMemfdName, MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, sizeof(GatewayPage)) != 0) return &unseen;
+  void* memory = mmap(nullptr, sizeof(GatewayPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return &unseen;
+  auto* page = new (memory) GatewayPage;  // as long as the process, like its descriptor
+  page->pid = static_cast<std::uint32_t>(getpid());
+  return page;
+}
+
+int watch_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int number : {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR2, SIGCHLD})
+    sigaddset(&signals, number);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+Gateway::Gateway(Config config, std::vector<std::string> arguments)
+    : config_(std::move(config)), arguments_(std::move(arguments)), buffer_(kBuffer) {}
+
+void Gateway::count(Count& counter, std::uint64_t n) {
+  counter.fetch_add(n, std::memory_order_relaxed);  // relaxed: counts, read at any time
+}
+
+Connection* Gateway::find(std::uint64_t id) {
+  const auto found = connections_.find(id);
+  return found == connections_.end() ? nullptr : found->second.get();
+}
+
+Connection& Gateway::add(std::shared_ptr<Route> route) {
+  auto made = std::make_unique<Connection>();
+  made->id = next_id_++;
+  made->route = std::move(route);
+  made->began_ms = now_ms_;
+  Connection& connection = *made;
+  connections_.emplace(connection.id, std::move(made));
+  return connection;
+}
+
+/// `after_ms` 0: none.
+void Gateway::set_deadline(Connection& connection, std::uint64_t after_ms) {
+  connection.deadline_ms = after_ms == 0 ? kNever : now_ms_ + after_ms;
+  sweep_at_ms_ = std::min(sweep_at_ms_, connection.deadline_ms);
+}
+
+void Gateway::say(const std::string& line) { log_ += line + "\n"; }
+
+void Gateway::flush_log() {
+  for (std::size_t at = 0; at < log_.size();) {
+    const ssize_t n = write(STDOUT_FILENO, log_.data() + at, log_.size() - at);
+    if (n <= 0) break;
+    at += static_cast<std::size_t>(n);
+  }
+  log_.clear();
+}
+
+bool Gateway::begin() {
+  raise_descriptor_limit();
+  now_ms_ = monotonic_ns() / 1'000'000;
+  page_ = make_page();
+  set_ = Socket(epoll_create1(EPOLL_CLOEXEC));
+  signals_ = Socket(watch_signals());
+  signals_.watch(set_.fd(), EPOLLIN, tag_of(Other::kSignals));
+  std::vector<Socket> inherited;
+  for (const int fd : inherited_listeners()) inherited.emplace_back(fd);
+  const std::string error = apply(config_.rules, std::move(inherited));
+  if (!error.empty()) {
+    fmt::print(stderr, "clan-gateway: {}\n", error);
+    return false;
+  }
+  say_ready();
+  notify("READY=1");
+  return true;
+}
+
+int Gateway::run() {
+  if (!begin()) return 1;
+  while (!(draining_ && (connections_.empty() || now_ms_ >= end_at_ms_))) turn();
+  while (!connections_.empty()) reset(*connections_.begin()->second, "the gateway ends");
+  flush_log();
+  return 0;
+}
+
+int Gateway::sleep_ms() {
+  if (!more_.empty()) return 0;
+  std::uint64_t at = std::min(sweep_at_ms_, end_at_ms_);
+  if (accept_at_ms_ > now_ms_) at = std::min(at, accept_at_ms_);
+  for (const auto& listener : listeners_) {
+    if (listener->route->rule().check_ms > 0) at = std::min(at, listener->route->next_check);
+  }
+  if (at == kNever) return -1;
+  return at <= now_ms_ ? 0 : static_cast<int>(std::min<std::uint64_t>(at - now_ms_, 1'000'000));
+}
+
+void Gateway::turn() {
+  std::array<epoll_event, 256> events;
+  const auto streams = natives_ ? natives_->poll() : std::span<const Event>();
+  int timeout = streams.empty() ? sleep_ms() : 0;
+  if (natives_ && timeout != 0 && !natives_->arm()) timeout = 0;
+  const int n = epoll_wait(set_.fd(), events.data(), events.size(), timeout);
+  if (natives_ && timeout != 0) natives_->slept();
+  now_ms_ = monotonic_ns() / 1'000'000;
+  for (int i = 0; i < n; ++i) take(events[i].data.u64, events[i].events);
+  for (const Event& event : streams) {
+    Connection* connection = event.kind == EventKind::kStream ? find(event.tag) : nullptr;
+    if (connection != nullptr) relay(*connection, true, true);
+  }
+  if (natives_) take_natives();
+  for (const std::uint64_t id : std::exchange(more_, {})) {
+    if (Connection* connection = find(id); connection != nullptr) relay(*connection, true, true);
+  }
+  if (now_ms_ >= sweep_at_ms_) sweep();
+  start_checks();
+  watch_listeners();
+  flush_log();
+}
+
+void Gateway::take(std::uint64_t tag, std::uint32_t events) {
+  const std::uint64_t id = tag / kKinds, kind = tag % kKinds;
+  if (kind == kListener) {
+    for (const auto& listener : listeners_) {
+      if (static_cast<std::uint64_t>(listener->socket.fd()) == id) return accept_from(*listener);
+    }
+    return;
+  }
+  if (kind == kOther) {
+    if (tag == tag_of(Other::kSignals)) take_signals();
+    if (tag == tag_of(Other::kSuccessor)) hear_successor();
+    return;  // the queue of streams is polled in each turn
+  }
+  Connection* connection = find(id);
+  if (connection == nullptr) return;
+  if (connection->stage == Connection::Stage::kHeader) return read_header(*connection);
+  if (connection->stage == Connection::Stage::kConnecting) return connected(*connection);
+  const bool gone = (events & (EPOLLERR | EPOLLHUP)) != 0;
+  const bool readable = gone || (events & (EPOLLIN | EPOLLRDHUP)) != 0;
+  const bool writable = gone || (events & EPOLLOUT) != 0;
+  const bool client = kind == kClient;
+  relay(*connection, client ? readable : writable, client ? writable : readable);
+  connection = gone ? find(id) : nullptr;
+  if (connection == nullptr) return;
+  // It is still here, as the other end has no room. The set would go on telling.
+  if ((events & EPOLLERR) != 0) return reset(*connection, client ? "client reset" : "target reset");
+  Socket& end = client ? connection->client : connection->server;
+  const Direction& from = client ? connection->in : connection->out;
+  if (from.blocked) end.unwatch(set_.fd());
+}
+
+void Gateway::take_natives() {
+  for (auto& [id, stream] : natives_->connected()) {
+    Connection* connection = find(id);
+    if (connection == nullptr) continue;
+    if (!stream) {
+      failed(*connection, stream.error().what);
+      continue;
+    }
+    connection->stream.emplace(std::move(*stream));
+    ++natives_->streams;
+    (void)connection->stream->register_with(natives_->queue(), id);
+    connected(*connection);
+  }
+}
+
+void Gateway::take_signals() {
+  signalfd_siginfo signal{};
+  while (read(signals_.fd(), &signal, sizeof signal) == sizeof signal) {
+    switch (signal.ssi_signo) {
+      case SIGHUP: read_file_again(); break;
+      case SIGUSR2: start_successor(); break;
+      case SIGQUIT: drain(); break;
+      case SIGTERM:
+      case SIGINT:
+        drain();
+        end_at_ms_ = now_ms_;
+        break;
+      default: break;  // a child: its pipe says so
+    }
+  }
+}
+
+/// Ends what has been without what it waits for too long.
+void Gateway::sweep() {
+  sweep_at_ms_ = kNever;
+  std::vector<Connection*> late;
+  for (const auto& [id, connection] : connections_) {
+    if (connection->deadline_ms <= now_ms_)
+      late.push_back(connection.get());
+    else
+      sweep_at_ms_ = std::min(sweep_at_ms_, connection->deadline_ms);
+  }
+  for (Connection* connection : late) {
+    switch (connection->stage) {
+      case Connection::Stage::kHeader:
+        count(page_->refused_header);
+        reset(*connection, "header time-out");
+        break;
+      case Connection::Stage::kConnecting: failed(*connection, "time-out"); break;
+      case Connection::Stage::kRelaying: reset(*connection, "idle time-out");
+    }
+  }
+}
+
+}  // namespace clan::gateway

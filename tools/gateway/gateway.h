@@ -1,0 +1,124 @@
+// The loop of the gateway: one thread, one epoll set.
+//
+//   listener -> accept -> (PROXY header) -> connect to a target -> bytes both ways -> end
+//
+// An event of the set carries the number of its connection and which end it is of (Kind).
+#pragma once
+
+#include <clan/gateway_face.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "config.h"
+#include "ends.h"
+#include "native.h"
+#include "relay.h"
+#include "reload.h"
+#include "route.h"
+
+namespace clan::gateway {
+
+/// A client and its target; without a client, a check of the target.
+struct Connection {
+  enum class Stage { kHeader, kConnecting, kRelaying };
+  std::uint64_t id = 0;
+  Stage stage = Stage::kConnecting;
+  std::shared_ptr<Route> route;
+  Target* target = nullptr;
+  std::uint64_t tried = 0;  ///< targets, a bit for each
+  Socket client, server;
+  std::optional<Stream> stream;        ///< instead of `server`
+  Direction in, out;                   ///< from the client, and to it
+  Address peer;                        ///< the other end of the client's socket
+  std::optional<ProxyAddresses> said;  ///< by a PROXY header
+  std::uint64_t began_ms = 0, deadline_ms = 0;
+  bool is_check() const { return !client; }
+};
+
+class Gateway {
+ public:
+  /// `arguments`: of this program, for the one that replaces it.
+  Gateway(Config config, std::vector<std::string> arguments);
+  /// Until it is told to end. The exit code.
+  int run();
+
+ private:
+  enum Kind : std::uint64_t { kClient, kServer, kListener, kOther, kKinds };
+  enum class Other : std::uint64_t { kSignals, kNatives, kSuccessor };
+  static std::uint64_t tag_of(std::uint64_t id, Kind kind) { return id * kKinds + kind; }
+  static std::uint64_t tag_of(Other other) {
+    return tag_of(static_cast<std::uint64_t>(other), kOther);
+  }
+  struct Listener {
+    Socket socket;
+    Address address;
+    std::shared_ptr<Route> route;
+  };
+  using Count = GatewayPage::Count;
+
+  // gateway.cc: the loop.
+  bool begin();
+  void turn();
+  int sleep_ms();
+  void take(std::uint64_t tag, std::uint32_t events);
+  void take_natives();
+  void take_signals();
+  void sweep();
+  void say(const std::string& line);
+  void flush_log();
+
+  // gateway_listen.cc: listeners, reload, clients that come.
+  std::string open(const Rule& rule, std::vector<Socket>& inherited, Listener& listener);
+  std::string apply(const std::vector<Rule>& rules, std::vector<Socket> inherited);
+  void read_file_again();
+  void start_successor();
+  void hear_successor();
+  void drain();
+  void watch_listeners();
+  void accept_from(Listener& listener);
+  void enter(Listener& listener, int fd, const Address& peer);
+  void read_header(Connection& connection);
+
+  // gateway_connect.cc: targets.
+  void connect(Connection& connection);
+  bool connect_socket(Connection& connection);
+  void connected(Connection& connection);
+  void failed(Connection& connection, const char* why);
+  void start_checks();
+  std::string header_of(const Connection& connection) const;
+
+  // gateway_relay.cc: bytes, and the end.
+  void relay(Connection& connection, bool in, bool out);
+  void watch(Connection& connection);
+  void finish(Connection& connection, const char* reason);
+  void reset(Connection& connection, const char* reason);
+  void forget(Connection& connection, const char* reason);
+
+  Connection* find(std::uint64_t id);
+  Connection& add(std::shared_ptr<Route> route);
+  void set_deadline(Connection& connection, std::uint64_t after_ms);
+  static void count(Count& counter, std::uint64_t n = 1);
+
+  Config config_;
+  const std::vector<std::string> arguments_;
+  GatewayPage* page_ = nullptr;
+  Socket set_, signals_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> connections_;
+  std::unique_ptr<Natives> natives_;  // where there are native targets
+  std::string why_no_natives_;
+  Successor successor_;
+  std::vector<std::uint64_t> more_;  // connections that may go on at once
+  std::vector<std::byte> buffer_;
+  std::string log_;
+  std::uint64_t next_id_ = 1, now_ms_ = 0;
+  std::uint64_t sweep_at_ms_ = ~0ull, accept_at_ms_ = 0, end_at_ms_ = ~0ull;
+  bool draining_ = false;
+};
+
+}  // namespace clan::gateway

@@ -1,0 +1,126 @@
+#include <clan/af_clan.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "gateway.h"
+
+namespace clan::gateway {
+
+std::string Gateway::header_of(const Connection& connection) const {
+  const ProxyVersion version = connection.route->rule().sends_proxy;
+  if (version == ProxyVersion::kNone) return "";
+  if (connection.is_check()) return local_proxy_header(version);
+  if (connection.said) return proxy_header(version, *connection.said);
+  return proxy_header(version, {connection.peer, Address::local_of(connection.client.fd())});
+}
+
+/// Tries targets until one is connected, or about to be.
+void Gateway::connect(Connection& connection) {
+  connection.stage = Connection::Stage::kConnecting;
+  for (;;) {
+    Route& route = *connection.route;
+    if (!connection.is_check()) connection.target = route.choose(connection.tried, now_ms_);
+    Target* target = connection.target;
+    if (target == nullptr) {
+      count(page_->refused_target);
+      return reset(connection, "no target");
+    }
+    connection.tried |= route.bit_of(*target);
+    set_deadline(connection, route.rule().connect_ms);
+    if (target->name.service.empty()) {
+      if (connect_socket(connection)) return;
+    } else if (natives_) {
+      const std::uint64_t deadline_ms = now_ms_ + route.rule().connect_ms;
+      set_deadline(connection, 0);  // there will be an answer
+      return natives_->connect(target->name.service, connection.id, deadline_ms * 1'000'000);
+    } else {
+      say(fmt::format("event=failed target={} why=\"{}\"", target->name.text, why_no_natives_));
+    }
+    count(page_->failed_connects);
+    route.failed(*target, now_ms_);
+    if (connection.is_check()) return forget(connection, "");
+  }
+}
+
+/// False: refused at once. The connection may be gone when this returns true.
+bool Gateway::connect_socket(Connection& connection) {
+  const Address& to = connection.target->name.address;
+  Socket& server = connection.server;
+  server = Socket(socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const bool clan_is_absent = !server && errno == EAFNOSUPPORT && to.family() == AF_CLAN;
+  const int on = 1;
+  (void)setsockopt(server.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  (void)setsockopt(server.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  if (server && ::connect(server.fd(), to.raw(), to.size()) == 0) {
+    connected(connection);
+    return true;
+  }
+  if (server && errno == EINPROGRESS) {
+    // On one host it is connected by now, most likely.
+    if (Address::peer_of(server.fd()).size() > 0)
+      connected(connection);
+    else
+      server.watch(set_.fd(), EPOLLOUT, tag_of(connection.id, kServer));
+    return true;
+  }
+  say(fmt::format("event=failed target={} why=\"{}\"", connection.target->name.text,
+                  clan_is_absent ? "start the gateway by `clan gateway`" : std::strerror(errno)));
+  server.close();
+  return false;
+}
+
+/// What was under way has come to an end, well or not.
+void Gateway::connected(Connection& connection) {
+  int err = 0;
+  socklen_t size = sizeof err;
+  if (!connection.stream)
+    (void)getsockopt(connection.server.fd(), SOL_SOCKET, SO_ERROR, &err, &size);
+  if (err != 0) return failed(connection, std::strerror(err));
+  Target& target = *connection.target;
+  connection.route->worked(target);
+  connection.in.held.insert(0, header_of(connection));
+  if (connection.is_check()) {
+    if (connection.stream)
+      (void)NativeEnd(*connection.stream).send(bytes_of(connection.in.held));
+    else
+      (void)connection.server.send(bytes_of(connection.in.held));
+    return forget(connection, "");
+  }
+  ++target.connections;
+  count(target.row->connections);
+  count(target.row->served);
+  connection.stage = Connection::Stage::kRelaying;
+  set_deadline(connection, connection.route->rule().idle_ms);
+  relay(connection, true, false);
+}
+
+void Gateway::failed(Connection& connection, const char* why) {
+  Target& target = *connection.target;
+  say(fmt::format("event=failed target={} why=\"{}\"", target.name.text, why));
+  count(page_->failed_connects);
+  connection.route->failed(target, now_ms_);
+  connection.server.close();
+  if (connection.is_check()) return forget(connection, "");
+  connect(connection);
+}
+
+void Gateway::start_checks() {
+  for (const auto& listener : listeners_) {
+    Route& route = *listener->route;
+    if (route.rule().check_ms == 0 || now_ms_ < route.next_check) continue;
+    route.next_check = now_ms_ + route.rule().check_ms;
+    for (Target& target : route.targets()) {
+      Connection& check = add(listener->route);
+      check.target = &target;
+      connect(check);
+    }
+  }
+}
+
+}  // namespace clan::gateway
