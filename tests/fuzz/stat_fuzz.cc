@@ -5,6 +5,7 @@
 //
 // Input: a byte for the kind of memfd, one for what is right about it, the file's size, patches (a
 // place, a length, bytes).
+#include <clan/gateway_face.h>
 #include <clan/mpi_face.h>
 #include <clan/path_page.h>
 #include <clan/pipe_page.h>
@@ -22,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "clan/stat/gateway_pages.h"
 #include "clan/stat/look.h"
 #include "clan/stat/mpi_pages.h"
 #include "clan/stat/orb_tables.h"
@@ -111,7 +113,7 @@ void read_pipe(Input& in, std::uint8_t right) {
   print(report, right / 4);
   Look look;
   look.connections = report.connections;
-  print_prometheus(look, {});
+  print_prometheus(look, {}, {});
 }
 
 void read_reasons(Input& in, std::uint8_t right) {
@@ -188,7 +190,24 @@ void read_paths(Input& in, std::uint8_t right) {
   for (const HostPath& path : report.hosts.paths) expect(path.values.port != 0);
   report.hosts.paths.resize(std::min<std::size_t>(report.hosts.paths.size(), 4));
   print(report, right / 4);
-  print_prometheus({}, report.hosts);
+  print_prometheus({}, report.hosts, {});
+}
+
+void read_gateway(Input& in, std::uint8_t right) {
+  using clan::gateway::GatewayPage;
+  static File& file = *new File(clan::gateway::kGatewayMemfdName);
+  auto bytes = content(in, sizeof(GatewayPage), (right & 1) == 0);
+  if ((right & 2) == 0) {
+    put(bytes, offsetof(GatewayPage, magic), GatewayPage::kMagic);
+    put(bytes, offsetof(GatewayPage, pid), static_cast<std::uint32_t>(::getpid()));
+  }
+  file.write(bytes);
+  Report report;
+  report.gateways = read_gateway_pages({::getpid()});
+  for (const GatewayCounters& one : report.gateways)
+    expect(one.targets.size() <= GatewayPage::kMostTargets);
+  print(report, right / 4);
+  print_prometheus({}, {}, report.gateways);
 }
 
 }  // namespace
@@ -201,13 +220,14 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input in(data, size);
   const std::uint8_t kind = in.byte(), right = in.byte();
-  switch (kind % 6) {
+  switch (kind % 7) {
     case 0: read_pipe(in, right); break;
     case 1: read_reasons(in, right); break;
     case 2: read_mpi(in, right); break;
     case 3: read_calls(in, right); break;
     case 4: read_orb(in, right); break;
-    default: read_paths(in, right);
+    case 5: read_paths(in, right); break;
+    default: read_gateway(in, right);
   }
   return 0;
 }

@@ -180,6 +180,7 @@ TEST(Relay, AStreamThatIsAbortedBreaksIt) {
   Direction way;
   NativeEnd from(*streams.own);
   streams.peer->abort();
+  (void)streams.own->wait_readable();
   EXPECT_EQ(Flow::kBroken, pass(from, to.own, way, {}, kBudget));
 }
 

@@ -15,7 +15,7 @@ from pathlib import Path
 SKIPPED = 77
 CLAN = sys.argv[1]
 NATIVE = sys.argv[2]
-WAIT = 60  # seconds, until something counts as never
+WAIT = 120  # seconds, until something counts as never
 
 
 class Skip(Exception):

@@ -19,6 +19,7 @@ namespace clan::gateway {
 namespace {
 
 constexpr std::size_t kBuffer = 64 * 1024;  // what a slow reader can hold up, for each connection
+constexpr std::size_t kOtherDescriptors = 32;  // than two for each connection
 constexpr std::uint64_t kNever = ~0ull;
 
 GatewayPage* make_page() {
@@ -41,11 +42,13 @@ int watch_signals() {
   return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
-void raise_descriptor_limit() {
+/// As many descriptors as may be had; how many that are.
+std::size_t raise_descriptor_limit() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
   limit.rlim_cur = limit.rlim_max;
   (void)setrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
 }
 
 }  // namespace
@@ -90,7 +93,9 @@ void Gateway::flush_log() {
 }
 
 bool Gateway::begin() {
-  raise_descriptor_limit();
+  const std::size_t descriptors = raise_descriptor_limit();
+  most_connections_ = descriptors > 2 * kOtherDescriptors ? (descriptors - kOtherDescriptors) / 2
+                                                          : kOtherDescriptors / 2;
   now_ms_ = monotonic_ns() / 1'000'000;
   page_ = make_page();
   set_ = Socket(epoll_create1(EPOLL_CLOEXEC));
@@ -166,7 +171,7 @@ void Gateway::take(std::uint64_t tag, std::uint32_t events) {
   Connection* connection = find(id);
   if (connection == nullptr) return;
   if (connection->stage == Connection::Stage::kHeader) return read_header(*connection);
-  if (connection->stage == Connection::Stage::kConnecting) return connected(*connection);
+  if (connection->stage == Connection::Stage::kConnecting) return finish_connect(*connection);
   const bool gone = (events & (EPOLLERR | EPOLLHUP)) != 0;
   const bool readable = gone || (events & (EPOLLIN | EPOLLRDHUP)) != 0;
   const bool writable = gone || (events & EPOLLOUT) != 0;

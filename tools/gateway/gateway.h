@@ -79,6 +79,7 @@ class Gateway {
   void start_successor();
   void hear_successor();
   void drain();
+  bool takes(const Listener& listener) const;
   void watch_listeners();
   void accept_from(Listener& listener);
   void enter(Listener& listener, int fd, const Address& peer);
@@ -87,6 +88,7 @@ class Gateway {
   // gateway_connect.cc: targets.
   void connect(Connection& connection);
   bool connect_socket(Connection& connection);
+  void finish_connect(Connection& connection);
   void connected(Connection& connection);
   void failed(Connection& connection, const char* why);
   void start_checks();
@@ -117,6 +119,7 @@ class Gateway {
   std::vector<std::byte> buffer_;
   std::string log_;
   std::uint64_t next_id_ = 1, now_ms_ = 0;
+  std::size_t most_connections_ = 0;  // by descriptors
   std::uint64_t sweep_at_ms_ = ~0ull, accept_at_ms_ = 0, end_at_ms_ = ~0ull;
   bool draining_ = false;
 };

@@ -76,12 +76,14 @@ bool Gateway::connect_socket(Connection& connection) {
 }
 
 /// What was under way has come to an end, well or not.
-void Gateway::connected(Connection& connection) {
+void Gateway::finish_connect(Connection& connection) {
   int err = 0;
   socklen_t size = sizeof err;
-  if (!connection.stream)
-    (void)getsockopt(connection.server.fd(), SOL_SOCKET, SO_ERROR, &err, &size);
-  if (err != 0) return failed(connection, std::strerror(err));
+  (void)getsockopt(connection.server.fd(), SOL_SOCKET, SO_ERROR, &err, &size);
+  err != 0 ? failed(connection, std::strerror(err)) : connected(connection);
+}
+
+void Gateway::connected(Connection& connection) {
   Target& target = *connection.target;
   connection.route->worked(target);
   connection.in.held.insert(0, header_of(connection));

@@ -22,6 +22,14 @@ void set_option(int fd, int level, int name, int value) {
   (void)setsockopt(fd, level, name, &value, sizeof value);
 }
 
+/// What accepted sockets have from their listener.
+void set_options(int fd, const Rule& rule) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  if (rule.keep_alive_s > 0)
+    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(rule.keep_alive_s));
+}
+
 /// A socket that listens there; without one, errno says why.
 Socket listen_at(const Address& address, std::uint32_t backlog) {
   Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -75,6 +83,7 @@ std::string Gateway::apply(const std::vector<Rule>& rules, std::vector<Socket> i
       if (!listener->socket && old->address.same_place(listener->address))
         listener->socket = std::move(old->socket);
     }
+    set_options(listener->socket.fd(), listener->route->rule());
     for (const Target& target : listener->route->targets()) {
       if (target.name.service.empty() || natives_) continue;
       auto natives = Natives::create(set_.fd(), tag_of(Other::kNatives));
@@ -141,16 +150,21 @@ void Gateway::drain() {
   listeners_.clear();
 }
 
+/// There is room for a connection. Those that there is none for wait in the backlog.
+bool Gateway::takes(const Listener& listener) const {
+  return now_ms_ >= accept_at_ms_ && connections_.size() < most_connections_ &&
+         !listener.route->full();
+}
+
 void Gateway::watch_listeners() {
   for (const auto& listener : listeners_) {
-    const bool takes = now_ms_ >= accept_at_ms_ && !listener->route->full();
     const auto fd = static_cast<std::uint64_t>(listener->socket.fd());
-    listener->socket.watch(set_.fd(), takes ? EPOLLIN : 0u, tag_of(fd, kListener));
+    listener->socket.watch(set_.fd(), takes(*listener) ? EPOLLIN : 0u, tag_of(fd, kListener));
   }
 }
 
 void Gateway::accept_from(Listener& listener) {
-  for (int i = 0; i < kMostAccepts && !listener.route->full(); ++i) {
+  for (int i = 0; i < kMostAccepts && takes(listener); ++i) {
     sockaddr_storage raw{};
     socklen_t size = sizeof raw;
     const int fd = accept4(listener.socket.fd(), reinterpret_cast<sockaddr*>(&raw), &size,
@@ -182,10 +196,6 @@ void Gateway::enter(Listener& listener, int fd, const Address& peer) {
                       stranger ? "not of accept-proxy" : "max-per-source"));
     return client.reset();
   }
-  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  if (rule.keep_alive_s > 0)
-    set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, static_cast<int>(rule.keep_alive_s));
   Connection& connection = add(listener.route);
   count(page_->connections);
   connection.client = std::move(client);

@@ -148,6 +148,34 @@ void add(std::string& text, const Json& object, bool one_line) {
   text += object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+Json object_of(const GatewayCounters& gateway) {
+  Json targets = Json::array();
+  for (const GatewayTarget& target : gateway.targets) {
+    targets.push_back({{"name", target.name},
+                       {"works", target.works},
+                       {"connections", target.connections},
+                       {"served", target.served},
+                       {"failures", target.failures}});
+  }
+  return {{"path", "gateway"},
+          {"pid", gateway.pid},
+          {"draining", gateway.draining},
+          {"connections", gateway.connections},
+          {"accepted", gateway.accepted},
+          {"ended", gateway.ended},
+          {"reset", gateway.reset},
+          {"bytes_in", gateway.bytes_in},
+          {"bytes_out", gateway.bytes_out},
+          {"refused_source", gateway.refused_source},
+          {"refused_header", gateway.refused_header},
+          {"refused_target", gateway.refused_target},
+          {"failed_connects", gateway.failed_connects},
+          {"accept_errors", gateway.accept_errors},
+          {"reloads", gateway.reloads},
+          {"failed_reloads", gateway.failed_reloads},
+          {"targets", targets}};
+}
+
 }  // namespace
 
 void print_json(const Report& report, bool one_line) {
@@ -167,6 +195,7 @@ void print_json(const Report& report, bool one_line) {
   for (const ViaConnection& vi : report.vis) add(text, object_of(vi), one_line);
   for (const VmmcCounters& vmmc : report.vmmc) add(text, object_of(vmmc), one_line);
   for (const UnetEndpoint& e : report.endpoints) add(text, object_of(e), one_line);
+  for (const GatewayCounters& one : report.gateways) add(text, object_of(one), one_line);
   fmt::print("[{}]\n", text);
 }
 

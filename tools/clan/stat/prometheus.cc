@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
@@ -37,15 +38,17 @@ std::string reason_label(std::string_view why) {
   return label;
 }
 
-/// A command as a label's value: backslash and quote are escaped.
-std::string label_of(pid_t pid) {
+/// As a label's value: backslash and quote are escaped.
+std::string escaped(const std::string& text) {
   std::string label;
-  for (const char c : command_name(pid)) {
+  for (const char c : text) {
     if (c == '"' || c == '\\') label += '\\';
     label += c;
   }
   return label;
 }
+
+std::string label_of(pid_t pid) { return escaped(command_name(pid)); }
 
 std::string first_command(const EndView& end) {
   return end.processes.empty() ? std::string() : label_of(*end.processes.begin());
@@ -85,9 +88,62 @@ void print_paths(const HostPaths& hosts, const char* name, const char* type, con
     fmt::print("clan_host_{}{{{}}} {}\n", name, labels, sample);
 }
 
+/// A figure of each target of each gateway.
+void print_targets(const std::vector<GatewayCounters>& gateways, const char* name, const char* type,
+                   const char* help, std::uint64_t (*value)(const GatewayTarget&)) {
+  fmt::print("# HELP clan_gateway_target_{} {}\n# TYPE clan_gateway_target_{} {}\n", name, help,
+             name, type);
+  for (const GatewayCounters& gateway : gateways) {
+    for (const GatewayTarget& target : gateway.targets) {
+      fmt::print("clan_gateway_target_{}{{pid=\"{}\",target=\"{}\"}} {}\n", name, gateway.pid,
+                 escaped(target.name), value(target));
+    }
+  }
+}
+
+void print_gateways(const std::vector<GatewayCounters>& gateways) {
+  using Gateway = GatewayCounters;
+  struct Figure {
+    const char* name;
+    const char* type;
+    const char* help;
+    std::uint64_t Gateway::*value;
+  };
+  for (const Figure& figure : std::initializer_list<Figure>{
+           {"connections", "gauge", "Connections now.", &Gateway::connections},
+           {"accepted_total", "counter", "Connections that have come.", &Gateway::accepted},
+           {"ended_total", "counter", "Ended in good order.", &Gateway::ended},
+           {"reset_total", "counter", "Reset by an end, a time-out or a limit.", &Gateway::reset},
+           {"in_bytes_total", "counter", "Bytes to targets.", &Gateway::bytes_in},
+           {"out_bytes_total", "counter", "Bytes from targets.", &Gateway::bytes_out},
+           {"refused_source_total", "counter", "Refused by their address.",
+            &Gateway::refused_source},
+           {"refused_header_total", "counter", "Refused by their PROXY header.",
+            &Gateway::refused_header},
+           {"refused_target_total", "counter", "Without a target.", &Gateway::refused_target},
+           {"failed_connects_total", "counter", "Failed connects to targets.",
+            &Gateway::failed_connects},
+           {"accept_errors_total", "counter", "Times without descriptors or memory.",
+            &Gateway::accept_errors}}) {
+    fmt::print("# HELP clan_gateway_{} {}\n# TYPE clan_gateway_{} {}\n", figure.name, figure.help,
+               figure.name, figure.type);
+    for (const Gateway& one : gateways)
+      fmt::print("clan_gateway_{}{{pid=\"{}\"}} {}\n", figure.name, one.pid, one.*figure.value);
+  }
+  print_targets(gateways, "works", "gauge", "0: it has failed.",
+                [](const GatewayTarget& target) { return std::uint64_t{target.works}; });
+  print_targets(gateways, "connections", "gauge", "Connections now.",
+                [](const GatewayTarget& target) { return target.connections; });
+  print_targets(gateways, "served_total", "counter", "Connections that it has had.",
+                [](const GatewayTarget& target) { return target.served; });
+  print_targets(gateways, "failures_total", "counter", "Failed connects.",
+                [](const GatewayTarget& target) { return target.failures; });
+}
+
 }  // namespace
 
-void print_prometheus(const Look& seen, const HostPaths& hosts) {
+void print_prometheus(const Look& seen, const HostPaths& hosts,
+                      const std::vector<GatewayCounters>& gateways) {
   std::map<std::pair<std::string, std::string>, std::size_t> counts;
   for (const char* path : {"shm", "tcp"}) counts[{path, ""}] = 0;
   for (const Connection& connection : seen.connections) {
@@ -119,6 +175,7 @@ void print_prometheus(const Look& seen, const HostPaths& hosts) {
   print_paths(hosts, "packets_lost_total", "counter", "Of those sent, lost and sent again.",
               &PathValues::packets_lost);
   print_paths(hosts, "timeouts_total", "counter", "Probe time-outs.", &PathValues::timeouts);
+  if (!gateways.empty()) print_gateways(gateways);
 }
 
 }  // namespace clan::tool

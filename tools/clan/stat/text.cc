@@ -176,6 +176,28 @@ std::string line_of(const UnetEndpoint& e) {
   return line;
 }
 
+std::string line_of(const GatewayCounters& gateway) {
+  std::string line = fmt::format(
+      "{}{}: {} connections, {} accepted, {} ended, {} reset; {} bytes in, {} out", gateway.pid,
+      gateway.draining ? " (drains)" : "", gateway.connections, gateway.accepted, gateway.ended,
+      gateway.reset, gateway.bytes_in, gateway.bytes_out);
+  const auto some = [&](std::uint64_t n, const char* what) {
+    if (n > 0) line += fmt::format("; {} {}", n, what);
+  };
+  some(gateway.refused_source, "refused by their address");
+  some(gateway.refused_header, "without a right PROXY header");
+  some(gateway.refused_target, "without a target");
+  some(gateway.failed_connects, "failed connects to targets");
+  some(gateway.accept_errors, "times without descriptors or memory");
+  some(gateway.failed_reloads, "failed reloads");
+  for (const GatewayTarget& target : gateway.targets) {
+    line += fmt::format("\n    {}: {}, {} connections, {} served, {} failures", target.name,
+                        target.works ? "works" : "has failed", target.connections, target.served,
+                        target.failures);
+  }
+  return line;
+}
+
 std::string line_of(const HostPath& path) {
   const PathValues& v = path.values;
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
@@ -207,6 +229,8 @@ void print_text(const Report& report, bool watch) {
   for (const VmmcCounters& vmmc : report.vmmc) fmt::print("{}\n", line_of(vmmc));
   if (!report.endpoints.empty()) fmt::print("\nU-NET ENDPOINTS\n");
   for (const UnetEndpoint& e : report.endpoints) fmt::print("{}\n", line_of(e));
+  if (!report.gateways.empty()) fmt::print("\nGATEWAYS\n");
+  for (const GatewayCounters& one : report.gateways) fmt::print("{}\n", line_of(one));
 }
 
 }  // namespace clan::tool

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "connection.h"
+#include "gateway_pages.h"
 #include "look.h"
 #include "mpi_pages.h"
 #include "path_pages.h"
@@ -27,6 +28,7 @@ struct Report {
   std::vector<ViaConnection> vis;
   std::vector<VmmcCounters> vmmc;
   std::vector<UnetEndpoint> endpoints;
+  std::vector<GatewayCounters> gateways;
   HostPaths hosts;
 };
 
@@ -36,6 +38,7 @@ void print_text(const Report& report, bool watch);
 /// An array with an object for each, a line each, or all in one line.
 void print_json(const Report& report, bool one_line);
 /// Prometheus' text format: for a file of node_exporter's textfile collector.
-void print_prometheus(const Look& seen, const HostPaths& hosts);
+void print_prometheus(const Look& seen, const HostPaths& hosts,
+                      const std::vector<GatewayCounters>& gateways);
 
 }  // namespace clan::tool
