@@ -168,10 +168,10 @@ def echo_program(under_clan):
 
 
 @contextlib.contextmanager
-def native_program():
+def native_program(prefix=()):
     """A native server: its target, and the process."""
     name = f"gateway-test-{os.getpid()}-{time.monotonic_ns()}"
-    with running(NATIVE, name, text=True, stdout=subprocess.PIPE) as process:
+    with running(NATIVE, name, prefix=prefix, text=True, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == "ready\n"
         yield f"service:{name}", process
 
