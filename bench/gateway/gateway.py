@@ -156,7 +156,7 @@ class Bench:
     @contextlib.contextmanager
     def running(self, command, port=None, prefix=()):
         log = open(self.directory / "log", "wb")
-        child = subprocess.Popen([*self.here, *prefix, *map(str, command)], stdout=log, stderr=log,
+        child = subprocess.Popen([*prefix, *self.here, *map(str, command)], stdout=log, stderr=log,
                                  stdin=subprocess.DEVNULL, start_new_session=True)
         log.close()
         try:

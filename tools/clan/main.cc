@@ -348,6 +348,9 @@ int print_help(const CLI::App& app, const std::string& about) {
   }
   if (about == "bench") return clan::tool::exec_bench({"help"});
   if (about == "ip") return clan::tool::exec_part("ip/clan-ip", {"--help"});
+#ifdef CLAN_PRELOAD
+  if (about == "gateway") return clan::tool::gateway({"--help"});
+#endif
   const CLI::App* command = find_command(app, about);
   if (command == nullptr) return complain_about(app, about);
   fmt::print("{}", command->help());

@@ -112,9 +112,8 @@ const std::vector<Key>& keys() {
          rule.listen = name.address;
          return error;
        }},
-      {"to", "TARGET,...", "clan:NAME (AF_CLAN), HOST:PORT (TCP), or service:NAME (clan/stream.h)",
-       read_targets},
-      {"balance", "HOW", "which target: round-robin, least (connections) or first (that works)",
+      {"to", "TARGET,...", "clan:NAME, HOST:PORT, or service:NAME (a native one)", read_targets},
+      {"balance", "HOW", "round-robin, least (connections), first (that works)",
        [](const std::string& text, Rule& rule) {
          return read_word<Balance>(text,
                                    {{"round-robin", Balance::kRoundRobin},
@@ -122,23 +121,22 @@ const std::vector<Key>& keys() {
                                     {"first", Balance::kFirst}},
                                    rule.balance);
        }},
-      {"send-proxy", "VERSION", "say the client's address to targets: PROXY protocol v1 or v2",
+      {"send-proxy", "VERSION", "say the client's address to targets: v1 or v2",
        [](const std::string& text, Rule& rule) {
          return read_word<ProxyVersion>(
              text, {{"v1", ProxyVersion::kV1}, {"v2", ProxyVersion::kV2}}, rule.sends_proxy);
        }},
-      {"accept-proxy", "NETWORK,...",
-       "clients are proxies of these networks, which say PROXY v1 or v2; others are refused",
+      {"accept-proxy", "NETWORK,...", "clients are proxies there, which send PROXY headers",
        read_proxies},
       {"connect-timeout", "SECONDS", "for each target (5)", seconds(&Rule::connect_ms)},
-      {"idle-timeout", "SECONDS", "ends a connection on which nothing moves (0: never)",
+      {"idle-timeout", "SECONDS", "ends a connection on which nothing moves (never)",
        seconds(&Rule::idle_ms)},
       {"header-timeout", "SECONDS", "until a PROXY header has come (3)", seconds(&Rule::header_ms)},
-      {"keep-alive", "SECONDS", "of silence before TCP asks a client (the kernel's, 7200)",
+      {"keep-alive", "SECONDS", "of silence before TCP asks a client (the kernel's)",
        count(&Rule::keep_alive_s)},
-      {"check", "SECONDS", "connect to each target so often, to know whether it works (0: never)",
+      {"check", "SECONDS", "how often to see whether targets work (never)",
        seconds(&Rule::check_ms)},
-      {"retry", "SECONDS", "a target that has failed is the last choice for so long (2)",
+      {"retry", "SECONDS", "a target that has failed comes last so long (2)",
        seconds(&Rule::retry_ms)},
       {"max", "N", "connections at a time; more wait in the backlog", count(&Rule::most)},
       {"max-per-source", "N", "connections of one address; more are reset",
@@ -260,11 +258,10 @@ std::string usage() {
       "Takes TCP connections from outside to programs under CLAN, and back (docs/gateway.md).\n"
       "A line of FILE is a rule: the same options without dashes, listen=*:80 to=clan:web.\n\n";
   for (const Key& key : keys())
-    text += fmt::format("  --{:<28}{}\n", fmt::format("{} {}", key.name, key.value), key.help);
-  text += fmt::format(
-      "  --{:<28}{}\n  --{:<28}{}\n", "drain SECONDS",
-      "what a gateway that has been replaced gives its connections (60; 0: all the time)",
-      "check-config", "read the configuration, say what is wrong with it, and end");
+    text += fmt::format("  --{:<26}{}\n", fmt::format("{} {}", key.name, key.value), key.help);
+  text += fmt::format("  --{:<26}{}\n  --{:<26}{}\n", "drain SECONDS",
+                      "for connections of a replaced one (60; 0: no limit)", "check-config",
+                      "says what is wrong with the rules, and ends");
   return text +
          "\nSIGHUP reads FILE anew; SIGUSR2 or `clan gateway reload` starts a new program,\n"
          "and the old one serves its connections to the end; SIGQUIT drains, SIGTERM ends.\n";
