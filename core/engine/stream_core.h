@@ -112,6 +112,12 @@ class StreamCore {
     }
   }
 
+  // Whether front() may have something to say, without a store.
+  bool glance() const {
+    return left_ > 0 || !c_->mapped() || c_->readable() || c_->peer_gone() || eof_ || closed_ ||
+           !c_->context().usable();
+  }
+
   // After front() < 0.
   Result<std::size_t> end() const;
 

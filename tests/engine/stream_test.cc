@@ -299,6 +299,21 @@ TEST(Stream, PeekedBytesStayUntilTheyAreConsumed) {
   EXPECT_TRUE(front->empty()) << "empty = the peer has closed";
 }
 
+TEST(Stream, AGlanceSeesWhatPeekWouldAndTheEnd) {
+  StreamPair pair;
+  EXPECT_FALSE(pair.server.glance());
+  ASSERT_OK(pair.client.send(text("ab")));
+  EXPECT_TRUE(pair.server.glance());
+  ASSERT_OK(pair.server.peek());
+  pair.server.consume(1);
+  EXPECT_TRUE(pair.server.glance()) << "a part of what was peeked at is left";
+  pair.server.consume(1);
+  EXPECT_FALSE(pair.server.glance());
+  pair.client.close();
+  ASSERT_OK(pair.server.wait_readable(1000));
+  EXPECT_TRUE(pair.server.glance());
+}
+
 TEST(Stream, RecvIntoAnEmptyBufferAndSendOfNothingDoNothing) {
   StreamPair pair;
   auto sent = pair.client.send({}, 1000);

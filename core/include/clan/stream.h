@@ -89,6 +89,9 @@ class CLAN_EXPORT Stream {
 
   /// peek() has something to say.
   bool readable();
+  /// The same at a glance, for a thread that polls and calls peek() now and then: only that makes
+  /// room for the sender of what has been consumed last.
+  bool glance() const;
   /// Waits until it has.
   Status wait_readable(std::int64_t timeout_ms = -1);
 
