@@ -88,15 +88,15 @@ VIP_DESCRIPTOR* ViaNic::send(std::size_t i, const void* data, std::size_t bytes,
   return fill(2 * i + 1, data, bytes, memory);
 }
 
-VIP_VI_HANDLE ViaNic::make_vi(VIP_CQ_HANDLE receives, bool defers) {
+VIP_VI_HANDLE ViaNic::make_vi(VIP_CQ_HANDLE receives) {
   VIP_VI_ATTRIBUTES attributes{};
   attributes.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY;
   VIP_VI_HANDLE vi = nullptr;
-  if (VipCreateVi(nic, &attributes, nullptr, receives, &vi) != VIP_SUCCESS) return nullptr;
-  VIP_CLAN_VI_OPTIONS options{};
-  options.DeferSends = defers;
-  (void)VipClanSetVi(vi, &options);
-  return vi;
+  return VipCreateVi(nic, &attributes, nullptr, receives, &vi) == VIP_SUCCESS ? vi : nullptr;
+}
+
+bool ViaNic::post(VIP_VI_HANDLE vi, std::size_t i, std::size_t slot_number) {
+  return VipPostRecv(vi, receive(i, slot(slot_number), bytes_, handle), handle) == VIP_SUCCESS;
 }
 
 bool ViaNic::connect(VIP_VI_HANDLE vi, Side side, const std::string& name) {
@@ -115,16 +115,6 @@ bool ViaNic::connect(VIP_VI_HANDLE vi, Side side, const std::string& name) {
 
 // --- round trips ---------------------------------------------------------------------------------
 
-bool ViaEnd::post_both(std::span<std::byte> message) {
-  posted_ = true;
-  for (std::size_t i = 0; i < 2; ++i) {
-    VIP_DESCRIPTOR* d = nic_->receive(i, message.data(), message.size(),
-                                      nic_->register_once(message.data(), message.size()));
-    if (VipPostRecv(vi_, d, nic_->handle) != VIP_SUCCESS) return false;
-  }
-  return true;
-}
-
 bool ViaEnd::send(std::span<const std::byte> message) {
   VIP_DESCRIPTOR* d;
   if (message.size() <= kSmall) {
@@ -141,20 +131,29 @@ bool ViaEnd::send(std::span<const std::byte> message) {
 }
 
 bool ViaEnd::recv(std::span<std::byte> message) {
-  if (!posted_ && !post_both(message)) return false;
   full_ = take(vi_, wait_, VipRecvDone, VipRecvWait);
-  return full_ != nullptr && full_->CS.Length == message.size();
+  if (full_ == nullptr || full_->CS.Length != message.size()) return false;
+  auto& segment = full_->DS[0].Local;
+  if (segment.Data.Address == message.data()) return true;
+  std::memcpy(message.data(), segment.Data.Address, message.size());
+  segment = {{0}, nic_->register_once(message.data(), message.size()), full_->CS.Length};
+  segment.Data.Address = message.data();
+  return true;
 }
 
-std::string ViaTransport::prepare(std::size_t) {
+std::string ViaTransport::prepare(std::size_t bytes) {
   name_ = unique_name();
+  bytes_ = bytes;
   return "";
 }
 
 std::optional<ViaEnd> ViaTransport::open(Side side) {
-  auto nic = std::make_unique<ViaNic>(2, kSmall);
-  VIP_VI_HANDLE vi = nic->make_vi(nullptr, true);
-  if (vi == nullptr || !nic->connect(vi, side, name_)) return std::nullopt;
+  auto nic = std::make_unique<ViaNic>(3, std::max(bytes_, kSmall));
+  VIP_VI_HANDLE vi = nic->make_vi(nullptr);
+  if (vi == nullptr || !nic->post(vi, 0, 1) || !nic->post(vi, 1, 2) ||
+      !nic->connect(vi, side, name_)) {
+    return std::nullopt;
+  }
   return ViaEnd(std::move(nic), vi, wait_);
 }
 
@@ -208,11 +207,10 @@ std::string ViaStreamTransport::prepare(std::size_t bytes) {
 
 std::optional<ViaStream> ViaStreamTransport::open(Side side) {
   auto nic = std::make_unique<ViaNic>(ViaStream::kBuffers, std::max(bytes_, kSmall));
-  VIP_VI_HANDLE vi = nic->make_vi(nullptr, false);
+  VIP_VI_HANDLE vi = nic->make_vi(nullptr);
   if (vi == nullptr) return std::nullopt;
   for (std::size_t i = 0; i < ViaStream::kBuffers; ++i) {
-    VIP_DESCRIPTOR* d = nic->receive(i, nic->slot(i), std::max(bytes_, kSmall), nic->handle);
-    if (VipPostRecv(vi, d, nic->handle) != VIP_SUCCESS) return std::nullopt;
+    if (!nic->post(vi, i, i)) return std::nullopt;
   }
   if (!nic->connect(vi, side, name_)) return std::nullopt;
   return ViaStream(std::move(nic), vi, bytes_);
@@ -249,8 +247,7 @@ std::size_t ViaHub::wait(std::span<std::uint32_t> ready) {
 
 bool ViaHub::recv(std::uint32_t i, std::span<std::byte> message) {
   std::memcpy(message.data(), nic_->slot(2 * i), message.size());
-  VIP_DESCRIPTOR* d = nic_->receive(i, nic_->slot(2 * i), kHubBytes, nic_->handle);
-  return VipPostRecv(vis_[i], d, nic_->handle) == VIP_SUCCESS;
+  return nic_->post(vis_[i], i, 2 * i);
 }
 
 bool ViaHub::send(std::uint32_t i, std::span<const std::byte> message) {
@@ -271,12 +268,9 @@ std::optional<ViaHub> ViaHubTransport::open(Side side, std::size_t connections) 
   if (VipCreateCQ(nic->nic, 2 * connections, &cq) != VIP_SUCCESS) return std::nullopt;
   std::vector<VIP_VI_HANDLE> vis;
   for (std::size_t i = 0; i < connections; ++i) {
-    VIP_VI_HANDLE vi = nic->make_vi(cq, false);
-    VIP_DESCRIPTOR* d = nic->receive(i, nic->slot(2 * i), kHubBytes, nic->handle);
-    if (vi == nullptr || VipPostRecv(vi, d, nic->handle) != VIP_SUCCESS ||
-        !nic->connect(vi, side, name_)) {
+    VIP_VI_HANDLE vi = nic->make_vi(cq);
+    if (vi == nullptr || !nic->post(vi, i, 2 * i) || !nic->connect(vi, side, name_))
       return std::nullopt;
-    }
     vis.push_back(vi);
   }
   return ViaHub(std::move(nic), cq, std::move(vis), wait_);

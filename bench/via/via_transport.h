@@ -36,7 +36,9 @@ class ViaNic {
   VIP_MEM_HANDLE handle = 0;
   VIP_MEM_HANDLE register_once(const void* data, std::size_t bytes);
 
-  VIP_VI_HANDLE make_vi(VIP_CQ_HANDLE receives, bool defers);
+  VIP_VI_HANDLE make_vi(VIP_CQ_HANDLE receives);
+  /// A receive into the slot of that number.
+  bool post(VIP_VI_HANDLE vi, std::size_t i, std::size_t slot_number);
   bool connect(VIP_VI_HANDLE vi, Side side, const std::string& name);
 
  private:
@@ -51,8 +53,8 @@ class ViaNic {
   std::vector<Known> known_;
 };
 
-/// Round trips: two receives are posted, into the buffer of recv(); one that is full is posted
-/// again behind the next send, as the peer has the other one.
+/// Round trips: two receives are posted, first into memory of this end's, then into the buffer of
+/// recv(); one that is full is posted again behind the next send, as the peer has the other one.
 class ViaEnd {
  public:
   ViaEnd(std::unique_ptr<ViaNic> nic, VIP_VI_HANDLE vi, ViaWait wait)
@@ -62,11 +64,9 @@ class ViaEnd {
   bool flush() { return true; }
 
  private:
-  bool post_both(std::span<std::byte> message);
   std::unique_ptr<ViaNic> nic_;
   VIP_VI_HANDLE vi_;
   ViaWait wait_;
-  bool posted_ = false;
   VIP_DESCRIPTOR* full_ = nullptr;
 };
 
@@ -80,6 +80,7 @@ class ViaTransport {
  private:
   ViaWait wait_;
   std::string name_;
+  std::size_t bytes_ = 0;
 };
 
 /// One way, as the paper's figure 6 has it: four buffers at the receiver, and credits back, one

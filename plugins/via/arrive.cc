@@ -50,14 +50,33 @@ bool PeerBuffers::arrive_region(std::span<const std::byte> record) {
   return true;
 }
 
+bool PeerBuffers::learn(std::uint16_t posted) {
+  // What is learned from a record may be older than what the count has said.
+  const auto more = static_cast<std::int16_t>(posted - static_cast<std::uint16_t>(posted_));
+  if (more <= 0) return true;
+  if (size() + static_cast<std::uint32_t>(more) > kMostDescriptors) return false;
+  posted_ += static_cast<std::uint32_t>(more);
+  return true;
+}
+
+void PeerBuffers::take() {
+  if (const PeerBuffer* const buffer = described(0)) {
+    usual_space_ = buffer->space;
+    described_.pop();
+  }
+  ++taken_;
+}
+
 bool PeerBuffers::arrive_buffer(std::span<const std::byte> record) {
   BufferRecord head;
+  const std::uint32_t before = posted_;
   if (!copy_head(record, &head) || head.segments > kMostSegments ||
-      record.size() != sizeof head + head.segments * sizeof(Piece) ||
-      posted.size() == kMostDescriptors) {
+      record.size() != sizeof head + head.segments * sizeof(Piece) || !learn(head.posted) ||
+      posted_ == before) {
     return false;
   }
-  PeerBuffer& buffer = posted.push();
+  PeerBuffer& buffer = described_.push();
+  buffer.number = posted_ - 1;
   buffer.segments = head.segments;
   std::uint64_t space = 0;
   for (std::uint32_t i = 0; i < buffer.segments; ++i) {
@@ -80,9 +99,8 @@ void Vi::drain(Until until) {
 }
 
 Status Vi::read_records(Until until) {
-  while (connected) {
-    // The line behind a message is on its way to this processor, and nobody waits for it.
-    if (until == Until::kReceived && receives.completed > 0) return {};
+  const std::size_t before = receives.completed;
+  while (connected && (until == Until::kEmpty || receives.completed == before)) {
     const auto record = stream->peek();
     if (!record) return record.error().err == EAGAIN ? Status() : record.error();
     if (record->empty()) return Error{ECONNRESET, "the peer has disconnected"};
@@ -125,7 +143,7 @@ bool Vi::arrive_drained(std::uint32_t theirs_drained) {
 bool Vi::arrive_message(std::span<const std::byte> record) {
   MessageRecord head;
   if (!copy_head(record, &head) || receives.completed == receives.posted.size() ||
-      told <= receives.completed || !arrive_drained(head.drained)) {
+      told <= receives.completed || !arrive_drained(head.drained) || !buffers.learn(head.posted)) {
     return false;
   }
   const std::span<const std::byte> data = record.subspan(sizeof head);

@@ -1,8 +1,10 @@
 // Posted receives: what the peer is told of them (the paper's cookie queue, via-over-clan 3.3.2).
 //
-// Memory is told once, as a slot, and buffers by slot and offset. With strict protection (3.8) each
-// segment is an export of its own, which ends before its descriptor completes.
+// Where a count says enough (wire.h), nothing is written. Otherwise memory is told once, as a slot,
+// and buffers by slot and offset. With strict protection (3.8) each segment is an export of its
+// own, which ends before its descriptor completes.
 #include <algorithm>
+#include <utility>
 
 #include "segments.h"
 #include "vi.h"
@@ -57,7 +59,13 @@ std::uint32_t Vi::check_receive(const VIP_DESCRIPTOR& descriptor, std::uint64_t*
 bool Vi::tell_next() {
   if (!connected && !stream->reserve(kMostTold)) return false;
   Work& work = receives.posted[told];
-  if (told >= receives.completed && work.bad == 0 && !tell_buffer(work)) return false;
+  if (told >= receives.completed && work.bad == 0) {
+    work.counted = counting.suffices_for(work.space) ? work.space : 0;
+    if (work.counted == 0 && !tell_buffer(work)) return false;
+    counting.space += work.counted;
+    ++counting.posted;
+    if (own_count != nullptr) words::publish(*own_count, counting.posted);
+  }
   ++told;
   return true;
 }
@@ -69,8 +77,11 @@ bool Vi::tell_buffer(Work& work) {
     BufferRecord head;
     Piece pieces[kMostSegments];
   } record;
-  record.head = BufferRecord::make(count, drained);
+  record.head = {.segments = static_cast<std::uint8_t>(count),
+                 .posted = static_cast<std::uint16_t>(counting.posted + 1),
+                 .drained = drained};
   std::uint64_t left = work.space;  // the last segment may be longer
+  std::uint64_t space = 0;
   bool told_all = true;
   for (std::uint32_t& i = work.segments = 0; i < count && told_all; ++i) {
     const VIP_DATA_SEGMENT& segment = segment_of(d, i).Local;
@@ -79,14 +90,27 @@ bool Vi::tell_buffer(Work& work) {
     left -= piece.bytes;
     told_all = piece.bytes == 0 || tell_slot(segment, &piece);
     work.slots[i] = piece.slot;
+    space += piece.bytes;
   }
   const auto bytes =
       std::as_bytes(std::span(&record, 1)).first(sizeof record.head + count * sizeof(Piece));
   // A thread there waits for a message, and not for a buffer, but where sends do.
   told_all =
       told_all && (theirs.defers ? stream->append(bytes) : stream->append_quietly(bytes)).ok();
-  if (!told_all) take_back(work);
+  if (!told_all) {
+    take_back(work);
+  } else {
+    // Those of which the peer has to know where they lie are described each.
+    counting.usual_space = space <= theirs.copy_limit ? space : Counting::kNoUsualSpace;
+  }
   return told_all;
+}
+
+// The count first: what it counts, and has to be described, is in the ring by then.
+void Vi::look_for_buffers() {
+  const std::uint32_t now = their_count == nullptr ? 0 : words::look(*their_count);
+  drain();
+  if (connected && their_count != nullptr) (void)buffers.learn(static_cast<std::uint16_t>(now));
 }
 
 // The slot of a segment's memory, which the peer knows then. False: there is no room, or none can
@@ -160,6 +184,7 @@ void Vi::let_go(std::uint32_t slot_number) {
 }
 
 void Vi::take_back(Work& work) {
+  counting.space -= std::exchange(work.counted, 0);
   for (std::uint32_t i = 0; i < work.segments; ++i) let_go(work.slots[i]);
   work.segments = 0;
 }

@@ -5,17 +5,21 @@
 namespace clan::via {
 namespace {
 
+enum class Look { kGlance, kWhole };
+
 // Takes the first descriptor of a queue. Only the first: they complete in the order of posting.
-VIP_RETURN take(Vi& vi, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor) {
+VIP_RETURN take(Vi& vi, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor, Look how) {
   WorkQueue& queue = vi.*member;
   if (queue.completed == 0) {
-    vi.progress(&queue == &vi.receives ? Vi::Until::kReceived : Vi::Until::kEmpty);
-  }
-  if (queue.posted.empty()) return VIP_DESCRIPTOR_ERROR;
-  if (queue.completed == 0) {
-    // A peer that copies a long message to this process has it done sooner by two.
-    if (++vi.looks % 8 == 0) RdmaQueue::help(provider()->context);
-    return VIP_NOT_DONE;
+    const bool eighth = ++vi.looks % 8 == 0;
+    if (how == Look::kWhole || eighth || !vi.is_quiet())
+      vi.progress(&queue == &vi.receives ? Vi::Until::kReceived : Vi::Until::kEmpty);
+    if (queue.posted.empty()) return VIP_DESCRIPTOR_ERROR;
+    if (queue.completed == 0) {
+      // A peer that copies a long message to this process has it done sooner by two.
+      if (eighth) RdmaQueue::help(provider()->context);
+      return VIP_NOT_DONE;
+    }
   }
   *descriptor = queue.posted.front().descriptor;
   const bool known = vi.is_there(queue.posted.front());
@@ -36,7 +40,7 @@ VIP_RETURN done(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_DESCRIPTOR** de
   if (descriptor == nullptr) return VIP_INVALID_PARAMETER;
   *descriptor = nullptr;
   const Held held(*vi);
-  return take(*vi, member, descriptor);
+  return take(*vi, member, descriptor, Look::kGlance);
 }
 
 VIP_RETURN wait(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_ULONG timeout_ms,
@@ -52,25 +56,36 @@ VIP_RETURN wait(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_ULONG timeout_m
 
 VIP_RETURN wait_for(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
                     const std::atomic<bool>* ends, VIP_DESCRIPTOR** descriptor) {
+  VIP_RETURN rc = VIP_NOT_DONE;
+  const auto look_as = [&](Look how) {
+    if (ends != nullptr && dekker::look(*ends)) return true;
+    const Held held(vi);
+    // Of one that waits for the sake of a handler, a descriptor may be posted later.
+    if (ends != nullptr && (vi.*member).posted.empty()) return false;
+    rc = take(vi, member, descriptor, how);
+    return rc != VIP_NOT_DONE;
+  };
+  if (vi.waiter.spin([&] { return look_as(Look::kGlance); }, {}, deadline_ns))
+    return rc == VIP_NOT_DONE ? VIP_TIMEOUT : rc;
   Place* place = nullptr;
   {
     const Held held(vi);
     place = vi.place_of(vi.*member);
   }
   if (place == nullptr) return VIP_ERROR_RESOURCE;
-  VIP_RETURN rc = VIP_NOT_DONE;
-  const auto look = [&] {
-    if (ends != nullptr && dekker::look(*ends)) return true;
-    const Held held(vi);
-    // Of one that waits for the sake of a handler, a descriptor may be posted later.
-    if (ends != nullptr && (vi.*member).posted.empty()) return false;
-    rc = take(vi, member, descriptor);
-    return rc != VIP_NOT_DONE;
-  };
   const auto serve = [&](std::span<const Event> events) {
-    if (Cq* const cq = (vi.*member).cq; cq != nullptr) cq->serve(events);
+    Cq* const cq = (vi.*member).cq;
+    if (cq == nullptr) return;
+    cq->serve(events);
+    while (cq->more()) cq->serve({});  // this thread does not look at its other VIs again
   };
-  (void)place->wait(deadline_ns, look, serve);
+  const auto expect = [&](bool events) {
+    const Held held(vi);
+    vi.expect_events(events);
+  };
+  (void)place->wait(
+      deadline_ns, [&] { return look_as(Look::kWhole); }, serve, expect);
+  vi.waiter.slept();
   return rc == VIP_NOT_DONE ? VIP_TIMEOUT : rc;
 }
 

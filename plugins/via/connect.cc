@@ -65,12 +65,12 @@ Status write_record(Stream& stream, const Record& record) {
 }  // namespace
 
 Status ask(Vi& vi, Stream stream, const NetAddress& local) {
+  vi.begin(std::move(stream));
   Hello hello;
   hello.attributes = vi.wire_attributes();
   hello.discriminator_bytes = static_cast<std::uint8_t>(local.discriminator_bytes);
   std::memcpy(hello.host, local.host.data(), kHostBytes);
   std::memcpy(hello.discriminator, local.discriminator.data(), kMostDiscriminator);
-  vi.stream = std::move(stream);
   vi.tell_buffers();
   Status s = write_record(*vi.stream, hello);
   if (!s) vi.close_stream();
@@ -88,15 +88,17 @@ Status accept(Vi& vi, Asker asker, const WireAttributes& theirs) {
   // What it has posted since; and it may have gone.
   Status s = asker.buffers.meet(asker.stream);
   if (!s && s.error().err != EAGAIN) return s;
-  vi.stream = std::move(asker.stream);
+  vi.begin(std::move(asker.stream));
   vi.buffers = std::move(asker.buffers);
-  vi.theirs = theirs;
-  vi.tell_buffers();
-  Answer answer;
-  answer.accepted = 1;
-  answer.attributes = vi.wire_attributes();
-  s = write_record(*vi.stream, answer);
-  s ? vi.connect(theirs) : vi.close_stream();
+  s = vi.meet(theirs);
+  if (s) {
+    vi.tell_buffers();
+    Answer answer;
+    answer.accepted = 1;
+    answer.attributes = vi.wire_attributes();
+    s = write_record(*vi.stream, answer);
+  }
+  s ? vi.connect() : vi.close_stream();
   return s;
 }
 
@@ -111,9 +113,10 @@ VIP_RETURN take_answer(Vi& vi, VIP_VI_ATTRIBUTES* theirs) {
   Status s = vi.buffers.meet(*vi.stream);
   if (s) s = read_record(*vi.stream, &answer);
   if (!s && s.error().err == EAGAIN) return VIP_NOT_DONE;
+  if (s && answer.accepted == 1) s = vi.meet(answer.attributes);
   if (s && answer.accepted == 1) {
     if (theirs != nullptr) *theirs = attributes_of(answer.attributes);
-    vi.connect(answer.attributes);
+    vi.connect();
     return VIP_SUCCESS;
   }
   vi.close_stream();

@@ -32,30 +32,55 @@ void Cq::serve(std::span<const Event> events) {
   Reports reports;
   {
     std::lock_guard lock(members_mutex);
+    std::vector<Vi*> now;
+    if (events.empty()) now.swap(again);
+    for (Vi* const vi : now) {
+      vi->again = false;
+      serve(*vi, &reports);
+    }
     for (const Event& event : events) {
       if (event.kind != EventKind::kStream || event.tag >= members.size()) continue;
-      Vi* const vi = members[event.tag];
-      if (vi == nullptr) continue;
-      const Held held(*vi, &reports);
-      vi->progress();
+      if (Vi* const vi = members[event.tag]; vi != nullptr) serve(*vi, &reports);
     }
+    has_again.store(!again.empty(), std::memory_order_relaxed);  // relaxed: see more()
   }
   if (!reports.empty()) tell(reports);
 }
 
+// Under members_mutex. What lies behind a message is looked at when there is nothing else to do.
+void Cq::serve(Vi& vi, Reports* reports) {
+  const Held held(vi, reports);
+  const std::size_t before = vi.receives.completed;
+  vi.progress(Vi::Until::kReceived);
+  if (vi.receives.completed == before || vi.again) return;
+  vi.again = true;
+  again.push_back(&vi);
+}
+
 void Cq::poll() {
-  if (provider()->network) place->events().fetch();
-  std::array<Event, 8> events;  // each call makes them anew, and polls again
-  if (const std::size_t n = place->events().poll(events); n > 0) serve({events.data(), n});
+  if (network) place->events().fetch();
+  // Not set to zero, which takes as long as a look for events.
+  alignas(Event) std::byte room[32 * sizeof(Event)];
+  const std::span<Event> events(reinterpret_cast<Event*>(room), 32);
+  if (const std::size_t n = place->events().poll(events); n > 0 || more()) serve(events.first(n));
+}
+
+bool Cq::find(Entry* entry) {
+  while (!take(entry)) {
+    if (!more()) return false;
+    serve({});
+  }
+  return true;
 }
 
 bool Cq::wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry) {
   bool took = false;
   const auto look = [&] {
     if (ends != nullptr && dekker::look(*ends)) return true;
-    return took = take(entry);
+    return took = find(entry);
   };
-  (void)place->wait(deadline_ns, look, [this](std::span<const Event> events) { serve(events); });
+  (void)place->wait(
+      deadline_ns, look, [this](std::span<const Event> events) { serve(events); }, [](bool) {});
   return took;
 }
 
@@ -73,6 +98,7 @@ void Cq::remove(Vi& vi, bool receives) {
   std::lock_guard lock(members_mutex);
   --users;
   if (receives) members[vi.tag] = nullptr;
+  std::erase(again, &vi);
   std::lock_guard entries_lock(mutex);
   for (std::size_t n = entries.size(); n > 0; --n) {
     const Entry entry = entries.front();
@@ -108,6 +134,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipCreateCQ(VIP_NIC_HANDLE handle, VIP_ULONG e
   cq->place = Place::create(provider()->context);
   if (!cq->place) return VIP_ERROR_RESOURCE;
   cq->nic = nic;
+  cq->network = provider()->network;
   cq->capacity = entries;
   nic->use();
   *made = cq.release();

@@ -15,17 +15,13 @@ class Fifo {
   bool empty() const { return size_ == 0; }
   T& operator[](std::size_t i) { return items_[(first_ + i) & (room_ - 1)]; }
   T& front() { return (*this)[0]; }
-  T& back() { return (*this)[size_ - 1]; }
   /// A new last item, as whatever was in its place left it.
   T& push() {
     if (size_ == room_) grow();
     return (*this)[size_++];
   }
-  void pop() {
-    first_ = (first_ + 1) & (room_ - 1);
-    --size_;
-  }
-  void clear() { size_ = 0; }
+  /// One that is empty begins again where it did: the memory is in the cache.
+  void pop() { first_ = --size_ == 0 ? 0 : (first_ + 1) & (room_ - 1); }
 
  private:
   void grow() {

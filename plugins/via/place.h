@@ -52,9 +52,10 @@ class Place {
   }
 
   /// Waits until look() is true; false: the time is over, or the context has ended. take(events)
-  /// serves those that this thread has taken for all.
-  template <typename Look, typename Take>
-  bool wait(std::uint64_t deadline_ns, Look&& look, Take&& take) {
+  /// serves those that this thread has taken for all; expect(true) comes before it waits for them,
+  /// expect(false) behind.
+  template <typename Look, typename Take, typename Expect>
+  bool wait(std::uint64_t deadline_ns, Look&& look, Take&& take, Expect&& expect) {
     if (look()) return true;
     const Waiting waiting(waiters_);
     for (;;) {
@@ -70,7 +71,9 @@ class Place {
       leads_ = true;
       lock.unlock();
       std::array<Event, 64> events;
+      expect(true);
       const auto n = events_.wait(events, ms_until(deadline_ns));
+      expect(false);
       lock.lock();
       leads_ = false;
       lock.unlock();

@@ -29,6 +29,7 @@ Work& add_work(Vi& vi, WorkQueue& queue, VIP_DESCRIPTOR* descriptor, VIP_MEM_HAN
   work.descriptor = descriptor;
   work.handle = handle;
   work.bad = work.segments = 0;
+  work.counted = 0;
   descriptor->CS.Status = 0;
   return work;
 }

@@ -22,6 +22,7 @@
 #include "fifo.h"
 #include "lock.h"
 #include "place.h"
+#include "posted_counts.h"
 #include "wire.h"
 
 namespace clan::via {
@@ -69,37 +70,6 @@ struct NotifierDeleter {
   void operator()(Notifier* notifier) const;
 };
 using NotifierPtr = std::unique_ptr<Notifier, NotifierDeleter>;
-
-/// A completion queue: an entry for each descriptor, whatever events the engine merges.
-struct Cq : Object {
-  static constexpr std::uint32_t kMagic = 0x71637670;
-  Cq() : Object(kMagic) {}
-  struct Entry {
-    Vi* vi = nullptr;
-    bool receive = false;
-  };
-  void push(Vi& vi, bool receive);
-  bool take(Entry* entry);
-  /// At a glance.
-  bool is_empty() const { return count.load(std::memory_order_relaxed) == 0; }  // relaxed: a hint
-  /// Has the VIs that events are of make progress.
-  void serve(std::span<const Event> events);
-  void poll();
-  /// False: the time is over, or `ends` is set.
-  bool wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry);
-  void add(Vi&vi, bool receives), remove(Vi&vi, bool receives);
-
-  Nic* nic = nullptr;
-  std::unique_ptr<Place> place;
-  Lock mutex;  ///< the entries; a leaf
-  Fifo<Entry> entries;
-  std::atomic<std::size_t> count{0};
-  std::size_t capacity = 0;
-  Lock members_mutex;        ///< taken before a VI's
-  std::vector<Vi*> members;  ///< by the tag of their events; null: free
-  std::uint32_t users = 0;   ///< work queues, under members_mutex
-  NotifierPtr notifier;
-};
 
 /// One registration. Found by its handle without a lock; a handle is never that of another one.
 struct Region {
@@ -150,10 +120,11 @@ class Memory {
 
 class Provider {
  public:
-  explicit Provider(Context made) : context(std::move(made)), bulk(context) {}
+  explicit Provider(Context made) : context(std::move(made)), bulk(context), counts(context) {}
   Context context;
   Memory memory;
   Bulk bulk;
+  PostedCounts counts;
   /// Where threads of this process wait: it reaches them by address, and needs no link for it.
   std::mutex services_mutex;
   std::map<std::string, Address> services;

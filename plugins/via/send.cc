@@ -15,9 +15,6 @@
 namespace clan::via {
 namespace {
 
-constexpr std::uint32_t kCopyLimit = 16384;
-/// Of copied data on their way, so that the ring always has room for records (context.h: 512 KB).
-constexpr std::uint32_t kMostCopied = 96 * 1024;
 constexpr std::size_t kLine = 64;  ///< of the ring, which every record begins anew
 constexpr std::size_t kMostFlights = 64;
 constexpr std::size_t kMostPeerMemory = 64;  ///< imports that are kept (the paper's cache, 3.5)
@@ -99,28 +96,28 @@ Vi::Outcome Vi::overrun(Work& work) {
 }
 
 /// How many of the peer's buffers a message takes; 0: more than there are.
-std::size_t Vi::buffers_for(std::uint64_t bytes) {
-  if (!theirs.splits) return buffers.posted.empty() ? 0 : 1;
-  for (std::size_t n = 0; n < buffers.posted.size(); ++n) {
-    if (bytes <= buffers.posted[n].space) return n + 1;
-    bytes -= buffers.posted[n].space;
+std::uint32_t Vi::buffers_for(std::uint64_t bytes) {
+  if (!theirs.splits) return buffers.empty() ? 0 : 1;
+  for (std::uint32_t n = 0; n < buffers.size(); ++n) {
+    if (bytes <= buffers.space(n)) return n + 1;
+    bytes -= buffers.space(n);
   }
   return 0;
 }
 
 Vi::Outcome Vi::start_message(Work& work, std::uint64_t bytes) {
-  std::size_t taken = buffers_for(bytes);
+  std::uint32_t taken = buffers_for(bytes);
   if (taken == 0) {
-    drain();
+    look_for_buffers();
     if (!connected) return Outcome::kOver;
     taken = buffers_for(bytes);
   }
   if (taken == 0) return overrun(work);
-  if (!theirs.splits && bytes > buffers.posted.front().space) return too_long();
-  const std::uint64_t limit = options.CopyLimit == 0 ? kCopyLimit : options.CopyLimit;
+  if (!theirs.splits && bytes > buffers.space(0)) return too_long();
   // Between hosts a copy is in the receiver's memory only some time later.
-  const bool copies = bytes == 0 || (bytes <= limit && !(far && is_reception()) &&
-                                     copied - copied_drained + bytes <= kMostCopied);
+  const bool copies = bytes == 0 || buffers.described(0) == nullptr ||
+                      (bytes <= copy_limit() && !(far && is_reception()) &&
+                       copied - copied_drained + bytes <= kMostCopied);
   if (!copies) return move_message(work, bytes, taken);
   return flights.empty() ? copy_message(work, bytes, taken) : Outcome::kStuck;
 }
@@ -128,7 +125,7 @@ Vi::Outcome Vi::start_message(Work& work, std::uint64_t bytes) {
 Vi::Outcome Vi::too_long() {
   if (!flights.empty()) return Outcome::kStuck;
   if (!write({.flags = MessageRecord::kTooLong}, nullptr)) return Outcome::kStuck;
-  buffers.posted.pop();
+  buffers.take();
   if (!is_reliable()) return end_send(0, 0);
   return fail_send(is_reception() ? VIP_STATUS_REMOTE_DESC_ERROR : VIP_STATUS_TRANSPORT_ERROR,
                    VIP_ERROR_CONN_LOST, VIP_ERROR_CONN_LOST);
@@ -137,7 +134,7 @@ Vi::Outcome Vi::too_long() {
 // Puts a record, and what of the data goes with it, into the peer's ring. False: no room.
 bool Vi::write(MessageRecord record, SegmentWalk* data) {
   const std::uint32_t bytes = data == nullptr ? 0 : record.length;
-  const auto words = record.words(drained);
+  const auto words = record.words(counting.posted, drained);
   const auto head = std::as_bytes(std::span(words));
   std::span<std::byte> first;
   if (bytes > 0) first = data->next(bytes);
@@ -156,10 +153,9 @@ bool Vi::write(MessageRecord record, SegmentWalk* data) {
 }
 
 // The record of the next buffer of a message.
-MessageRecord Vi::next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::size_t buffer) {
+MessageRecord Vi::next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::uint32_t buffer) {
   MessageRecord record;
-  record.length =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(left, buffers.posted[buffer].space));
+  record.length = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, buffers.space(buffer)));
   if (record.length < left) {
     record.flags = MessageRecord::kContinues;
   } else if ((d.CS.Control & VIP_CONTROL_IMMEDIATE) != 0) {
@@ -169,7 +165,7 @@ MessageRecord Vi::next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::
   return record;
 }
 
-Vi::Outcome Vi::copy_message(Work& work, std::uint64_t bytes, std::size_t taken) {
+Vi::Outcome Vi::copy_message(Work& work, std::uint64_t bytes, std::uint32_t taken) {
   // All of it has room, or nothing is begun.
   if (taken > 1 && !stream->reserve(bytes + taken * kLine)) {
     stuck = true;
@@ -181,25 +177,27 @@ Vi::Outcome Vi::copy_message(Work& work, std::uint64_t bytes, std::size_t taken)
     record.flags |= MessageRecord::kCopied;
     if (!write(record, &data)) return Outcome::kStuck;
     left -= record.length;
-    buffers.posted.pop();
+    buffers.take();
   }
   add(row->sent, 1);
   add(row->sent_bytes, bytes);
   return end_send(0, bytes);
 }
 
-Vi::Outcome Vi::move_message(Work& work, std::uint64_t bytes, std::size_t taken) {
+Vi::Outcome Vi::move_message(Work& work, std::uint64_t bytes, std::uint32_t taken) {
   const VIP_DESCRIPTOR& d = *work.descriptor;
   Flight flight;
   std::vector<Move> moves;
   SegmentWalk data(d, 0);
   std::uint64_t left = bytes;
-  for (std::size_t k = 0; k < taken; ++k) {
+  for (std::uint32_t k = 0; k < taken; ++k) {
+    const PeerBuffer* const buffer = buffers.described(k);
+    if (buffer == nullptr) return fail_transfer(d, ESTALE);
     flight.records.push_back(next_record(d, left, k));
     std::uint64_t part = flight.records.back().length;
     left -= part;
-    for (std::uint32_t i = 0; i < buffers.posted[k].segments && part > 0; ++i) {
-      Piece piece = buffers.posted[k].pieces[i];
+    for (std::uint32_t i = 0; i < buffer->segments && part > 0; ++i) {
+      Piece piece = buffer->pieces[i];
       if (piece.bytes == 0) continue;
       const auto remote = slot_memory(piece);
       if (!remote) return fail_transfer(d, ESTALE);
@@ -215,7 +213,7 @@ Vi::Outcome Vi::move_message(Work& work, std::uint64_t bytes, std::size_t taken)
   }
   const Outcome outcome = fly(std::move(flight), moves);
   if (outcome != Outcome::kUnderWay) return outcome;
-  for (; taken > 0; --taken) buffers.posted.pop();
+  for (; taken > 0; --taken) buffers.take();
   add(row->moved, 1);
   return outcome;
 }
@@ -224,10 +222,10 @@ Vi::Outcome Vi::start_rdma(Work& work, std::uint64_t bytes) {
   const VIP_DESCRIPTOR& d = *work.descriptor;
   const bool reads = (d.CS.Control & VIP_CONTROL_OP_MASK) == VIP_CONTROL_OP_RDMAREAD;
   const bool tells = (d.CS.Control & VIP_CONTROL_IMMEDIATE) != 0;
-  if (tells && buffers.posted.empty()) {
-    drain();
+  if (tells && buffers.empty()) {
+    look_for_buffers();
     if (!connected) return Outcome::kOver;
-    if (buffers.posted.empty()) return overrun(work);
+    if (buffers.empty()) return overrun(work);
   }
   const RdmaOp op = reads ? RdmaOp::kRead : RdmaOp::kWrite;
   const VIP_ADDRESS_SEGMENT& target = segment_of(d, 0).Remote;
@@ -253,7 +251,7 @@ Vi::Outcome Vi::start_rdma(Work& work, std::uint64_t bytes) {
   if (moves.empty()) moves.push_back({op, remote.get(), offset, nullptr, 0});
   const Outcome outcome = fly(std::move(flight), moves);
   if (outcome != Outcome::kUnderWay) return outcome;
-  if (tells) buffers.posted.pop();
+  if (tells) buffers.take();
   add(row->rdma, 1);
   add(row->rdma_bytes, bytes);
   return outcome;

@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace clan::via {
 namespace {
+
+constexpr std::int64_t kMeetMs = 1000;  ///< its engine answers, whatever the peer's program does
 
 ViaRow* new_row(const PeerInfo& peer) {
   static std::atomic<std::uint64_t> connections{0};
@@ -54,17 +57,42 @@ WireAttributes Vi::wire_attributes() const {
   wire.rdma_read = attributes.EnableRdmaRead != 0;
   wire.splits = options.SplitMessages != 0;
   wire.defers = options.DeferSends != 0;
+  wire.copy_limit = copy_limit();
+  if (own_count != nullptr) {
+    wire.count = provider()->counts.number(own_count);
+    wire.counts = provider()->counts.cookie();
+  }
   return wire;
 }
 
-void Vi::connect(const WireAttributes& peer) {
+void Vi::begin(Stream made) {
+  stream = std::move(made);
+  theirs = {};
+  counting = {};
   const PeerInfo info = stream->peer();
-  theirs = peer;
   peer_node = info.node;
   far = std::string_view(info.path) == "udp";
+  if (!far) own_count = provider()->counts.take();
+}
+
+Status Vi::meet(const WireAttributes& peer) {
+  theirs = peer;
+  // Its sends cannot wait for what only counts, and long messages in several buffers do not either.
+  counting.is_enough = own_count != nullptr && !peer.defers && !options.SplitMessages;
+  if (far || peer.counts.node == NodeId{}) return {};
+  // The cookie is the peer's word: only for memory of its own.
+  if (peer.counts.node != peer_node) return Error{EPROTO, "no memory of the peer"};
+  auto made = RemoteAperture::import(provider()->context, peer.counts, kMeetMs);
+  if (!made) return made.error();
+  their_count = PostedCounts::at(*made, peer.count);
+  their_counts = std::move(*made);
+  return their_count == nullptr ? Error{EPROTO, "no count of the peer"} : Status();
+}
+
+void Vi::connect() {
   state = VIP_STATE_CONNECTED;
   connected = true;
-  row = new_row(info);
+  row = new_row(stream->peer());
   watch_stream();
   progress();
 }
@@ -86,14 +114,17 @@ void Vi::watch_stream() {
   }
 }
 
+// A thread that looks by itself is not to be woken: the peer need not say that something has come.
+void Vi::expect_events(bool expected) {
+  if (!watched || bulk_waits || receives.cq != nullptr) return;
+  expected ? (void)stream->resume_events() : stream->pause_events();
+}
+
 void Vi::progress(Until until) {
   if (connected) drain(until);
-  if (flights.empty() && started == sends.posted.size() && told == receives.posted.size() &&
-      !needs_bulk) {
-    return;
-  }
+  if (!has_work()) return;
+  if (stream) tell_buffers();  // before what the peer may answer
   pump();
-  if (stream) tell_buffers();
   attend();
 }
 
@@ -128,13 +159,17 @@ void Vi::close_stream() {
   stream.reset();
   connected = watched = bulk_waits = stuck = false;
   told = 0;
+  counting = {};
+  copied = copied_drained = drained = 0;
+  if (own_count != nullptr) provider()->counts.give_back(std::exchange(own_count, nullptr));
+  their_count = nullptr;
+  their_counts.reset();
   slots.clear();
   free_slots.clear();
   slot_of.clear();
   last_slot = kNoSlot;
-  buffers.clear();
+  buffers = {};
   peer_memory.clear();
-  copied = copied_drained = drained = 0;
   if (row != nullptr) words::publish(row->open, 0u);
   row = nullptr;
 }

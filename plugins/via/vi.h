@@ -11,9 +11,12 @@
 // buffers.cc, posted receives; send.cc, posted sends; post.cc and complete.cc, the calls.
 #pragma once
 
+#include <clan/wait.h>
+
 #include <deque>
 #include <unordered_map>
 
+#include "cq.h"
 #include "work.h"
 
 namespace clan::via {
@@ -22,15 +25,24 @@ class Vi : public Object {
  public:
   static constexpr std::uint32_t kMagic = 0x69767076;
   Vi(Nic& owner, const VIP_VI_ATTRIBUTES& wanted)
-      : Object(kMagic), nic(owner), memory(provider()->memory), attributes(wanted) {}
+      : Object(kMagic),
+        nic(owner),
+        memory(provider()->memory),
+        attributes(wanted),
+        waiter(provider()->context.options().wait) {}
 
-  /// How far the peer's records are taken.
+  /// How far the peer's records are taken: all, or up to the first that completes a receive, as
+  /// the line of the ring behind it is still on its way, most likely.
   enum class Until { kEmpty, kReceived };
 
   // --- its life (vi.cc); the caller holds `mutex`
   WireAttributes wire_attributes() const;
-  /// Both ends have agreed on the stream.
-  void connect(const WireAttributes& peer);
+  /// The stream of a connection that is being made: receives are told on it.
+  void begin(Stream made);
+  /// Both ends have agreed on the stream, or are about to. An error: it is of no use.
+  Status meet(const WireAttributes& peer);
+  /// Behind meet().
+  void connect();
   /// To the error state, and says so; `code` is the program's to know.
   void break_off(VIP_ERROR_CODE code, VIP_DESCRIPTOR* descriptor = nullptr);
   void report(VIP_ERROR_CODE code, VIP_RESOURCE_CODE resource, VIP_DESCRIPTOR* descriptor = nullptr,
@@ -41,6 +53,8 @@ class Vi : public Object {
   void close_stream();
   /// Everything that can be done now.
   void progress(Until until = Until::kEmpty);
+  /// At a glance: progress() has nothing to do.
+  bool is_quiet() const { return connected && !has_work() && !stream->glance(); }
   /// Has the Bulk attend to what is left, or no more.
   void attend() {
     if (needs_bulk || !flights.empty() || has_to_wait()) attend_later();
@@ -56,6 +70,9 @@ class Vi : public Object {
   bool is_there(const Work& work) const {
     return work.changes == memory.changes() || memory.find(work.handle) != nullptr;
   }
+  std::uint32_t copy_limit() const {
+    return options.CopyLimit == 0 ? kCopyLimit : options.CopyLimit;
+  }
   bool is_reliable() const { return attributes.ReliabilityLevel != VIP_SERVICE_UNRELIABLE; }
   bool is_reception() const {
     return attributes.ReliabilityLevel == VIP_SERVICE_RELIABLE_RECEPTION;
@@ -63,6 +80,7 @@ class Vi : public Object {
   /// Where threads wait for that queue; null: there can be none.
   Place* place_of(WorkQueue& queue);
   void watch_stream();
+  void expect_events(bool expected);
 
   // --- posted receives (buffers.cc)
   /// Why its segments are not as they should be: a status, or 0; and their length.
@@ -75,12 +93,10 @@ class Vi : public Object {
   /// The peer's right to the buffer's memory ends.
   void take_back(Work& work);
 
-  // --- what the peer says (arrive.cc)
+  // --- what the peer says (arrive.cc), and posted sends (send.cc)
   void drain(Until until = Until::kEmpty);
   /// Takes all that is there. EPROTO; ECONNRESET: it has disconnected, or has died.
   Status read_records(Until until);
-
-  // --- posted sends (send.cc)
   void pump();
 
   Nic& nic;
@@ -92,6 +108,7 @@ class Vi : public Object {
   std::atomic<VIP_PVOID> user_data{nullptr};
   WorkQueue sends, receives;
   Reports reports;
+  Waiter waiter;
   std::unique_ptr<Place> own_place;  ///< of queues without a CQ, once a thread has waited
 
   // The connection.
@@ -106,6 +123,10 @@ class Vi : public Object {
   std::vector<std::uint32_t> free_slots;
   std::unordered_map<VIP_MEM_HANDLE, std::uint32_t> slot_of;
   std::uint32_t last_slot = kNoSlot;  ///< that of the receive posted last
+  Counting counting;
+  PostedCounts::Count* own_count = nullptr;  ///< what the peer may look at
+  const PostedCounts::Count* their_count = nullptr;
+  std::optional<RemoteAperture> their_counts;
   PeerBuffers buffers;
   std::uint32_t copied = 0, copied_drained = 0;  ///< bytes through the ring; and seen by the peer
   std::uint32_t drained = 0;                     ///< of the peer's, by us
@@ -119,6 +140,7 @@ class Vi : public Object {
 
   std::uint32_t number = 0;  ///< the Bulk's
   std::uint32_t tag = 0;     ///< in the receive CQ
+  bool again = false;        ///< under the receive CQ's members_mutex: to be looked at again
   std::uint32_t looks = 0;   ///< that have found nothing
   bool needs_bulk = false, bulk_waits = false;
   // Under the lock of the Bulk's queue.
@@ -136,8 +158,8 @@ class Vi : public Object {
   Outcome start(Work& work);
   Outcome start_message(Work& work, std::uint64_t bytes);
   Outcome start_rdma(Work& work, std::uint64_t bytes);
-  Outcome copy_message(Work& work, std::uint64_t bytes, std::size_t taken);
-  Outcome move_message(Work& work, std::uint64_t bytes, std::size_t taken);
+  Outcome copy_message(Work& work, std::uint64_t bytes, std::uint32_t taken);
+  Outcome move_message(Work& work, std::uint64_t bytes, std::uint32_t taken);
   Outcome fly(Flight flight, std::span<const Move> moves);
   Outcome end_send(std::uint32_t status, std::uint64_t bytes);
   Outcome overrun(Work&work), too_long();
@@ -147,13 +169,18 @@ class Vi : public Object {
   void lose(VIP_ERROR_CODE here, VIP_ERROR_CODE there, VIP_DESCRIPTOR* descriptor);
   void land();
   bool land_first();
-  std::size_t buffers_for(std::uint64_t bytes);
-  MessageRecord next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::size_t buffer);
+  void look_for_buffers();
+  std::uint32_t buffers_for(std::uint64_t bytes);
+  MessageRecord next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::uint32_t buffer);
   bool write(MessageRecord record, SegmentWalk* data);
   std::shared_ptr<RemoteAperture> slot_memory(const Piece& piece);
   std::shared_ptr<RemoteAperture> rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op,
                                               std::uint64_t address, std::uint64_t bytes,
                                               std::uint64_t* offset);
+  bool has_work() const {
+    return !flights.empty() || started < sends.posted.size() || told < receives.posted.size() ||
+           needs_bulk;
+  }
   bool has_to_wait() const { return connected && (stuck || told < receives.posted.size()); }
   void attend_later();
   void end_bad_receive();
@@ -168,24 +195,6 @@ class Vi : public Object {
   bool arrive_drained(std::uint32_t theirs_drained);
 };
 
-/// Takes the first completed descriptor of a queue, when there is one; VIP_TIMEOUT: not in time, or
-/// `ends` is set.
-VIP_RETURN wait_for(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
-                    const std::atomic<bool>* ends, VIP_DESCRIPTOR** descriptor);
-
-/// A VI that is held: makes progress, and tells errors once it is let go.
-class Held {
- public:
-  /// With `later` they are left there, for a caller that holds more.
-  explicit Held(Vi& vi, Reports* later = nullptr) : vi_(vi), later_(later) { vi_.mutex.lock(); }
-  ~Held() { vi_.reports.empty() ? vi_.mutex.unlock() : let_go_and_tell(); }
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-
- private:
-  void let_go_and_tell();
-  Vi& vi_;
-  Reports* const later_;
-};
-
 }  // namespace clan::via
+
+#include "held.h"

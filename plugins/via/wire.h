@@ -9,19 +9,24 @@
 //
 // Hello and Answer come behind the buffers: an end that may send knows what the other has posted.
 //
+// On one host a posted buffer is no more than a count, in memory of the end that has posted it,
+// which the other end maps (posted_counts.h). The sender looks at it when it knows of no buffer;
+// mostly it knows from a Message how many there are. A Buffer record says of a buffer what the
+// count does not: that it has another size than the one before, or where a message is to lie that
+// the sender does not copy, because it is long or the ring would be full of such.
+//
 // All of it is input: the reader checks kind, sizes, counts and slots before it uses them.
 #pragma once
 
 #include <clan/cookie.h>
 
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <type_traits>
 
 namespace clan::via {
 
-inline constexpr std::uint32_t kWireMagic = 0x31616976;  // "via1"
+inline constexpr std::uint32_t kWireMagic = 0x32616976;  // "via2"
 inline constexpr std::uint32_t kMostSegments = 16;
 inline constexpr std::uint32_t kMostDescriptors = 1024;  ///< posted on one queue
 inline constexpr std::uint32_t kMostSlots = kMostDescriptors * kMostSegments;
@@ -39,6 +44,9 @@ struct WireAttributes {
   std::uint8_t splits = 0;  ///< a long message may go on in its next buffers
   std::uint8_t defers = 0;  ///< its sends may wait for a buffer
   std::uint8_t reserved[2] = {};
+  std::uint32_t copy_limit = 0;  ///< its longer messages go by RDMA
+  std::uint32_t count = 0;       ///< which of `counts` is that of its posted buffers
+  RdmaCookie counts;             ///< of its process; none: it has none
 };
 
 struct Hello {
@@ -80,13 +88,8 @@ struct Piece {
 struct BufferRecord {
   Kind kind = Kind::kBuffer;
   std::uint8_t segments = 0;
-  std::uint16_t reserved = 0;
+  std::uint16_t posted = 1;   ///< buffers with this one, modulo 2^16
   std::uint32_t drained = 0;  ///< copied bytes taken from the ring so far, modulo 2^32
-  /// In one word: written by parts, and copied by words, it would have to wait for the former.
-  static BufferRecord make(std::uint32_t segments, std::uint32_t drained) {
-    return std::bit_cast<BufferRecord>(static_cast<std::uint64_t>(Kind::kBuffer) |
-                                       std::uint64_t{segments} << 8 | std::uint64_t{drained} << 32);
-  }
 };
 
 /// A descriptor of the receiver is complete. With kCopied its bytes follow; otherwise they lie in
@@ -96,15 +99,16 @@ struct MessageRecord {
                                 kRdmaWrite = 16;
   Kind kind = Kind::kMessage;
   std::uint8_t flags = 0;
-  std::uint16_t reserved = 0;
+  std::uint16_t posted = 0;  ///< buffers of the sender so far, modulo 2^16
   std::uint32_t length = 0;
   std::uint32_t immediate = 0;
   std::uint32_t drained = 0;
-  /// In words, as a BufferRecord.
-  std::array<std::uint64_t, 2> words(std::uint32_t drained_so_far) const {
-    return {
-        static_cast<std::uint64_t>(kind) | std::uint64_t{flags} << 8 | std::uint64_t{length} << 32,
-        immediate | std::uint64_t{drained_so_far} << 32};
+  /// In words: written by parts, and copied by words, it would have to wait for the former.
+  std::array<std::uint64_t, 2> words(std::uint32_t posted_so_far,
+                                     std::uint32_t drained_so_far) const {
+    return {static_cast<std::uint64_t>(kind) | std::uint64_t{flags} << 8 |
+                std::uint64_t{posted_so_far & 0xffff} << 16 | std::uint64_t{length} << 32,
+            immediate | std::uint64_t{drained_so_far} << 32};
   }
 };
 static_assert(sizeof(MessageRecord) == 16, "40 bytes of data fit beside it in a cache line");

@@ -22,6 +22,7 @@ struct Work {
   std::uint32_t changes = 0;   ///< of memory, before its segments were checked
   std::uint32_t bad = 0;       ///< receive: the status that it ends with, whatever comes
   std::uint64_t space = 0;     ///< receive: bytes of its segments
+  std::uint64_t counted = 0;   ///< receive: these, where the peer has only been told a count
   std::uint32_t segments = 0;  ///< receive: of these the peer has been told,
   std::array<std::uint32_t, kMostSegments> slots;  ///< and where they lie
 };
@@ -42,14 +43,33 @@ struct Slot {
   std::optional<Aperture> strict;  ///< an export of one segment alone
 };
 
+/// Longer messages go by RDMA, unless the program says otherwise.
+constexpr std::uint32_t kCopyLimit = 16384;
+/// Of copied data on their way, to buffers that have been described and to others: so the ring
+/// always has room for records (context.h: 512 KB).
+constexpr std::uint32_t kMostCopied = 96 * 1024;
+
+/// Which receives the peer is told of by their count alone.
+struct Counting {
+  static constexpr std::uint64_t kNoUsualSpace = ~0ull;
+  bool is_enough = false;                     ///< for receives of the usual size
+  std::uint64_t usual_space = kNoUsualSpace;  ///< of the receive described last
+  std::uint64_t space = 0;                    ///< of receives that are only counted
+  std::uint32_t posted = 0;                   ///< receives that the peer has been told
+  bool suffices_for(std::uint64_t bytes) const {
+    return is_enough && bytes == usual_space && space + bytes <= kMostCopied;
+  }
+};
+
 /// Memory of the peer, by slot, from its Region records.
 struct PeerSlot {
   RdmaCookie cookie;
   std::shared_ptr<RemoteAperture> remote;  ///< once it has been used
 };
 
-/// A buffer that the peer has posted.
+/// A buffer of the peer that it has described.
 struct PeerBuffer {
+  std::uint32_t number = 0;  ///< how many it had posted before
   std::uint32_t segments = 0, space = 0;
   std::array<Piece, kMostSegments> pieces;
 };
@@ -57,17 +77,33 @@ struct PeerBuffer {
 /// Receives that the peer has posted, in order, and the memory they lie in: its cookie queue.
 struct PeerBuffers {
   std::vector<PeerSlot> slots;
-  Fifo<PeerBuffer> posted;
+  /// Those that are free.
+  std::uint32_t size() const { return posted_ - taken_; }
+  bool empty() const { return size() == 0; }
+  /// Of the i-th; it is that of the last described before, where it has not been described.
+  std::uint32_t space(std::uint32_t i) {
+    const PeerBuffer* const buffer = described(i);
+    return buffer == nullptr ? usual_space_ : buffer->space;
+  }
+  /// Null: it has not been.
+  const PeerBuffer* described(std::uint32_t i) {
+    return i < described_.size() && described_[i].number == taken_ + i ? &described_[i] : nullptr;
+  }
+  void take();
+  /// The peer has posted so many, modulo 2^16. False: it cannot have.
+  bool learn(std::uint16_t posted);
   /// Takes a Region or Buffer record. False: it makes no sense.
   bool arrive(std::span<const std::byte> record);
   /// Takes those that come before Hello or Answer; EAGAIN: that has not come. Another error: the
   /// peer has gone, or is no VI.
   Status meet(Stream& stream);
-  void clear() { slots.clear(), posted.clear(); }
 
  private:
   bool arrive_region(std::span<const std::byte> record);
   bool arrive_buffer(std::span<const std::byte> record);
+  std::uint32_t posted_ = 0, taken_ = 0;  ///< since they were connected
+  std::uint32_t usual_space_ = 0;
+  Fifo<PeerBuffer> described_;
 };
 
 /// A registration of the peer's, for RDMA.

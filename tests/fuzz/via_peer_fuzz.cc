@@ -73,7 +73,7 @@ Record some(clan::fuzz::Input& input, Kind kind) {
 }
 
 // A record, mostly of a kind that there is and of its size.
-void say(clan::Stream& stream, clan::fuzz::Input& input) {
+void say(clan::Stream& stream, clan::fuzz::Input& input, std::uint16_t* posted) {
   std::byte bytes[4096];
   std::size_t n = 0;
   const auto put = [&](const auto& record) {
@@ -92,7 +92,10 @@ void say(clan::Stream& stream, clan::fuzz::Input& input) {
     case 1: {
       auto buffer = some<BufferRecord>(input, Kind::kBuffer);
       buffer.segments %= 20;
-      if (input.byte() % 4 != 0) buffer.drained = 0;
+      if (input.byte() % 4 != 0) {
+        buffer.drained = 0;
+        buffer.posted = *posted = static_cast<std::uint16_t>(*posted + 1);
+      }
       put(buffer);
       for (unsigned i = 0; i < buffer.segments; ++i) {
         put(Piece{input.number(64), static_cast<std::uint32_t>(input.number(64)),
@@ -102,7 +105,10 @@ void say(clan::Stream& stream, clan::fuzz::Input& input) {
     }
     case 2: {
       auto message = some<MessageRecord>(input, Kind::kMessage);
-      if (input.byte() % 4 != 0) message.drained = 0;
+      if (input.byte() % 4 != 0) {
+        message.drained = 0;
+        message.posted = *posted = static_cast<std::uint16_t>(*posted + input.byte() % 3);
+      }
       message.length %= 3000;
       put(message);
       if (input.byte() % 4 != 0) n += message.length;
@@ -142,12 +148,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::optional<clan::Stream> peer;
   {
     const Held held(vi);
-    vi.stream = w.pair(&peer);
+    vi.begin(w.pair(&peer));
     WireAttributes theirs = vi.wire_attributes();
     theirs.splits = (first & 64) != 0;
     theirs.rdma_write = theirs.rdma_read = 1;
-    vi.connect(theirs);
+    if (!vi.meet(theirs)) std::abort();
+    vi.connect();
   }
+  std::uint16_t posted = 0;
   while (!input.empty()) {
     VIP_DESCRIPTOR* done = nullptr;
     const std::uint8_t what = input.byte();
@@ -161,7 +169,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         break;
       case 2: (void)VipRecvDone(handle, &done); break;
       case 3: (void)VipSendDone(handle, &done); break;
-      default: say(*peer, input);
+      default: say(*peer, input, &posted);
     }
   }
   if (VipDisconnect(handle) != VIP_SUCCESS) std::abort();

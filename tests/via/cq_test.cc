@@ -100,10 +100,7 @@ TEST(ViaCq, ReportsAnOverrunAndLosesNothing) {
   client.create(VIP_SERVICE_RELIABLE_DELIVERY);
   connect(server, client);
   for (int i = 0; i < 3; ++i) ASSERT_EQ(server.post_recv(server.host.make(i, 0, 8)), VIP_SUCCESS);
-  for (int i = 0; i < 3; ++i) {
-    ASSERT_EQ(client.post_send(client.host.make(i, 0, 8)), VIP_SUCCESS);
-    EXPECT_EQ(client.sent(), VIP_STATUS_DONE);
-  }
+  ASSERT_EQ(VipDisconnect(server.vi), VIP_SUCCESS);  // flushes all three
   VIP_VI_HANDLE vi = nullptr;
   VIP_BOOLEAN receive = 0;
   ASSERT_EQ(VipCQWait(cq, kSoon, &vi, &receive), VIP_SUCCESS);
@@ -114,7 +111,6 @@ TEST(ViaCq, ReportsAnOverrunAndLosesNothing) {
   EXPECT_EQ(VipCQDone(cq, &vi, &receive), VIP_SUCCESS);
   EXPECT_EQ(VipCQDone(cq, &vi, &receive), VIP_SUCCESS);
   EXPECT_EQ(VipCQDone(cq, &vi, &receive), VIP_NOT_DONE);
-  ASSERT_EQ(VipDisconnect(server.vi), VIP_SUCCESS);
   ASSERT_EQ(VipDestroyVi(server.vi), VIP_SUCCESS);
   server.vi = nullptr;
   EXPECT_EQ(VipDestroyCQ(cq), VIP_SUCCESS);

@@ -141,19 +141,21 @@ TEST(ViaFork, TheChildHasNothingOfItsParents) {
 // --- a peer that speaks the wire itself ----------------------------------------------------------
 
 struct Liar {
-  explicit Liar(End& end) {
+  explicit Liar(End& end, const WireAttributes& said = {}, VIP_RETURN answer = VIP_SUCCESS) {
     const std::string name = unique_name();
-    std::thread server([&] { EXPECT_EQ(serve(end.host.nic, end.vi, name), VIP_SUCCESS); });
+    std::thread server([&] { EXPECT_EQ(serve(end.host.nic, end.vi, name), answer); });
     NetAddress address;
     EXPECT_TRUE(read_address(Net(end.host.nic, name), &address));
     while (!stream) {
       auto made = Stream::connect(provider()->context, service_of(address), 1000);
       if (!made) continue;
       Hello hello;
+      hello.attributes = said;
       hello.attributes.level = VIP_SERVICE_RELIABLE_DELIVERY;
       hello.attributes.max_transfer = 1 << 24;
       std::memcpy(hello.host, address.host.data(), kHostBytes);
       say(*made, hello);
+      if (answer != VIP_SUCCESS) break;
       if (made->wait_readable(2000) && made->peek().ok() && !made->peek()->empty()) {
         stream = std::move(*made);
       }
@@ -212,6 +214,59 @@ TEST(ViaConnect, TheRequestComesBehindTheBuffers) {
   client.join();
 }
 
+TEST(ViaBuffers, OfOneSizeAreOnlyCounted) {
+  End end;
+  end.create(VIP_SERVICE_RELIABLE_DELIVERY);
+  WireAttributes said;
+  said.copy_limit = 1000;
+  Liar peer(end, said);
+  std::vector<Kind> heard;
+  Answer answer;
+  const auto hear = [&] {
+    heard.clear();
+    for (auto record = peer.stream->peek(); record.ok(); record = peer.stream->peek()) {
+      heard.push_back(static_cast<Kind>(record->front()));
+      if (heard.back() == Kind::kAnswer)
+        std::memcpy(static_cast<void*>(&answer), record->data(), sizeof answer);
+      peer.stream->consume(record->size());
+    }
+    return heard;
+  };
+  EXPECT_EQ(hear(), std::vector{Kind::kAnswer});
+  auto counts = RemoteAperture::import(provider()->context, answer.attributes.counts);
+  ASSERT_TRUE(counts.ok());
+  const auto* const count = PostedCounts::at(*counts, answer.attributes.count);
+  ASSERT_NE(count, nullptr);
+  int posted = 0;
+  const auto post = [&](std::uint32_t bytes) {
+    ASSERT_EQ(end.post_recv(end.host.make(posted++, 0, bytes)), VIP_SUCCESS);
+    EXPECT_EQ(words::look(*count), static_cast<std::uint32_t>(posted));
+  };
+  post(100);
+  EXPECT_EQ(hear(), (std::vector{Kind::kRegion, Kind::kBuffer}));
+  post(100);
+  post(100);
+  EXPECT_EQ(hear(), std::vector<Kind>());
+  post(200);
+  EXPECT_EQ(hear(), std::vector{Kind::kBuffer}) << "of another size";
+  for (int i = 0; i < 2; ++i) {
+    post(1001);
+    EXPECT_EQ(hear(), std::vector{Kind::kBuffer}) << "the peer does not copy what is so long";
+  }
+}
+
+TEST(ViaHostile, ACountOfAnotherProcessIsNoConnection) {
+  End end;
+  end.create(VIP_SERVICE_RELIABLE_DELIVERY);
+  WireAttributes said;
+  said.counts.node = NodeId{17};
+  Liar liar(end, said, VIP_TIMEOUT);
+  said.counts = provider()->counts.cookie();
+  said.count = ~0u;
+  Liar beyond(end, said, VIP_TIMEOUT);
+  EXPECT_EQ(end.state(), VIP_STATE_IDLE);
+}
+
 // A peer that keeps the cookie of a buffer, and writes once more.
 TEST(ViaOptions, StrictProtectionRefusesAWriteBehindTheCompletion) {
   for (const bool strict : {false, true}) {
@@ -266,7 +321,7 @@ TEST(ViaHostile, NonsenseEndsTheConnectionAndNothingElse) {
       },
       [](Stream& s) {
         BufferRecord r;
-        r.drained = 1;  // nothing was sent
+        r.posted = 0;  // there is none
         Liar::say(s, r);
       },
       [](Stream& s) {
@@ -319,10 +374,14 @@ TEST(ViaHostile, NonsenseEndsTheConnectionAndNothingElse) {
         Liar::say(s, r);
       },
       [](Stream& s) {
-        for (std::uint32_t i = 0; i <= kMostDescriptors; ++i) {
-          if (!s.wait_readable(0).ok()) std::this_thread::yield();
-          Liar::say(s, BufferRecord{});
-        }
+        BufferRecord r;
+        r.posted = kMostDescriptors + 1;
+        Liar::say(s, r);
+      },
+      [](Stream& s) {
+        MessageRecord r;
+        r.posted = kMostDescriptors + 1;
+        Liar::say(s, r);
       },
   };
   for (const Say lie : lies) {
