@@ -135,7 +135,7 @@ int Endpoint::on_receive(void (*arrived)(unet_endpoint*, void*), void* context) 
     notifier_.reset();
   }
   if (arrived == nullptr) return 0;
-  if ((flags_ & (UNET_THREADS | UNET_EMULATED)) == 0) return EINVAL;
+  if ((flags_ & UNET_THREADS) == 0) return EINVAL;
   notifier_ = std::make_unique<Notifier>();
   notifier_->thread = std::thread([this, arrived, context, &ends = notifier_->ends] {
     while (!words::look(ends)) {
