@@ -54,7 +54,7 @@ void Translations::on_end() {
 }
 
 // The lock, when no unmap that this thread may know of is unknown to the Tlb.
-std::unique_lock<TranslationLock> Translations::settled() {
+std::unique_lock<BriefLock> Translations::settled() {
   std::unique_lock lock(mutex_);
   if (watch_ && !watch_->settled()) [[unlikely]] {
     lock.unlock();

@@ -4,32 +4,16 @@
 // The watch's thread takes mutex_, under which nobody allocates or unmaps memory.
 #pragma once
 
-#include <sched.h>
-
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
 
+#include "clan/brief_lock.h"
 #include "clan/tlb.h"
-#include "clan/words.h"
 #include "nic/page_pinner.h"
 #include "nic/unmap_watch.h"
 
 namespace clan::nic {
-
-/// A lock that is given back by a plain store: a copy under it is not waited for until it has left
-/// the processor. Held for a copy, or some calls of madvise() or mlock().
-class TranslationLock {
- public:
-  void lock() {
-    while (words::swap(held_, true)) ::sched_yield();  // PAIR translations.lock: sees the Tlb
-  }
-  void unlock() { words::publish(held_, false); }  // PAIR translations.lock: publishes the Tlb
-
- private:
-  std::atomic<bool> held_{false};
-};
 
 class Translations final : private UnmapWatch::Listener {
  public:
@@ -91,11 +75,11 @@ class Translations final : private UnmapWatch::Listener {
   Translations() = default;
   void on_change(const UnmapMonitor::Change& change) override;
   void on_end() override;
-  std::unique_lock<TranslationLock> settled();
+  std::unique_lock<BriefLock> settled();
   template <typename Copy>
   int hold(const void* memory, std::size_t bytes, PageAccess access, Copy&& copy);
 
-  TranslationLock mutex_;  ///< the Tlb, and what pins for it
+  BriefLock mutex_;  ///< the Tlb, and what pins for it
   std::mutex resolving_;
   std::shared_ptr<UnmapWatch> watch_;  ///< outlives the pinner; null: not asked for
   std::unique_ptr<PagePinner> pinner_;

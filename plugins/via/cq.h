@@ -38,11 +38,11 @@ struct Cq : Object {
   Nic* nic = nullptr;
   bool network = false;  ///< as in Provider
   std::unique_ptr<Place> place;
-  Lock mutex;  ///< the entries; a leaf
+  BriefLock mutex;  ///< the entries; a leaf
   Fifo<Entry> entries;
   std::atomic<std::size_t> count{0};
   std::size_t capacity = 0;
-  Lock members_mutex;        ///< taken before a VI's
+  BriefLock members_mutex;   ///< taken before a VI's
   std::vector<Vi*> members;  ///< by the tag of their events; null: free
   std::vector<Vi*> again;    ///< those with more()
   std::atomic<bool> has_again{false};

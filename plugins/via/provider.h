@@ -4,6 +4,7 @@
 #pragma once
 
 #include <clan/aperture.h>
+#include <clan/brief_lock.h>
 #include <clan/context.h>
 #include <clan/via_face.h>
 #include <clan/words.h>
@@ -20,7 +21,6 @@
 
 #include "bulk.h"
 #include "fifo.h"
-#include "lock.h"
 #include "place.h"
 #include "posted_counts.h"
 #include "wire.h"

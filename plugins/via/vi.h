@@ -101,7 +101,7 @@ class Vi : public Object {
 
   Nic& nic;
   Memory& memory;
-  Lock mutex;
+  BriefLock mutex;
   VIP_VI_ATTRIBUTES attributes;
   VIP_CLAN_VI_OPTIONS options{};
   VIP_VI_STATE state = VIP_STATE_IDLE;

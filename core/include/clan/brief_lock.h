@@ -1,17 +1,18 @@
-// Lock: a mutex that takes one instruction with the bus held, and lets go with a plain store: every
-// call of the library takes a VI's, and std::mutex a fifth of a short message's time. Threads that
-// share a VI are rare, and hold it briefly: those that wait look again and again.
+// BriefLock: a mutex that takes one instruction with the bus held, and lets go with a plain store:
+// what was copied under it is not waited for until it has left the processor. For what threads of
+// one process hold briefly and rarely at the same time: those that wait look again and again.
 #pragma once
 
 #include <clan/words.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
 #include <thread>
 
-namespace clan::via {
+namespace clan {
 
-class Lock {
+class BriefLock {
  public:
   void lock() {
     // PAIR words: what the thread before has done under it
@@ -25,7 +26,7 @@ class Lock {
     // relaxed: the swap sees
     for (int turn = 0; taken_.load(std::memory_order_relaxed); ++turn) {
       if (turn < 100) {
-        std::this_thread::yield();
+        ::sched_yield();
       } else {  // the one that has it may need this processor, whatever its priority
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -34,4 +35,4 @@ class Lock {
   std::atomic<bool> taken_{false};
 };
 
-}  // namespace clan::via
+}  // namespace clan

@@ -1,4 +1,4 @@
-#include "lock.h"
+#include "clan/brief_lock.h"
 
 #include <gtest/gtest.h>
 
@@ -6,11 +6,11 @@
 #include <thread>
 #include <vector>
 
-namespace clan::via {
+namespace clan {
 namespace {
 
-TEST(ViaLock, OneThreadHasItAtATime) {
-  Lock lock;
+TEST(BriefLock, OneThreadHasItAtATime) {
+  BriefLock lock;
   int held = 0, turns = 0;  // plain: the lock alone is between the threads
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -29,4 +29,4 @@ TEST(ViaLock, OneThreadHasItAtATime) {
 }
 
 }  // namespace
-}  // namespace clan::via
+}  // namespace clan
