@@ -71,6 +71,12 @@ class Connection final : public OobSink,
               Notify wakes = Notify::kYes);
   /// True when a record of `payload` bytes fits now.
   bool writable(std::uint64_t payload);
+  /// reserve() has failed, and the peer has read something since. Answers so once.
+  bool room_has_come() {
+    // relaxed: see bind_shared
+    return want_room_.load(std::memory_order_relaxed) && load_credit() != producer_.consumed &&
+           want_room_.exchange(false, std::memory_order_relaxed);
+  }
   Status wait_writable(std::uint64_t payload, std::uint64_t deadline_ns);
   /// Sends kFin once. Waits for room at most until the deadline.
   Status finish(std::uint64_t deadline_ns);

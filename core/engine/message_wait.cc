@@ -104,7 +104,10 @@ bool MessageEndpointCore::cool() {
   if (!cooled.empty()) cooled_.clear();
   for (Peer* peer : cooled) {
     cooled_.push_back(peer->index);
-    if (peer->connection->readable() || peer->connection->peer_gone()) arrivals_->post(peer->event);
+    if (peer->connection->readable() || peer->connection->room_has_come() ||
+        peer->connection->peer_gone()) {
+      arrivals_->post(peer->event);
+    }
   }
   return progress_sends();
 }

@@ -874,6 +874,23 @@ TEST(MessageEndpoint, ColdPeersWakeASleepingReceiver) {
   EXPECT_GT(p.context_a.counters().sleeps, 0u);
 }
 
+// While a peer is hot its ring is looked at, and it need not say that it has made room.
+TEST(MessageEndpoint, DoesNotSleepWhenAHotPeerHasMadeRoom) {
+  EndpointPair p(Way::kOffers);
+  std::vector<std::byte> buffer(4096);
+  ASSERT_OK(p.b->send(p.to_a, text("x"), 5000));
+  const PeerIndex to_b = must(p.a->recv(buffer, 5000)).from;
+  while (p.a->try_send(to_b, buffer, {}).ok()) continue;
+  while (!p.a->arm_fd()) EXPECT_ERR(p.a->peek(), EAGAIN);
+  EXPECT_ERR(p.a->try_send(to_b, buffer, {}), EAGAIN);
+  ASSERT_OK(p.b->send(p.to_a, text("y"), 5000));
+  ASSERT_OK(p.a->recv(buffer, 5000));  // hot again
+  EXPECT_ERR(p.a->try_send(to_b, buffer, {}), EAGAIN);
+  while (p.b->try_recv(buffer).ok()) continue;
+  EXPECT_FALSE(p.a->arm_fd());
+  EXPECT_OK(p.a->try_send(to_b, buffer, {}));
+}
+
 // As the tables are where a child of this process has written over them.
 TEST(MessageEndpoint, FindsAfterItsSleepWhatNobodyWokeItFor) {
   EndpointPair p(Way::kOffers, Mode::kSleep);
