@@ -42,6 +42,8 @@ constexpr Script kScripts[] = {
     {"net", "net/net.py", "CLAN_BENCH",
      "the UDP link beside TCP and UDP, between two network namespaces"},
     {"ip", "ip/ip.py", "CLAN_BENCH", "`clan ip` beside a bare forwarder, veth, vde2 and tinc"},
+    {"paper", "paper/paper.py", "CLAN_BENCH",
+     "every figure and table of the five papers, and whether its shape holds"},
 };
 
 /// The directory this program is in, empty if the kernel does not say.

@@ -322,6 +322,7 @@ void add_bench(CLI::App& app, int& exit_code) {
                                    "Measure CLAN beside the kernel (`clan bench help`), programs "
                                    "(apps, crowd), its faces (ofi, orb, rpc, mpi), other hosts "
                                    "(net) and the gateway");
+                                   "(net), and the five papers' figures (paper)");
   bench->prefix_command();  // everything after `bench` is the runner's,
   bench->set_help_flag();   // --help too
   bench->callback([=, &exit_code] { exit_code = clan::tool::exec_bench(bench->remaining()); });

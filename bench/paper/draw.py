@@ -1,0 +1,198 @@
+"""The plot of an item as SVG: its series as measured, and the paper's stated numbers beside them as
+numbered diamonds, or as dashed lines where the paper names no place on the x axis."""
+
+import math
+from html import escape
+
+from items import SINGLE_WORD
+from shapes import plain
+
+INK, FAINT, GRID, PAPER = "#1f2933", "#66727f", "#e4e7eb", "#1f2933"
+COLOURS = ["#d64545", "#2186eb", "#199473", "#8719e0", "#b8860b", "#0e7c86", "#52606d"]
+WIDTH, LEFT, RIGHT, TOP, HEIGHT, ROW = 540, 62, 22, 52, 300, 21
+TRIPS = "round trips of a cache line; the paper's: of its own smallest message"
+UNITS = {"GB/s": "GB/s (more is better)", "k req/s": "thousand requests a second",
+         "us": "us", "times": "times as fast", "misses": "misses"}
+
+
+def short(value):
+    """Three digits, no exponent."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}".rstrip("0").rstrip(".")
+
+
+class View:
+    """How an item's rows and stated numbers are put on its y axis."""
+
+    def __init__(self, result):
+        item, rows = result.item, [row for rows in result.series.values() for row in rows]
+        self.base = SINGLE_WORD[item.paper]
+        self.in_trips = item.axis == "latency" and self.base and all(row.trips for row in rows)
+        self.unit = TRIPS if self.in_trips else UNITS[rows[0].unit]
+        self.x_name = rows[0].x_name
+        self.stated = [s for s in item.stated
+                       if s.unit == rows[0].unit or (self.in_trips and s.unit == "us")]
+
+    def of_row(self, row):
+        return row.trips if self.in_trips else row.value
+
+    def of_stated(self, stated):
+        return stated.value / self.base if self.in_trips else stated.value
+
+
+class Axis:
+    """Values to pixels; logarithmic where all are above zero and `wanted` says so."""
+
+    def __init__(self, values, start, end, wanted=True):
+        self.start, self.end = start, end
+        self.log = wanted and min(values) > 0
+        low, high = min(values), max(values)
+        if self.log:
+            self.low, self.high = math.log10(low), math.log10(high)
+            pad = max(0.04 * (self.high - self.low), 0.05)
+            self.low, self.high = self.low - pad, self.high + pad
+        else:
+            self.low, self.high = min(0, low), (high * 1.08 or 1)
+
+    def __call__(self, value):
+        at = math.log10(value) if self.log else value
+        return self.start + (at - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    def ticks(self):
+        if not self.log:
+            step = 10 ** math.floor(math.log10(self.high or 1))
+            step = next(s for s in (step / 5, step / 2, step, 2 * step) if self.high / s <= 6)
+            return [i * step for i in range(int(self.high / step) + 1)]
+        steps = (1, 2, 5) if self.high - self.low < 2.5 else (1,)
+        exponents = range(math.floor(self.low), math.ceil(self.high) + 1)
+        return [m * 10.0 ** e for e in exponents for m in steps
+                if self.low <= math.log10(m * 10.0 ** e) <= self.high]
+
+
+def text(x, y, words, anchor="start", size=14, colour=INK, more=""):
+    return (f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+            f'fill="{colour}" {more}>{escape(words)}</text>')
+
+
+def line(x1, y1, x2, y2, colour, width=1, more=""):
+    return (f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" '
+            f'stroke-width="{width}" {more}/>')
+
+
+def diamond(x, y, number):
+    return (f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="#ffffff" stroke="{PAPER}" '
+            f'stroke-width="1.5"/>' + text(x + 8, y - 4, str(number), size=12, colour=PAPER))
+
+
+def frame(title, height, body):
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
+            f'width="{WIDTH}" height="{height:.0f}" role="img" '
+            'font-family="DejaVu Sans, Helvetica, Arial, sans-serif">'
+            f'<title>{escape(title)}</title>'
+            f'<rect width="{WIDTH}" height="{height:.0f}" fill="#ffffff"/>'
+            + text(14, 24, title, size=16, more='font-weight="bold"') + "\n".join(body)
+            + "</svg>\n")
+
+
+def legend(view, labels, y):
+    """The lines below a plot, and where they end."""
+    out = []
+    for i, label in enumerate(labels):
+        out += [line(LEFT, y - 5, LEFT + 26, y - 5, COLOURS[i % len(COLOURS)], 3),
+                text(LEFT + 36, y, label)]
+        y += ROW
+    for number, stated in enumerate(view.stated, 1):
+        if stated.x is None:
+            out.append(line(LEFT, y - 5, LEFT + 26, y - 5, PAPER, 1.5, 'stroke-dasharray="3 3"'))
+        else:
+            out.append(diamond(LEFT + 11, y - 5, number))
+        out.append(text(LEFT + 36, y, f"paper: {stated.text}: {said(stated)}", colour=FAINT))
+        y += ROW
+    return out, y
+
+
+def said(stated):
+    """A stated number as the paper's text has it."""
+    if stated.unit == "GB/s":
+        return f"{short(stated.value * 1000)} MB/s"
+    if stated.unit == "us" and stated.value >= 1000:
+        return f"{short(stated.value / 1000)} ms"
+    return f"{short(stated.value)} {stated.unit}"
+
+
+def axes(view, x_axis, y_axis, ticks_x):
+    base, out = TOP + HEIGHT, []
+    for value in y_axis.ticks():
+        y = y_axis(value)
+        out += [line(LEFT, y, WIDTH - RIGHT, y, GRID),
+                text(LEFT - 8, y + 5, short(value), "end", 13, FAINT)]
+    last = -math.inf
+    for value in ticks_x:
+        x = x_axis(value)
+        out.append(line(x, TOP, x, base, GRID))
+        if x - last >= 38:
+            out.append(text(x, base + 18, plain(value), "middle", 13, FAINT))
+            last = x
+    return out + [
+        line(LEFT, base, WIDTH - RIGHT, base, INK, 1.2), line(LEFT, TOP, LEFT, base, INK, 1.2),
+        text((LEFT + WIDTH - RIGHT) / 2, base + 38, view.x_name, "middle", 13),
+        text(14, TOP - 10, view.unit, size=13, colour=FAINT)]
+
+
+def curves(result, view):
+    rows = [row for rows in result.series.values() for row in rows]
+    xs = sorted({row.x for row in rows})
+    placed = [s for s in view.stated if s.x is not None]
+    x_axis = Axis([max(x, 0.5) for x in [*xs, *(s.x for s in placed)]], LEFT + 14,
+                  WIDTH - RIGHT - 14)
+    y_axis = Axis([view.of_row(row) for row in rows] + [view.of_stated(s) for s in view.stated],
+                  TOP + HEIGHT, TOP, result.item.axis != "plain")
+    out = axes(view, x_axis, y_axis, xs)
+    for i, points in enumerate(result.series.values()):
+        colour = COLOURS[i % len(COLOURS)]
+        spots = [(x_axis(row.x), y_axis(view.of_row(row))) for row in points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
+        out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" '
+                   f'stroke-width="{3 if i == 0 else 2}" stroke-linejoin="round"/>')
+        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in spots]
+    for number, stated in enumerate(view.stated, 1):
+        y = y_axis(view.of_stated(stated))
+        if stated.x is None:
+            out.append(line(LEFT, y, WIDTH - RIGHT, y, PAPER, 1.2, 'stroke-dasharray="3 3"'))
+        else:
+            out.append(diamond(x_axis(max(stated.x, 0.5)), y, number))
+    below, end = legend(view, result.series, TOP + HEIGHT + 66)
+    return frame(result.item.title, end, [*out, *below])
+
+
+def bars(result, view):
+    """A bar per row, and an empty one per number of the paper."""
+    rows = [(label, row) for label, rows in result.series.items() for row in rows]
+    several = len({row.x for _, row in rows}) > 1
+    entries = [(f"{label}, {plain(row.x)} {row.x_name}" if several else label, view.of_row(row),
+                short(view.of_row(row)), COLOURS[0]) for label, row in rows]
+    entries += [(f"paper: {s.text}", view.of_stated(s), said(s), None) for s in view.stated]
+    above = [value for _, value, _, _ in entries if value > 0] or [1]
+    spread = max(above) / min(above) > 30
+    start, end, y, out = 14, WIDTH - 100, TOP + 8, []
+    axis = Axis([min(above) / 3, max(above)] if spread else [0, max(above)], start, end, spread)
+    for label, value, words, colour in entries:
+        length = max(axis(value) - start, 1) if value > 0 else 1
+        paint = f'fill="{colour}"' if colour else f'fill="#ffffff" stroke="{PAPER}"'
+        out += [text(start, y + 12, label, size=13, colour=INK if colour else FAINT),
+                f'<rect x="{start}" y="{y + 18}" width="{length:.1f}" height="14" {paint}/>',
+                text(start + length + 8, y + 30, words, size=13)]
+        y += 42
+    note = ("logarithmic bars; " if spread else "") + view.unit
+    return frame(result.item.title, y + 10, [text(14, TOP - 8, note, size=13, colour=FAINT), *out])
+
+
+def figure(result):
+    """The SVG of a measured item."""
+    view = View(result)
+    xs = {row.x for rows in result.series.values() for row in rows}
+    counts = any(row.unit == "misses" for rows in result.series.values() for row in rows)
+    return bars(result, view) if len(xs) == 1 or counts else curves(result, view)

@@ -1,0 +1,74 @@
+"""What `clan bench paper` knows of a figure or table of a paper: one Item each, all in ITEMS.
+
+An item is drawn (its subject is explained in a document), measured (its series are rows of the
+programs in sources.py), or neither, and says why. Nothing of a paper is guessed: its text has
+numbers, no curves, and only these stand beside ours.
+"""
+
+from dataclasses import dataclass
+
+# A paper's own smallest round trip in us: what its times are multiples of.
+SINGLE_WORD = {"clan": 5.6, "driver": 5.6, "via": 5.6, "shrimp": 8.5, "unet": None}
+PAPERS = {
+    "clan": "Distributed Computing with the CLAN Network",
+    "driver": "A Low Overhead Application/Device-driver Interface for User-level Networking",
+    "via": "VIA over the CLAN Network",
+    "shrimp": "Client-Server Computing on the SHRIMP Multicomputer",
+    "unet": "Incorporating Memory Management into User-Level Network Interfaces",
+}
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A number that the paper's text has; `ours` is the series and x that stand beside it."""
+    text: str
+    value: float
+    unit: str          # us (there and back), GB/s, k req/s, times, B, misses
+    x: float = None    # where it belongs on the figure's x axis; None: nowhere
+    ours: tuple = None
+
+
+@dataclass(frozen=True)
+class Series:
+    source: str
+    benchmark: str
+    variant: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str            # paper.figure, as --only takes it
+    title: str
+    claim: str = ""
+    drawn: str = ""      # the document that explains it
+    missing: str = ""    # why nothing measures it
+    series: tuple = ()
+    stated: tuple = ()
+    lines: tuple = ()    # of shapes.py
+    axis: str = "latency"   # latency, bandwidth, rate, plain
+    most_x: float = None    # points beyond it are left out
+    remark: str = ""        # what we do otherwise
+
+    @property
+    def paper(self):
+        return self.name.split(".", maxsplit=1)[0]
+
+    @property
+    def sources(self):
+        return list(dict.fromkeys(series.source for series in self.series))
+
+
+def drawings(paper, where, **titles):
+    return tuple(Item(f"{paper}.{name}", title, drawn=where) for name, title in titles.items())
+
+
+def find(items, names):
+    """The items that `names` chooses, each of which is an item or a paper; ValueError."""
+    chosen = []
+    for name in names:
+        found = [item for item in items if name in (item.name, item.paper)]
+        if not found:
+            raise ValueError(f'"{name}" is no item and no paper; --list has all')
+        chosen += found
+    return [item for item in items if item in chosen]

@@ -1,0 +1,186 @@
+"""Whether the shape of a figure holds: a line each, judged on the rows of an item's series.
+
+A line is a pair (text, judge). judge(series) answers (met, figure), or raises NotJudged with the
+reason. Times are compared in round trips of a cache line, so that a machine whose processors have
+moved apart meanwhile judges as before. What is counted per second is compared as it is: if the
+processors have moved between two rows, only a difference that is larger than theirs counts.
+"""
+
+import math
+
+MB, KB = 1 << 20, 1 << 10
+MIXED = "mixed regimes: measure again"
+PROBES_DIFFER = 1.2   # above that two rows are of different machines, so to speak
+
+
+class NotJudged(Exception):
+    pass
+
+
+def plain(x):
+    """1048576 as 1M, as axes have it."""
+    for factor, unit in ((MB, "M"), (KB, "K")):
+        if x >= factor and x % factor == 0:
+            return f"{x / factor:.0f}{unit}"
+    return f"{x:g}"
+
+
+def line_of(series, label):
+    """The points of a series by x."""
+    if not series.get(label):
+        raise NotJudged(f"{label}: not measured")
+    return series[label]
+
+
+def curve_of(series, label):
+    """At least two points."""
+    rows = line_of(series, label)
+    if len(rows) < 2:
+        raise NotJudged(f"{label}: one point only")
+    return rows
+
+
+def point(series, label, x):
+    for row in line_of(series, label):
+        if row.x == x:
+            return row
+    raise NotJudged(f"{label}: not measured at {plain(x)}")
+
+
+def moved(rows):
+    """How far the processors moved between the rows: 1, or the ratio of their probes."""
+    probes = [row.probe_us for row in rows if row.probe_us]
+    ratio = max(probes) / min(probes) if probes else 1
+    return ratio if ratio > PROBES_DIFFER else 1
+
+
+def at_least_times(ratio, wanted, apart):
+    """Whether a ratio of rates is reached, however the processors moved."""
+    if ratio / apart < wanted <= ratio * apart and apart > 1:
+        raise NotJudged(MIXED)
+    return ratio >= wanted
+
+
+def times_better(one, other):
+    """How many times as good `one` is as `other`, and how far the processors moved between."""
+    if one.unit == "us" and one.trips and other.trips:
+        return other.trips / one.trips, 1
+    if one.value <= 0 or other.value <= 0:
+        raise NotJudged("no figure")
+    ratio = one.value / other.value if one.higher else other.value / one.value
+    return ratio, moved([one, other])
+
+
+def faster(label, other, x, times=1):
+    """`label` is at least so many times as good as `other` at x."""
+    def judge(series):
+        ratio, apart = times_better(point(series, label, x), point(series, other, x))
+        return at_least_times(ratio, times, apart), (
+            f"{ratio:.2f} times as good, wanted {times:g}")
+    return f"{label} ahead of {other} at {plain(x)}", judge
+
+
+def at_most_trips(label, x, limit):
+    def judge(series):
+        row = point(series, label, x)
+        if not row.trips:
+            raise NotJudged("no cache-line round trip beside it")
+        return row.trips <= limit, f"{row.trips:.2f} cache-line trips, at most {limit:g}"
+    return f"{label} near the limit at {plain(x)}", judge
+
+
+def at_least(label, x, limit):
+    def judge(series):
+        value = point(series, label, x).value
+        return value >= limit, f"{value:.2f}, at least {limit:g}"
+    return f"{label} at {plain(x)}", judge
+
+
+def tight(label, x, times):
+    def judge(series):
+        row = point(series, label, x)
+        spread = row.high / row.value
+        return spread <= times, f"p99 is {spread:.2f} of the median, at most {times:g}"
+    return f"{label}: nearly all trips alike at {plain(x)}", judge
+
+
+def flat(label, times):
+    def judge(series):
+        rows = curve_of(series, label)
+        slower, apart = times_better(rows[0], rows[-1])
+        return at_least_times(1 / slower, 1 / times, apart), (
+            f"{plain(rows[-1].x)}: {slower:.2f} of the time at {plain(rows[0].x)}, "
+            f"at most {times:g}")
+    return f"{label} flat", judge
+
+
+def holds(label, share):
+    def judge(series):
+        rows = curve_of(series, label)
+        best = max(rows, key=lambda row: row.value)
+        kept = rows[-1].value / best.value
+        return at_least_times(kept, share, moved([best, rows[-1]])), (
+            f"{plain(rows[-1].x)}: {kept:.2f} of the best, at least {share:g}")
+    return f"{label} does not fall under load", judge
+
+
+def rises(label):
+    def judge(series):
+        rows = curve_of(series, label)
+        first, last = rows[0], rows[-1]
+        figure = f"{first.value:.3g} at {plain(first.x)}, {last.value:.3g} at {plain(last.x)}"
+        if first.value <= 0:
+            return last.value > 0, figure
+        return at_least_times(last.value / first.value, 1.05, moved([first, last])), figure
+    return f"{label} rises", judge
+
+
+def half_of_peak(rows):
+    """(r_inf, n_1/2): the peak, and where half of it is, between points by their logarithms."""
+    peak = max(row.value for row in rows)
+    before = None
+    for row in rows:
+        if row.value < peak / 2:
+            before = row
+            continue
+        if before is None or row.value == before.value:
+            return peak, row.x
+        part = math.log(peak / 2 / before.value) / math.log(row.value / before.value)
+        return peak, before.x * (row.x / before.x) ** part
+    raise NotJudged("no peak")
+
+
+def half_size(label, limit):
+    def judge(series):
+        rows = curve_of(series, label)
+        if moved(rows) > 1:
+            raise NotJudged(MIXED)
+        peak, half = half_of_peak(rows)
+        return half <= limit, f"r_inf {peak:.3g} GB/s, n_1/2 {half:.0f} B, at most {limit:g}"
+    return f"{label} rises steeply", judge
+
+
+def none(label, x):
+    def judge(series):
+        value = point(series, label, x).value
+        return value == 0, f"{value:g}"
+    return f"{label}: none at {plain(x)}", judge
+
+
+def some(label, x):
+    def judge(series):
+        value = point(series, label, x).value
+        return value > 0, f"{value:g}"
+    return f"{label}: some at {plain(x)}", judge
+
+
+def judged(lines, series):
+    """[(text, "met" | "missed" | "not judged", figure)] of an item's lines."""
+    out = []
+    for text, judge in lines:
+        try:
+            met, figure = judge(series)
+            out.append((text, "met" if met else "missed", figure))
+        except NotJudged as why:
+            out.append((text, "not judged", str(why)))
+    return out

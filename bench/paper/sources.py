@@ -1,0 +1,276 @@
+"""The programs that `clan bench paper` runs, and what they measured as rows of one form."""
+
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LIMIT_S = 900   # of one program
+
+
+class Unavailable(Exception):
+    """What a source needs is not here: the reason."""
+
+
+class Failed(Exception):
+    pass
+
+
+@dataclass
+class Row:
+    """A point of a series. Times are there and back."""
+    benchmark: str
+    variant: str
+    x: float
+    value: float
+    unit: str               # us, GB/s, k req/s, times, misses
+    x_name: str = "bytes"
+    higher: bool = False    # more is better
+    low: float = None       # least of all samples
+    high: float = None      # their 99th percentile, or the greatest
+    probe_us: float = None  # a cache line there and back, around the samples
+    trips: float = None     # an operation's time in these
+    note: str = ""
+
+
+@dataclass
+class Run:
+    """How the programs are run: `length` is smoke, quick or full."""
+    clan: Path
+    parts: Path             # lib/clan
+    cores: list
+    length: str
+    directory: Path         # for what they write
+    skips: dict = field(default_factory=dict)   # (benchmark, variant): why there are no rows
+
+    def program(self, *names):
+        """The first that is there, beside clan or in lib/clan."""
+        for name in names:
+            for place in (self.clan.parent, self.parts):
+                if (place / name).exists():
+                    return place / name
+        return None
+
+    def call(self, *words, environment=None):
+        """What it prints."""
+        words = list(map(str, words))
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S,
+                                  env=environment, check=False)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{' '.join(words[:4])}: not done in {LIMIT_S} s") from None
+        except OSError as error:
+            raise Failed(f"{words[0]}: {error.strerror}") from None
+        if done.returncode != 0:
+            said = (done.stderr.strip() or done.stdout.strip())[-300:]
+            raise Failed(f"{' '.join(words[:4])}: exit code {done.returncode}: {said}")
+        return done.stdout
+
+    def own(self, name):
+        directory = self.directory / name
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
+
+# --- clan-bench -----------------------------------------------------------------------------------
+
+SAMPLES = {"smoke": ["--smoke"], "quick": ["--samples", "3", "--sample-ms", "5"], "full": []}
+
+
+def questions(run):
+    """What this clan-bench answers."""
+    runner = run.program("clan-bench")
+    if runner is None:
+        raise Unavailable("clan-bench is not built (CLAN_BENCH)")
+    listed = run.call(runner, "help").partition("Subcommands:")[2]
+    return runner, re.findall(r"^  (\w+)\s", listed, re.M)
+
+
+def of_bench(row):
+    """A row of clan-bench's results.json."""
+    scale, unit = (1000.0, "us") if row["unit"] == "ns" else (1.0, row["unit"])
+    return Row(row["benchmark"], row["variant"], row["x"], row["p50"] / scale, unit,
+               row["x_name"], row["higher_is_better"], row["min"] / scale, row["p99"] / scale,
+               row["probe_ns"] / 1000 or None, row["to_probe"] or None, row["note"])
+
+
+def question(name, without):
+    """A source that is a question of clan-bench; `without` says why it may not be there."""
+    def measure(run):
+        runner, known = questions(run)
+        if name not in known:
+            raise Unavailable(without)
+        out = run.own(name)
+        run.call(runner, name, "--cores", ",".join(map(str, run.cores)), *SAMPLES[run.length],
+                 "-o", out)
+        results = json.loads((out / "results.json").read_text())
+        run.skips |= {(s["benchmark"], s["variant"]): s["reason"] for s in results["skipped"]}
+        return [of_bench(row) for row in results["results"] if row["p50"] is not None]
+    return measure
+
+
+def cache_line(run):
+    """A cache line there and back, in us."""
+    return question("cacheline", "")(run)[0].value
+
+
+# --- the scripts ----------------------------------------------------------------------------------
+
+def script(run, name, switch, *words):
+    """Runs lib/clan/NAME/NAME.py and reads what it writes."""
+    path = run.program(f"{name}/{name}.py")
+    if path is None:
+        raise Unavailable(f"clan bench {name} is not built ({switch})")
+    out = run.own(name)
+    run.call(sys.executable, "-B", path, "--clan", run.clan, "--cores",
+             ",".join(map(str, run.cores)), *words, "-o", out)
+    return json.loads((out / f"{name}.json").read_text())
+
+
+ROUNDS = {"smoke": ["--rounds", "1", "--ms", "1"], "quick": ["--quick"], "full": []}
+
+
+def size_of(text):
+    number, unit = text.split()
+    return int(number) * {"B": 1, "KB": 1 << 10, "MB": 1 << 20}[unit]
+
+
+def mpi(run):
+    if shutil.which("mpirun") is None:
+        raise Unavailable("Open MPI is not installed (Debian package openmpi-bin)")
+    results = script(run, "mpi", "CLAN_MPI", "--only", "messages", *ROUNDS[run.length])
+    rows = []
+    for line in results["results"]:
+        found = re.fullmatch(r"latency (\d+ [KM]?B)", line["text"])
+        for variant, (low, median) in line["figures"].items() if found else ():
+            rows.append(Row("mpi_latency", variant, max(size_of(found[1]), 1), 2 * median, "us",
+                            low=2 * low))
+    return rows
+
+
+def orb(run):
+    turns = {"smoke": ["--rounds", "1", "--ms", "20"], "quick": ["--quick"], "full": []}
+    medians = script(run, "orb", "CLAN_OMNIORB", "--only", "null,many",
+                     *turns[run.length])["medians"]
+    rows = []
+    for figure, columns in medians.items():
+        clients = re.fullmatch(r"(\d) clients?, calls/s", figure)
+        for variant, number in columns.items():
+            if figure == "null call p50, us":
+                rows.append(Row("orb_null", variant, 1, number, "us", "calls"))
+            elif clients:
+                rows.append(Row("orb_rate", variant, int(clients[1]), number / 1000, "k req/s",
+                                "clients", True))
+    return rows
+
+
+def rpc(run):
+    figures = {}
+    for entry in script(run, "rpc", "CLAN_SUNRPC", "--paper",
+                        *ROUNDS[run.length])["results"]["paper"]:
+        for variant, samples in entry["figures"].items():
+            figures[entry["kind"], entry["bytes"], variant] = (
+                min(s[0] for s in samples), statistics.median(s[1] for s in samples))
+    probe = figures["cacheline", 0, "ShrimpRPC"][1]
+    rows = []
+    for (kind, size, variant), (low, median) in figures.items():
+        if kind == "echo":
+            rows.append(Row("rpc_echo", variant, max(size, 1), median, "us", low=low,
+                            probe_us=probe, trips=median / probe))
+        if kind == "echo" and variant == "vRPC optimized":
+            # A null call's look-up measures no data.
+            xdr = figures.get(("xdr", size, variant), (0, 0))[1] if size else 0.0
+            parts = {"line": probe, "xdr": xdr, "rest": median - probe - xdr}
+            rows += [Row("rpc_share", part, max(size, 1), us, "us", probe_us=probe,
+                         trips=us / probe) for part, us in parts.items()]
+    return rows
+
+
+# --- examples and tools ---------------------------------------------------------------------------
+
+def no_smoke(run, program):
+    if run.length == "smoke":
+        raise Unavailable(f"{program} has no short form: not part of a smoke run")
+
+
+def nbody(run):
+    no_smoke(run, "mpi_nbody")
+    program = run.program("examples/mpi_nbody")
+    if program is None:
+        raise Unavailable("the example mpi_nbody is not built")
+    if shutil.which("mpirun") is None:
+        raise Unavailable("Open MPI is not installed (Debian package openmpi-bin)")
+    quick = [] if run.length == "full" else ["--quick"]
+    text = run.call(sys.executable, "-B", Path(__file__).resolve().parent / "speedup.py", *quick,
+                    run.clan, program)
+    heading, *lines = text.splitlines()
+    names = re.split(r"\s{2,}", heading.strip())[1:]  # behind "particles one rank us"
+    return [Row("nbody", name, int(words[0]), float(times), "times", "particles", True)
+            for words in map(str.split, lines) for name, times in zip(names, words[2:])]
+
+
+def stream(run):
+    program = run.program("examples/vmmc_stream")
+    if program is None:
+        raise Unavailable("the example vmmc_stream is not built (CLAN_VMMC)")
+    no_smoke(run, "vmmc_stream")
+    rows = []
+    for form, size, us, rate in re.findall(
+            r"^(\S+) +(\d+) B +([\d.]+) us one way +([\d.]+) GB/s$",
+            run.call(program, "--times"), re.M):
+        rows += [Row("vmmc_stream_latency", form, int(size), 2 * float(us), "us"),
+                 Row("vmmc_stream_bandwidth", form, int(size), float(rate), "GB/s", higher=True)]
+    return rows
+
+
+def tlbsim(run):
+    program = run.program("clan-tlbsim")
+    if program is None:
+        raise Unavailable("clan-tlbsim is not built")
+    lines = json.loads(run.call(program, "figure3", "--json"))
+    return [Row("tlb_misses", line["trace"], line["entries"],
+                sum(line[op]["non_compulsory_misses"] for op in ("r", "w", "recv")), "misses",
+                "entries of the TLB") for line in lines]
+
+
+def ip(run):
+    """`clan ip` measures between namespaces: rows ip_ping and ip_bandwidth of clan-bench."""
+    _, known = questions(run)
+    if "ip" not in known:
+        raise Unavailable("not measured yet: needs clan ip")
+    if os.geteuid() != 0:
+        raise Unavailable("needs root, to make network namespaces")
+    return question("ip", "")(run)
+
+
+ALWAYS = "this clan-bench does not answer it"
+SOURCES = {
+    "bandwidth": question("bandwidth", ALWAYS),
+    "rdma_copy": question("rdma_copy", ALWAYS),
+    "idle_endpoints": question("idle_endpoints", ALWAYS),
+    "offered_load": question("offered_load", ALWAYS),
+    "via": question("via", "plugins/via is not built (CLAN_VIA)"),
+    "vmmc": question("vmmc", "plugins/vmmc is not built (CLAN_VMMC)"),
+    "unet": question("unet", "plugins/unet is not built (CLAN_UNET)"),
+    "mpi": mpi, "orb": orb, "rpc": rpc, "nbody": nbody, "stream": stream, "tlbsim": tlbsim,
+    "ip": ip,
+}
+
+
+def measured(run, name):
+    """The rows of a source. Where it has no probe of its own, those before and after it serve;
+    none do if they differ."""
+    before = cache_line(run)
+    rows = SOURCES[name](run)
+    after = cache_line(run)
+    apart = max(before, after) > 1.2 * min(before, after)
+    for row in rows:
+        if row.unit == "us" and row.trips is None and row.probe_us is None and not apart:
+            row.probe_us = (before + after) / 2
+            row.trips = row.value / row.probe_us
+    return rows

@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""`clan bench paper` knows every figure and table of the five papers, and judges shapes by what
+was measured. Nothing is measured here.
+
+    paper_test.py
+"""
+
+import html.parser
+import json
+import sys
+import tempfile
+import xml.etree.ElementTree
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+sys.path[:0] = [str(BENCH / name) for name in ("apps", "paper")]
+
+import found
+import items
+import page
+import paper
+import shapes
+import sources
+from sources import Row
+
+# As the papers count them; single_word and acknowledgements are sections with numbers of their own.
+EXPECTED = {
+    "clan": [f"fig{n}" for n in range(1, 12)] + [f"table{n}" for n in range(1, 5)] +
+    ["single_word", "acknowledgements"],
+    "driver": [f"fig{n}" for n in range(1, 7)],
+    "via": [f"fig{n}" for n in range(1, 8)] + ["table1"],
+    "shrimp": [f"fig{n}" for n in range(1, 14)],
+    "unet": ["fig1", "fig2", "fig3", "table1"],
+}
+
+
+def times(*points, **more):
+    return [Row("b", "v", x, us, "us", probe_us=0.1, trips=us / 0.1, **more) for x, us in points]
+
+
+def rates(*points, unit="k req/s", probe=0.1):
+    return [Row("b", "v", x, rate, unit, higher=True, probe_us=probe) for x, rate in points]
+
+
+def verdict(line, **series):
+    return shapes.judged([line], series)[0][1]
+
+
+def every_figure_and_table_is_an_item_once():
+    names = [item.name for item in paper.ITEMS]
+    wanted = [f"{short}.{what}" for short, whats in EXPECTED.items() for what in whats]
+    assert sorted(names) == sorted(wanted), set(names) ^ set(wanted)
+    assert set(EXPECTED) == set(items.PAPERS) == set(items.SINGLE_WORD)
+
+
+def an_item_is_drawn_measured_or_says_why_not():
+    root = BENCH.parent
+    for item in paper.ITEMS:
+        assert bool(item.drawn) + bool(item.missing) + bool(item.series) == 1, item.name
+        assert not item.drawn or (root / item.drawn).is_file(), f"{item.name}: {item.drawn}"
+        if item.series:
+            assert item.claim and item.lines, item.name
+        labels = {series.label for series in item.series}
+        for stated in item.stated:
+            assert stated.ours is None or stated.ours[0] in labels, (item.name, stated)
+        assert all(name in sources.SOURCES for name in item.sources), item.name
+
+
+def lines_name_series_of_their_item():
+    for item in paper.ITEMS:
+        series = {s.label: rates(*((x, x + 1.0) for x in range(1, 4))) for s in item.series}
+        for text, _, why in shapes.judged(item.lines, series):
+            assert not why.endswith(": not measured"), (item.name, text, why)
+
+
+def a_slower_series_is_not_ahead():
+    line = shapes.faster("a", "b", 8, 2)
+    assert verdict(line, a=times((8, 1)), b=times((8, 2))) == "met"
+    assert verdict(line, a=times((8, 1.1)), b=times((8, 2))) == "missed"
+    assert verdict(line, a=rates((8, 20)), b=rates((8, 10))) == "met"
+    assert verdict(line, a=rates((8, 10)), b=rates((8, 20))) == "missed"
+
+
+def a_series_that_was_not_measured_is_not_judged():
+    line = shapes.faster("a", "b", 8)
+    assert verdict(line, a=times((8, 1))) == "not judged"
+    assert verdict(line, a=times((8, 1)), b=times((16, 1))) == "not judged"
+
+
+def a_round_trip_that_grows_is_not_flat():
+    line = shapes.flat("a", 1.25)
+    assert verdict(line, a=times((1, 1), (10000, 1.2))) == "met"
+    assert verdict(line, a=times((1, 1), (10000, 1.3))) == "missed"
+    assert verdict(line, a=times((1, 1))) == "not judged"
+
+
+def a_throughput_that_falls_does_not_hold():
+    line = shapes.holds("a", 0.7)
+    assert verdict(line, a=rates((1, 10), (16, 100), (1000, 80))) == "met"
+    assert verdict(line, a=rates((1, 10), (16, 100), (1000, 60))) == "missed"
+
+
+def half_of_the_peak_is_found_between_points():
+    rows = rates((64, 1), (256, 4), (1024, 8), (4096, 8), unit="GB/s")
+    assert shapes.half_of_peak(rows) == (8, 256), shapes.half_of_peak(rows)
+    rows = rates((64, 2), (256, 8), unit="GB/s")
+    assert abs(shapes.half_of_peak(rows)[1] - 128) < 1e-6, shapes.half_of_peak(rows)
+    assert verdict(shapes.half_size("a", 127), a=rows) == "missed"
+    assert verdict(shapes.half_size("a", 129), a=rows) == "met"
+
+
+def limits_and_counts_can_be_missed():
+    assert verdict(shapes.at_most_trips("a", 8, 2.5), a=times((8, 0.25))) == "met"
+    assert verdict(shapes.at_most_trips("a", 8, 2.5), a=times((8, 0.26))) == "missed"
+    assert verdict(shapes.at_most_trips("a", 8, 2.5), a=rates((8, 1))) == "not judged"
+    assert verdict(shapes.tight("a", 8, 1.5), a=times((8, 1), high=1.4)) == "met"
+    assert verdict(shapes.tight("a", 8, 1.5), a=times((8, 1), high=1.6)) == "missed"
+    assert verdict(shapes.none("a", 8), a=rates((8, 1))) == "missed"
+    assert verdict(shapes.some("a", 8), a=rates((8, 0))) == "missed"
+    assert verdict(shapes.at_least("a", 8, 2), a=rates((8, 1.9))) == "missed"
+    assert verdict(shapes.rises("a"), a=rates((1, 2), (2, 1))) == "missed"
+
+
+def rates_of_two_regimes_are_compared_only_where_they_differ_by_more():
+    line = shapes.faster("a", "b", 8)
+    assert verdict(line, a=rates((8, 1.9)), b=rates((8, 1), probe=0.2)) == "not judged"
+    assert verdict(line, a=rates((8, 1)), b=rates((8, 1.9), probe=0.2)) == "not judged"
+    assert verdict(line, a=rates((8, 2.1)), b=rates((8, 1), probe=0.2)) == "met"
+    assert verdict(line, a=rates((8, 1)), b=rates((8, 2.1), probe=0.2)) == "missed"
+    mixed = [*rates((64, 1)), *rates((256, 8), probe=0.2)]
+    assert verdict(shapes.half_size("a", 1024), a=mixed) == "not judged"
+    slow = [Row("b", "v", 8, 3.0, "us", probe_us=0.2, trips=15.0)]
+    assert verdict(line, a=slow, b=times((8, 2))) == "met"
+
+
+def a_line_and_an_item_without_figures_count_as_skipped():
+    item = items.Item("clan.some", "some", "claims", series=(
+        items.Series("s", "b", "v", "a"), items.Series("t", "b", "w", "b")),
+        lines=(shapes.at_most_trips("a", 8, 2), shapes.at_most_trips("a", 8, 1),
+               shapes.faster("a", "b", 8)))
+    result = found.result_of(item, {"s": times((8, 0.2))}, {"t": "not built"}, {})
+    assert [said for _, said, _ in result.lines] == ["met", "missed", "not judged"], result.lines
+    assert result.absent == ["b: not built"], result.absent
+    nothing = found.result_of(item, {}, {"s": "no s", "t": "no t"}, {})
+    assert (nothing.state, nothing.reason) == ("skipped", "no s; no t"), nothing
+    assert found.summary([result, nothing]) == "1 met, 1 missed, 2 skipped"
+
+
+def a_series_that_nobody_has_skipped_is_missing():
+    item = items.Item("clan.some", "some", "claims", series=(
+        items.Series("s", "b", "v", "a"), items.Series("s", "b", "w", "b")))
+    rows = {"s": times((8, 0.2))}
+    assert found.missing([found.result_of(item, rows, {}, {})]) == ["clan.some: b: no rows"]
+    skipped = found.result_of(item, rows, {}, {("b", "w"): "not on this kernel"})
+    assert skipped.absent == ["b: not on this kernel"] and not found.missing([skipped])
+
+
+def made_up(item):
+    """A result of an item with rows that a run might have had."""
+    unit = next((s.unit for s in item.stated if s.unit != "B"), "us")
+    unit = {"bandwidth": "GB/s", "rate": "k req/s"}.get(item.axis, unit)
+    rows = {}
+    for number, s in enumerate(item.series, 1):
+        for x in (1, 64, 1024):
+            rows.setdefault(s.source, []).append(Row(
+                s.benchmark, s.variant, x, number * x / 10.0, unit, higher=unit != "us",
+                low=0.1, high=2.0, probe_us=0.1, trips=number * x if unit == "us" else None))
+    return found.result_of(item, rows, {}, {})
+
+
+class Page(html.parser.HTMLParser):
+    """Elements that are open, and what a page would fetch or run."""
+
+    VOID = {"meta"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.fetched = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.ids += [attrs["id"]] if "id" in attrs else []
+        self.fetched += [(tag, attrs[a]) for a in ("src", "href") if a in attrs
+                         and not attrs[a].startswith("#")]
+        self.fetched += [(tag, "")] if tag in ("script", "link", "img", "iframe") else []
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, (tag, self.open, self.getpos())
+
+
+def written(results):
+    """(the directory's files by name)"""
+    about = {"machine": {"cpu": "a & b", "cores": 2, "kernel": "k", "load": "0 0", "commit": "c",
+                         "date": "d"}, "how": "made up", "warnings": ["<busy>"]}
+    with tempfile.TemporaryDirectory() as directory:
+        page.write(results, about, Path(directory))
+        return {path.name: path.read_text() for path in Path(directory).iterdir()}
+
+
+def plots_are_xml_and_have_every_series_and_stated_number():
+    for item in (item for item in paper.ITEMS if item.series):
+        svg = written([made_up(item)])[f"{item.name}.svg"]
+        root = xml.etree.ElementTree.fromstring(svg)
+        words = " ".join(root.itertext())
+        assert all(s.label in words for s in item.series), item.name
+        assert svg.count("paper: ") == len(item.stated), item.name
+        assert "nan" not in svg and "inf\"" not in svg, item.name
+
+
+def the_page_is_well_formed_and_needs_nothing_else():
+    results = [made_up(item) if item.series else found.result_of(item, {}, {}, {})
+               for item in paper.ITEMS]
+    reader = Page()
+    reader.feed(written(results)["index.html"])
+    assert reader.open == [] and reader.fetched == [], (reader.open, reader.fetched)
+    measured = [item.name for item in paper.ITEMS if item.series]
+    assert sorted(reader.ids) == sorted(measured), set(measured) ^ set(reader.ids)
+
+
+def the_json_has_a_version_every_item_and_its_verdicts():
+    results = [made_up(item) if item.series else found.result_of(item, {}, {}, {})
+               for item in paper.ITEMS]
+    data = json.loads(written(results)["paper.json"])
+    assert data["version"] == 1 and list(data["items"]) == [item.name for item in paper.ITEMS]
+    verdicts = [line["verdict"] for item in data["items"].values() for line in item["lines"]]
+    assert data["met"] == verdicts.count("met") and data["missed"] == verdicts.count("missed")
+
+
+def only_takes_items_and_papers():
+    chosen = items.find(paper.ITEMS, ["unet", "clan.fig3"])
+    assert [item.name for item in chosen] == [
+        "clan.fig3", *(f"unet.{what}" for what in ("fig1", "fig2", "table1", "fig3"))], chosen
+    try:
+        items.find(paper.ITEMS, ["clan.fig99"])
+    except ValueError as why:
+        assert "clan.fig99" in str(why)
+    else:
+        raise AssertionError("clan.fig99 was found")
+
+
+def main():
+    every_figure_and_table_is_an_item_once()
+    an_item_is_drawn_measured_or_says_why_not()
+    lines_name_series_of_their_item()
+    a_slower_series_is_not_ahead()
+    a_series_that_was_not_measured_is_not_judged()
+    a_round_trip_that_grows_is_not_flat()
+    a_throughput_that_falls_does_not_hold()
+    half_of_the_peak_is_found_between_points()
+    limits_and_counts_can_be_missed()
+    rates_of_two_regimes_are_compared_only_where_they_differ_by_more()
+    a_line_and_an_item_without_figures_count_as_skipped()
+    a_series_that_nobody_has_skipped_is_missing()
+    plots_are_xml_and_have_every_series_and_stated_number()
+    the_page_is_well_formed_and_needs_nothing_else()
+    the_json_has_a_version_every_item_and_its_verdicts()
+    only_takes_items_and_papers()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
