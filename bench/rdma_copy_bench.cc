@@ -270,9 +270,8 @@ Context::Variant clan_variant(WaitMode mode, bool mapped, std::size_t bytes) {
 }  // namespace
 
 void rdma_copy(Context& context) {
-  for (std::size_t bytes :
-       context.sizes({8, 64, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304}, {65536, 1048576},
-                     {4096})) {
+  for (std::size_t bytes : context.sizes(
+           {8, 64, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304}, {65536, 1048576}, {4096})) {
     context.point({
         clan_variant(WaitMode::kPoll, false, bytes),
         clan_variant(WaitMode::kAdaptive, false, bytes),
