@@ -125,6 +125,12 @@ void Connection::put_record(std::uint64_t payload, shm::RingHead head) {
   if (several) link_->end_batch();
 }
 
+bool Connection::room_has_come() {
+  // relaxed: see bind_shared
+  return want_room_.load(std::memory_order_relaxed) && load_credit() != producer_.consumed &&
+         want_room_.exchange(false, std::memory_order_relaxed);
+}
+
 Status Connection::wait_writable(std::uint64_t payload, std::uint64_t deadline_ns) {
   return wait_control([this, payload] { return peer_gone() || writable(payload); }, deadline_ns);
 }

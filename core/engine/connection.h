@@ -10,9 +10,7 @@
 // and two tripwires on it: "ring" fires when the peer sends, "credit" when it has made room. All is
 // apertures, tripwires and out-of-band messages; over a link of packets the same stores travel so.
 //
-// Files: connection_setup.cc is the set-up, connection_close.cc the tear-down, connection_events.cc
-// what event queues hear; connection.cc and connection_inline.h send, receive and wait.
-//
+// connection.cc and connection_inline.h send, receive and wait.
 // Threads: one producer and one consumer at a time, each any thread; the driver thread delivers
 // out-of-band messages. The flags they share are atomics.
 #pragma once
@@ -72,11 +70,7 @@ class Connection final : public OobSink,
   /// True when a record of `payload` bytes fits now.
   bool writable(std::uint64_t payload);
   /// reserve() has failed, and the peer has read something since. Answers so once.
-  bool room_has_come() {
-    // relaxed: see bind_shared
-    return want_room_.load(std::memory_order_relaxed) && load_credit() != producer_.consumed &&
-           want_room_.exchange(false, std::memory_order_relaxed);
-  }
+  bool room_has_come();
   Status wait_writable(std::uint64_t payload, std::uint64_t deadline_ns);
   /// Sends kFin once. Waits for room at most until the deadline.
   Status finish(std::uint64_t deadline_ns);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The paper's bridge (clan-distributed-computing, figure 10): hosts of an Ethernet reach programs of
-a CLAN network by their usual TCP, and find their address unchanged in what the server sees.
+"""The paper's bridge (clan-distributed-computing, figure 10): hosts of an Ethernet reach programs
+of a CLAN network by their usual TCP, and find their address unchanged in what the server sees.
 
     bridge.py CLAN NATIVE [TEST...]
 

@@ -223,15 +223,18 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
 }
 #endif
 
-#ifdef CLAN_PRELOAD
-void add_gateway(CLI::App& app, int& exit_code) {
-  auto* gateway =
-      app.add_subcommand("gateway", "Take TCP connections from outside to programs under CLAN");
-  gateway->prefix_command();  // everything after `gateway` is the program's,
-  gateway->set_help_flag();   // --help too
-  gateway->callback([=, &exit_code] { exit_code = clan::tool::gateway(gateway->remaining()); });
+/// Adds a command whose arguments are all `run`'s, --help too.
+void add_passing_on(CLI::App& app, const char* name, const char* about, int& exit_code,
+                    int (*run)(const std::vector<std::string>&)) {
+  auto* command = app.add_subcommand(name, about);
+  command->prefix_command();
+  command->set_help_flag();
+  command->callback([=, &exit_code] { exit_code = run(command->remaining()); });
 }
-#endif
+
+int run_ip(const std::vector<std::string>& arguments) {
+  return clan::tool::exec_part("ip/clan-ip", arguments);
+}
 
 void add_doctor(CLI::App& app, std::string& host, int& exit_code) {
   auto* doctor =
@@ -317,27 +320,6 @@ void add_ping(CLI::App& app, clan::tool::PingOptions& asked, int& exit_code) {
   ping->callback([&] { exit_code = clan::tool::ping(asked); });
 }
 
-void add_bench(CLI::App& app, int& exit_code) {
-  auto* bench = app.add_subcommand("bench",
-                                   "Measure CLAN beside the kernel (`clan bench help`), programs "
-                                   "(apps, crowd), its faces (ofi, orb, rpc, mpi), other hosts "
-                                   "(net) and the gateway");
-                                   "(net), and the five papers' figures (paper)");
-  bench->prefix_command();  // everything after `bench` is the runner's,
-  bench->set_help_flag();   // --help too
-  bench->callback([=, &exit_code] { exit_code = clan::tool::exec_bench(bench->remaining()); });
-}
-
-void add_ip(CLI::App& app, int& exit_code) {
-  auto* ip = app.add_subcommand("ip",
-                                "A network device whose packets go over CLAN links: up, "
-                                "down, status (`clan ip --help`)");
-  ip->prefix_command();
-  ip->set_help_flag();
-  ip->callback(
-      [=, &exit_code] { exit_code = clan::tool::exec_part("ip/clan-ip", ip->remaining()); });
-}
-
 /// `clan help`, `clan help COMMAND`. The exit code.
 int print_help(const CLI::App& app, const std::string& about) {
   if (about.empty()) {
@@ -377,7 +359,8 @@ int main(int argc, char** argv) {
   drop_mark(*add_run(app, run_options, exit_code), argc, argv);
   clan::tool::StatOptions stat_options;
   add_stat(app, stat_options, exit_code);
-  add_gateway(app, exit_code);
+  add_passing_on(app, "gateway", "Take TCP connections from outside to programs under CLAN",
+                 exit_code, clan::tool::gateway);
 #endif
 
   std::string face, other_host;
@@ -385,8 +368,15 @@ int main(int argc, char** argv) {
   add_env(app, face, exit_code);
   clan::tool::PingOptions ping_options;
   add_ping(app, ping_options, exit_code);
-  add_bench(app, exit_code);
-  add_ip(app, exit_code);
+  add_passing_on(app, "bench",
+                 "Measure CLAN beside the kernel (`clan bench help`): programs (apps, crowd), its "
+                 "faces (ofi, orb, rpc, mpi), other hosts (net), ip, gateway, and the five papers' "
+                 "figures (paper)",
+                 exit_code, clan::tool::exec_bench);
+  add_passing_on(app, "ip",
+                 "A network device whose packets go over CLAN links: up, down, status "
+                 "(`clan ip --help`)",
+                 exit_code, run_ip);
 
   std::string about;
   auto* help = app.add_subcommand("help", "This list, or what a command takes: `clan help run`");
