@@ -82,9 +82,13 @@ def line(x1, y1, x2, y2, colour, width=1, more=""):
             f'stroke-width="{width}" {more}/>')
 
 
+def dashes(x1, y, x2):
+    return line(x1, y, x2, y, PAPER, 1.2, 'stroke-dasharray="3 3"')
+
+
 def diamond(x, y, number):
     return (f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" fill="#ffffff" stroke="{PAPER}" '
-            f'stroke-width="1.5"/>' + text(x + 8, y - 4, str(number), size=12, colour=PAPER))
+            f'stroke-width="1.5"/>' + text(x + 9, y - 2, number, size=12, colour=PAPER))
 
 
 def frame(title, height, body):
@@ -106,9 +110,10 @@ def legend(view, labels, y):
         y += ROW
     for number, stated in enumerate(view.stated, 1):
         if stated.x is None:
-            out.append(line(LEFT, y - 5, LEFT + 26, y - 5, PAPER, 1.5, 'stroke-dasharray="3 3"'))
+            out += [dashes(LEFT, y - 5, LEFT + 18),
+                    text(LEFT + 20, y - 1, str(number), size=12, colour=PAPER)]
         else:
-            out.append(diamond(LEFT + 11, y - 5, number))
+            out.append(diamond(LEFT + 8, y - 5, str(number)))
         out.append(text(LEFT + 36, y, f"paper: {stated.text}: {said(stated)}", colour=FAINT))
         y += ROW
     return out, y
@@ -158,12 +163,16 @@ def curves(result, view):
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" '
                    f'stroke-width="{3 if i == 0 else 2}" stroke-linejoin="round"/>')
         out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in spots]
+    at = {}   # numbers by place: what the paper has twice is one mark
     for number, stated in enumerate(view.stated, 1):
-        y = y_axis(view.of_stated(stated))
-        if stated.x is None:
-            out.append(line(LEFT, y, WIDTH - RIGHT, y, PAPER, 1.2, 'stroke-dasharray="3 3"'))
+        at.setdefault((stated.x, view.of_stated(stated)), []).append(str(number))
+    for (x, value), numbers in at.items():
+        y, words = y_axis(value), ", ".join(numbers)
+        if x is None:
+            out += [dashes(LEFT, y, WIDTH - RIGHT - 24),
+                    text(WIDTH - RIGHT - 18, y + 4, words, size=12, colour=PAPER)]
         else:
-            out.append(diamond(x_axis(max(stated.x, 0.5)), y, number))
+            out.append(diamond(x_axis(max(x, 0.5)), y, words))
     below, end = legend(view, result.series, TOP + HEIGHT + 66)
     return frame(result.item.title, end, [*out, *below])
 

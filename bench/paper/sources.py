@@ -66,6 +66,8 @@ class Run:
             raise Failed(f"{' '.join(words[:4])}: not done in {LIMIT_S} s") from None
         except OSError as error:
             raise Failed(f"{words[0]}: {error.strerror}") from None
+        if done.returncode == 77:
+            raise Unavailable(done.stdout.strip())
         if done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip())[-300:]
             raise Failed(f"{' '.join(words[:4])}: exit code {done.returncode}: {said}")

@@ -198,32 +198,13 @@ def shares(figures):
     return "\n".join(rows)
 
 
-def draw(figures, names, machine, directory):
-    """Figures 4 and 6 as SVG: vRPC's stages beside SunRPC, and beside ShrimpRPC."""
-    for file, title, wanted in (("figure4", "SunRPC and the stages of vRPC", [
-            n for n in names if n != "ShrimpRPC"
-    ]), ("figure6", "ShrimpRPC beside vRPC", ["vRPC optimized", "ShrimpRPC"])):
-        rows = []
-        for size in PAPER:
-            for name in wanted:
-                samples = figures["echo", size].get(name, [])
-                if samples:
-                    low, high = min(s[0] for s in samples), max(s[1] for s in samples)
-                    middle = statistics.median(s[1] for s in samples)
-                    rows.append(f"{name}\t{max(size, 1)}\t{low}\t{middle}\t{high}")
-        text = f"round trip, in and out, us; null at 1 B; {machine['cpu']}, {machine['date']}"
-        done = subprocess.run([HERE / "clan-rpc-plot", title, text], input="\n".join(rows) + "\n",
-                              capture_output=True, text=True, check=True)
-        (directory / f"{file}.svg").write_text(done.stdout)
-
-
 def parse():
     parser = argparse.ArgumentParser(prog="clan bench rpc",
                                      description=__doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--list", action="store_true",
                         help="what is measured, and what is wanted of it")
     parser.add_argument("--paper", action="store_true",
-                        help="the paper's stages and sizes instead (figures 4 to 6; plots with -o)")
+                        help="the paper's stages and sizes instead (figures 4 to 6)")
     parser.add_argument("--quick", action="store_true",
                         help="3 rounds of 9 ms a turn instead of 5 of 18")
     parser.add_argument("--rounds", type=arguments.positive)
@@ -231,7 +212,7 @@ def parse():
     parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
                         help="the server's core and the client's")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for rpc.md, rpc.json and plots")
+                        help="directory for rpc.md and rpc.json")
     parser.add_argument("--clan", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.rounds = options.rounds or (3 if options.quick else 5)
@@ -269,9 +250,6 @@ def main():
             table("stages of the paper", {p: f
                                           for p, f in figures.items() if p[0] == "echo"}, names))
         say(shares(figures))
-        if options.output:
-            options.output.mkdir(parents=True, exist_ok=True)
-            draw(figures, names, machine, options.output)
         results["paper"] = figures
     else:
         two = options.cores[0] != options.cores[1]

@@ -2,7 +2,7 @@
 """How much a second processor helps the n-body program next to this file, by transport (figure 5 of
 the CLAN paper).
 
-    speedup.py [--quick] [--svg FILE] CLAN PROGRAM   PROGRAM: bin/examples/mpi_nbody
+    speedup.py [--quick] CLAN PROGRAM   PROGRAM: bin/examples/mpi_nbody
 
 One rank, then two ranks over btl tcp, vader, mtl ofi over CLAN and btl clan, all in turns; the
 fastest of all turns. The speed-up is one rank's time over two ranks' time. Exit code 77 where Open
@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 CLAN_MPI = ["run", "--with", "mpi"]
 CLAN_OFI = ["run", "--with", "ofi"]
@@ -26,7 +25,6 @@ TRANSPORTS = {  # name: words for clan, words for mpirun
     "mtl ofi over clan": (CLAN_OFI, []),
     "btl clan": (CLAN_MPI, ["--mca", "btl", "clan,self"]),
 }
-COLOURS = ["#888888", "#1f77b4", "#2ca02c", "#d62728"]
 PARTICLES = [16, 32, 64, 128, 256, 512, 1024, 2048]
 
 
@@ -48,11 +46,10 @@ def microseconds(command, environment):
 
 
 def measure(options, environment):
-    """{particles: {transport or "one rank": microseconds}}"""
-    figures = {}
+    """Prints a line for each number of particles."""
     for n in options.particles:
         steps = str(max(20, min(20_000, 4_000_000 // (n * n)) // 10 * 10))
-        column, sums = figures.setdefault(n, {}), set()
+        column, sums = {}, set()
         for _ in range(options.rounds):
             for name, (clan, mpirun) in [("one rank", ([], [])), *TRANSPORTS.items()]:
                 ranks = "1" if name == "one rank" else "2"
@@ -68,48 +65,11 @@ def measure(options, environment):
             raise Failed(f"{n} particles: the results differ: {sums}")
         print(f"{n:>9} {column['one rank']:>11.1f}"
               + "".join(f"{column['one rank'] / column[t]:>19.2f}" for t in TRANSPORTS), flush=True)
-    return figures
-
-
-def svg(figures):
-    """Speed-up over particles, the latter on a logarithmic axis."""
-    width, height, left, bottom = 640, 400, 60, 350
-    xs = {
-        n: left + 40 + i * (width - left - 80) / max(1,
-                                                     len(figures) - 1)
-        for i, n in enumerate(figures)
-    }
-    most = 2.2
-
-    def y(value):
-        return bottom - value / most * (bottom - 40)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{width / 2}" y="20" text-anchor="middle">n-body: speed-up by two ranks</text>'
-    ]
-    for value in (0, 0.5, 1, 1.5, 2):
-        parts.append(
-            f'<line x1="{left}" x2="{width - 20}" y1="{y(value)}" y2="{y(value)}" '
-            'stroke="#dddddd"/>'
-            f'<text x="{left - 8}" y="{y(value) + 4}" text-anchor="end">{value:g}</text>')
-    parts += [
-        f'<text x="{x}" y="{bottom + 18}" text-anchor="middle">{n}</text>' for n, x in xs.items()
-    ]
-    parts.append(f'<text x="{width / 2}" y="{bottom + 38}" text-anchor="middle">particles</text>')
-    for i, (name, colour) in enumerate(zip(TRANSPORTS, COLOURS)):
-        points = " ".join(f"{xs[n]:.1f},{y(f['one rank'] / f[name]):.1f}"
-                          for n, f in figures.items())
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
-                     f'<text x="{left + 12}" y="{50 + 16 * i}" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>", ""])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one turn, three sizes")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it, too")
     parser.add_argument("clan")
     parser.add_argument("program")
     options = parser.parse_args()
@@ -128,12 +88,10 @@ def main():
           flush=True)
     with tempfile.TemporaryDirectory(prefix="clan-nbody-") as directory:
         try:
-            figures = measure(options, environment | {"TMPDIR": directory})
+            measure(options, environment | {"TMPDIR": directory})
         except (Failed, subprocess.TimeoutExpired) as why:
             print(why)
             return 1
-    if options.svg:
-        options.svg.write_text(svg(figures))
     return 0
 
 
