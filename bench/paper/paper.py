@@ -55,19 +55,21 @@ def parse():
     return options
 
 
-def listed(item):
-    """The state of an item, without a run."""
+def listed(item, absent):
+    """The state of an item, without a run; `absent` has why sources cannot run."""
     if item.drawn:
         return f"drawn      {item.drawn}"
-    if item.missing:
-        return f"skipped    {item.missing}"
-    root = " (needs root)" if "ip" in item.sources else ""
-    return f"measured   by {', '.join(item.sources)}{root}"
+    there = [name for name in item.sources if not absent[name]]
+    if not there:
+        return f"skipped    {item.missing or absent[item.sources[0]]}"
+    return f"measured   by {', '.join(there)}" + "".join(
+        f"; {absent[name]}" for name in item.sources if absent[name])
 
 
-def print_list(options):
+def print_list(options, run):
+    absent = {name: sources.absent(run, name) for item in options.items for name in item.sources}
     for item in options.items:
-        print(f"{item.name:<22} {item.title:<58} {listed(item)}")
+        print(f"{item.name:<22} {item.title:<58} {listed(item, absent)}")
     return 0
 
 
@@ -143,8 +145,6 @@ def describe(options):
 
 def main():
     options = parse()
-    if options.list:
-        return print_list(options)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     arguments.end_as_by_interrupt()
     if options.clan is None:
@@ -153,7 +153,9 @@ def main():
     began, about = time.monotonic(), describe(options)
     with tempfile.TemporaryDirectory(prefix="clan-bench-paper-") as directory:
         run = sources.Run(options.clan.resolve(), Path(__file__).resolve().parent.parent,
-                          options.cores, options.length, Path(directory))
+                          options.cores, options.length, Path(directory), options.list)
+        if options.list:
+            return print_list(options, run)
         measured = Measured(run)
         results = run_items(options, measured)
     for result in results:

@@ -21,6 +21,10 @@ class Failed(Exception):
     pass
 
 
+class Listed(Exception):
+    """The source would run now: all that --list asks."""
+
+
 @dataclass
 class Row:
     """A point of a series. Times are there and back."""
@@ -46,6 +50,7 @@ class Run:
     cores: list
     length: str
     directory: Path         # for what they write
+    lists: bool = False     # nothing is measured
     skips: dict = field(default_factory=dict)   # (benchmark, variant): why there are no rows
 
     def program(self, *names):
@@ -73,7 +78,13 @@ class Run:
             raise Failed(f"{' '.join(words[:4])}: exit code {done.returncode}: {said}")
         return done.stdout
 
+    def begins(self):
+        """What a source needs is there."""
+        if self.lists:
+            raise Listed
+
     def own(self, name):
+        self.begins()
         directory = self.directory / name
         directory.mkdir(parents=True, exist_ok=True)
         return directory
@@ -208,6 +219,7 @@ def nbody(run):
     if shutil.which("mpirun") is None:
         raise Unavailable("Open MPI is not installed (Debian package openmpi-bin)")
     quick = [] if run.length == "full" else ["--quick"]
+    run.begins()
     text = run.call(sys.executable, "-B", Path(__file__).resolve().parent / "speedup.py", *quick,
                     run.clan, program)
     heading, *lines = text.splitlines()
@@ -221,6 +233,7 @@ def stream(run):
     if program is None:
         raise Unavailable("the example vmmc_stream is not built (CLAN_VMMC)")
     no_smoke(run, "vmmc_stream")
+    run.begins()
     rows = []
     for form, size, us, rate in re.findall(
             r"^(\S+) +(\d+) B +([\d.]+) us one way +([\d.]+) GB/s$",
@@ -234,6 +247,7 @@ def tlbsim(run):
     program = run.program("clan-tlbsim")
     if program is None:
         raise Unavailable("clan-tlbsim is not built")
+    run.begins()
     lines = json.loads(run.call(program, "figure3", "--json"))
     return [Row("tlb_misses", line["trace"], line["entries"],
                 sum(line[op]["non_compulsory_misses"] for op in ("r", "w", "recv")), "misses",
@@ -262,6 +276,15 @@ SOURCES = {
     "mpi": mpi, "orb": orb, "rpc": rpc, "nbody": nbody, "stream": stream, "tlbsim": tlbsim,
     "ip": ip,
 }
+
+
+def absent(run, name):
+    """Why a source cannot run; empty if it can. `run` lists."""
+    try:
+        SOURCES[name](run)
+    except (Listed, Unavailable) as why:
+        return str(why)
+    return ""
 
 
 def measured(run, name):

@@ -228,6 +228,20 @@ def the_json_has_a_version_every_item_and_its_verdicts():
     assert data["met"] == verdicts.count("met") and data["missed"] == verdicts.count("missed")
 
 
+def the_list_says_what_cannot_be_measured_and_why():
+    by_name = {item.name: item for item in paper.ITEMS}
+    absent = {name: "" for name in sources.SOURCES} | {"ip": "needs clan ip", "via": "no via"}
+    said = {name: paper.listed(item, absent) for name, item in by_name.items()}
+    assert said["clan.fig8"] == "skipped    needs clan ip", said["clan.fig8"]
+    assert said["shrimp.fig13"].startswith("skipped    netperf"), said["shrimp.fig13"]
+    assert said["driver.fig6"] == "measured   by offered_load; no via", said["driver.fig6"]
+    assert said["via.fig1"] == "drawn      docs/via.md", said["via.fig1"]
+    with tempfile.TemporaryDirectory() as directory:
+        nothing = sources.Run(Path(directory) / "clan", Path(directory), [0, 1], "full",
+                              Path(directory), True)
+        assert all(sources.absent(nothing, name) for name in sources.SOURCES)
+
+
 def only_takes_items_and_papers():
     chosen = items.find(paper.ITEMS, ["unet", "clan.fig3"])
     assert [item.name for item in chosen] == [
@@ -256,6 +270,7 @@ def main():
     plots_are_xml_and_have_every_series_and_stated_number()
     the_page_is_well_formed_and_needs_nothing_else()
     the_json_has_a_version_every_item_and_its_verdicts()
+    the_list_says_what_cannot_be_measured_and_why()
     only_takes_items_and_papers()
     return 0
 
