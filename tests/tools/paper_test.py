@@ -7,6 +7,7 @@ was measured. Nothing is measured here.
 
 import html.parser
 import json
+import shutil
 import sys
 import tempfile
 import xml.etree.ElementTree
@@ -242,6 +243,32 @@ def the_list_says_what_cannot_be_measured_and_why():
         assert all(sources.absent(nothing, name) for name in sources.SOURCES)
 
 
+class Told(sources.Run):
+    """A run in which every program is there and says the same."""
+
+    def __init__(self, text):
+        super().__init__(Path("clan"), Path("parts"), [0, 1], "full", Path("."))
+        self.text = text
+
+    def program(self, *names):
+        return Path(names[0])
+
+    def call(self, *words, environment=None):
+        return self.text
+
+
+def programs_without_a_smoke_run_are_read_as_they_print():
+    shutil.which = lambda name: name
+    heading = f"{'particles':>9} {'one rank us':>11}{'btl tcp':>19}{'mtl ofi over clan':>19}"
+    rows = sources.nbody(Told(f"{heading}\n{16:>9} {2.5:>11.1f}{0.05:>19.2f}{1.25:>19.2f}\n"))
+    assert [(r.variant, r.x, r.value, r.unit) for r in rows] == [
+        ("btl tcp", 16, 0.05, "times"), ("mtl ofi over clan", 16, 1.25, "times")], rows
+    rows = sources.stream(Told("DU+1copy       8 B     0.146 us one way    0.062 GB/s\n"))
+    assert [(r.benchmark, r.variant, r.x, r.value, r.unit) for r in rows] == [
+        ("vmmc_stream_latency", "DU+1copy", 8, 0.292, "us"),
+        ("vmmc_stream_bandwidth", "DU+1copy", 8, 0.062, "GB/s")], rows
+
+
 def only_takes_items_and_papers():
     chosen = items.find(paper.ITEMS, ["unet", "clan.fig3"])
     assert [item.name for item in chosen] == [
@@ -271,6 +298,7 @@ def main():
     the_page_is_well_formed_and_needs_nothing_else()
     the_json_has_a_version_every_item_and_its_verdicts()
     the_list_says_what_cannot_be_measured_and_why()
+    programs_without_a_smoke_run_are_read_as_they_print()
     only_takes_items_and_papers()
     return 0
 
