@@ -42,6 +42,15 @@ class Row:
     note: str = ""
 
 
+def end(process):
+    """As by SIGTERM, and by force where that takes long."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
 @dataclass
 class Run:
     """How the programs are run: `length` is smoke, quick or full."""
@@ -61,22 +70,27 @@ class Run:
                     return place / name
         return None
 
-    def call(self, *words, environment=None):
-        """What it prints."""
+    def call(self, *words):
+        """What it prints. It ends before this does: a script ends what it has started."""
         words = list(map(str, words))
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S,
-                                  env=environment, check=False)
+            with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True) as process:
+                try:
+                    out, err = process.communicate(timeout=LIMIT_S)
+                except BaseException:
+                    end(process)
+                    raise
         except subprocess.TimeoutExpired:
             raise Failed(f"{' '.join(words[:4])}: not done in {LIMIT_S} s") from None
         except OSError as error:
             raise Failed(f"{words[0]}: {error.strerror}") from None
-        if done.returncode == 77:
-            raise Unavailable(done.stdout.strip())
-        if done.returncode != 0:
-            said = (done.stderr.strip() or done.stdout.strip())[-300:]
-            raise Failed(f"{' '.join(words[:4])}: exit code {done.returncode}: {said}")
-        return done.stdout
+        if process.returncode == 77:
+            raise Unavailable(out.strip())
+        if process.returncode != 0:
+            said = (err.strip() or out.strip())[-300:]
+            raise Failed(f"{' '.join(words[:4])}: exit code {process.returncode}: {said}")
+        return out
 
     def begins(self):
         """What a source needs is there."""

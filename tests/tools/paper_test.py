@@ -8,6 +8,7 @@ was measured. Nothing is measured here.
 import html.parser
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
@@ -253,7 +254,7 @@ class Told(sources.Run):
     def program(self, *names):
         return Path(names[0])
 
-    def call(self, *words, environment=None):
+    def call(self, *words):
         return self.text
 
 
@@ -267,6 +268,16 @@ def programs_without_a_smoke_run_are_read_as_they_print():
     assert [(r.benchmark, r.variant, r.x, r.value, r.unit) for r in rows] == [
         ("vmmc_stream_latency", "DU+1copy", 8, 0.292, "us"),
         ("vmmc_stream_bandwidth", "DU+1copy", 8, 0.062, "GB/s")], rows
+
+
+def a_program_that_has_to_end_may_end_what_it_has_started():
+    script = ("import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+              "print('ready', flush=True)\ntime.sleep(60)")
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE,
+                          text=True) as process:
+        process.stdout.readline()
+        sources.end(process)
+    assert process.returncode == 7, process.returncode
 
 
 def only_takes_items_and_papers():
@@ -299,6 +310,7 @@ def main():
     the_json_has_a_version_every_item_and_its_verdicts()
     the_list_says_what_cannot_be_measured_and_why()
     programs_without_a_smoke_run_are_read_as_they_print()
+    a_program_that_has_to_end_may_end_what_it_has_started()
     only_takes_items_and_papers()
     return 0
 
