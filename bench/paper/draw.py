@@ -195,7 +195,7 @@ def bars(result, view):
                 f'<rect x="{start}" y="{y + 18}" width="{length:.1f}" height="14" {paint}/>',
                 text(start + length + 8, y + 30, words, size=13)]
         y += 42
-    note = ("logarithmic bars; " if spread else "") + view.unit
+    note = ("log bars; " if spread else "") + view.unit
     return frame(result.item.title, y + 10, [text(14, TOP - 8, note, size=13, colour=FAINT), *out])
 
 

@@ -65,7 +65,7 @@ def in_trips(value):
 def value_of(row):
     """A row's value and, where it is a time, its cache-line round trips."""
     words = f"{draw.short(row.value)} {row.unit}"
-    return f"{words}, {in_trips(row.trips)}" if row.trips and row.unit == "us" else words
+    return f"{words}<br>{in_trips(row.trips)}" if row.trips and row.unit == "us" else words
 
 
 def stated_table(result):
@@ -75,7 +75,7 @@ def stated_table(result):
         ours = next((row for row in result.series.get(label, ()) if row.x == x), None)
         theirs = draw.said(stated)
         if stated.unit == "us" and base:
-            theirs += f", {in_trips(stated.value / base)}"
+            theirs += f"<br>{in_trips(stated.value / base)}"
         rows.append([escape(stated.text), theirs, value_of(ours) if ours else "",
                      f"{escape(label)}, {plain(x)}" if ours else ""])
     return table(["the paper", "its number", "ours", "of"], rows, 1) if rows else ""
@@ -102,7 +102,7 @@ def section(result):
     out.append(stated_table(result))
     out.append(f"<details><summary>All figures</summary>{rows_table(result)}</details>")
     notes = dict.fromkeys(row.note for rows in result.series.values() for row in rows if row.note)
-    for words in (*result.absent, *notes):
+    for words in filter(None, (*result.absent, "; ".join(notes))):
         out.append(f'<p class="faint">{escape(words)}</p>')
     return "\n".join(out)
 

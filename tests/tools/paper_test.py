@@ -173,7 +173,7 @@ def made_up(item):
 class Page(html.parser.HTMLParser):
     """Elements that are open, and what a page would fetch or run."""
 
-    VOID = {"meta"}
+    VOID = {"meta", "br"}
 
     def __init__(self):
         super().__init__()
