@@ -74,6 +74,7 @@ stream {{
   server {{
     listen {address}:{port} backlog=1024;
     proxy_pass 127.0.0.1:{server};
+    proxy_half_close on;
   }}
 }}
 """
@@ -346,7 +347,7 @@ def main():
         sys.exit("clan bench gateway: makes network namespaces, and needs root")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    arguments.idle = min(arguments.idle, (most - 200) // 2)  # two sockets each
+    arguments.idle = min(arguments.idle, (most - 400) // 2)  # two sockets each
     rows, peers = arguments.rows.split(","), arguments.peers.split(",")
     with tempfile.TemporaryDirectory(prefix="clan-bench-gateway-") as directory, \
             namespaces() as (here, there):
