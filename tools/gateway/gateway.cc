@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::size_t kBuffer = 64 * 1024;  // what a slow reader can hold up, for each connection
 constexpr std::size_t kOtherDescriptors = 32;  // than two for each connection
+constexpr std::uint64_t kSweepMs = 100;        // one looks at all connections
 constexpr std::uint64_t kNever = ~0ull;
 
 GatewayPage* make_page() {
@@ -39,6 +40,7 @@ int watch_signals() {
   for (const int number : {SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR2, SIGCHLD})
     sigaddset(&signals, number);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // of a log that nobody reads
   return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
@@ -228,6 +230,7 @@ void Gateway::sweep() {
     else
       sweep_at_ms_ = std::min(sweep_at_ms_, connection->deadline_ms);
   }
+  sweep_at_ms_ = std::max(sweep_at_ms_, now_ms_ + kSweepMs);
   for (Connection* connection : late) {
     switch (connection->stage) {
       case Connection::Stage::kHeader:
