@@ -96,6 +96,13 @@ int main(int argc, char** argv) {
   int ready[2], status = 1, result;
   if (argc == 3 && strcmp(argv[1], "server") == 0) return server(argv[2], -1);
   if (argc == 3 && strcmp(argv[1], "client") == 0) return client(argv[2]);
+  if (argc > 1) {
+    puts(
+        "unet_ping                 forks, and has both ends talk: the time of a round trip\n"
+        "unet_ping server NAME     one end, here or on another host (CLAN_KEY at both)\n"
+        "unet_ping client NAME     the other end; NAME, or udp:HOST/NAME");
+    return strcmp(argv[1], "--help") != 0;
+  }
   snprintf(name, sizeof name, "unet-ping-%d", (int)getpid());
   if (pipe(ready) != 0) return 1;
   if (fork() == 0) _exit(server(name, ready[1]));

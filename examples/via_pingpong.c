@@ -4,8 +4,9 @@
  *     via_pingpong server NAME     one end, here or on another host (CLAN_KEY at both)
  *     via_pingpong client NAME HOST
  *
- * The steps are those of every VIA program: open the NIC, register memory, make a VI, post what will
- * be received, connect, and then post sends and take what is done. Time-outs are milliseconds. */
+ * The steps are those of every VIA program: open the NIC, register memory, make a VI, post what
+ * will be received, connect, and then post sends and take what is done. Time-outs are milliseconds.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,6 +144,12 @@ int main(int argc, char** argv) {
     serve(argv[2]);
   } else if (argc >= 4 && strcmp(argv[1], "client") == 0) {
     ask(argv[2], argv[3]);
+  } else if (argc > 1) {
+    puts(
+        "via_pingpong                    forks, and has both ends talk: the time of a round trip\n"
+        "via_pingpong server NAME        one end, here or on another host (CLAN_KEY at both)\n"
+        "via_pingpong client NAME HOST   the other end");
+    return strcmp(argv[1], "--help") != 0;
   } else {
     snprintf(name, sizeof name, "pingpong%d", (int)getpid());
     child = fork();

@@ -191,6 +191,12 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
+  if (argc > 1) {
+    std::puts(
+        "vmmc_stream           both ends, a process each: checks 1 MB in each form\n"
+        "vmmc_stream --times   the paper's figures 10 and 11: GB/s and one-way us by message size");
+    return std::strcmp(argv[1], "--help") != 0;
+  }
   for (const Form form : kForms) {
     const bool right = brings_bytes(form);
     std::printf("%s: %s\n", name_of(form), right ? "1 MB there and back, as sent" : "damaged");
