@@ -46,6 +46,11 @@ bool bind_file(int fd, const AbstractAddress& a) {
   const auto* const address = reinterpret_cast<const sockaddr*>(&a.address);
   if (::bind(fd, address, a.length) == 0) return true;
   if (errno != EADDRINUSE) return false;
+  struct stat st {};
+  if (::lstat(a.address.sun_path, &st) == 0 && !S_ISSOCK(st.st_mode)) {
+    errno = ENOTSOCK;  // it is somebody's file
+    return false;
+  }
   const Fd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const bool abandoned = ::connect(probe.get(), address, a.length) != 0 && errno == ECONNREFUSED;
   if (abandoned && ::unlink(a.address.sun_path) == 0) return ::bind(fd, address, a.length) == 0;
@@ -199,6 +204,7 @@ Result<Fd> listen_abstract(std::string_view name) {
       address->is_file()
           ? bind_file(fd.get(), *address)
           : ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length) == 0;
+  if (!bound && errno == ENOTSOCK) return errno_error("there is a file of that name, no socket");
   if (!bound) return errno_error("bind(abstract socket)");
   if (::listen(fd.get(), SOMAXCONN) != 0) return errno_error("listen(abstract socket)");
   return fd;

@@ -32,6 +32,9 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
     return Error{EINVAL,
                  "a service name must not begin with \"udp:\", which is for those of other hosts"};
   }
+  std::uint32_t other = 0;
+  if (is_file_service(service) && services_.find(far_name(service), &other))
+    return Error{EADDRINUSE, "this process offers a service of that file name already"};
   auto listener = listen_abstract(service_name(uid_, service));
   if (!listener && listener.error().err == EADDRINUSE) {
     return Error{EADDRINUSE,
@@ -52,7 +55,7 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
 void ContextCore::remove_service(const std::string& service) {
   OfferedService gone;
   if (!services_.take(far_name(service), &gone)) return;
-  if (is_file_service(service)) ::unlink(service.c_str());
+  if (is_file_service(service) && usable()) ::unlink(service.c_str());  // not a fork's
   reactor_.remove(gone.fd);
   if (network_ && gone.teller) network_->forget(gone.teller);
   // The driver may be in a call of it; the name is free when that has returned.

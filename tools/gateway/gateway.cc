@@ -2,6 +2,7 @@
 
 #include <clan/clock.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <new>
 
@@ -87,7 +89,11 @@ void Gateway::say(const std::string& line) { log_ += line + "\n"; }
 
 void Gateway::flush_log() {
   for (std::size_t at = 0; at < log_.size();) {
-    const ssize_t n = write(STDOUT_FILENO, log_.data() + at, log_.size() - at);
+    // A reader that does not read loses lines; it does not stop the gateway.
+    pollfd out{STDOUT_FILENO, POLLOUT, 0};
+    if (poll(&out, 1, 0) != 1) break;
+    const std::size_t most = std::min<std::size_t>(log_.size() - at, PIPE_BUF);
+    const ssize_t n = write(STDOUT_FILENO, log_.data() + at, most);
     if (n <= 0) break;
     at += static_cast<std::size_t>(n);
   }
@@ -99,9 +105,9 @@ bool Gateway::begin() {
   most_connections_ = descriptors > 2 * kOtherDescriptors ? (descriptors - kOtherDescriptors) / 2
                                                           : kOtherDescriptors / 2;
   now_ms_ = monotonic_ns() / 1'000'000;
+  signals_ = Socket(watch_signals());  // before others find the page, and signal
   page_ = make_page();
   set_ = Socket(epoll_create1(EPOLL_CLOEXEC));
-  signals_ = Socket(watch_signals());
   signals_.watch(set_.fd(), EPOLLIN, tag_of(Other::kSignals));
   std::vector<Socket> inherited;
   for (const int fd : inherited_listeners()) inherited.emplace_back(fd);
@@ -173,7 +179,8 @@ void Gateway::take(std::uint64_t tag, std::uint32_t events) {
   Connection* connection = find(id);
   if (connection == nullptr) return;
   if (connection->stage == Connection::Stage::kHeader) return read_header(*connection);
-  if (connection->stage == Connection::Stage::kConnecting) return finish_connect(*connection);
+  if (connection->stage == Connection::Stage::kConnecting)
+    return kind == kClient ? reset(*connection, "client reset") : finish_connect(*connection);
   const bool gone = (events & (EPOLLERR | EPOLLHUP)) != 0;
   const bool readable = gone || (events & (EPOLLIN | EPOLLRDHUP)) != 0;
   const bool writable = gone || (events & EPOLLOUT) != 0;
@@ -198,7 +205,10 @@ void Gateway::take_natives() {
     }
     connection->stream.emplace(std::move(*stream));
     ++natives_->streams;
-    (void)connection->stream->register_with(natives_->queue(), id);
+    if (auto registered = connection->stream->register_with(natives_->queue(), id); !registered) {
+      reset(*connection, registered.error().what);
+      continue;
+    }
     connected(*connection);
   }
 }

@@ -40,6 +40,8 @@ struct Connection {
   bool is_check() const { return !client; }
 };
 
+constexpr std::uint64_t kAcceptAgainMs = 100;  ///< after there was no descriptor
+
 class Gateway {
  public:
   /// `arguments`: of this program, for the one that replaces it.

@@ -1,4 +1,5 @@
 #include <clan/af_clan.h>
+#include <clan/clock.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -36,9 +37,10 @@ void Gateway::connect(Connection& connection) {
     if (target->name.service.empty()) {
       if (connect_socket(connection)) return;
     } else if (natives_) {
-      const std::uint64_t deadline_ms = now_ms_ + route.rule().connect_ms;
+      const std::uint64_t limit_ms = route.rule().connect_ms;
       set_deadline(connection, 0);  // there will be an answer
-      return natives_->connect(target->name.service, connection.id, deadline_ms * 1'000'000);
+      return natives_->connect(target->name.service, connection.id,
+                               limit_ms == 0 ? kNoDeadline : (now_ms_ + limit_ms) * 1'000'000);
     } else {
       say(fmt::format("event=failed target={} why=\"{}\"", target->name.text, why_no_natives_));
     }
@@ -54,6 +56,12 @@ bool Gateway::connect_socket(Connection& connection) {
   Socket& server = connection.server;
   server = Socket(socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const bool clan_is_absent = !server && errno == EAFNOSUPPORT && to.family() == AF_CLAN;
+  if (!server && !clan_is_absent) {  // no fault of the target
+    accept_at_ms_ = now_ms_ + kAcceptAgainMs;
+    count(page_->accept_errors);
+    connection.is_check() ? forget(connection, "") : reset(connection, std::strerror(errno));
+    return true;
+  }
   const int on = 1;
   (void)setsockopt(server.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   (void)setsockopt(server.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);

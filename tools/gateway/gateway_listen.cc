@@ -15,8 +15,7 @@
 namespace clan::gateway {
 namespace {
 
-constexpr std::uint64_t kAcceptAgainMs = 100;  // after there was no descriptor
-constexpr int kMostAccepts = 64;               // in a turn
+constexpr int kMostAccepts = 64;  // in a turn
 
 void set_option(int fd, int level, int name, int value) {
   (void)setsockopt(fd, level, name, &value, sizeof value);

@@ -52,7 +52,9 @@ void Natives::serve(const std::string& service) {
     lock.unlock();
     const std::uint64_t now = monotonic_ns();  // it may have waited behind others
     const auto left_ms = job.deadline_ns > now ? (job.deadline_ns - now) / 1'000'000 : 0;
-    auto stream = Stream::connect(context_, service, static_cast<std::int64_t>(left_ms));
+    const bool waits = job.deadline_ns == kNoDeadline;
+    auto stream =
+        Stream::connect(context_, service, waits ? -1 : static_cast<std::int64_t>(left_ms));
     lock.lock();
     shared_.outcomes.emplace_back(job.id, std::move(stream));
     queue_.post_user(done_);

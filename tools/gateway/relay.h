@@ -59,7 +59,11 @@ inline Step step(Socket& from, Socket& to, Direction& way, std::span<std::byte> 
 
 inline Step step(Socket& from, NativeEnd& to, Direction& way, std::span<std::byte> buffer) {
   const auto room = to.stream().reserve(std::min(buffer.size(), to.stream().max_reserve()));
-  if (!room) return room.error().err == EAGAIN ? Step::kFull : Step::kBroken;
+  if (!room) {
+    if (room.error().err == EAGAIN) return Step::kFull;
+    const ssize_t left = from.recv(buffer);  // it has closed: only bytes for it make that a reset
+    return left > 0 ? Step::kBroken : no_bytes(left);
+  }
   const ssize_t n = from.recv(*room);
   if (n <= 0) return no_bytes(n);
   to.stream().commit(static_cast<std::size_t>(n));

@@ -25,8 +25,8 @@ Device::~Device() {
 }
 
 Result<Device> Device::create(const std::string& name) {
-  if (name.empty() || name.size() >= IFNAMSIZ || name.find('/') != std::string::npos)
-    return Error{EINVAL, "a device has a name of 1 to 15 characters"};
+  if (name.empty() || name.size() >= IFNAMSIZ || name.find_first_of("/%") != std::string::npos)
+    return Error{EINVAL, "a device has a name of 1 to 15 characters, without / and %"};
   if (::if_nametoindex(name.c_str()) != 0)
     return Error{EEXIST, "there is a device of that name: end it (clan ip down), or take another"};
   Device device(name);
@@ -36,6 +36,9 @@ Result<Device> Device::create(const std::string& name) {
     if (first.error().err != EPERM && first.error().err != EACCES) return first.error();
     return Error{first.error().err, "a network device takes CAP_NET_ADMIN and /dev/net/tun: root"};
   }
+  // Without an owner any user could attach a queue to it.
+  if (::ioctl(device.queues_[0], TUNSETOWNER, static_cast<unsigned long>(::geteuid())) != 0)
+    return Error{errno, "the kernel gives the device no owner (TUNSETOWNER)"};
   // The last ones are of newer kernels.
   for (const unsigned all : {kAllOffloads, kAllOffloads & ~(kUso4 | kUso6), kCsum, 0u}) {
     if (!device.set_offloads(all)) continue;

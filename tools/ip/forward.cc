@@ -69,11 +69,16 @@ Status Forwarder::start(int stop) {
 }
 
 Status Forwarder::run() {
-  while (!stopped_ && !gone_) {
+  constexpr unsigned kTurnsBetweenLooks = 8;
+  for (unsigned turns = 0; !stopped_ && !gone_;) {
     Event events[16];
     (void)events_.poll(events);
-    if (turn()) continue;
-    if (auto slept = sleep(); !slept) return slept;
+    if (turn()) {
+      // One that is busy all the time must not keep the others, nor a signal, waiting.
+      if (++turns % kTurnsBetweenLooks == 0) take_ready(0);
+    } else if (auto slept = sleep(); !slept) {
+      return slept;
+    }
   }
   if (gone_) return Error{ENODEV, "the device has been removed"};
   return {};
@@ -85,12 +90,12 @@ bool Forwarder::turn() {
   links_.look(monotonic_ns());
   busy |= read_first_queue();
   update_device();
-  for (auto& peer : links_.peers()) busy |= serve(*peer);
+  // Not by iterators: a packet may be the first of a new peer.
+  for (std::size_t i = 0; i < links_.peers().size(); ++i) busy |= serve(*links_.peers()[i]);
   return busy;
 }
 
 Status Forwarder::sleep() {
-  epoll_event ready[16];
   int timeout = links_.opening() ? static_cast<int>(kLookMs) : -1;
   if (network_ && !events_.arm_packets()) return {};
   if (!events_.arm_fd_for_sleep()) return {};
@@ -100,8 +105,14 @@ Status Forwarder::sleep() {
     if (!slept && slept.error().err != ETIMEDOUT && slept.error().err != EINTR) return slept;
     timeout = 0;
   }
-  const int n = ::epoll_wait(epoll_, ready, std::size(ready), timeout);
+  take_ready(timeout);
   events_.disarm_fd();
+  return {};
+}
+
+void Forwarder::take_ready(int timeout) {
+  epoll_event ready[16];
+  const int n = ::epoll_wait(epoll_, ready, std::size(ready), timeout);
   for (int i = 0; i < n; ++i) {
     const std::uint64_t tag = ready[i].data.u64;
     if (tag == kStop) stopped_ = true;
@@ -112,7 +123,6 @@ Status Forwarder::sleep() {
       if (tag != 0 && peer->queue == tag) peer->readable = true;
     }
   }
-  return {};
 }
 
 // --- the device ----------------------------------------------------------------------------------
@@ -129,6 +139,8 @@ bool Forwarder::give_queue(Peer& peer) {
 void Forwarder::update_device() {
   auto& peers = links_.peers();
   if (steers_ && steered_ != peers.size()) {
+    // Before a peer has a queue: without a program the kernel would spread packets over them all.
+    if (steered_ == ~std::size_t{0}) steers_ = device_.steer({}).ok();
     for (auto& peer : peers) steers_ = steers_ && (peer->queue != 0 || give_queue(*peer));
     std::vector<Steered> prefixes;
     for (auto& peer : peers) {

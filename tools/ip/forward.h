@@ -28,6 +28,7 @@ class Forwarder {
   static constexpr int kMost = 64;  ///< packets of one, before another one has its turn
 
   bool turn();
+  void take_ready(int timeout);
   Status sleep();
   void update_device();
   bool give_queue(Peer& peer);

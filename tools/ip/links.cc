@@ -221,13 +221,16 @@ void Links::take_departed(Face& face) {
   PeerIndex gone = 0;
   int reason = 0;
   while (face.endpoint.take_departed(&gone, &reason)) {
+    bool known = false;
     for (auto& peer : peers_) {
       if (peer->face != &face || (peer->out != gone && peer->in != gone)) continue;
+      known = true;
       const bool failed = peer->state == Peer::State::kOpening && peer->out == gone;
       CLAN_INFO("%s at %s: %s", peer->row->address, peer->row->service,
                 std::strerror(reason != 0 ? reason : EPIPE));
       close(*peer, failed);
     }
+    if (!known) face.endpoint.disconnect(gone);  // it never said which peer it was
   }
 }
 
