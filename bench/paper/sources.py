@@ -269,13 +269,24 @@ def tlbsim(run):
 
 
 def ip(run):
-    """`clan ip` measures between namespaces: rows ip_ping and ip_bandwidth of clan-bench."""
-    _, known = questions(run)
-    if "ip" not in known:
-        raise Unavailable("not measured yet: needs clan ip")
+    """`clan ip` beside veth, between network namespaces."""
+    no_smoke(run, "clan bench ip")
+    path = run.program("ip/ip.py")
+    if path is None:
+        raise Unavailable("clan bench ip is not built (CLAN_BENCH)")
     if os.geteuid() != 0:
         raise Unavailable("needs root, to make network namespaces")
-    return question("ip", "")(run)
+    out = run.own("ip") / "ip.json"
+    run.begins()
+    run.call(sys.executable, "-B", path, "--clan", run.clan, "--only", "veth,clan ip", "--rounds",
+             "3" if run.length == "full" else "1", "--json", out)
+    rows = []
+    for way, turns in json.loads(out.read_text()).items():
+        middle = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+        rows.append(Row("ip_ping", way, 64, middle["ping"], "us"))
+        rows += [Row("ip_bandwidth", way, int(name.split()[0]), rate / 1000, "GB/s", higher=True)
+                 for name, rate in middle.items() if re.fullmatch(r"\d+ B", name)]
+    return rows
 
 
 ALWAYS = "this clan-bench does not answer it"
