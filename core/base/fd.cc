@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -47,13 +48,15 @@ bool bind_file(int fd, const AbstractAddress& a) {
   if (::bind(fd, address, a.length) == 0) return true;
   if (errno != EADDRINUSE) return false;
   struct stat st {};
-  if (::lstat(a.address.sun_path, &st) == 0 && !S_ISSOCK(st.st_mode)) {
+  const char* const path = a.address.sun_path;
+  if (sys::call(SYS_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+      !S_ISSOCK(st.st_mode)) {
     errno = ENOTSOCK;  // it is somebody's file
     return false;
   }
   const Fd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const bool abandoned = ::connect(probe.get(), address, a.length) != 0 && errno == ECONNREFUSED;
-  if (abandoned && ::unlink(a.address.sun_path) == 0) return ::bind(fd, address, a.length) == 0;
+  if (abandoned && sys::call(SYS_unlink, path) == 0) return ::bind(fd, address, a.length) == 0;
   errno = EADDRINUSE;
   return false;
 }

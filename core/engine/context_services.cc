@@ -1,7 +1,9 @@
 // ContextCore's names: services that others find here, and the links to those found elsewhere.
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clan/log.h"
+#include "clan/system_call.h"
 #include "engine/context_core.h"
 #include "engine/network.h"
 
@@ -55,7 +57,7 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
 void ContextCore::remove_service(const std::string& service) {
   OfferedService gone;
   if (!services_.take(far_name(service), &gone)) return;
-  if (is_file_service(service) && usable()) ::unlink(service.c_str());  // not a fork's
+  if (is_file_service(service) && usable()) sys::call(SYS_unlink, service.c_str());  // not a fork's
   reactor_.remove(gone.fd);
   if (network_ && gone.teller) network_->forget(gone.teller);
   // The driver may be in a call of it; the name is free when that has returned.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
@@ -172,6 +173,29 @@ TEST(Relay, PassesBytesOutOfAStreamThenTheEndOfThem) {
   while (!way.closed) (void)pass(from, to.own, way, {}, kBudget);
   EXPECT_EQ("hello", to.received());
   EXPECT_TRUE(to.ended);
+}
+
+// It answers and closes: its client gets all of that, and not a reset.
+TEST(Relay, AStreamThatHasClosedBreaksItOnlyWhenItIsSentTo) {
+  Pair client;
+  Streams streams;
+  Direction in, out;
+  std::vector<std::byte> buffer(64 * 1024);
+  NativeEnd server(*streams.own);
+  ASSERT_TRUE(streams.peer->send(bytes_of("answer")));
+  streams.peer.reset();
+  while (!out.closed) {
+    ASSERT_EQ(Flow::kWaits, pass(client.own, server, in, buffer, kBudget));
+    ASSERT_NE(Flow::kBroken, pass(server, client.own, out, buffer, kBudget));
+  }
+  EXPECT_EQ("answer", client.received());
+  EXPECT_TRUE(client.ended);
+  Flow flow = Flow::kWaits;
+  for (int k = 0; k < 5000 && flow != Flow::kBroken; ++k, usleep(1000)) {
+    (void)client.peer.send(bytes_of("x"));
+    flow = pass(client.own, server, in, buffer, kBudget);
+  }
+  EXPECT_EQ(Flow::kBroken, flow);
 }
 
 TEST(Relay, AStreamThatIsAbortedBreaksIt) {
