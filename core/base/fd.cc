@@ -54,8 +54,8 @@ bool bind_file(int fd, const AbstractAddress& a) {
     errno = ENOTSOCK;  // it is somebody's file
     return false;
   }
-  const Fd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const bool abandoned = ::connect(probe.get(), address, a.length) != 0 && errno == ECONNREFUSED;
+  const auto probe = connect_abstract(path, 0);
+  const bool abandoned = !probe && probe.error().err == ECONNREFUSED;
   if (abandoned && sys::call(SYS_unlink, path) == 0) return ::bind(fd, address, a.length) == 0;
   errno = EADDRINUSE;
   return false;

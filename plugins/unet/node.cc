@@ -1,8 +1,8 @@
 #include "node.h"
 
+#include <clan/counter_page.h>
 #include <clan/words.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <vector>
@@ -30,16 +30,6 @@ void watch_forks() {
                        });
 }
 
-UnetPage* make_page() {
-  void* memory = MAP_FAILED;
-  const int fd = ::memfd_create(kUnetMemfdName, MFD_CLOEXEC);
-  if (fd >= 0 && ::ftruncate(fd, sizeof(UnetPage)) == 0)
-    memory = ::mmap(nullptr, sizeof(UnetPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  auto* const made = memory == MAP_FAILED ? new UnetPage : new (memory) UnetPage;
-  made->pid = static_cast<std::uint32_t>(::getpid());
-  return made;
-}
-
 }  // namespace
 
 std::uint32_t generation() {
@@ -48,7 +38,7 @@ std::uint32_t generation() {
 
 UnetRow* take_row() {
   std::lock_guard lock(rows_mutex);
-  if (page == nullptr) page = make_page();
+  if (page == nullptr) page = make_counter_page<UnetPage>(kUnetMemfdName);
   UnetRow* row;
   if (!free_rows.empty()) {
     row = free_rows.back();

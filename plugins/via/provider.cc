@@ -1,10 +1,10 @@
 #include "provider.h"
 
+#include <clan/counter_page.h>
 #include <clan/log.h>
 #include <clan/settings.h>
 #include <clan/words.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 namespace clan::via {
@@ -13,18 +13,6 @@ namespace {
 std::mutex making;
 // Never destroyed: other threads may use it until the process ends. A child makes one of its own.
 std::atomic<Provider*> made{nullptr};
-
-ViaPage* make_page() {
-  static ViaPage private_page;
-  ViaPage* page = &private_page;
-  const int fd = ::memfd_create(kViaMemfdName, MFD_CLOEXEC);
-  if (fd >= 0 && ::ftruncate(fd, sizeof(ViaPage)) == 0) {
-    void* memory = ::mmap(nullptr, sizeof(ViaPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory != MAP_FAILED) page = new (memory) ViaPage;
-  }
-  page->pid = static_cast<std::uint32_t>(::getpid());
-  return page;
-}
 
 Provider* make_provider() {
   const Settings settings = settings_of_environment("VIs are not to be had");
@@ -36,7 +24,7 @@ Provider* make_provider() {
   }
   auto* const provider = new Provider(std::move(*context));
   provider->network = provider->context.network_port() != 0;
-  provider->page = make_page();
+  provider->page = make_counter_page<ViaPage>(kViaMemfdName);
   return provider;
 }
 

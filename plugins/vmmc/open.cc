@@ -1,8 +1,8 @@
 // An open VMMC, and what there is one of in a process.
+#include <clan/counter_page.h>
 #include <clan/log.h>
 #include <clan/settings.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "binding.h"
@@ -14,18 +14,6 @@ namespace {
 std::atomic<std::uint32_t> forks{1};
 std::mutex making;
 std::atomic<VmmcPage*> made{nullptr};
-
-VmmcPage* make_page() {
-  static VmmcPage private_page;
-  VmmcPage* page = &private_page;
-  const int fd = ::memfd_create(kVmmcMemfdName, MFD_CLOEXEC);
-  if (fd >= 0 && ::ftruncate(fd, sizeof(VmmcPage)) == 0) {
-    void* memory = ::mmap(nullptr, sizeof(VmmcPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory != MAP_FAILED) page = new (memory) VmmcPage;
-  }
-  page->pid = static_cast<std::uint32_t>(::getpid());
-  return page;
-}
 
 void in_child() {
   making.unlock();
@@ -42,7 +30,8 @@ VmmcPage& page() {
   std::lock_guard lock(making);
   [[maybe_unused]] static const int watched =
       ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); }, in_child);
-  if (words::look(made) == nullptr) words::publish(made, make_page());
+  if (words::look(made) == nullptr)
+    words::publish(made, make_counter_page<VmmcPage>(kVmmcMemfdName));
   return *words::look(made);
 }
 

@@ -13,15 +13,7 @@ namespace {
 /// The kernel's own run of the program over packets; needs the right to load one.
 class Program {
  public:
-  explicit Program(std::span<const Steered> prefixes) {
-    const auto code = steering_program(prefixes);
-    bpf_attr attr{};
-    attr.prog_type = BPF_PROG_TYPE_SOCKET_FILTER;
-    attr.insns = reinterpret_cast<std::uint64_t>(code.data());
-    attr.insn_cnt = static_cast<std::uint32_t>(code.size());
-    attr.license = reinterpret_cast<std::uint64_t>("GPL");
-    fd_ = static_cast<int>(::syscall(SYS_bpf, BPF_PROG_LOAD, &attr, sizeof attr));
-  }
+  explicit Program(std::span<const Steered> prefixes) : fd_(load_steering_program(prefixes)) {}
   ~Program() { ::close(fd_); }
   bool ok() const { return fd_ >= 0; }
   /// The queue of a packet to that address.

@@ -1,11 +1,11 @@
 #include "gateway.h"
 
 #include <clan/clock.h>
+#include <clan/counter_page.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -15,7 +15,8 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <new>
+
+#include "../service_manager.h"
 
 namespace clan::gateway {
 namespace {
@@ -24,17 +25,6 @@ constexpr std::size_t kBuffer = 64 * 1024;  // what a slow reader can hold up, f
 constexpr std::size_t kOtherDescriptors = 32;  // than two for each connection
 constexpr std::uint64_t kSweepMs = 100;        // one looks at all connections
 constexpr std::uint64_t kNever = ~0ull;
-
-GatewayPage* make_page() {
-  static GatewayPage unseen;
-  const int fd = memfd_create(kGatewayMemfdName, MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, sizeof(GatewayPage)) != 0) return &unseen;
-  void* memory = mmap(nullptr, sizeof(GatewayPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) return &unseen;
-  auto* page = new (memory) GatewayPage;  // as long as the process, like its descriptor
-  page->pid = static_cast<std::uint32_t>(getpid());
-  return page;
-}
 
 int watch_signals() {
   sigset_t signals;
@@ -106,7 +96,7 @@ bool Gateway::begin() {
                                                           : kOtherDescriptors / 2;
   now_ms_ = monotonic_ns() / 1'000'000;
   signals_ = Socket(watch_signals());  // before others find the page, and signal
-  page_ = make_page();
+  page_ = make_counter_page<GatewayPage>(kGatewayMemfdName);
   set_ = Socket(epoll_create1(EPOLL_CLOEXEC));
   signals_.watch(set_.fd(), EPOLLIN, tag_of(Other::kSignals));
   std::vector<Socket> inherited;
@@ -117,7 +107,7 @@ bool Gateway::begin() {
     return false;
   }
   say_ready();
-  notify("READY=1");
+  tool::notify("READY=1");
   return true;
 }
 

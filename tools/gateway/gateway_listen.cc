@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "../service_manager.h"
 #include "gateway.h"
 
 namespace clan::gateway {
@@ -98,7 +99,7 @@ std::string Gateway::apply(const std::vector<Rule>& rules, std::vector<Socket> i
 }
 
 void Gateway::read_file_again() {
-  notify("RELOADING=1");
+  tool::notify("RELOADING=1");
   const Config config = config_.file.empty() ? config_ : read_file(config_.file);
   std::string error = config.error;
   if (draining_) error = "it drains";
@@ -106,7 +107,7 @@ void Gateway::read_file_again() {
   count(error.empty() ? page_->reloads : page_->failed_reloads);
   say(error.empty() ? fmt::format("event=reload rules={}", config.rules.size())
                     : fmt::format("event=reload-failed why=\"{}\"", error));
-  notify("READY=1");
+  tool::notify("READY=1");
 }
 
 void Gateway::start_successor() {
@@ -130,7 +131,7 @@ void Gateway::hear_successor() {
   close(successor_.ready);
   if (ready) {
     count(page_->reloads);
-    notify(fmt::format("MAINPID={}", successor_.pid));
+    tool::notify(fmt::format("MAINPID={}", successor_.pid));
     say(fmt::format("event=replaced by={} connections={}", successor_.pid, connections_.size()));
     return drain();
   }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -54,20 +53,6 @@ void say_ready() {
   unsetenv(kReady);
   if (fd < 0) return;
   (void)!write(fd, "1", 1);
-  close(fd);
-}
-
-void notify(const std::string& state) {
-  const char* path = std::getenv("NOTIFY_SOCKET");
-  sockaddr_un to{};
-  to.sun_family = AF_UNIX;
-  if (path == nullptr || std::strlen(path) >= sizeof to.sun_path || path[0] == 0) return;
-  std::strcpy(to.sun_path, path);
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
-  if (to.sun_path[0] == '@') to.sun_path[0] = 0;  // an abstract name
-  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  (void)sendto(fd, state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&to),
-               size);
   close(fd);
 }
 

@@ -14,8 +14,6 @@ namespace clan::gateway {
 std::vector<int> inherited_listeners();
 /// Says to the gateway that this one replaces that it may drain.
 void say_ready();
-/// Says it to the service manager, if there is one (sd_notify).
-void notify(const std::string& state);
 
 /// The program that replaces this one.
 struct Successor {

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <clan/event_queue.h>
-#include <clan/ip_face.h>
 #include <clan/message.h>
 
 #include <deque>
@@ -27,6 +26,7 @@
 #include "hello.h"
 #include "options.h"
 #include "packet.h"
+#include "page.h"
 
 namespace clan::ip {
 

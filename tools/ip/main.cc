@@ -4,15 +4,13 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
+#include "../service_manager.h"
 #include "forward.h"
 #include "page.h"
 
@@ -48,22 +46,6 @@ void drop_capabilities(const NetworkOptions& network) {
   data[1].effective = data[1].permitted;
   (void)::syscall(SYS_capset, &header, data);
   (void)::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-}
-
-/// Tells a service manager, where one has started us.
-void notify(const char* state) {
-  const char* const path = std::getenv("NOTIFY_SOCKET");
-  sockaddr_un to{};
-  const std::size_t size = path != nullptr ? std::strlen(path) : 0;
-  if (size == 0 || size >= sizeof to.sun_path) return;
-  to.sun_family = AF_UNIX;
-  std::memcpy(to.sun_path, path, size);
-  if (path[0] == '@') to.sun_path[0] = 0;
-  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + size);
-  (void)::sendto(fd, state, std::strlen(state), MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&to),
-                 length);
-  ::close(fd);
 }
 
 std::string addresses_of(const UpOptions& options) {
@@ -133,9 +115,9 @@ int forward(const UpOptions& options, const Settings& settings, Device& device) 
   std::printf("%s is up: %s, MTU %u\n", options.device.c_str(), addresses_of(options).c_str(),
               options.mtu);
   std::fflush(stdout);
-  notify("READY=1");
+  tool::notify("READY=1");
   const Status ended = forwarder.run();
-  notify("STOPPING=1");
+  tool::notify("STOPPING=1");
   return ended ? 0 : complain(ended.error().message());
 }
 

@@ -1,14 +1,13 @@
 // What other processes see of a device: `clan ip status`, `clan ip down`.
+#include <clan/counter_page.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #include "../clan/stat/own_page.h"
@@ -101,20 +100,10 @@ void print_text(const IpPage& page) {
   }
 }
 
-IpPage* make_page() {
-  void* memory = MAP_FAILED;
-  const int fd = ::memfd_create(kIpMemfdName, MFD_CLOEXEC);
-  if (fd >= 0 && ::ftruncate(fd, sizeof(IpPage)) == 0)
-    memory = ::mmap(nullptr, sizeof(IpPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  auto* const made = memory == MAP_FAILED ? new IpPage : new (memory) IpPage;
-  made->pid = static_cast<std::uint32_t>(::getpid());
-  return made;
-}
-
 }  // namespace
 
 IpPage& own_page() {
-  static IpPage* const page = make_page();
+  static IpPage* const page = make_counter_page<IpPage>(kIpMemfdName);
   return *page;
 }
 

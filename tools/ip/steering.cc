@@ -82,14 +82,18 @@ std::vector<bpf_insn> steering_program(std::span<const Steered> prefixes) {
   return code;
 }
 
-Status steer(int device, std::span<const Steered> prefixes) {
+int load_steering_program(std::span<const Steered> prefixes) {
   const auto code = steering_program(prefixes);
   bpf_attr attr{};
   attr.prog_type = BPF_PROG_TYPE_SOCKET_FILTER;
   attr.insns = reinterpret_cast<std::uint64_t>(code.data());
   attr.insn_cnt = static_cast<std::uint32_t>(code.size());
   attr.license = reinterpret_cast<std::uint64_t>("GPL");
-  const auto program = static_cast<int>(::syscall(SYS_bpf, BPF_PROG_LOAD, &attr, sizeof attr));
+  return static_cast<int>(::syscall(SYS_bpf, BPF_PROG_LOAD, &attr, sizeof attr));
+}
+
+Status steer(int device, std::span<const Steered> prefixes) {
+  const int program = load_steering_program(prefixes);
   if (program < 0) return Error{errno, "the kernel loads no steering program"};
   const int attached = ::ioctl(device, TUNSETSTEERINGEBPF, &program);
   const int error = errno;

@@ -20,6 +20,8 @@ struct Steered {
 
 /// Of the prefixes that have a destination, the first decides; queue 0 where none has it.
 std::vector<bpf_insn> steering_program(std::span<const Steered> prefixes);
+/// Loads it. A descriptor, or -1 with errno. EPERM: this process may not load programs.
+int load_steering_program(std::span<const Steered> prefixes);
 /// Attaches it to the device. EPERM: this process may not load programs.
 Status steer(int device, std::span<const Steered> prefixes);
 
