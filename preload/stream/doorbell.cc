@@ -172,6 +172,7 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
     const ssize_t n =
         sys::recv(fd, nullptr, std::min(rung - had, kAtOnce), MSG_TRUNC | MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+      if (!s.inherited.load(std::memory_order_relaxed)) return false;  // relaxed: of this process
       recount_doorbells(fd, s);  // one that was killed may have read them
       return swallowed.load(std::memory_order_relaxed) >= rung;
     }
