@@ -190,20 +190,11 @@ void print_times(std::vector<double>& us, double seconds) {
               us[us.size() / 2], us[us.size() * 99 / 100]);
 }
 
-int ask(const sockaddr_in& to, int connections, std::size_t size, double seconds) {
-  const std::string request(size, 'e');
-  const int set = epoll_create1(EPOLL_CLOEXEC);
-  std::map<int, Asked> asked;
+/// Takes answers of `size` bytes for so long, calls `next(fd)` behind each, and prints how long
+/// they took.
+template <typename Next>
+int collect(int set, std::map<int, Asked>& asked, std::size_t size, double seconds, Next&& next) {
   std::vector<double> us;
-  const auto send_one = [&](int fd) {
-    asked[fd] = {0, Clock::now()};
-    send_all(fd, request.data(), size);
-  };
-  for (int i = 0; i < connections; ++i) {
-    const int fd = connect_to(to);
-    watch(set, fd, EPOLLIN, EPOLL_CTL_ADD);
-    send_one(fd);
-  }
   const auto begin = Clock::now();
   std::array<epoll_event, 256> events;
   while (seconds_since(begin) < seconds) {
@@ -215,12 +206,28 @@ int ask(const sockaddr_in& to, int connections, std::size_t size, double seconds
       Asked& one = asked[fd];
       if ((one.have += static_cast<std::size_t>(got)) < size) continue;
       us.push_back(seconds_since(one.began) * 1e6);
-      send_one(fd);
+      next(fd);
     }
   }
   if (us.empty()) fail("no answer");
   print_times(us, seconds_since(begin));
   return 0;
+}
+
+int ask(const sockaddr_in& to, int connections, std::size_t size, double seconds) {
+  const std::string request(size, 'e');
+  const int set = epoll_create1(EPOLL_CLOEXEC);
+  std::map<int, Asked> asked;
+  const auto send_one = [&](int fd) {
+    asked[fd] = {0, Clock::now()};
+    send_all(fd, request.data(), size);
+  };
+  for (int i = 0; i < connections; ++i) {
+    const int fd = connect_to(to);
+    watch(set, fd, EPOLLIN, EPOLL_CTL_ADD);
+    send_one(fd);
+  }
+  return collect(set, asked, size, seconds, send_one);
 }
 
 int move_bulk(const sockaddr_in& to, bool sends, double seconds) {
@@ -245,7 +252,6 @@ int renew(const sockaddr_in& to, int clients, double seconds) {
   const std::string request(100, 'e');
   const int set = epoll_create1(EPOLL_CLOEXEC);
   std::map<int, Asked> asked;
-  std::vector<double> us;
   const auto add = [&] {
     const auto began = Clock::now();
     const int fd = connect_to(to);
@@ -254,26 +260,13 @@ int renew(const sockaddr_in& to, int clients, double seconds) {
     send_all(fd, request.data(), request.size());
   };
   for (int i = 0; i < clients; ++i) add();
-  const auto begin = Clock::now();
-  std::array<epoll_event, 256> events;
-  while (seconds_since(begin) < seconds) {
-    const int n = epoll_wait(set, events.data(), events.size(), 1000);
-    for (int i = 0; i < n; ++i) {
-      const int fd = events[i].data.fd;
-      const ssize_t got = recv(fd, bulk().data(), bulk().size(), 0);
-      if (got <= 0) fail("recv");
-      if ((asked[fd].have += static_cast<std::size_t>(got)) < request.size()) continue;
-      us.push_back(seconds_since(asked[fd].began) * 1e6);
-      const linger at_once{1, 0};  // no port waits for two minutes
-      setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-      close(fd);
-      asked.erase(fd);
-      add();
-    }
-  }
-  if (us.empty()) fail("no answer");
-  print_times(us, seconds_since(begin));
-  return 0;
+  return collect(set, asked, request.size(), seconds, [&](int fd) {
+    const linger at_once{1, 0};  // no port waits for two minutes
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    close(fd);
+    asked.erase(fd);
+    add();
+  });
 }
 
 int hold(const sockaddr_in& to, int connections) {

@@ -156,18 +156,7 @@ def without_a_target_a_client_is_reset():
 def a_program_reaches_outside_by_name():
     """--listen clan:NAME --to HOST:PORT."""
     name = f"gateway-test-{os.getpid()}-out"
-    client = f"""
-import ctypes, socket
-libc = ctypes.CDLL(None)
-name = {name!r}.encode()
-address = (0x434c).to_bytes(2, "little") + name + bytes(96 - len(name))
-fd = libc.socket(0x434c, socket.SOCK_STREAM, 0)
-assert libc.connect(fd, address, len(address)) == 0
-for i in range(50):
-    assert libc.send(fd, b"hello", 5, 0) == 5
-    buffer = ctypes.create_string_buffer(5)
-    assert libc.recv(fd, buffer, 5, socket.MSG_WAITALL) == 5 and buffer.raw == b"hello"
-"""
+    client = support.client_by_name(name, turns=50)
     with support.Server(support.echo) as server, \
             gateway(server.port, listen=f"clan:{name}") as g:
         def works():

@@ -111,17 +111,7 @@ def replaced_under_load_nobody_fails():
 def names_are_handed_on():
     """A listener by name, to the program that replaces it."""
     name, port = f"gateway-test-{os.getpid()}-reload", free_port()
-    client = f"""
-import ctypes, socket
-libc = ctypes.CDLL(None)
-name = {name!r}.encode()
-address = (0x434c).to_bytes(2, "little") + name + bytes(96 - len(name))
-fd = libc.socket(0x434c, socket.SOCK_STREAM, 0)
-assert libc.connect(fd, address, len(address)) == 0
-assert libc.send(fd, b"hello", 5, 0) == 5
-buffer = ctypes.create_string_buffer(5)
-assert libc.recv(fd, buffer, 5, socket.MSG_WAITALL) == 5 and buffer.raw == b"hello"
-"""
+    client = support.client_by_name(name)
     with support.Server(echo) as server, by_file(
             f"listen=127.0.0.1:{port} to=127.0.0.1:{server.port}\n"
             f"listen=clan:{name} to=127.0.0.1:{server.port}\n") as (process, _, _):

@@ -135,6 +135,22 @@ def reset(s):
     s.close()
 
 
+def client_by_name(name, turns=1):
+    """The text of a program that says hello to an AF_CLAN name, and wants it back."""
+    return f"""
+import ctypes, socket
+libc = ctypes.CDLL(None)
+name = {name!r}.encode()
+address = (0x434c).to_bytes(2, "little") + name + bytes(96 - len(name))
+fd = libc.socket(0x434c, socket.SOCK_STREAM, 0)
+assert libc.connect(fd, address, len(address)) == 0
+for i in range({turns}):
+    assert libc.send(fd, b"hello", 5, 0) == 5
+    buffer = ctypes.create_string_buffer(5)
+    assert libc.recv(fd, buffer, 5, socket.MSG_WAITALL) == 5 and buffer.raw == b"hello"
+"""
+
+
 def receive_all(s):
     data = b""
     while more := s.recv(1 << 20):

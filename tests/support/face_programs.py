@@ -59,6 +59,11 @@ def why_not_two_hosts():
     return None if hosts.possible() else "needs root, ip and network namespaces"
 
 
+def serving(name, variables, end, service):
+    """A server on a host, which is ready."""
+    return running(*hosts.inside(name, end, "serve", service), first="ready\n", env=variables)
+
+
 def ask(name, variables, *command):
     """What a program on a host says: that all was right."""
     done = subprocess.run(hosts.inside(name, *command), env=variables, text=True,

@@ -44,16 +44,11 @@ def far(_clan, end):
     if why := programs.why_not_two_hosts():
         return why
     with programs.two_hosts() as (names, variables):
-
-        def serving(name):
-            return running(*hosts.inside(names[0], end, "serve", name), first="ready\n",
-                           env=variables)
-
-        with serving("far") as server:
+        with programs.serving(names[0], variables, end, "far") as server:
             programs.ask(names[1], variables, end, "ask", f"udp:{ADDRESS}/far")
             assert server.wait(timeout=20) == 0
             assert server.stdout.read() == "12 messages, 0\n", "closed in order"
-        with serving("killed") as server:
+        with programs.serving(names[0], variables, end, "killed") as server:
             with running(*hosts.inside(names[1], end, "hold", f"udp:{ADDRESS}/killed"),
                          first="held\n", env=variables):
                 pass  # it is killed

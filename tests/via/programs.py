@@ -67,16 +67,11 @@ def far(_clan, end):
     if why := programs.why_not_two_hosts():
         return why
     with programs.two_hosts() as (names, variables):
-
-        def serving(name):
-            return running(*hosts.inside(names[0], end, "serve", name), first="ready\n",
-                           env=variables)
-
         for level in ("1", "2", "4"):
-            with serving(f"far{level}") as server:
+            with programs.serving(names[0], variables, end, f"far{level}") as server:
                 programs.ask(names[1], variables, end, "ask", f"far{level}", ADDRESS, level)
                 assert server.wait(timeout=20) == 0, level
-        with serving("killed") as server:
+        with programs.serving(names[0], variables, end, "killed") as server:
             with running(*hosts.inside(names[1], end, "hold", "killed", ADDRESS), first="held\n",
                          env=variables):
                 pass  # it is killed

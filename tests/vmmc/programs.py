@@ -41,21 +41,16 @@ def far(_clan, end):
     if why := programs.why_not_two_hosts():
         return why
     with programs.two_hosts() as (names, variables):
-
-        def serving(name):
-            return running(*hosts.inside(names[0], end, "serve", name), first="ready\n",
-                           env=variables)
-
-        with serving("far") as server:
+        with programs.serving(names[0], variables, end, "far") as server:
             programs.ask(names[1], variables, end, "ask", "far", ADDRESS)
             assert server.stdout.readline() == "right\n"
             assert server.wait(timeout=20) == 0
-        with serving("killed") as server:
+        with programs.serving(names[0], variables, end, "killed") as server:
             with running(*hosts.inside(names[1], end, "hold", "killed", ADDRESS), first="held\n",
                          env=variables):
                 pass  # it is killed, and the exporter goes on
             programs.ask(names[1], variables, end, "ask", "killed", ADDRESS)
-        with serving("watched") as server, \
+        with programs.serving(names[0], variables, end, "watched") as server, \
                 running(*hosts.inside(names[1], end, "watch", "watched", ADDRESS), first="held\n",
                         env=variables) as watcher:
             server.kill()
