@@ -118,8 +118,9 @@ int vmmc::run_handlers() {
 }
 
 void vmmc::run() {
-  while (!clan::words::look(ends)) {
+  for (;;) {
     (void)take_arrivals(clan::kNoDeadline);
+    if (clan::words::look(ends)) return;  // behind them: they take a wake() along
     (void)run_handlers();
     await_arrivals(clan::kNoDeadline);
   }

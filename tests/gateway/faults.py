@@ -63,6 +63,7 @@ def the_server_is_killed():
             with kind() as (target, server), gateway(target) as g, g.connect() as s:
                 talk(s, rounds)
                 server.kill()
+                server.wait()  # its socket accepts until then
                 ends(s)
                 with contextlib.suppress(ConnectionResetError), g.connect() as other:
                     ends(other)

@@ -20,6 +20,13 @@ namespace clan::vmmc::testing {
 inline constexpr std::int64_t kSoon = 20'000;  // ms, which a test never waits for
 inline constexpr std::size_t kPage = 4096;
 
+// A child of a process with threads may find a lock of AddressSanitizer's allocator held for ever.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kChildMayAllocate = false;
+#else
+inline constexpr bool kChildMayAllocate = true;
+#endif
+
 inline std::string unique_name() {
   static int number = 0;
   return "t" + std::to_string(::getpid()) + "." + std::to_string(++number);

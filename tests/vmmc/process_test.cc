@@ -77,6 +77,7 @@ TEST(VmmcDeath, OfAnImporterAtAnyStepLeavesTheExporterInOrder) {
 }
 
 TEST(VmmcFork, TheChildHasMemoryOfItsOwnAndNothingElse) {
+  if (!kChildMayAllocate) GTEST_SKIP() << "a child of a process with threads may not allocate";
   Exported to(4 * kPage);
   Imported from(to);
   vmmc_binding_t *alias = nullptr, *mirror = nullptr, *store = nullptr;
@@ -119,6 +120,7 @@ TEST(VmmcFork, TheChildHasMemoryOfItsOwnAndNothingElse) {
 
 // A child of a process whose threads are in calls of the library: none of its locks is held there.
 TEST(VmmcFork, BesideThreadsThatCallLeavesNoLockHeld) {
+  if (!kChildMayAllocate) GTEST_SKIP() << "a child of a process with threads may not allocate";
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "ThreadSanitizer ends a child that makes a thread where its parent had one";
 #endif
