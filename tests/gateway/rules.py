@@ -6,9 +6,11 @@
 """
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import support
 from support import echo, free_port, gateway, receive_all, until
@@ -154,6 +156,22 @@ def targets_take_turns_and_those_that_fail_are_left_out():
             assert [ask(g) for _ in range(4)] == [b"a"] * 4
 
 
+def a_check_begins_when_the_one_before_has_ended():
+    with contextlib.ExitStack() as open_ones:
+        full = open_ones.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        port = full.getsockname()[1]
+        for _ in range(3):  # its queue is full: the kernel answers no connection
+            other = open_ones.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(("127.0.0.1", port))
+        g = open_ones.enter_context(gateway(port, "--check", "0.05", "--connect-timeout", "1"))
+        for failures in (1, 2):
+            until(lambda: numbers(g)["targets"][0]["failures"] >= failures, "a check has failed")
+            sockets = [os.readlink(fd) for fd in Path(f"/proc/{g.process.pid}/fd").iterdir()
+                       if fd.is_symlink()]
+            assert sum(name.startswith("socket:") for name in sockets) <= 4, sockets
+
+
 def checks_find_what_fails_and_what_works_again():
     seen = []
 
@@ -243,6 +261,7 @@ support.main({test.__name__: test for test in (
     headers_are_sent_to_targets, headers_are_taken_from_proxies_and_passed_on,
     wrong_headers_are_refused, limits_hold, idle_connections_end,
     targets_take_turns_and_those_that_fail_are_left_out,
+    a_check_begins_when_the_one_before_has_ended,
     checks_find_what_fails_and_what_works_again, a_target_that_does_not_answer_is_given_up,
     without_descriptors_clients_wait, what_is_wrong_is_said,
     stat_and_prometheus_have_its_counters)})

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "gateway.h"
 
@@ -126,6 +127,7 @@ void Gateway::start_checks() {
     if (route.rule().check_ms == 0 || now_ms_ < route.next_check) continue;
     route.next_check = now_ms_ + route.rule().check_ms;
     for (Target& target : route.targets()) {
+      if (std::exchange(target.checking, true)) continue;
       Connection& check = add(listener->route);
       check.target = &target;
       connect(check);

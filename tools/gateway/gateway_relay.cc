@@ -70,7 +70,9 @@ void Gateway::reset(Connection& connection, const char* reason) {
 void Gateway::forget(Connection& connection, const char* reason) {
   Route& route = *connection.route;
   if (connection.stream) --natives_->streams;
-  if (connection.peer.size() > 0) {  // no check
+  if (connection.peer.size() == 0) {
+    connection.target->checking = false;
+  } else {
     route.leave(connection.peer.ip());
     // relaxed: counts, read at any time.
     page_->connections.fetch_sub(1, std::memory_order_relaxed);

@@ -17,6 +17,7 @@ struct Target {
   TargetName name;
   GatewayPage::Target* row = nullptr;  ///< in the shared page
   std::uint32_t connections = 0;
+  bool checking = false;         ///< a check is under way
   std::uint64_t down_until = 0;  ///< it has failed: the last choice until then
 };
 
