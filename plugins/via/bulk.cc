@@ -127,6 +127,7 @@ void Bulk::run() {
 }
 
 void Bulk::serve() {
+  std::lock_guard telling(telling_);
   Reports reports;
   {
     std::lock_guard serving(serving_);

@@ -46,6 +46,9 @@ class Bulk {
   void release(Vi& vi);
   /// The VI goes, and nothing of it is under way.
   void remove(Vi& vi);
+  /// Waits until the thread has called the error handlers of VIs that have gone. A handler may call
+  /// it, too. No lock is held.
+  void finish_handlers() { std::lock_guard lock(telling_); }
 
  private:
   static constexpr std::uint32_t kQueues = 16, kDepth = 1024;
@@ -70,6 +73,7 @@ class Bulk {
   bool started_ = false;
   std::vector<Vi*> needy_;
   std::mutex serving_;  ///< taken before a VI's: none goes while the thread is at it
+  std::recursive_mutex telling_;  ///< taken before serving_, held until handlers have returned
 };
 
 }  // namespace clan::via
