@@ -127,19 +127,16 @@ void Bulk::run() {
 }
 
 void Bulk::serve() {
-  std::lock_guard telling(telling_);
-  Reports reports;
+  std::lock_guard serving(serving_);
+  std::vector<Vi*> needy;
   {
-    std::lock_guard serving(serving_);
-    std::vector<Vi*> needy;
-    {
-      std::lock_guard lock(mutex_);
-      needy = needy_;
-    }
-    for (Vi* vi : needy) {
-      const Held held(*vi, &reports);
-      vi->progress();
-    }
+    std::lock_guard lock(mutex_);
+    needy = needy_;
+  }
+  Reports reports;
+  for (Vi* vi : needy) {
+    const Held held(*vi, &reports);
+    vi->progress();
   }
   tell(reports);
 }

@@ -44,11 +44,9 @@ class Bulk {
   /// stream brings, too.
   void need(Vi& vi, bool waits);
   void release(Vi& vi);
-  /// The VI goes, and nothing of it is under way.
+  /// The VI goes, and nothing of it is under way. Waits until the thread has called the error
+  /// handlers of its errors; a handler may call it, too.
   void remove(Vi& vi);
-  /// Waits until the thread has called the error handlers of VIs that have gone. A handler may call
-  /// it, too. No lock is held.
-  void finish_handlers() { std::lock_guard lock(telling_); }
 
  private:
   static constexpr std::uint32_t kQueues = 16, kDepth = 1024;
@@ -72,8 +70,8 @@ class Bulk {
   std::optional<EventQueue> events_;
   bool started_ = false;
   std::vector<Vi*> needy_;
-  std::mutex serving_;  ///< taken before a VI's: none goes while the thread is at it
-  std::recursive_mutex telling_;  ///< taken before serving_, held until handlers have returned
+  /// Taken before a VI's: none goes while the thread is at it, or calls handlers of its errors.
+  std::recursive_mutex serving_;
 };
 
 }  // namespace clan::via

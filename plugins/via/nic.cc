@@ -90,7 +90,6 @@ extern "C" CLAN_EXPORT VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle) {
   Nic* nic = nullptr;
   if (const VIP_RETURN rc = find(handle, &nic); rc != VIP_SUCCESS) return rc;
   if (words::look(nic->users) != 0) return VIP_ERROR_RESOURCE;
-  provider()->bulk.finish_handlers();
   nic->magic = 0;
   delete nic;
   return VIP_SUCCESS;
