@@ -156,20 +156,33 @@ def targets_take_turns_and_those_that_fail_are_left_out():
             assert [ask(g) for _ in range(4)] == [b"a"] * 4
 
 
+@contextlib.contextmanager
+def full_listener():
+    """The port of one whose backlog is full: the kernel answers no connection."""
+    with contextlib.ExitStack() as ends:
+        listener = ends.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            s = ends.enter_context(socket.socket())
+            s.setblocking(False)
+            s.connect_ex(listener.getsockname())
+        time.sleep(0.1)
+        yield listener.getsockname()[1]
+
+
+def sockets_of(process):
+    n = 0
+    for fd in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            n += os.readlink(fd).startswith("socket:")
+    return n
+
+
 def a_check_begins_when_the_one_before_has_ended():
-    with contextlib.ExitStack() as open_ones:
-        full = open_ones.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        port = full.getsockname()[1]
-        for _ in range(3):  # its queue is full: the kernel answers no connection
-            other = open_ones.enter_context(socket.socket())
-            other.setblocking(False)
-            other.connect_ex(("127.0.0.1", port))
-        g = open_ones.enter_context(gateway(port, "--check", "0.05", "--connect-timeout", "1"))
+    with full_listener() as port, \
+            gateway(port, "--check", "0.05", "--connect-timeout", "1") as g:
         for failures in (1, 2):
             until(lambda: numbers(g)["targets"][0]["failures"] >= failures, "a check has failed")
-            sockets = [os.readlink(fd) for fd in Path(f"/proc/{g.process.pid}/fd").iterdir()
-                       if fd.is_symlink()]
-            assert sum(name.startswith("socket:") for name in sockets) <= 4, sockets
+            assert sockets_of(g.process) <= 4
 
 
 def checks_find_what_fails_and_what_works_again():
@@ -190,24 +203,11 @@ def checks_find_what_fails_and_what_works_again():
 
 
 def a_target_that_does_not_answer_is_given_up():
-    """One whose backlog is full."""
-    with socket.socket() as full, support.Server(named(b"b")) as server:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        port = full.getsockname()[1]
-        fillers = []
-        for _ in range(4):
-            s = socket.socket()
-            s.setblocking(False)
-            s.connect_ex(("127.0.0.1", port))
-            fillers.append(s)
-        time.sleep(0.1)
+    with full_listener() as port, support.Server(named(b"b")) as server:
         with gateway(f"127.0.0.1:{port},127.0.0.1:{server.port}", "--balance", "first",
                      "--connect-timeout", "0.3") as g:
             assert ask(g) == b"b"
             g.line("event=failed", "time-out")
-        for s in fillers:
-            s.close()
 
 
 def without_descriptors_clients_wait():
