@@ -84,7 +84,7 @@ def main():
             tries=int(sys.argv[2]) if len(sys.argv) == 3 else 3)
         stock, ours = (min(column) for column in zip(*times))
         print(f"  {size:>8}  {stock:>11.2f}  {ours:>9.2f}  {stock / ours:>5.1f}{doubt}", flush=True)
-    print("\nOpen MPI likewise: clan run --with ofi mpirun -n 2 PROGRAM")
+    print("\nOpen MPI too: clan run --with ofi mpirun -n 2 PROGRAM")
     return 0
 
 
