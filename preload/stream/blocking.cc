@@ -25,6 +25,7 @@
 #include "os/sys.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
+#include "stream/ending.h"
 #include "stream/held_up.h"
 #include "stream/memory.h"
 #include "stream/ring.h"
@@ -102,7 +103,10 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::ui
     if (tcp_is_held_up(s)) p[0].events = 0;  // what lies there cannot be read for now
     const nfds_t more_fds = bell ? bell.watch(p + 1) : packets.watch(p + 1);
     const int rc = real().poll(p, 1 + more_fds, time_left_ms(deadline, most));
-    if (rc > 0 && bell.rung(p + 1) && p[0].revents == 0) return still_names(fd, s) ? kFetched : -1;
+    if (rc > 0 && bell.rung(p + 1) && p[0].revents == 0) {
+      note_checked(s);
+      return still_names(fd, s) ? kFetched : -1;
+    }
     if (rc > 0 && !bell && packets.ready(p + 1)) {
       s.pipe.unwant_data();
       (void)packets.fetch();

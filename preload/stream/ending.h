@@ -51,11 +51,19 @@ int take_error(int fd, Socket& s);
 /// how often a busy sender asks whether the peer is alive
 constexpr std::uint64_t kCheckNs = 100'000;
 
-/// It is time to ask whether the peer is alive.
-inline bool check_due(Socket& s, std::uint64_t now = monotonic_ns()) {
+/// Notes that the kernel has been asked at `now_ns` whether the peer is alive: a thread is about to
+/// ask, or has slept on the socket and was woken by something else.
+inline void note_checked(Socket& s, std::uint64_t now_ns = monotonic_ns()) {
+  s.checked_ns.store(now_ns, std::memory_order_relaxed);  // relaxed: a number alone
+  share_memory_anew(now_ns);
+}
+
+/// Returns true if it is time to ask whether the peer is alive, and notes that.
+inline bool check_due(Socket& s) {
+  const std::uint64_t now = monotonic_ns();
+  // relaxed: as above
   if (now - s.checked_ns.load(std::memory_order_relaxed) < kCheckNs) return false;
-  s.checked_ns.store(now, std::memory_order_relaxed);
-  share_memory_anew(now);
+  note_checked(s, now);
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include "os/sys.h"
 #include "state/fd_table.h"
 #include "state/socket.h"
+#include "stream/ending.h"
 #include "stream/poll_tcp.h"
 #include "stream/tcp_prefix.h"
 #include "wait/epoll_set.h"
@@ -38,6 +39,12 @@ constexpr std::uint32_t kWatchedFew = 4;  ///< so many cost nothing that matters
 void note_ring(const Set& set, Interest& i) {
   watch(i);
   i.rung_in = set.round;
+}
+
+// The kernel watched the socket for the peer's end, too.
+void note_bell(const Set& set, Interest& i) {
+  note_ring(set, i);
+  note_checked(*i.socket, set.now());
 }
 
 // The kernel has told of a socket that has moved.
@@ -107,7 +114,7 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
       i->missed |= !by_bell;
       continue;
     }
-    by_bell ? note_ring(set, *i) : note_doorbell(set, *i, events[k].events);
+    by_bell ? note_bell(set, *i) : note_doorbell(set, *i, events[k].events);
     const PipeStamp stamp = s->shared() ? s->pipe.front_stamp() : PipeStamp{};
     if (stamp.word != 0) {
       order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
@@ -225,9 +232,21 @@ void watch_armed(Set& set) {
   }
 }
 
+// Nothing that has moved has news.
+bool all_quiet(Set& set) {
+  for (std::uint32_t k = 0; k < set.watched.count; ++k) {
+    Interest& i = *set.watched.at[k];
+    if (i.nested || !quiet(i)) return false;
+    i.listed = false;
+  }
+  return true;
+}
+
 }  // namespace
 
-int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before) {
+int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before,
+           bool kernel_is_asked_later) {
+  if (kernel_is_asked_later && told < 0 && all_quiet(set)) return 0;
   ++set.round;
   set.found.count = 0;
   if (!set.found.reserve(set.watched.count)) return without_ours(events, told);

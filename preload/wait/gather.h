@@ -32,7 +32,11 @@ namespace clan::preload {
 ///
 /// More may be ready than there is room for. Then the kernel comes first in one call, and what has
 /// migrated in the next: so every descriptor is told of within two rounds of the set.
-int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before);
+///
+/// `kernel_is_asked_later`: the caller goes on to spin or to sleep, and asks the kernel there. Then
+/// a set in which nothing that has moved has news costs no system call here.
+int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before,
+           bool kernel_is_asked_later = false);
 
 /// The kernel may know of events that shared memory does not show.
 bool has_plain(const Set& set);

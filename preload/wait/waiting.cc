@@ -157,7 +157,7 @@ class Wait {
         return Next::kFollow;
       }
       if (told > 0) fetch_ahead(*set);
-      if (told > 0 || (moved_ && !looks)) *n = gather(*set, events_, most_, told, before);
+      if (told > 0 || (moved_ && !looks)) *n = gather(*set, events_, most_, told, before, waits_);
       if (*n > 0) {
         use_.drop();
         return Next::kDone;

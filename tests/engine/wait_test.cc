@@ -202,15 +202,44 @@ TEST(Waiter, SpinsAgainWhenItsWaitsAreShort) {
   EXPECT_GE(waiter.budget_ns(), 50'000u);
 }
 
-// One wait in 64 is a try, and finds out. It spins for so long that others which run in its yields
-// do not keep it from that; a computation beside it may.
+// Waits longer than a spin, and short enough for tries. Yielding takes none of them away.
+TEST(Waiter, DoesNotYieldToAPeerWhoseAnswersTakeLong) {
+  Waiter waiter{WaitOptions{WaitOptions::Mode::kAdaptive, 2000}};
+  sleep_long(waiter, 20, 3);
+  int beside = 0;
+  const auto look = [&] { return ++beside < 0; };
+  const Awaited on_this_processor{current_cpu_tag()};
+  EXPECT_FALSE(waiter.spin([] { return false; }, on_this_processor, kNoDeadline, look));
+  EXPECT_EQ(beside, 0);
+}
+
+TEST(Waiter, TriesSeveralTimesInARowWhatWaitsTakeThatDoNotSleep) {
+  Waiter waiter{WaitOptions{WaitOptions::Mode::kAdaptive, 2000}};
+  sleep_long(waiter, 20, 3);
+  int tries = 0, runs = 0;
+  bool tried = false;
+  for (int k = 0; k < 1024; ++k) {
+    int beside = 0;
+    const auto look = [&] { return ++beside < 0; };
+    EXPECT_FALSE(waiter.spin([] { return false; }, Awaited{}, kNoDeadline, look));
+    tries += beside > 0;
+    runs += beside > 0 && !tried;
+    tried = beside > 0;
+  }
+  if (t_contention.known()) GTEST_SKIP() << "others want the processor: a wait sleeps sooner";
+  EXPECT_EQ(tries, 16);
+  EXPECT_EQ(runs, 1);
+}
+
+// A try finds out. It spins for so long that others which run in its yields do not keep it from
+// that; a computation beside it may.
 TEST(Waiter, LearnsFromATryWhatWaitsTakeThatDoNotSleep) {
   constexpr unsigned kMostMs = 200;
   Waiter waiter{WaitOptions{WaitOptions::Mode::kAdaptive, kMostMs * 1000}};
   sleep_long(waiter, 2, 3 * kMostMs);  // longer than it spins, not so long that it tries no more
   ASSERT_LT(waiter.budget_ns(), kMostMs * kMs);
   bool has_learned = false;
-  for (int k = 0; k < 2 * 64 && !has_learned; ++k) {
+  for (int k = 0; k < 2 * 1024 && !has_learned; ++k) {
     int looks = 0;
     const bool there = waiter.spin([&] { return ++looks > 256 + 500; }, Awaited{});
     has_learned = there && waiter.budget_ns() >= kMostMs * kMs;

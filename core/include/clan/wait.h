@@ -6,13 +6,13 @@
 //
 //   1. a first burst of looks, without a clock: most waits of a busy connection end there.
 //   2. the peer was last seen on this very core: it cannot be running. Yield to it, a few times,
-//      then sleep.
-//   3. spin as long as what past waits took makes it worth while: for the short ones of a busy pair
-//      always, for those up to WaitOptions::max_spin_us while the peer is awake. A peer that had to
-//      be woken for our last message takes a wake-up longer; then only one wait in 64 finds out
-//      whether it spins by now, and what waits take that do not sleep. Where waits took several
-//      times as long as all that (a request each millisecond), a thread sleeps after a few looks:
-//      two short waits are enough to change that.
+//      then sleep; at once where past waits took longer than WaitOptions::max_spin_us.
+//   3. spin where past waits were so short that a sleep would have taken more of the processor: up
+//      to twice WaitOptions::max_spin_us where they took a few us, up to once that where they took
+//      half of it and the peer is awake. Else sleep. Of 1,024 waits 16 in a row spin all the same,
+//      to find out what waits take when neither end sleeps: both may sleep only because the other
+//      one does. Where waits took several times max_spin_us (a request each millisecond), none
+//      does: two short waits are enough to change that.
 //   4. a thread that spins yields every few microseconds. Where others ran in its yields, more
 //      threads wait than there are processors, and one of them may be its peer: it yields between
 //      any two looks, until its yields are empty again. (3 clients of one server on 2 processors:
@@ -97,7 +97,7 @@ class Waiter {
     past_.set_start(start);
     if (poll) return this->poll(ready, look, deadline_ns);
     if (peer.cpu != 0 && peer.cpu == current_cpu_tag() && peer.works_until_ns < start &&
-        !past_.is_long()) {
+        past_.expected_ns() <= max_ns()) {
       return yield_to_peer(ready, look, start);
     }
     bool tries = false;

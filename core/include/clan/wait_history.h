@@ -56,22 +56,20 @@ class WaitHistory {
     if (budget >= max_ns_ || is_long(expected)) return budget;
     const std::uint32_t turn = turns_.load(std::memory_order_relaxed) + 1;  // relaxed: a guess
     turns_.store(turn, std::memory_order_relaxed);                          // relaxed: as above
-    *tries = turn % kTryEvery == 0;
+    *tries = turn % kTryEvery < kTriesInARow;
     return *tries ? 2 * max_ns_ : budget;
   }
 
  private:
-  static constexpr std::uint32_t kTryEvery = 64;
+  /// Several in a row: only while this end spins can the other one learn that it may spin, too.
+  static constexpr std::uint32_t kTryEvery = 1024, kTriesInARow = 16;
   /// spinning costs no more time of the processor than sleeping
   static constexpr std::uint64_t kShortNs = 10'000;
-  /// a peer that is awake often answers within that
-  static constexpr std::uint64_t kAwakeNs = 3'000;
 
   bool is_long(std::uint64_t expected) const { return expected > 3 * max_ns_; }
   std::uint64_t budget_for(std::uint64_t expected, bool peer_slept) const {
     if (expected <= kShortNs) return 2 * max_ns_;  // one that takes longer is an exception
-    if (peer_slept || is_long(expected)) return 0;
-    return expected <= max_ns_ ? max_ns_ : std::min(max_ns_, kAwakeNs);
+    return peer_slept || expected > max_ns_ / 2 ? 0 : max_ns_;
   }
 
   const std::uint64_t max_ns_;
