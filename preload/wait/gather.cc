@@ -25,8 +25,8 @@
 namespace clan::preload {
 namespace {
 
-/// how long the kernel may go unasked where all has moved
-constexpr std::uint64_t kEndsNs = 10'000;
+/// how long the kernel may go unasked where all has moved: for ends kCheckNs, and for bells so long
+constexpr std::uint64_t kBellsNs = 10'000;
 
 /// After so long nobody asks how long ago a time was: stamps wrap, half of their range is ten hours
 /// or more.
@@ -187,10 +187,14 @@ bool has_plain(const Set& set) {
 
 namespace {
 
+// More sockets wait for their bells than watch_armed() looks at.
+bool many_are_armed(const Set& set) { return set.moved - set.watched.count > kArmedFew; }
+
 // The kernel may know what we do not: of plain descriptors always, of sockets that have moved their
 // end.
 bool kernel_is_due(Set& set) {
-  if (!has_plain(set) && set.now() - set.asked_ns < kEndsNs) return false;
+  const std::uint64_t unasked_ns = set.now() - set.asked_ns;
+  if (!has_plain(set) && unasked_ns < (many_are_armed(set) ? kBellsNs : kCheckNs)) return false;
   set.asked_ns = set.now();
   return true;
 }
@@ -224,7 +228,7 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all
 // The kernel is not asked for doorbells in this call. As far as there are few armed ones, those
 // with news are found.
 void watch_armed(Set& set) {
-  if (set.moved - set.watched.count > kArmedFew) return;
+  if (many_are_armed(set)) return;
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     Interest& i = *set.interests.at[k];
     const bool armed = i.moved && !i.nested && !i.parked && i.watched_at == Interest::kNowhere;

@@ -13,11 +13,16 @@ def made_at(file):
         return [float(line.split()[1]) for line in text]
 
 
+def counts(times, *logs):
+    """How many system calls any of the logs has in each stretch between `times`. A thread that
+    makes one stands still until strace has noted it: so it is noted within the stretch in which
+    it was made."""
+    made = sorted(at for log in logs for at in made_at(log))
+    return [bisect.bisect_right(made, end) - bisect.bisect_left(made, begin)
+            for begin, end in zip(times, times[1:])]
+
+
 def quiet_stretches(times, logs):
     """How many stretches there are between `times`, and how many of them without a system call in
-    any of the logs. A thread that makes one stands still until strace has noted it: so it is
-    noted within the stretch in which it was made."""
-    made = sorted(at for log in logs for at in made_at(log))
-    quiet = sum(bisect.bisect_left(made, begin) == bisect.bisect_right(made, end)
-                for begin, end in zip(times, times[1:]))
-    return len(times) - 1, quiet
+    any of the logs."""
+    return len(times) - 1, counts(times, *logs).count(0)
