@@ -17,7 +17,7 @@ CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
   iperf3 sockperf netpipe-tcp openmpi-bin netpipe-openmpi hpcc python3-mpi4py libfabric-bin
   rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite musl-tools
-  apache2-bin nghttp2 lighttpd squid beanstalkd mosquitto mosquitto-clients python3-zmq php-cli ruby stunnel4 liburing-dev
+  apache2-bin nghttp2 lighttpd squid beanstalkd mosquitto mosquitto-clients python3-zmq php-cli ruby stunnel4 liburing-dev liblwip-dev
   omniorb omniorb-doc omniorb-nameserver omnievents tango-test python3-tango rpcbind rstatd rstat-client
   krb5-kdc krb5-admin-server strace tshark
   iputils-ping iproute2 traceroute tcpdump vde2 tinc)
