@@ -41,14 +41,7 @@ Endpoint::Outcome Endpoint::tell_direct(const unet_send& d, Channel& channel, st
   record.head.number = channel.number;
   record.offset = d.offset;
   record.bytes = static_cast<std::uint32_t>(bytes);
-  const Status told =
-      port_->messages.try_send(channel.peer, std::as_bytes(std::span(&record, 1)), {});
-  if (!told) {
-    *status = told.error().err;
-    return *status == EAGAIN ? stick(channel) : Outcome::kDone;
-  }
-  count_sent(bytes);
-  return Outcome::kDone;
+  return put(channel, std::as_bytes(std::span(&record, 1)), {}, bytes, status);
 }
 
 // Data in the descriptor stay there until the send is done.

@@ -86,6 +86,8 @@ class Endpoint : public unet_endpoint {
 
   // send.cc, direct.cc
   Outcome start(unet_send& d, int* status);
+  Outcome put(Channel& channel, std::span<const std::byte> head, std::span<const std::byte> data,
+              std::size_t bytes, int* status);
   Outcome start_message(const unet_send& d, Channel& channel, std::size_t bytes, int* status);
   Outcome start_direct(const unet_send& d, Channel& channel, std::size_t bytes, int* status);
   Outcome write_area(const unet_send& d, Channel& channel, std::size_t bytes, int* status);
@@ -106,7 +108,8 @@ class Endpoint : public unet_endpoint {
   void push(const unet_receive& d);
   void finish(std::uint32_t bytes);
   void give_back(std::uint64_t buffer, int status);
-  bool fill_buffers(std::span<const std::byte> message, unet_receive& d);
+  bool fill_buffers(std::span<const std::byte> message,
+                    std::array<std::uint64_t, UNET_BUFFERS>& filled, std::uint16_t& n);
 
   // memory.cc
   /// Where a piece is in this process. EFAULT: not in the area.

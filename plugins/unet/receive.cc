@@ -23,16 +23,16 @@ void Endpoint::give_back(std::uint64_t buffer, int status) {
 void Endpoint::deliver(const Channel& channel, std::span<const std::byte> message) {
   if (places() == 0) [[unlikely]]
     return count(row_->dropped_queue);
-  unet_receive filled{};
-  const bool is_short = message.size() <= UNET_INLINE;
-  if (!is_short && !fill_buffers(message, filled)) return;
+  std::array<std::uint64_t, UNET_BUFFERS> filled;
+  std::uint16_t buffers = 0;
+  if (message.size() > UNET_INLINE && !fill_buffers(message, filled, buffers)) return;
   unet_receive& d = receives[receives_added_ & (receive_entries - 1)];
-  if (is_short) {
+  if (buffers == 0) {
     copy_short(reinterpret_cast<std::byte*>(d.u.data), message.data(), message.size());
-  } else {
-    d.u = filled.u;
+  } else {  // one by one: a wider load would wait for the stores
+    for (unsigned i = 0; i < buffers; ++i) d.u.buffer[i] = filled[i];
   }
-  d.buffers = filled.buffers;
+  d.buffers = buffers;
   d.tag = channel.tag;
   d.bytes = static_cast<std::uint32_t>(message.size());
   d.status = 0;
@@ -50,28 +50,28 @@ void Endpoint::finish(std::uint32_t bytes) {
 
 // Every buffer that is taken comes back to the program: with the message, or by itself. So each
 // needs a place in the receive queue until the message has all it needs.
-bool Endpoint::fill_buffers(std::span<const std::byte> message, unet_receive& d) {
-  const std::size_t wanted = (message.size() + buffer_bytes - 1) / buffer_bytes;
+bool Endpoint::fill_buffers(std::span<const std::byte> message,
+                            std::array<std::uint64_t, UNET_BUFFERS>& filled, std::uint16_t& n) {
   const std::uint32_t given = added(indices->free_added) - frees_taken_;
-  if (wanted > UNET_BUFFERS || wanted > given || given > free_entries) {
+  const std::uint64_t most = std::uint64_t{buffer_bytes} * std::min(given, UNET_BUFFERS);
+  if (message.size() > most || given > free_entries) {
     count(row_->dropped_buffer);
     return false;
   }
-  while (d.buffers < wanted && frees_taken_ != added(indices->free_added) &&
-         places() > d.buffers + 1u) {
+  while (!message.empty() && frees_taken_ != added(indices->free_added) && places() > n + 1u) {
     const std::uint64_t buffer = frees[frees_taken_ & (free_entries - 1)];
     publish(indices->free_taken, ++frees_taken_);
-    const std::size_t at = std::size_t{d.buffers} * buffer_bytes;
-    const std::size_t n = std::min<std::size_t>(buffer_bytes, message.size() - at);
-    if (const int error = store(buffer, message.data() + at, n); error != 0) {
+    const std::size_t bytes = std::min<std::size_t>(buffer_bytes, message.size());
+    if (const int error = store(buffer, message.data(), bytes); error != 0) {
       give_back(buffer, error);
     } else {
-      d.u.buffer[d.buffers++] = buffer;
+      filled[n++] = buffer;
+      message = message.subspan(bytes);
     }
   }
-  if (d.buffers == wanted) return true;
-  count(places() > d.buffers + 1u ? row_->dropped_buffer : row_->dropped_queue);
-  for (unsigned i = 0; i < d.buffers; ++i) give_back(d.u.buffer[i], ENOBUFS);
+  if (message.empty()) return true;
+  count(places() > n + 1u ? row_->dropped_buffer : row_->dropped_queue);
+  for (unsigned i = 0; i < n; ++i) give_back(filled[i], ENOBUFS);
   return false;
 }
 

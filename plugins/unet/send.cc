@@ -87,20 +87,36 @@ Endpoint::Outcome Endpoint::start(unet_send& d, int* status) {
                                       : start_message(d, *channel, bytes, status);
 }
 
+// Data that lie in one place here and cannot be missing: behind their head at once.
+Endpoint::Outcome Endpoint::put(Channel& channel, std::span<const std::byte> head,
+                                std::span<const std::byte> data, std::size_t bytes, int* status) {
+  const Status sent = port_->messages.try_send(channel.peer, head, data);
+  *status = sent ? 0 : sent.error().err;
+  if (sent) count_sent(bytes);
+  return *status == EAGAIN ? stick(channel) : Outcome::kDone;
+}
+
 Endpoint::Outcome Endpoint::start_message(const unet_send& d, Channel& channel, std::size_t bytes,
                                           int* status) {
-  const auto room = port_->messages.reserve(channel.peer, sizeof(Head) + bytes);
+  const Head head{Kind::kData, {}, channel.number};
+  if (d.pieces == 0 || (d.pieces == 1 && mode_ == UNET_AREA)) {
+    const void* data = d.u.data;
+    if (d.pieces == 1) *status = locate(d.u.piece[0], &data);
+    if (*status != 0) return Outcome::kDone;
+    return put(channel, std::as_bytes(std::span(&head, 1)),
+               {static_cast<const std::byte*>(data), bytes}, bytes, status);
+  }
+  const auto room = port_->messages.reserve(channel.peer, sizeof head + bytes);
   if (!room) {
     *status = room.error().err;
     return *status == EAGAIN ? stick(channel) : Outcome::kDone;
   }
-  const Head head{Kind::kData, {}, channel.number};
   *status = gather(d, room->data() + sizeof head);
   if (*status == EAGAIN) return defer();
   if (*status != 0) return Outcome::kDone;
   // Last: the TLB's lock would wait until the peer has given up this line.
   std::memcpy(room->data(), &head, sizeof head);
-  port_->messages.commit(channel.peer, sizeof(Head) + bytes);
+  port_->messages.commit(channel.peer, sizeof head + bytes);
   count_sent(bytes);
   return Outcome::kDone;
 }

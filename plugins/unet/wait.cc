@@ -11,8 +11,10 @@ namespace clan::unet::library {
 
 int Endpoint::poll() {
   const Held held(*port_);
-  disarm();
-  tell_closed();
+  if (armed_ || untold_ > 0) [[unlikely]] {
+    disarm();
+    tell_closed();
+  }
   port_->take(*this);
   return has_received() ? 0 : EAGAIN;
 }
@@ -94,8 +96,9 @@ bool Endpoint::make_armed() {
 
 void Endpoint::disarm() {
   std::uint64_t value = 0;
-  if (own_fd_ >= 0 && armed_) (void)!::read(own_fd_, &value, sizeof value);
-  if (std::exchange(armed_, false)) --port_->sleepers;
+  if (!std::exchange(armed_, false)) return;
+  if (own_fd_ >= 0) (void)!::read(own_fd_, &value, sizeof value);
+  --port_->sleepers;
 }
 
 void Endpoint::wake() {
