@@ -25,14 +25,15 @@ import shapes
 import sources
 from sources import Row
 
-# As the papers count them; single_word and acknowledgements are sections with numbers of their own.
+# As the papers count them; single_word and acknowledgements are sections with numbers of their own,
+# and programs is figure 3 once more.
 EXPECTED = {
     "clan": [f"fig{n}" for n in range(1, 12)] + [f"table{n}" for n in range(1, 5)] +
     ["single_word", "acknowledgements"],
     "driver": [f"fig{n}" for n in range(1, 7)],
     "via": [f"fig{n}" for n in range(1, 8)] + ["table1"],
     "shrimp": [f"fig{n}" for n in range(1, 14)],
-    "unet": ["fig1", "fig2", "fig3", "table1"],
+    "unet": ["fig1", "fig2", "fig3", "table1", "programs"],
 }
 
 
@@ -283,7 +284,8 @@ def a_program_that_has_to_end_may_end_what_it_has_started():
 def only_takes_items_and_papers():
     chosen = items.find(paper.ITEMS, ["unet", "clan.fig3"])
     assert [item.name for item in chosen] == [
-        "clan.fig3", *(f"unet.{what}" for what in ("fig1", "fig2", "table1", "fig3"))], chosen
+        "clan.fig3", *(f"unet.{what}" for what in ("fig1", "fig2", "table1", "fig3", "programs"))
+    ], chosen
     try:
         items.find(paper.ITEMS, ["clan.fig99"])
     except ValueError as why:
