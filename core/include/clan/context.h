@@ -80,7 +80,7 @@ struct ContextOptions {
   std::vector<uid_t> allow_uids;
   /// Receive ring of a connection, bytes; a power of two from 1024 to 64 MiB; with another host
   /// four times that. Touched as far as it is used. Bulk transfers were measured 1.7 times slower
-  /// through 256 KB or less (bench/FINDINGS.md).
+  /// through 256 KB or less (bench/README.md).
   std::uint32_t ring_bytes = 512 * 1024;
   /// Connections that may wait in one listener for accept().
   std::uint32_t backlog = 1024;

@@ -32,7 +32,7 @@ class XdpIo final : public PacketIo {
  public:
   struct Options {
     /// In the driver where that can; but of veth, where it takes segmentation offload from all
-    /// packets of the device (bench/FINDINGS.md).
+    /// packets of the device (docs/wire.md).
     bool native = true;
     bool native_veth = false;
   };
