@@ -4,22 +4,23 @@ See table.py for what is run and what is wanted, bench/README.md for how to read
 """
 
 import argparse
-import json
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import arguments
 import idle
 import late
+import plot
 import processes
 import report
 import sockmap
 import table
 
 HERE = Path(__file__).resolve().parent
+LEGEND = """Each figure is the median. Ratios are pair by pair, in turns: median (smallest..
+largest). `sockmap`: stock, with a BPF program in the kernel that takes what is sent past the stack.
+`processors`: what server and load together had of them, on average, with stock and with CLAN."""
 
 # Rows that are not a load in turns.
 SPECIAL = {
@@ -83,9 +84,8 @@ def run_row(name, options):
         return table.measure(row, session, options.pairs)
 
 
-def run_rows(options, results):
+def run_rows(options, results, found):
     for name in options.names:
-        began = time.monotonic()
         try:
             lines = run_row(name, options)
         except processes.Skip as skip:
@@ -98,12 +98,8 @@ def run_rows(options, results):
             results.failed[name] = text
             print(f"{name}: failed: {text}", flush=True)
             continue
-        results.lines += lines
-        for line in lines:
-            ratio = f"{line.ratio:.2f} times" if line.ratio is not None else report.value(line.clan)
-            print(
-                f"{name}: {line.text}: {ratio}, wanted {line.wanted}: {line.verdict} ({line.path}; "
-                f"{time.monotonic() - began:.0f} s)", flush=True)
+        found += lines
+        results.add(plot.item_of(name, lines))
 
 
 def main():
@@ -118,37 +114,20 @@ def main():
     except sockmap.Refused as refused:
         options.redirection = None
         kernels_own = f"not available: {refused}"
-    machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
-    results = SimpleNamespace(lines=[], failed={}, skipped={}, machine=machine, sockmap=kernels_own,
-                              how=f"{options.pairs} pairs of {options.seconds} s")
-    results.machine_text = report.machine_text(machine, results.sockmap)
-    print(results.machine_text, flush=True)
-    interrupted = False
+    machine = report.describe_machine(HERE, options.cores, sockmap=kernels_own)
+    results = report.Report("apps", "Programs under `clan run`", machine,
+                            f"{options.pairs} pairs of {options.seconds} s", LEGEND)
+    interrupted, found = False, []
     try:
-        run_rows(options, results)
+        run_rows(options, results, found)
     except KeyboardInterrupt:
         interrupted = True
         print("\ninterrupted: what there is so far", flush=True)
     finally:
         if options.redirection is not None:
             options.redirection.close()
-    print("\n" + report.table(results.lines))
-    verdicts = [line.verdict for line in results.lines]
-    print(f"{verdicts.count('ok')} as wanted, {verdicts.count('MISSED')} missed, "
-          f"{verdicts.count('does not count')} do not count; rows failed: {len(results.failed)}, "
-          f"skipped: {len(results.skipped)}")
-    for what, entries in (("failed", results.failed), ("skipped", results.skipped)):
-        for name, text in entries.items():
-            print(f"{what} {name}: {text}")
-    if options.output:
-        try:
-            report.write(results, options.output)
-        except OSError as error:
-            print(f"clan bench apps: cannot write to {options.output}: {error.strerror}",
-                  file=sys.stderr)
-            return 1
-        print(f"Written: {options.output}/apps.md, apps.json and apps.svg")
-    return 130 if interrupted else 1 if results.failed else 0
+    return results.end(options.output, {"apps.svg": plot.svg(found, machine, results.how)},
+                       interrupted)
 
 
 if __name__ == "__main__":

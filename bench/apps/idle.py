@@ -163,7 +163,7 @@ def memory_line(side, growth, count, note, path, counts):
         f"{anonymous:.0f} B private, {clan.shared:.0f} B shared by the two sides; besides, page "
         "tables "
         f"{clan.tables[which] - stock.tables[which]:.0f} B")
-    verdict = ("ok" if each <= BYTES_WANTED else "MISSED") if counts else "does not count"
+    verdict = ("met" if each <= BYTES_WANTED else "missed") if counts else "not judged"
     return Line("idle-connections",
                 f"memory of one of {count} idle connections, {side}, beyond stock's", "B",
                 getattr(stock, side), each, wanted=f"at most {BYTES_WANTED}", verdict=verdict,
@@ -212,13 +212,13 @@ def idle_processes(session, pairs):
                 for under in (False, True)
             }
             stock, clan = (statistics.median(values[under]) for under in (False, True))
-            verdict = "ok" if clan <= stock + more else "MISSED"
+            verdict = "met" if clan <= stock + more else "missed"
             lines.append(
                 Line("idle",
                      f"idle {side} with {BUSY_CONNECTIONS} connections, {what} in {window} s", unit,
                      stock, clan, low=min(values[True]), high=max(
                          values[True]), wanted=f"at most stock + {more:g}",
-                     verdict=verdict if counts else "does not count", path=path,
+                     verdict=verdict if counts else "not judged", path=path,
                      note="redis has timers of its own" if side == "server" else "", samples={
                          "stock": values[False], "clan": values[True]
                      }))
@@ -260,8 +260,8 @@ def after_silence(session, pairs):
         return statistics.median(values(key, under))
 
     def line(text, unit, stock, clan, limit, wanted, note):
-        verdict = "does not count" if missing else "ok" if statistics.median(
-            clan) <= limit else "MISSED"
+        verdict = "not judged" if missing else "met" if statistics.median(
+            clan) <= limit else "missed"
         return Line("after-silence", text, unit, statistics.median(stock), statistics.median(clan),
                     low=min(clan), high=max(clan), wanted=wanted, verdict=verdict, path=path,
                     note=note, samples={"stock": stock, "clan": clan})

@@ -28,7 +28,7 @@ def late_pipe(session, pairs):
                 looks.append(seen)
     missing = [seen for seen in looks if not seen.by_the_ring()]
     stock, clan = (statistics.median(samples[under]) for under in (False, True))
-    verdict = "does not count" if missing else "ok" if clan <= stock + LATER_US else "MISSED"
+    verdict = "not judged" if missing else "met" if clan <= stock + LATER_US else "missed"
     return [
         Line("late", "a pipe beside a connection, told of by epoll after, p50", "us", stock, clan,
              low=min(samples[True]), high=max(samples[True]),

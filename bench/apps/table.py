@@ -259,10 +259,10 @@ def judge(row, bar, samples, path, counts, note=""):
         sockmap = statistics.median(shortcut)
         ahead = statistics.median(s / m if bar.less_is_better else m / s
                                   for s, m in zip(shortcut, mine))
-    verdict = "ok" if ratio >= bar.limit else "MISSED"
+    verdict = "met" if ratio >= bar.limit else "missed"
     return Line(row.name, bar.text,
                 bar.unit, statistics.median(base), statistics.median(mine), ratio, min(ratios),
-                max(ratios), f"at least {bar.limit:g}", verdict if counts else "does not count",
+                max(ratios), f"at least {bar.limit:g}", verdict if counts else "not judged",
                 path, note, {"stock": base, "clan": mine}, sockmap, ahead,
                 processors(samples, bar.base, bar.variant))
 

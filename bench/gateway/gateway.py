@@ -3,7 +3,7 @@
 network namespace of its own, behind a veth pair, so that its TCP is real.
 
     clan bench gateway [--rounds N] [--seconds S] [--rows WORD,...] [--peers WORD,...] [--idle N]
-                       [--reloads N]
+                       [--reloads N] [-o DIR]
 
 Makes the namespaces and removes them (root). A relay and its server are started for each row and
 peer, in turns; medians are printed, with the processor time of relay and server. Peers:
@@ -33,9 +33,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import report
+import sockmap
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "apps"))
-import sockmap  # noqa: E402
 
 LOAD = str(HERE / "clan-gateway-load")
 ADDRESS, PORT, SERVER_PORT = "10.83.0.1", 7000, 7001  # in namespaces that are ours alone
@@ -44,6 +45,11 @@ UNDER = ("gateway", "named", "clan-haproxy")  # whose server runs under CLAN
 ROWS = {"one": ("ask", ADDRESS, PORT, 1, 1024), "fifty": ("ask", ADDRESS, PORT, 50, 1024),
         "in": ("send", ADDRESS, PORT), "out": ("receive", ADDRESS, PORT),
         "renew": ("renew", ADDRESS, PORT, 8), "beside": ("ask", ADDRESS, PORT, 1, 1024)}
+TITLES = {"one": "1 KB there and back, one connection",
+          "fifty": "1 KB there and back, 50 connections",
+          "in": "bulk to the server", "out": "bulk from the server",
+          "renew": "a connection for each request",
+          "beside": "one connection, beside an endless computation on each core"}
 # Row, ratio of the gateway's figure to which one's, and the least of it.
 BARS = [("one", "rate", 1.3), ("fifty", "rate", 1.5), ("in", "rate", 1.0), ("out", "rate", 1.0),
         ("renew", "rate", 1.0), ("beside", "rate", 0.95)]
@@ -286,7 +292,8 @@ def available():
 
 
 def judge(medians):
-    """Prints each bar."""
+    """The line of each bar."""
+    lines = []
     for row, figure, least in BARS:
         ours = max((medians[row, peer][figure] for peer in ("gateway", "named")
                     if (row, peer) in medians), default=None)
@@ -296,40 +303,53 @@ def judge(medians):
                      default=None)
         if ours and theirs:
             whose = "haproxy" if len(others) == 1 else "the best peer"
-            print(f"bar {row:7} {ours / theirs:5.2f} of {whose}, at least {least}: "
-                  f"{'met' if ours / theirs >= least else 'MISSED'}")
+            lines.append(report.at_least(f"{row}, of {whose}", ours / theirs, least))
     if ("fifty", "gateway") in medians and ("fifty", "haproxy") in medians:
         ratio = medians["fifty", "gateway"]["cpu"] / medians["fifty", "haproxy"]["cpu"]
-        print(f"bar fifty   {ratio:5.2f} of haproxy's processor time, at most {MOST_CPU_OF_FIFTY}: "
-              f"{'met' if ratio <= MOST_CPU_OF_FIFTY else 'MISSED'}")
+        lines.append(report.at_least("fifty, of haproxy's processor time", ratio,
+                                     MOST_CPU_OF_FIFTY, most=True))
+    return lines
 
 
-def run_rows(bench, rows, peers, arguments):
-    samples = {}
+def item_of(row, samples):
+    """A row for each peer and figure, {peer: {figure: samples}}."""
+    bulk = row in ("in", "out")
+    units = {"rate": "MB/s" if bulk else "per second", "p50": "us", "p99": "us",
+             "cpu": "CPU, s/GB" if bulk else "CPU, us each"}
+    return report.Item(row, TITLES[row], [
+        report.Row(row, f"{name} {units[name]}".replace("cpu ", "").replace("rate ", ""), 1,
+                   statistics.median(values), units[name], higher=name == "rate", text=peer,
+                   samples=values)
+        for peer, figures in samples.items() for name, values in figures.items() if name in units])
+
+
+def run_rows(bench, rows, peers, arguments, results):
+    samples = {row: {} for row in rows}
     for turn in range(arguments.rounds):
         for row in rows:
             for peer in peers[turn % len(peers):] + peers[:turn % len(peers)]:
                 try:
                     figures = bench.measure(row, peer, arguments.seconds)
                 except Skip as skip:
-                    if turn == 0:
-                        print(f"{row} {peer}: skipped: {skip}")
+                    results.skipped[f"{row}, {peer}"] = str(skip)
                     continue
                 for name, value in figures.items():
-                    samples.setdefault((row, peer), {}).setdefault(name, []).append(value)
-    medians = {key: {name: statistics.median(values) for name, values in figures.items()}
-               for key, figures in samples.items()}
+                    samples[row].setdefault(peer, {}).setdefault(name, []).append(value)
     for row in rows:
-        unit = ("MB/s", "s/GB") if row in ("in", "out") else ("per second", "us each")
-        print(f"\n{row:8} {'':12} {unit[0]:>10} {'p50 us':>8} {'p99 us':>8}  CPU, {unit[1]}")
-        for peer in peers:
-            if (row, peer) in medians:
-                one = medians[row, peer]
-                times = [f"{one[name]:8.1f}" if name in one else f"{'':8}"
-                         for name in ("p50", "p99")]
-                print(f"{'':8} {peer:12} {one['rate']:10.0f} {' '.join(times)}  {one['cpu']:8.1f}")
-    print()
-    judge(medians)
+        results.add(item_of(row, samples[row]))
+    results.add(report.Item("bars", "what is wanted", lines=judge(
+        {(row, peer): {name: statistics.median(values) for name, values in figures.items()}
+         for row, of_row in samples.items() for peer, figures in of_row.items()})))
+
+
+def run_idle(bench, arguments):
+    item = report.Item("idle", f"{arguments.idle} connections that carry nothing, each")
+    for peer in ("gateway", "haproxy"):
+        with contextlib.suppress(Skip):
+            item.rows += [report.Row("idle", name, arguments.idle, value, name.split()[-1],
+                                     "connections", text=peer)
+                          for name, value in bench.idle(peer, arguments.idle).items()]
+    return item
 
 
 def main():
@@ -342,6 +362,8 @@ def main():
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--idle", type=int, default=10_000)
     parser.add_argument("--reloads", type=int, default=50)
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="directory for gateway.md and gateway.json")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("clan bench gateway: makes network namespaces, and needs root")
@@ -349,23 +371,27 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     arguments.idle = min(arguments.idle, (most - 400) // 2)  # two sockets each
     rows, peers = arguments.rows.split(","), arguments.peers.split(",")
+    results = report.Report("gateway", "`clan gateway`",
+                            report.describe_machine(HERE, sorted(os.sched_getaffinity(0))),
+                            f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s")
     with tempfile.TemporaryDirectory(prefix="clan-bench-gateway-") as directory, \
             namespaces() as (here, there):
         os.chmod(directory, 0o755)
         bench = Bench(arguments.clan, here, there, directory)
         try:
-            run_rows(bench, [row for row in rows if row in ROWS], peers, arguments)
-            for peer in ("gateway", "haproxy") if "idle" in rows else ():
-                with contextlib.suppress(Skip):
-                    figures = bench.idle(peer, arguments.idle)
-                    print(f"idle {peer}, {arguments.idle} connections, each: " +
-                          ", ".join(f"{value:.1f} {name}" for name, value in figures.items()))
+            run_rows(bench, [row for row in rows if row in ROWS], peers, arguments, results)
+            if "idle" in rows:
+                results.add(run_idle(bench, arguments))
             if "reload" in rows:
-                print(f"reload: {bench.reload(arguments.reloads)}")
+                said = bench.reload(arguments.reloads)
+                results.add(report.Item("reload", "reloads while new connections come", said=[said],
+                                        lines=[report.Line("reload", "0 failed", "missed" if
+                                                           said.startswith("failed") else "met")]))
         finally:
             if bench.redirection is not None:
                 bench.redirection.close()
+    return results.end(arguments.output)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,15 +7,17 @@ each size), round trips of 64 bytes by UDP, and the processor time of all proces
 """
 
 import argparse
-import json
 import os
 import re
 import shutil
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
+import arguments
 import nbody
+import report
 import ways
 from ways import A, B, HERE, inside
 
@@ -76,7 +78,10 @@ def parse():
     parser.add_argument("--only", help="ways that have one of these words, with commas")
     parser.add_argument("--nbody", metavar="PROGRAM",
                         help="instead, how much a second rank helps bin/examples/mpi_nbody")
-    parser.add_argument("--json", help="a file for all figures")
+    parser.add_argument("--cores", type=arguments.cores, default=arguments.first_cores(),
+                        help=argparse.SUPPRESS)
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="directory for ip.md and ip.json")
     return parser.parse_args()
 
 
@@ -90,12 +95,25 @@ def chosen(options):
         yield name, way
 
 
-def show(rows, columns, digits):
-    width = max(len(name) for name in rows)
-    print("".ljust(width), *(column.rjust(12) for column in columns))
-    for name, row in rows.items():
-        print(name.ljust(width), *(f"{row[column]:12.{digits}f}" for column in columns))
-    print()
+# Of each figure its item, benchmark, x, unit, and whether more is better.
+TRIPS = ("ping", "ping +-", "ping p50", "flood", "flood +-", "min us", "p50 us", "p99 us")
+TITLES = {"round trips": "us (table 2: ping, one after the other and a flood); processors at work",
+          "stream": "a TCP stream by writes of each size, MB/s (figure 8); processor seconds for "
+          "a GB", "nbody": "n-body: speed-up by a second rank"}
+
+
+def row_of(way, figure, samples):
+    """(item, row)"""
+    common = {"text": way, "samples": samples, "value": statistics.median(samples)}
+    if figure.startswith("n-body"):
+        return "nbody", report.Row("nbody", figure, int(figure.split()[1]), unit="times",
+                                   x_name="particles", higher=True, **common)
+    if figure in TRIPS or figure == "cores":
+        unit = "us" if figure in TRIPS else ""
+        return "round trips", report.Row("round trip", figure, 64, unit=unit, **common)
+    size = int(figure.split()[0]) if figure.endswith(" B") else SIZES[-1]
+    return "stream", report.Row("stream", figure, size, unit="" if figure == "s/GB" else "MB/s",
+                                higher=figure != "s/GB", **common)
 
 
 def main():
@@ -103,30 +121,24 @@ def main():
     if os.geteuid() != 0 or not os.path.exists("/dev/net/tun") or not shutil.which("ping"):
         print("clan bench ip: needs root, /dev/net/tun, ip and ping", file=sys.stderr)
         return 77
+    results = report.Report("ip", "`clan ip`", report.describe_machine(HERE, options.cores),
+                            f"medians of {options.rounds} turns of {options.seconds:g} s")
     turns = {}
     for _ in range(options.rounds):
         for name, way in chosen(options):
             with ways.namespaces(), way(options.clan) as address:
                 if not ways.answers(address):
-                    print(f"{name}: no packet arrives", file=sys.stderr)
+                    results.failed[name] = "no packet arrives"
                     continue
-                turns.setdefault(name, []).append(measure(address, options))
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump(turns, file, indent=1)
-    rows = {name: {column: statistics.median(turn[column] for turn in all_of)
-                   for column in all_of[0]} for name, all_of in turns.items()}
-    if options.nbody:
-        print(f"n-body: speed-up by a second rank, medians of {options.rounds} turns")
-        show(rows, [f"n-body {n}" for n in nbody.PARTICLES], 2)
-        return 0
-    print(f"medians of {options.rounds} turns\n\nround trips, us (table 2: ping, one after the "
-          "other and a flood); processors at work")
-    show(rows, ["ping", "ping +-", "ping p50", "flood", "flood +-", "min us", "p50 us", "p99 us",
-                "cores"], 1)
-    print("a TCP stream by writes of each size, MB/s (figure 8); processor seconds for a GB")
-    show(rows, [f"{size} B" for size in SIZES] + ["s/GB"], 1)
-    return 0
+                for figure, number in measure(address, options).items():
+                    turns.setdefault((name, figure), []).append(number)
+    items = {}
+    for (name, figure), samples in turns.items():
+        item, row = row_of(name, figure, samples)
+        items.setdefault(item, report.Item(item, TITLES[item])).rows.append(row)
+    for item in items.values():
+        results.add(item)
+    return results.end(options.output)
 
 
 if __name__ == "__main__":

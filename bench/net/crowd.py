@@ -5,6 +5,8 @@ import re
 import statistics
 import subprocess
 
+import report
+
 MOST_BYTES = 16 << 10  # of an idle peer
 MOST_ADDED = 1.05  # round trip beside them, by that of one peer alone
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -38,10 +40,14 @@ def once(runner, path, peers):
 
 def measure(runner, path, peers, rounds):
     found = [once(runner, path, peers) for _ in range(rounds)]
-    size, alone, beside = (statistics.median(values) for values in zip(*found))
-    ratio = statistics.median(b / a for _, a, b in found)
-    print(f"  {peers} idle peers, {path}: {size:.0f} bytes of resident memory each (wanted below "
-          f"{MOST_BYTES}) {'met' if size < MOST_BYTES else 'MISSED'}")
-    print(f"  64 B alone {alone:.2f} us, beside them {beside:.2f}: {ratio:.2f} (wanted at most "
-          f"{MOST_ADDED}) {'met' if ratio <= MOST_ADDED else 'MISSED'}  "
-          f"({' '.join(f'{a:.1f}/{b:.1f}' for _, a, b in found)})", flush=True)
+    item = report.Item(path, f"{peers} idle peers, by {path}")
+    for text, unit, values in (("memory of an idle peer", "B", [size for size, _, _ in found]),
+                               ("64 B alone", "us", [alone for _, alone, _ in found]),
+                               ("64 B beside them", "us", [beside for _, _, beside in found])):
+        item.rows.append(report.Row("peers", "median", peers, statistics.median(values), unit,
+                                    "peers", low=min(values), text=text, samples=values))
+    item.lines = [
+        report.at_least("bytes of an idle peer", item.rows[0].value, MOST_BYTES, most=True),
+        report.at_least("beside them / alone", statistics.median(b / a for _, a, b in found),
+                        MOST_ADDED, most=True)]
+    return item

@@ -7,6 +7,8 @@ import statistics
 import subprocess
 import tempfile
 
+import report
+
 AGENT = """#!/bin/sh
 # Open MPI's way to the other host: HOST COMMAND...
 shift
@@ -73,14 +75,17 @@ def measure(here, net, options):
     return found
 
 
-def show(over, found):
+def item_of(found):
+    """The rows, and how many times as fast as btl tcp is wanted."""
+    item = report.Item("mpi", "Open MPI, a rank in each namespace, one way")
     for (path, size), values in found.items():
-        print(f"{over:9} mpi {path:13} {size:8} B {statistics.median(values):9.2f} us one way"
-              f"  ({' '.join(f'{v:.2f}' for v in values)})")
+        item.rows.append(report.Row("mpi", path, size, statistics.median(values), "us",
+                                    low=min(values), text=f"Open MPI, {size} B", samples=values))
+    medians = {(row.variant, row.x): row.value for row in item.rows}
     for size, wanted in SIZES.items():
-        for path in ("clan", "clan-xdp"):
-            if ("tcp", size) not in found or (path, size) not in found:
-                continue
-            ratio = statistics.median(found["tcp", size]) / statistics.median(found[path, size])
-            print(f"  Open MPI, {size} B: btl tcp / {path:33} {ratio:5.2f}  (wanted {wanted:.2f}) "
-                  f"{'met' if ratio >= wanted else 'MISSED'}")
+        ratios = {path: medians["tcp", size] / medians[path, size]
+                  for path in ("clan", "clan-xdp")
+                  if ("tcp", size) in medians and (path, size) in medians}
+        for path, ratio in ratios.items():
+            item.lines.append(report.at_least(f"btl tcp / {path}, {size} B", ratio, wanted))
+    return item

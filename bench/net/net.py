@@ -3,7 +3,7 @@
 
     clan bench net [--over veth|veth9000|loopback] [--rounds N] [--seconds S] [--only WORDS]
                    [--no-loss] [--only-loss] [--no-share] [--no-programs] [--no-mpi]
-                   [--peers [N]]
+                   [--peers [N]] [-o DIR]
 
 Makes the namespaces and the veth pair between them, and removes them (root). The two programs sit
 on two processors and take turns: each row is measured once a round, and medians are printed, with
@@ -27,10 +27,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import crowd
 import jobs
 import programs
+import report
 import sharing
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -201,32 +203,29 @@ class Runner:
         return figure, (client_time + server_time) / work
 
 
-def print_row(over, name, values):
-    ping = name.startswith(("ping", "beside"))
-    figures = [v for v, _ in values]
-    print(f"{over:9} {name:22} {statistics.median(figures):8.3f} {'us  ' if ping else 'GB/s'}"
-          f"  {statistics.median(c for _, c in values):7.2f} {'us' if ping else 's '} of processor"
-          f"  ({' '.join(f'{v:.2f}' for v in figures)})")
+def item_of(name, title, found):
+    """A row for each name of `found`, {name: [(figure, processor time), ...]}."""
+    item = report.Item(name, title)
+    for row, values in found.items():
+        ping = "ping" in row or "beside" in row
+        figures = [figure for figure, _ in values]
+        item.rows.append(report.Row(
+            row, "median", 64 if ping else 1 << 20, statistics.median(figures),
+            "us" if ping else "GB/s", higher=not ping, text=row, samples=values))
+        processor = statistics.median(seconds for _, seconds in values)
+        item.lines.append(report.Line(row, more={
+            "processors": f"{processor:.2f} {'us' if ping else 's/GB'}",
+            "rounds": " ".join(f"{figure:.2f}" for figure in figures)}))
+    return item
 
 
-def print_encryption(medians):
-    """What it adds to a round trip."""
+def bars(medians):
+    lines = [report.at_least(name, medians[larger] / medians[smaller], least)
+             for name, larger, smaller, least in BARS if larger in medians and smaller in medians]
     if "ping stream-encrypt" in medians and "ping stream" in medians:
-        added = medians["ping stream-encrypt"] - medians["ping stream"]
-        print(f"  {'64 B: what encryption adds, us':46} {added:5.2f}  (at most 1.00) "
-              f"{'met' if added <= 1 else 'MISSED'}")
-
-
-def print_bars(medians):
-    for name, larger, smaller, least in BARS:
-        if larger not in medians or smaller not in medians:
-            continue
-        ratio = medians[larger] / medians[smaller]
-        print(
-            f"  {name:46} {ratio:5.2f}  (wanted {least:.2f}) "
-            f"{'met' if ratio >= least else 'MISSED'}"
-        )
-    print_encryption(medians)
+        lines.append(report.at_least("64 B: what encryption adds, us", medians[
+            "ping stream-encrypt"] - medians["ping stream"], 1, most=True))
+    return lines
 
 
 def measure_loss(options, found):
@@ -240,51 +239,42 @@ def measure_loss(options, found):
                         found.setdefault(name, []).append(runner.once(kind, path, 1 << 16))
 
 
-def print_programs(over, found):
-    """Each row as a part of kernel TCP's in the same run."""
-    for (row, path), values in found.items():
-        figures = [v for v, _ in values]
-        unit = "Gbit/s" if row == "iperf3" else "requests/s"
-        of_tcp = [v for v, _ in found.get((row, "tcp"), [])]
-        part = statistics.median(figures) / statistics.median(of_tcp) if of_tcp else float("nan")
-        print(f"{over:9} program {row:11} {path:8} {statistics.median(figures):10.1f} {unit:10} "
-              f"{part:5.2f} of TCP  {statistics.median(c for _, c in values):6.2f} s of processor "
-              f"for {'a GB' if row == 'iperf3' else '1M'}  "
-              f"({' '.join(f'{v:.1f}' for v in figures)})")
+def chosen(over, options):
+    for kind, path, size in ROWS:
+        if "xdp" in path and over == "loopback":
+            continue  # has no frames
+        if path in OFI and (over == "loopback" or not os.path.exists(program_of(path))):
+            continue  # to it, both ends are on one host
+        if all(word in f"{kind} {path}" for word in options.only):
+            yield kind, path, size
 
 
-def measure(over, options):
-    found = {}
+def measure(over, options, results):
+    found, loss = {}, {}
     with network(over) as net:
         runner = Runner(net, options.seconds)
         if options.peers:
             for path in "clan", "clan-encrypt":
                 if all(word in path for word in options.only):
-                    crowd.measure(runner, path, options.peers, options.rounds)
+                    results.add(crowd.measure(runner, path, options.peers, options.rounds))
             return
         for _ in range(0 if options.only_loss else options.rounds):
-            for kind, path, size in ROWS:
-                name = f"{kind} {path}"
-                if "xdp" in path and over == "loopback":
-                    continue  # has no frames
-                if path in OFI and (over == "loopback" or not os.path.exists(program_of(path))):
-                    continue  # to it, both ends are on one host
-                if all(word in name for word in options.only):
-                    found.setdefault(name, []).append(runner.once(kind, path, size))
+            for kind, path, size in chosen(over, options):
+                found.setdefault(f"{kind} {path}", []).append(runner.once(kind, path, size))
         if net[3] and not options.no_loss:
-            measure_loss(options, found)
-        for name, values in found.items():
-            print_row(over, name, values)
-        print_bars(
-            {name: statistics.median(v for v, _ in values)
-             for name, values in found.items()})
-        if net[3] and not options.no_programs and not options.only_loss and options.clan:
-            print_programs(over, programs.measure(options.clan, net, options))
-        if net[3] and not options.no_mpi and not options.only_loss and jobs.possible(HERE):
-            jobs.show(over, jobs.measure(HERE, net, options))
-        if net[3] and not options.no_share and not options.only_loss:
-            sharing.measure(runner)
-    sys.stdout.flush()
+            measure_loss(options, loss)
+        item = item_of(over, f"over {over}", found | loss)
+        results.add(item)
+        results.add(report.Item(f"{over}, bars", "ratios of these", lines=bars(
+            {row.text: row.value for row in item.rows})))
+        if not net[3] or options.only_loss:
+            return
+        if not options.no_programs and options.clan:
+            results.add(programs.item_of(programs.measure(options.clan, net, options)))
+        if not options.no_mpi and jobs.possible(HERE):
+            results.add(jobs.item_of(jobs.measure(HERE, net, options)))
+        if not options.no_share:
+            results.add(sharing.measure(runner))
 
 
 def main():
@@ -302,6 +292,8 @@ def main():
     parser.add_argument("--no-programs", action="store_true")
     parser.add_argument("--no-mpi", action="store_true")
     parser.add_argument("--peers", type=int, nargs="?", const=1000)
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="directory for net.md and net.json")
     options = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("clan bench net makes network namespaces, which takes root")
@@ -309,9 +301,14 @@ def main():
         key.write(secrets.token_hex(32))
         key.flush()
         os.environ["CLAN_KEY_FILE"] = key.name
+        results = report.Report(
+            "net", "Between two hosts", report.describe_machine(HERE, [0, 1]),
+            f"{options.rounds} rounds of {options.seconds:g} s in turns",
+            "Medians, and each round; the processor time of both ends.")
         for over in options.over or ["veth"]:
-            measure(over, options)
+            measure(over, options, results)
+        return results.end(options.output)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,9 +3,12 @@ net.py. As stock; the server on one processor and the client on the other, witho
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import tempfile
 import time
+
+import report
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PORT = 7379
@@ -114,3 +117,20 @@ def measure(clan, net, options):
                     found.setdefault((row[0], path), []).append(
                         once(clan, net, row, path, options.seconds))
     return found
+
+
+def item_of(found):
+    """Each row as a part of kernel TCP's in the same run."""
+    item = report.Item("programs", "as they are over TCP, and under `clan run --net`")
+    for (row, path), values in found.items():
+        bulk = row == "iperf3"
+        item.rows.append(report.Row(row, path, 1, statistics.median(v for v, _ in values),
+                                    "Gbit/s" if bulk else "requests/s", higher=True, text=row,
+                                    cpu=statistics.median(c for _, c in values), samples=values))
+    medians = {(one.text, one.variant): one.value for one in item.rows}
+    for row in dict.fromkeys(row for row, path in medians if (row, "tcp") in medians):
+        item.lines.append(report.Line(row, ratios={
+            f"{path}/tcp": [medians[row, path] / medians[row, "tcp"]]
+            for path in ("net", "net-xdp") if (row, path) in medians}))
+    item.said = ["processor seconds of both ends for a million requests or a gigabyte"]
+    return item

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import time
 
+import report
+
 TCP = "iperf3"
 FLOWS = 10
 SECONDS = 4
@@ -60,16 +62,17 @@ def fairness(rates):
 
 
 def measure(runner):
+    item = report.Item("share", "a token bucket of 400 Mbit/s")
     rates = at_once(runner, ["stream-sleep"] * FLOWS)
-    index = fairness(rates)
-    print(f"  ten streams at 400 Mbit/s: Jain's index {index:.3f} (wanted 0.90) "
-          f"{'met' if index >= 0.9 else 'MISSED'}, {sum(rates):.0f} Mbit/s together")
+    item.lines.append(report.at_least("ten streams: Jain's index", fairness(rates), 0.9))
+    item.said.append(f"ten streams together: {sum(rates):.0f} Mbit/s")
     if shutil.which(TCP) is None:
-        return
+        return item
     rates = at_once(runner, [TCP] * FLOWS)
-    print(f"  ten flows of TCP there: Jain's index {fairness(rates):.3f}, {sum(rates):.0f} Mbit/s "
-          "together")
+    item.said.append(f"ten flows of TCP: Jain's index {fairness(rates):.3f}, {sum(rates):.0f} "
+                     "Mbit/s together")
     stream, tcp = at_once(runner, ["stream-sleep", TCP])
-    least = min(stream, tcp) / (stream + tcp)
-    print(f"  one of each: the stream {stream:.0f} Mbit/s, TCP {tcp:.0f}; the lesser part "
-          f"{least:.2f} (wanted 0.33) {'met' if least >= 1 / 3 else 'MISSED'}")
+    item.lines.append(report.at_least("one of each: the lesser's part",
+                                      min(stream, tcp) / (stream + tcp), 1 / 3))
+    item.said.append(f"one of each: the stream {stream:.0f} Mbit/s, TCP {tcp:.0f}")
+    return item

@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass, field
 
 import loads
+import report
 
 SHM, TCP = "shm", "tcp;ofi_rxm"
 KB, MB = 1 << 10, 1 << 20
@@ -39,22 +40,6 @@ class Row:
     points: list
     round: object             # (row, session, options, round's number, failed) ->
     # {(kind, bytes): [{column: figure}, ...]}
-
-
-@dataclass
-class Line:
-    """A figure of the results: of each column the minimum and the median, of each ratio median,
-    low, high and that of the minima."""
-    row: str
-    text: str
-    figures: dict
-    ratios: dict
-    wanted: str = ""
-    verdict: str = ""
-    samples: dict = field(default_factory=dict)
-    dropped: dict = field(default_factory=dict)   # slices that other work disturbed
-    cpu: dict = field(default_factory=dict)       # of a throughput: us of all processes, median
-    shared: dict = field(default_factory=dict)    # slices kept, though threads took turns
 
 
 # Kinds whose figure is a throughput: CPU time stands beside it.
@@ -129,51 +114,77 @@ FABTESTS = Row(
 
 
 def judge(row, point, rounds):
-    """The line of a point. `rounds`: of each turn, column: what loads.figure_of() answers."""
+    """The rows and the line of a point. `rounds`: of each turn, column: what loads.figure_of()
+    answers."""
     samples = {c: [r[c] for r in rounds if c in r] for c in row.columns}
-    counts = {"dropped": {c: sum(f[3] for f in s) for c, s in samples.items()},
-              "shared": {c: sum(f[4] for f in s) for c, s in samples.items()}}
     # A turn in which all slices of a column were disturbed counts only if there is no other.
     rounds = [{c: f
                for c, f in r.items() if f[2] > 0 or not any(g[2] for g in samples[c])}
               for r in rounds]
     calm = {c: [r[c] for r in rounds if c in r] for c in row.columns}
+    cpu = cpu_times(point, calm)
     figures = {
-        c: (min(f[0] for f in s), statistics.median(f[1] for f in s))
+        c: report.Row(point.kind, c, point.bytes, statistics.median(f[1] for f in s), "us",
+                      low=min(f[0] for f in s), text=point.text, cpu=cpu.get(c), samples=samples[c])
         for c, s in calm.items() if s
     }
-    disturbed = [c for c, s in calm.items() if s and not any(f[2] for f in s)]
     ratios = {}
+    clan = figures.get("clan")
     for column in row.columns[1:]:
-        if column not in figures or figures.get("clan", (0, 0))[1] <= 0:
+        if column not in figures or clan is None or clan.value <= 0:
             continue
         pairs = [r[column][1] / r["clan"][1] for r in rounds if column in r and "clan" in r]
-        pairs = pairs or [figures[column][1] / figures["clan"][1]]  # never calm in the same round
-        minima = figures[column][0] / figures["clan"][0]
-        ratios[column] = (statistics.median(pairs), min(pairs), max(pairs), minima)
-    line = Line(row.name, point.text, figures, ratios, samples=samples, cpu=cpu_times(point, calm),
-                **counts)
+        pairs = pairs or [figures[column].value / clan.value]  # never calm in the same round
+        ratios[column] = (statistics.median(pairs), min(pairs), max(pairs),
+                          figures[column].low / clan.low if clan.low else 0)
+    disturbed = [c for c, s in calm.items() if s and not any(f[2] for f in s)]
+    line = judged(point, clan, ratios, disturbed)
+    line.ratios = {f"{column}/clan": figures for column, figures in ratios.items()}
+    return list(figures.values()), line
+
+
+def judged(point, clan, ratios, disturbed):
     if point.most is not None:
-        line.wanted = f"at most {point.most:g}"
-        if "clan" in figures:
-            line.verdict = "met" if figures["clan"][1] <= point.most else "not met"
-        return line
-    line.wanted = ", ".join(f"{c} {limit:.3g}" for c, limit in point.bars.items())
-    if all(c in ratios for c in point.bars) and point.bars:
+        verdict = "not judged" if clan is None else "met" if clan.value <= point.most else "missed"
+        return report.Line(point.text, f"at most {point.most:g}", verdict)
+    if not point.bars:
+        return report.Line(point.text)
+    line = report.Line(point.text, ", ".join(f"{c} {limit:.3g}" for c, limit in point.bars.items()),
+                       "not judged")
+    if all(c in ratios for c in point.bars):
         met = all(ratios[c][0] >= limit for c, limit in point.bars.items())
         by_minima = all(ratios[c][3] >= limit for c, limit in point.bars.items())
-        line.verdict = "met" if met else "not met"
-        if met != by_minima:
-            line.verdict += ", by the minima " + ("met" if by_minima else "not")
-        if any(c in disturbed for c in ("clan", *point.bars)):
-            line.verdict += ", disturbed"
+        line.verdict = "met" if met else "missed"
+        remarks = ["by the minima " + ("met" if by_minima else "missed")] * (met != by_minima)
+        remarks += ["disturbed"] * any(c in disturbed for c in ("clan", *point.bars))
+        line.more = {"remark": ", ".join(remarks)} if remarks else {}
     return line
 
 
+def dropped(row, figures):
+    """How many slices of which columns were dropped because another process took the processor of
+    the thread that measures, and kept though another thread of its own process did, such as the one
+    that drives CLAN."""
+    said = []
+    for what, at in (("dropped: another process had the processor", 3),
+                     ("kept: another thread of the process had it", 4)):
+        counts = {c: sum(f[at] for one in figures if one.variant == c for f in one.samples)
+                  for c in row.columns}
+        if any(counts.values()):
+            said.append(f"slices {what}: " + ", ".join(f"{c} {n}" for c, n in counts.items()))
+    return said
+
+
 def measure(row, session, options, failed):
-    """The lines of a row. What does not work is added to `failed`, and has no figure."""
+    """The item of a row. What does not work is added to `failed`, and has no figure."""
     rounds = {(p.kind, p.bytes): [] for p in row.points}
     for number in range(options.rounds):
         for at, figures in row.round(row, session, options, number, failed).items():
             rounds[at] += figures
-    return [judge(row, p, rounds[p.kind, p.bytes]) for p in row.points]
+    item = report.Item(row.name, row.text)
+    for point in row.points:
+        figures, line = judge(row, point, rounds[point.kind, point.bytes])
+        item.rows += figures
+        item.lines.append(line)
+    item.said = dropped(row, item.rows)
+    return item

@@ -1,36 +1,57 @@
 """What `clan bench ofi` and `clan bench mpi` do with their rows: list, measure, print, write."""
 
-import json
 import os
+import re
 import shutil
-import sys
-import time
-from types import SimpleNamespace
+import subprocess
 
 import arguments
-import described
 import processes
 import report
 import rows
+
+LEGEND = """Microseconds per operation, minimum / median; beside them how
+many times as long the others take, turn by turn: median (smallest..largest; that of the minima).
+Wanted: at least that many times. CPU time: user and system, of all processes, for an operation; of
+ends that poll twice what passes."""
+
+
+def lines_of(command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True,
+                              timeout=20).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def others():
+    """The libfabric that programs get, and Open MPI."""
+    libfabric = "no libfabric"
+    for line in lines_of(["/sbin/ldconfig", "-p"]):
+        if found := re.search(r"libfabric\.so\.1 .*=> (\S+)", line):
+            libfabric = os.path.basename(os.path.realpath(found[1]))
+            break
+    mpirun = lines_of(["mpirun", "--version"]) if shutil.which("mpirun") else []
+    return f"{libfabric} · {(mpirun or ['no mpirun'])[0]}"
 
 
 def print_list(options):
     for row in options.rows:
         print(f"{row.name}: {row.text}")
         for point in row.points:
-            print(f"  {point.text:<46}{rows.judge(row, point, []).wanted}")
+            print(f"  {point.text:<46}{rows.judge(row, point, [])[1].wanted}")
 
 
 def run_row(row, options, results, after_row):
     """`after_row` is called with the id of each process that an interrupted measurement has
     left."""
-    began, failed, ended = time.monotonic(), {}, []
+    failed, ended = {}, []
     try:
         with processes.Session(options.clan, options.cores, 0) as session:
             try:
-                lines = rows.measure(row, session, options, failed)
+                item = rows.measure(row, session, options, failed)
             except processes.Skip as skip:
-                results.missing[row.name] = str(skip)
+                results.skipped[row.name] = str(skip)
                 print(f"{row.name}: skipped: {skip}", flush=True)
                 return
             finally:
@@ -38,12 +59,10 @@ def run_row(row, options, results, after_row):
     finally:
         for pid in ended:
             after_row(pid)
-    results.tables.append((row, lines))
     for what, why in failed.items():
         # A provider that has not got something is no failure.
-        (results.missing if why.startswith("unavailable") else results.failed)[what] = why
-    took = time.monotonic() - began
-    print(f"{row.name}: {row.text} ({took:.0f} s)\n{described.table(row, lines)}", flush=True)
+        (results.skipped if why.startswith("unavailable") else results.failed)[what] = why
+    results.add(item)
 
 
 def run(name, title, here, options, how, after_row=lambda pid: None):
@@ -55,13 +74,8 @@ def run(name, title, here, options, how, after_row=lambda pid: None):
     for variable in [n for n in os.environ if n.startswith(("FI_", "OMPI_"))]:
         del os.environ[variable]
     arguments.end_as_by_interrupt()
-    machine = report.describe_machine(json.loads((here / "build.json").read_text()), options.cores)
-    machine["libfabric"] = described.libfabric_version() or "unknown"
-    machine["mpirun"] = described.mpi_version() if shutil.which("mpirun") else "none"
-    results = SimpleNamespace(name=name, title=title, tables=[], failed={}, missing={},
-                              machine=machine, how=how)
-    results.machine_text = described.machine_text(machine)
-    print(f"{results.machine_text}\n{described.LEGEND}\n", flush=True)
+    machine = report.describe_machine(here, options.cores, others=others())
+    results = report.Report(name, title, machine, f"{how}, all columns in turns", LEGEND)
     interrupted = False
     try:
         for row in options.rows:
@@ -69,17 +83,4 @@ def run(name, title, here, options, how, after_row=lambda pid: None):
     except KeyboardInterrupt:
         interrupted = True
         print("\ninterrupted: what there is so far", flush=True)
-    results.machine["load_after"] = report.first_line("/proc/loadavg")
-    print(described.bars(results))
-    for what, entries in (("failed", results.failed), ("not available", results.missing)):
-        for entry, text in entries.items():
-            print(f"{what}: {entry}: {text}")
-    if options.output:
-        try:
-            described.write(results, options.output)
-        except OSError as error:
-            print(f"clan bench {name}: cannot write to {options.output}: {error.strerror}",
-                  file=sys.stderr)
-            return 1
-        print(f"Written: {options.output}/{name}.md and {name}.json")
-    return 130 if interrupted else 1 if results.failed else 0
+    return results.end(options.output, interrupted=interrupted)

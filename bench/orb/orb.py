@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -169,6 +170,11 @@ def idle(column, o):
 
 
 ROWS = {"null": null, "one_core": one_core, "many": many, "bulk": bulk, "idle": idle}
+ITEMS = {"null": "null calls, server and client on a core each", "one_core": "both on one core",
+         "many": "clients of one server, nobody pinned", "bulk": "sequences of octets",
+         "idle": f"beside {IDLE} idle connections, nobody pinned"}
+LEGEND = ("clan and the interposer (tcp+clan) spin before they sleep, giop:tcp and giop:unix "
+          "sleep. Wanted is said of CLAN's figure")
 
 
 def bars(machine):
@@ -207,7 +213,8 @@ def parse():
     parser.add_argument("--ms", type=arguments.positive, help="length of one turn (300)")
     parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
                         help="the server's core and the client's")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="directory for orb.json")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="directory for orb.md and orb.json")
     parser.add_argument("--clan", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.only = options.only.split(",") if options.only else list(ROWS)
@@ -221,62 +228,60 @@ def parse():
     return options
 
 
-def measure(options):
+def rows_of(options, item):
+    """Measures an item: a row for each figure and column, the median of the rounds."""
     figures = {}  # figure -> column -> [numbers]
-    for name in options.only:
-        for _ in range(options.rounds):
-            for column in COLUMNS:
-                for figure, number in ROWS[name](column, options).items():
-                    figures.setdefault(figure, {}).setdefault(column, []).append(number)
-    return {
-        figure: {c: statistics.median(n)
-                 for c, n in columns.items()}
-        for figure, columns in figures.items()
-    }
+    for _ in range(options.rounds):
+        for column in COLUMNS:
+            for figure, number in ROWS[item](column, options).items():
+                figures.setdefault(figure, {}).setdefault(column, []).append(number)
+    rows = []
+    for figure, columns in figures.items():
+        name, _, unit = figure.rpartition(", ")
+        count = re.fullmatch(r"(\d) clients?", name)
+        rows += [report.Row("clients" if count else name, column, int(count[1]) if count else 1,
+                            statistics.median(numbers), unit, "clients", unit == "calls/s",
+                            text=figure, samples=numbers) for column, numbers in columns.items()]
+    return rows
 
 
-def table(medians, machine):
-    rules = bars(machine)
-    lines, missed = [
-        "| | clan | giop:tcp | giop:unix | tcp, interposer | wanted |", "|---|---|---|---|---|---|"
-    ], []
+def lines_of(rows, rules):
+    """What is wanted of the rows, by bars()."""
+    medians = {}
+    for row in rows:
+        medians.setdefault(row.text, {})[row.variant] = row.value
+    before = medians.get("null call of a pool p50, us", {}).get("clan", 0)
+    lines = []
     for figure, columns in medians.items():
-        known = {**columns, "before": medians.get("null call of a pool p50, us", {}).get("clan", 0)}
-        wanted = []
-        for text, holds in rules.get(figure, ()):
-            good = holds(known)
-            wanted.append(text if good else f"**{text}: missed**")
-            missed += [] if good else [f"{figure}: {text}"]
-        cells = " | ".join(report.value(columns[c]) for c in COLUMNS)
-        lines.append(f"| {figure} | {cells} | {', '.join(wanted)} |")
-    return "\n".join(lines), missed
+        judged = [(text, holds({**columns, "before": before}))
+                  for text, holds in rules.get(figure, ())]
+        missed = [text for text, good in judged if not good]
+        verdict = "missed" if missed else "met" if judged else ""
+        line = report.Line(figure, ", ".join(text for text, _ in judged), verdict)
+        line.more = {"missed": ", ".join(missed)} if 0 < len(missed) < len(judged) else {}
+        lines.append(line)
+    return lines
 
 
 def main():
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    build = json.loads((HERE / "build.json").read_text())
-    print(report.machine_text(report.describe_machine(build, options.cores), "not used"), end="")
     done = subprocess.run([LOAD, "machine", *map(str, options.cores)], capture_output=True,
                           text=True, check=True)
-    machine = json.loads(done.stdout)
-    print(
-        f"machine   cache line there and back {machine['cache_line']:.2f} us, wake-up "
-        f"{machine['wake_up']:.1f} us\n"
-    )
-    try:
-        medians = measure(options)
-    except Failed as failed:
-        print(f"clan bench orb: {failed}", file=sys.stderr)
-        return 1
-    text, missed = table(medians, machine)
-    print(text)
-    print(f"\n{len(missed)} of the bars missed" + "".join(f"\n  {m}" for m in missed))
-    if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "orb.json").write_text(
-            json.dumps({"machine": machine, "medians": medians, "missed": missed}, indent=1))
-    return 0
+    costs = json.loads(done.stdout)
+    machine = report.describe_machine(
+        HERE, options.cores, costs=f"cache line there and back {costs['cache_line']:.2f} us, "
+        f"wake-up {costs['wake_up']:.1f} us")
+    results = report.Report("orb", "omniORB", machine,
+                            f"Medians of {options.rounds} rounds of {options.ms} ms", LEGEND)
+    for name in options.only:
+        try:
+            rows = rows_of(options, name)
+        except Failed as failed:
+            print(f"clan bench orb: {failed}", file=sys.stderr)
+            return 1
+        results.add(report.Item(name, ITEMS[name], rows, lines_of(rows, bars(costs))))
+    return results.end(options.output)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ CLAN = (
                 shapes.tight("stores into the peer's memory", 8, 1.5))),
     Item("clan.fig4", "The architecture of CLAN MPI; its round trip (section 4.1)",
          "MPI_Send and MPI_Recv there and back stay near the network's own round trip.",
-         series=tuple(Series("mpi", "mpi_latency", variant, label) for variant, label in (
+         series=tuple(Series("mpi", "latency", variant, label) for variant, label in (
              ("clan", "btl clan"), ("vader", "vader"), ("mtl ofi", "mtl ofi over CLAN"),
              ("btl tcp", "btl tcp"))),
          stated=(Stated("CLAN MPI", 15, "us", 8, ("btl clan", 8)),
@@ -102,12 +102,12 @@ CLAN = (
     Item("clan.fig8", "TCP bandwidth over CLAN IP",
          "CLAN IP and Gigabit Ethernet are alike up to 512 B; above, both saturate, CLAN IP a "
          "little faster.",
-         series=(Series("ip", "ip_bandwidth", "clan ip", "CLAN IP"),
-                 Series("ip", "ip_bandwidth", "veth", "veth")), axis="bandwidth",
+         series=(Series("ip", "bandwidth", "clan ip", "CLAN IP"),
+                 Series("ip", "bandwidth", "veth", "veth")), axis="bandwidth",
          lines=(shapes.rises("CLAN IP"),)),
     Item("clan.table2", "ping over CLAN IP", "CLAN IP answers sooner than Gigabit Ethernet.",
-         series=(Series("ip", "ip_ping", "clan ip", "CLAN IP"),
-                 Series("ip", "ip_ping", "veth", "veth")),
+         series=(Series("ip", "ping", "clan ip", "CLAN IP"),
+                 Series("ip", "ping", "veth", "veth")),
          stated=(Stated("CLAN IP, normal", 78, "us"), Stated("CLAN IP, flood", 54, "us"),
                  Stated("3c985, normal", 196, "us"), Stated("3c985, flood", 216, "us")),
          lines=(shapes.faster("CLAN IP", "veth", 64),)),
@@ -116,7 +116,7 @@ CLAN = (
     *drawings("clan", "docs/omniorb.md", fig11="The architecture of omniORB"),
     Item("clan.table3", "CORBA: round trip of small requests",
          "omniORB over CLAN answers many times sooner than over Ethernet.",
-         series=orb("orb_null"), most_x=1,
+         series=orb("null call p50"), most_x=1,
          stated=(Stated("CORBA, Fast Ethernet", 128, "us", 1, ("giop:tcp", 1)),
                  Stated("CORBA, Gigabit Ethernet", 180, "us", 1, ("giop:tcp", 1)),
                  Stated("CORBA, CLAN", 20, "us", 1, ("omniORB over CLAN", 1)),
@@ -126,7 +126,7 @@ CLAN = (
          lines=(shapes.faster("omniORB over CLAN", "giop:tcp", 1, 6.4),)),
     Item("clan.table4", "CORBA: most requests a second",
          "The server needs 9.5 us a request, with three clients, and does five times as many as "
-         "over Ethernet.", series=orb("orb_rate"), axis="rate",
+         "over Ethernet.", series=orb("clients"), axis="rate",
          stated=(Stated("Fast Ethernet, 6 clients", 19.1, "k req/s", 6, ("giop:tcp", 6)),
                  Stated("Gigabit Ethernet, 6 clients", 21.6, "k req/s", 6, ("giop:tcp", 6)),
                  Stated("CLAN, 3 clients", 105.9, "k req/s", 3, ("omniORB over CLAN", 3))),

@@ -1,15 +1,14 @@
 """What `clan bench paper -o DIR` writes: paper.json, a plot per measured item, index.html."""
 
-import json
 from dataclasses import asdict
 from html import escape
 
 import draw
 import found
+import report
 from items import PAPERS, SINGLE_WORD
 from shapes import plain
 
-VERSION = 1   # of paper.json
 STYLE = """
 :root{color:#1f2933;background:#fff;font:16px/1.5 system-ui,"DejaVu Sans",Arial,sans-serif}
 body{margin:0 auto;padding:16px;max-width:760px;overflow-wrap:break-word}
@@ -28,6 +27,7 @@ CLASS = {"met": "met", "missed": "missed", "not judged": "unjudged"}
 
 def as_json(results, about):
     met, missed, skipped = found.counts(results)
+    counted = {"met": met, "missed": missed, "skipped": skipped}
     items = {}
     for result in results:
         item = result.item
@@ -42,8 +42,7 @@ def as_json(results, about):
             "lines": [{"text": text, "verdict": verdict, "figure": figure}
                       for text, verdict, figure in result.lines],
         }
-    return json.dumps({"version": VERSION, **about, "met": met, "missed": missed,
-                       "skipped": skipped, "items": items}, indent=1) + "\n"
+    return report.document("paper", about, counted, items)
 
 
 def cells(words, tag="td", numbers=0):

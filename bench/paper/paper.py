@@ -6,7 +6,6 @@ more.
 """
 
 import argparse
-import json
 import signal
 import sys
 import tempfile
@@ -135,8 +134,8 @@ LENGTHS = {"smoke": "a smoke run: its figures mean nothing", "quick": "a quick r
 
 def describe(options):
     """The machine before anything runs, and what disturbs it."""
-    build = json.loads((Path(__file__).resolve().parent / "build.json").read_text())
-    machine, warnings = report.describe_machine(build, options.cores), []
+    machine = report.describe_machine(Path(__file__).resolve().parent, options.cores)
+    warnings = []
     if report.busy(machine):
         warnings.append(f"Other work was running here (load {machine['load'].split()[0]}): rates "
                         "and 99th percentiles show it.")

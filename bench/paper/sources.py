@@ -4,11 +4,13 @@ import json
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import report
+from report import Row
 
 LIMIT_S = 900   # of one program
 
@@ -23,23 +25,6 @@ class Failed(Exception):
 
 class Listed(Exception):
     """The source would run now: all that --list asks."""
-
-
-@dataclass
-class Row:
-    """A point of a series. Times are there and back."""
-    benchmark: str
-    variant: str
-    x: float
-    value: float
-    unit: str               # us, GB/s, k req/s, times, misses
-    x_name: str = "bytes"
-    higher: bool = False    # more is better
-    low: float = None       # least of all samples
-    high: float = None      # their 99th percentile, or the greatest
-    probe_us: float = None  # a cache line there and back, around the samples
-    trips: float = None     # an operation's time in these
-    note: str = ""
 
 
 def end(process):
@@ -149,72 +134,47 @@ def cache_line(run):
 # --- the scripts ----------------------------------------------------------------------------------
 
 def script(run, name, switch, *words):
-    """Runs lib/clan/NAME/NAME.py and reads what it writes."""
+    """Runs lib/clan/NAME/NAME.py and reads the rows that it writes."""
     path = run.program(f"{name}/{name}.py")
     if path is None:
         raise Unavailable(f"clan bench {name} is not built ({switch})")
     out = run.own(name)
     run.call(sys.executable, "-B", path, "--clan", run.clan, "--cores",
              ",".join(map(str, run.cores)), *words, "-o", out)
-    return json.loads((out / f"{name}.json").read_text())
+    return report.rows_of(json.loads((out / f"{name}.json").read_text()))
 
 
 ROUNDS = {"smoke": ["--rounds", "1", "--ms", "1"], "quick": ["--quick"], "full": []}
 
 
-def size_of(text):
-    number, unit = text.split()
-    return int(number) * {"B": 1, "KB": 1 << 10, "MB": 1 << 20}[unit]
-
-
 def mpi(run):
     if shutil.which("mpirun") is None:
         raise Unavailable("Open MPI is not installed (Debian package openmpi-bin)")
-    results = script(run, "mpi", "CLAN_MPI", "--only", "messages", *ROUNDS[run.length])
-    rows = []
-    for line in results["results"]:
-        found = re.fullmatch(r"latency (\d+ [KM]?B)", line["text"])
-        for variant, (low, median) in line["figures"].items() if found else ():
-            rows.append(Row("mpi_latency", variant, max(size_of(found[1]), 1), 2 * median, "us",
-                            low=2 * low))
-    return rows
+    return [there_and_back(row) for row in script(run, "mpi", "CLAN_MPI", "--only", "messages",
+                                                  *ROUNDS[run.length])
+            if row.benchmark == "latency"]
+
+
+def there_and_back(row):
+    """What was measured one way."""
+    row.low, row.value, row.x = 2 * row.low, 2 * row.value, max(row.x, 1)
+    return row
 
 
 def orb(run):
     turns = {"smoke": ["--rounds", "1", "--ms", "20"], "quick": ["--quick"], "full": []}
-    medians = script(run, "orb", "CLAN_OMNIORB", "--only", "null,many",
-                     *turns[run.length])["medians"]
-    rows = []
-    for figure, columns in medians.items():
-        clients = re.fullmatch(r"(\d) clients?, calls/s", figure)
-        for variant, number in columns.items():
-            if figure == "null call p50, us":
-                rows.append(Row("orb_null", variant, 1, number, "us", "calls"))
-            elif clients:
-                rows.append(Row("orb_rate", variant, int(clients[1]), number / 1000, "k req/s",
-                                "clients", True))
+    rows = script(run, "orb", "CLAN_OMNIORB", "--only", "null,many", *turns[run.length])
+    for row in rows:
+        if row.unit == "calls/s":
+            row.value, row.unit = row.value / 1000, "k req/s"
     return rows
 
 
 def rpc(run):
-    figures = {}
-    for entry in script(run, "rpc", "CLAN_SUNRPC", "--paper",
-                        *ROUNDS[run.length])["results"]["paper"]:
-        for variant, samples in entry["figures"].items():
-            figures[entry["kind"], entry["bytes"], variant] = (
-                min(s[0] for s in samples), statistics.median(s[1] for s in samples))
-    probe = figures["cacheline", 0, "ShrimpRPC"][1]
-    rows = []
-    for (kind, size, variant), (low, median) in figures.items():
-        if kind == "echo":
-            rows.append(Row("rpc_echo", variant, max(size, 1), median, "us", low=low,
-                            probe_us=probe, trips=median / probe))
-        if kind == "echo" and variant == "vRPC optimized":
-            # A null call's look-up measures no data.
-            xdr = figures.get(("xdr", size, variant), (0, 0))[1] if size else 0.0
-            parts = {"line": probe, "xdr": xdr, "rest": median - probe - xdr}
-            rows += [Row("rpc_share", part, max(size, 1), us, "us", probe_us=probe,
-                         trips=us / probe) for part, us in parts.items()]
+    rows = script(run, "rpc", "CLAN_SUNRPC", "--paper", *ROUNDS[run.length])
+    probe = next(row.value for row in rows if row.benchmark == "cacheline")
+    for row in rows:
+        row.x, row.probe_us, row.trips = max(row.x, 1), probe, row.value / probe
     return rows
 
 
@@ -290,21 +250,15 @@ def traces(run):
 def ip(run):
     """`clan ip` beside veth, between network namespaces."""
     no_smoke(run, "clan bench ip")
-    path = run.program("ip/ip.py")
-    if path is None:
-        raise Unavailable("clan bench ip is not built (CLAN_BENCH)")
     if os.geteuid() != 0:
         raise Unavailable("needs root, to make network namespaces")
-    out = run.own("ip") / "ip.json"
-    run.begins()
-    run.call(sys.executable, "-B", path, "--clan", run.clan, "--only", "veth,clan ip", "--rounds",
-             "3" if run.length == "full" else "1", "--json", out)
-    rows = []
-    for way, turns in json.loads(out.read_text()).items():
-        middle = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
-        rows.append(Row("ip_ping", way, 64, middle["ping"], "us"))
-        rows += [Row("ip_bandwidth", way, int(name.split()[0]), rate / 1000, "GB/s", higher=True)
-                 for name, rate in middle.items() if re.fullmatch(r"\d+ B", name)]
+    rows = script(run, "ip", "CLAN_BENCH", "--only", "veth,clan ip", "--rounds",
+                  "3" if run.length == "full" else "1")
+    for row in rows:
+        # The text is the way there, the variant the figure.
+        row.benchmark, row.variant = row.variant, row.text
+        if row.unit == "MB/s":
+            row.benchmark, row.value, row.unit = "bandwidth", row.value / 1000, "GB/s"
     return rows
 
 

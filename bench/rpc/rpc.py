@@ -7,7 +7,6 @@ median of the turns' ratios.
 
 import argparse
 import contextlib
-import json
 import os
 import select
 import signal
@@ -18,8 +17,8 @@ import time
 from pathlib import Path
 
 import arguments
+import bars
 import report
-from rpc_table import bars, crowd_line, ratio, table
 
 HERE = Path(__file__).resolve().parent
 LIBRARIES = HERE.parent.parent
@@ -177,25 +176,24 @@ def paper(options, failed):
     makers["SunRPC (tcp)"] = columns(options.cores)["tcp"]
     makers["ShrimpRPC"] = columns(options.cores)["ShrimpRPC"]
     points = [("cacheline", 0)] + [(kind, n) for n in PAPER for kind in ("echo", "xdr")]
-    return measure(makers, points, options, failed), list(makers)
+    return measure(makers, points, options, failed)
 
 
-def shares(figures):
-    """Figure 5: a call's time by what it goes to. Lines and XDR are measured by themselves; the
-    rest is control: heads, credentials, the rings' positions, libtirpc's dispatch."""
-    line = statistics.median(s[1] for s in figures["cacheline", 0]["ShrimpRPC"])
-    stage = "vRPC optimized"
-    rows = [
-        "| vRPC's time, us | call | a cache line there and back | XDR, both ends | the rest |",
-        "|---|---|---|---|---|"
-    ]
-    for size in PAPER:
-        whole = statistics.median(s[1] for s in figures["echo", size][stage])
-        xdr = statistics.median(s[1] for s in figures["xdr", size][stage]) if size else 0.0
-        rest = whole - line - xdr
-        parts = " | ".join(f"{part:.2f} ({100 * part / whole:.0f} %)" for part in (line, xdr, rest))
-        rows.append(f"| {'null' if size == 0 else f'{size} B'} | {whole:.2f} | {parts} |")
-    return "\n".join(rows)
+def shares(rows):
+    """Figure 5: what an optimized call's time goes to, rows beside those measured. Lines and XDR
+    are measured by themselves; the rest is control: heads, credentials, the rings' positions,
+    libtirpc's dispatch."""
+    at = {(row.benchmark, row.x, row.variant): row.value for row in rows}
+    line, found = at.get(("cacheline", 0, "ShrimpRPC")), []
+    for size in PAPER if line else ():
+        whole = at.get(("echo", size, "vRPC optimized"))
+        # A null call's look-up measures no data.
+        xdr = at.get(("xdr", size, "vRPC optimized"), 0.0) if size else 0.0
+        if whole is not None:
+            parts = {"line": line, "xdr": xdr, "rest": whole - line - xdr}
+            found += [report.Row("share", part, size, us, "us", text=bars.named("share", size))
+                      for part, us in parts.items()]
+    return found
 
 
 def parse():
@@ -230,73 +228,48 @@ def main():
             "the same on one core, idle and beside an endless computation\n8 clients of one server")
         return 0
     arguments.end_as_by_interrupt()
-    machine = report.describe_machine(json.loads((HERE / "build.json").read_text()), options.cores)
-    text = [
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, load {machine['load']}, "
-        f"commit {machine['commit']}, {machine['date']}; {options.rounds} rounds of {options.ms} "
-        "ms",
-        "Microseconds per call, minimum / median; CPU time is that of both ends, user and system."
-    ]
-    print("\n".join(text), flush=True)
-    failed, found, results = {}, [], {}
-
-    def say(part):
-        text.append("\n" + part)
-        print("\n" + part, flush=True)
-
+    results = report.Report(
+        "rpc", "SunRPC", report.describe_machine(HERE, options.cores),
+        f"{options.rounds} rounds of {options.ms} ms", "Microseconds per call, minimum / median; "
+        "CPU time is that of both ends, user and system. vRPC, ShrimpRPC and the interposer spin "
+        "before they sleep; tcp, local and udp sleep.")
     if options.paper:
-        figures, names = paper(options, failed)
-        say(
-            table("stages of the paper", {p: f
-                                          for p, f in figures.items() if p[0] == "echo"}, names))
-        say(shares(figures))
-        results["paper"] = figures
+        rows = bars.rows(paper(options, results.failed))
+        results.add(report.Item("paper", "stages of the paper",
+                                [row for row in rows if row.benchmark != "cacheline"]))
+        results.add(report.Item("shares", "what vRPC's time goes to: a cache line there and back, "
+                                "XDR at both ends, the rest", shares(rows)))
+        results.add(report.Item("cacheline", "a cache line there and back",
+                                [row for row in rows if row.benchmark == "cacheline"]))
     else:
-        two = options.cores[0] != options.cores[1]
-        apart = measure(columns(options.cores), [("cacheline", 0)] +
-                        [("echo", n) for n in SIZES], options, failed) if two else {}
-        if two:
-            say(table("two cores", apart, list(columns(options.cores))))
-        one = [options.cores[1]] * 2
-        makers = {n: m for n, m in columns(one).items() if n != "ShrimpRPC"}
-        together = measure(makers, [("echo", n) for n in (0, 256, 3072)], options, failed)
-        say(table("one core", together, list(makers)))
-        # The scheduler changes between two rhythms there, one twice as long as the other, for all
-        # of them: more turns.
-        often = argparse.Namespace(**{**vars(options), "rounds": 4 * options.rounds})
-        with Computation(one[0]):
-            beside = measure({n: makers[n]
-                              for n in ("vRPC", "local", "tcp")}, [("echo", 0)], often, failed)
-        say(table("one core, beside a computation", beside, ["vRPC", "local", "tcp"]))
-        told = run_crowd(options, failed)
-        crowd, cpu = ({n: [t[i] for t in turns] for n, turns in told.items()} for i in (0, 1))
-        if crowd:
-            say(crowd_line(crowd, cpu))
-        found = bars(apart, together, crowd)
-        value = ratio(beside, ("echo", 0), "local", "vRPC")
-        if value is not None:
-            found.append(("one core beside a computation, null, against local", f"{value:.2f}",
-                          "at least 1", value >= 1))
-        say("\n".join(["| question | figure | wanted | |", "|---|---|---|---|"] + [
-            f"| {what} | {figure} | {wanted} | {'ok' if met else 'missed'} |"
-            for what, figure, wanted, met in found
-        ]))
-        results.update({
-            "two cores": apart, "one core": together, "beside a computation": beside,
-            "8 clients": {("calls/s", 8): crowd, ("CPU us a call", 8): cpu}
-        })
-    for name, why in failed.items():
-        print(f"failed: {name}: {why}")
-    if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "rpc.md").write_text("\n".join(text) + "\n")
-        plain = {
-            name: [{"kind": k, "bytes": n, "figures": f} for (k, n), f in figures.items()]
-            for name, figures in results.items()
-        }
-        (options.output / "rpc.json").write_text(
-            json.dumps({"machine": machine, "results": plain, "failed": failed}, indent=1))
-    return 1 if failed else 0
+        measure_all(options, results)
+    return results.end(options.output)
+
+
+def measure_all(options, results):
+    failed, apart = results.failed, {}
+    if options.cores[0] != options.cores[1]:
+        apart = measure(columns(options.cores), [("cacheline", 0)] + [("echo", n) for n in SIZES],
+                        options, failed)
+        results.add(report.Item("two cores", "a core each", bars.rows(apart)))
+    one = [options.cores[1]] * 2
+    makers = {n: m for n, m in columns(one).items() if n != "ShrimpRPC"}
+    together = measure(makers, [("echo", n) for n in (0, 256, 3072)], options, failed)
+    results.add(report.Item("one core", "both on one core", bars.rows(together)))
+    # The scheduler changes between two rhythms there, one twice as long as the other, for all of
+    # them: more turns.
+    often = argparse.Namespace(**{**vars(options), "rounds": 4 * options.rounds})
+    with Computation(one[0]):
+        beside = measure({n: makers[n] for n in ("vRPC", "local", "tcp")}, [("echo", 0)], often,
+                         failed)
+    results.add(report.Item("beside", "one core, beside a computation", bars.rows(beside)))
+    told = run_crowd(options, failed)
+    results.add(report.Item("crowd", "8 clients, calls/s; CPU us a call, of all processes", [
+        report.Row("crowd", name, 8, statistics.median(t[0] for t in turns), "calls/s", "clients",
+                   True, text="8 clients", cpu=statistics.median(t[1] for t in turns),
+                   samples=turns) for name, turns in told.items()]))
+    results.add(report.Item("bars", "what is wanted", lines=bars.lines(
+        apart, together, beside, {n: [t[0] for t in turns] for n, turns in told.items()})))
 
 
 if __name__ == "__main__":

@@ -60,16 +60,17 @@ def what_is_measured_is_written(clan):
                         "FI_PROVIDER_PATH": "/nowhere"}).stdout
         results = json.loads((out / "ofi.json").read_text())
         assert not results["failed"], said
-        lines = {line["text"]: line for line in results["results"]}
-        assert len(lines) == 3, said
-        for text, line in lines.items():
+        rows = {(row["text"], row["series"]): row for item in results["items"].values()
+                for row in item["rows"]}
+        texts = {text for text, _ in rows}
+        assert len(texts) == 3, said
+        for text in texts:
             assert text in said and text in (out / "ofi.md").read_text(), text
-            low, median = line["figures"]["clan"]
-            assert 0 <= low <= median, line
+            assert 0 <= rows[text, "clan"]["low"] <= rows[text, "clan"]["value"], rows
         for column in ("clan", "shm", "tcp;ofi_rxm"):
-            assert lines["fetch-and-add 8 B"]["figures"][column][0] > 0, said
-        assert lines["wake-up by FI_WAIT_FD, one way"]["figures"]["eventfd"][0] > 0, said
-        assert all(line["cpu"] == {} for line in lines.values()), lines  # no throughput
+            assert rows["fetch-and-add 8 B", column]["low"] > 0, said
+        assert rows["wake-up by FI_WAIT_FD, one way", "eventfd"]["low"] > 0, said
+        assert all(row["cpu"] is None for row in rows.values()), rows  # no throughput
         for word in ("cpu", "kernel", "date", "commit", "load"):
             assert results["machine"][word], results["machine"]
 
@@ -78,9 +79,10 @@ def cpu_time_stands_below_a_throughput(clan):
     with tempfile.TemporaryDirectory() as top:
         said = run(clan, "--only", "tagged 4 KB, 64 under way", "--rounds", 1, "--ms", 5, "-o",
                    top).stdout
-        line, = json.loads(Path(top, "ofi.json").read_text())["results"]
-        assert all(line["cpu"][column] > 0 for column in ("clan", "shm", "tcp;ofi_rxm")), line
-        assert said.count("CPU time of both ends") == 1, said
+        rows = json.loads(Path(top, "ofi.json").read_text())["items"]["tagged"]["rows"]
+        assert [row["series"] for row in rows if row["cpu"] > 0] == ["clan", "shm",
+                                                                     "tcp;ofi_rxm"], rows
+        assert said.count("  CPU time ") == 1, said
 
 
 def a_provider_that_is_not_there_is_named(clan):
@@ -88,7 +90,7 @@ def a_provider_that_is_not_there_is_named(clan):
         said = run(clan, "--only", "atomic", "--rounds", 1, "--ms", 5, "--provider-path",
                    empty).stdout
     assert "not available: atomic, clan: unavailable: fi_getinfo: No data available" in said, said
-    assert "0 met, 0 not met, 1 not measured" in said, said
+    assert "0 met, 0 missed, 1 not judged" in said, said
 
 
 def children_of(pid):
