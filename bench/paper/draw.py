@@ -9,6 +9,9 @@ from shapes import plain
 
 INK, FAINT, GRID, PAPER = "#1f2933", "#66727f", "#e4e7eb", "#1f2933"
 COLOURS = ["#d64545", "#2186eb", "#199473", "#8719e0", "#b8860b", "#0e7c86", "#52606d"]
+PEERS = ["#334e68", "#9446ed", "#b44d12", "#c99a2e", "#3ebd93"]   # dashed
+SOLID = "none"
+LIMIT, LIMITED = "#829ab1", "a cache line there and back: the limit"   # dotted
 WIDTH, LEFT, RIGHT, TOP, HEIGHT, ROW = 540, 62, 22, 52, 300, 21
 TRIPS = "round trips of a cache line; the paper's: of its own smallest message"
 UNITS = {"GB/s": "GB/s (more is better)", "k req/s": "thousand requests a second",
@@ -28,9 +31,16 @@ class View:
     """How an item's rows and stated numbers are put on its y axis."""
 
     def __init__(self, result):
-        item, rows = result.item, [row for rows in result.series.values() for row in rows]
+        item = result.item
+        self.styles = styles(result)
+        own = [row for label, rows in result.series.items() if self.styles[label][1] == SOLID
+               for row in rows]
         self.base = SINGLE_WORD[item.paper]
-        self.in_trips = item.axis == "latency" and self.base and all(row.trips for row in rows)
+        self.in_trips = item.axis == "latency" and self.base and all(row.trips for row in own)
+        # Peers that were measured in two regimes have no trips, and no place then.
+        self.series = {label: rows for label, rows in result.series.items()
+                       if not self.in_trips or all(row.trips for row in rows)}
+        rows = [row for rows in self.series.values() for row in rows]
         self.unit = TRIPS if self.in_trips else UNITS[rows[0].unit]
         self.x_name = rows[0].x_name
         self.stated = [s for s in item.stated
@@ -41,6 +51,16 @@ class View:
 
     def of_stated(self, stated):
         return stated.value / self.base if self.in_trips else stated.value
+
+
+def styles(result):
+    """Colour and dashes by label: what is measured is solid, peers are dashed, limits dotted."""
+    peers = [series.label for series in result.item.peers if series.label in result.series]
+    limits = [series.label for series in result.item.limits]
+    found = {label: (PEERS[i % len(PEERS)], "7 4") for i, label in enumerate(peers)}
+    found |= {label: (LIMIT, ("2 3", "2 7")[i % 2]) for i, label in enumerate(limits)}
+    own = [label for label in result.series if label not in found]
+    return found | {label: (COLOURS[i % len(COLOURS)], SOLID) for i, label in enumerate(own)}
 
 
 class Axis:
@@ -104,8 +124,10 @@ def frame(title, height, body):
 def legend(view, labels, y):
     """The lines below a plot, and where they end."""
     out = []
-    for i, label in enumerate(labels):
-        out += [line(LEFT, y - 5, LEFT + 26, y - 5, COLOURS[i % len(COLOURS)], 3),
+    keys = [(label, *view.styles[label]) for label in labels]
+    keys += [(LIMITED, LIMIT, "2 3")] * bool(view.in_trips)
+    for label, colour, dash in keys:
+        out += [line(LEFT, y - 5, LEFT + 26, y - 5, colour, 3, f'stroke-dasharray="{dash}"'),
                 text(LEFT + 36, y, label)]
         y += ROW
     for number, stated in enumerate(view.stated, 1):
@@ -148,21 +170,27 @@ def axes(view, x_axis, y_axis, ticks_x):
 
 
 def curves(result, view):
-    rows = [row for rows in result.series.values() for row in rows]
+    rows = [row for rows in view.series.values() for row in rows]
     xs = sorted({row.x for row in rows})
     placed = [s for s in view.stated if s.x is not None]
     x_axis = Axis([max(x, 0.5) for x in [*xs, *(s.x for s in placed)]], LEFT + 14,
                   WIDTH - RIGHT - 14)
-    y_axis = Axis([view.of_row(row) for row in rows] + [view.of_stated(s) for s in view.stated],
-                  TOP + HEIGHT, TOP, result.item.axis != "plain")
+    y_axis = Axis([view.of_row(row) for row in rows] + [view.of_stated(s) for s in view.stated]
+                  + [1] * bool(view.in_trips), TOP + HEIGHT, TOP, result.item.axis != "plain")
     out = axes(view, x_axis, y_axis, xs)
-    for i, points in enumerate(result.series.values()):
-        colour = COLOURS[i % len(COLOURS)]
+    if view.in_trips:
+        out.append(line(LEFT, y_axis(1), WIDTH - RIGHT, y_axis(1), LIMIT, 2,
+                        'stroke-dasharray="2 3"'))
+    for label, points in view.series.items():
+        colour, dash = view.styles[label]
+        width, radius = (2.5, 3.5) if dash == SOLID else (1.5, 2.5)
         spots = [(x_axis(row.x), y_axis(view.of_row(row))) for row in points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" '
-                   f'stroke-width="{3 if i == 0 else 2}" stroke-linejoin="round"/>')
-        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in spots]
+                   f'stroke-width="{width}" stroke-dasharray="{dash}" '
+                   'stroke-linejoin="round"/>')
+        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"/>'
+                for x, y in spots]
     at = {}   # numbers by place: what the paper has twice is one mark
     for number, stated in enumerate(view.stated, 1):
         at.setdefault((stated.x, view.of_stated(stated)), []).append(str(number))
@@ -173,16 +201,17 @@ def curves(result, view):
                     text(WIDTH - RIGHT - 18, y + 4, words, size=12, colour=PAPER)]
         else:
             out.append(diamond(x_axis(max(x, 0.5)), y, words))
-    below, end = legend(view, result.series, TOP + HEIGHT + 66)
+    below, end = legend(view, view.series, TOP + HEIGHT + 66)
     return frame(result.item.title, end, [*out, *below])
 
 
 def bars(result, view):
     """A bar per row, and an empty one per number of the paper."""
-    rows = [(label, row) for label, rows in result.series.items() for row in rows]
+    rows = [(label, row) for label, rows in view.series.items() for row in rows]
     several = len({row.x for _, row in rows}) > 1
     entries = [(f"{label}, {plain(row.x)} {row.x_name}" if several else label, view.of_row(row),
-                short(view.of_row(row)), COLOURS[0]) for label, row in rows]
+                short(view.of_row(row)), view.styles[label][0] if view.styles[label][1]
+                != SOLID else COLOURS[0]) for label, row in rows]
     entries += [(f"paper: {s.text}", view.of_stated(s), said(s), None) for s in view.stated]
     above = [value for _, value, _, _ in entries if value > 0] or [1]
     spread = max(above) / min(above) > 30
@@ -202,6 +231,6 @@ def bars(result, view):
 def figure(result):
     """The SVG of a measured item."""
     view = View(result)
-    xs = {row.x for rows in result.series.values() for row in rows}
-    counts = any(row.unit == "misses" for rows in result.series.values() for row in rows)
+    rows = [row for rows in view.series.values() for row in rows]
+    xs, counts = {row.x for row in rows}, rows[0].unit == "misses"
     return bars(result, view) if len(xs) == 1 or counts else curves(result, view)

@@ -25,16 +25,19 @@ def result_of(item, rows, reasons, skips):
     if item.missing:
         return Result(item, "skipped", item.missing)
     series, absent = {}, []
-    for wanted in item.series:
+    for wanted in (*item.series, *item.peers, *item.limits):
         points = [row for row in rows.get(wanted.source, ())
                   if (row.benchmark, row.variant) == (wanted.benchmark, wanted.variant)
                   and (item.most_x is None or row.x <= item.most_x)]
         if points:
             series[wanted.label] = sorted(points, key=lambda row: row.x)
         else:
-            why = skips.get((wanted.benchmark, wanted.variant), NO_ROWS)
+            why = skips.get((wanted.benchmark, wanted.variant))
+            if why is None and wanted in item.peers:   # one reason for all that it has
+                why = next((w for (name, _), w in skips.items() if name == wanted.benchmark), None)
+            why = why or NO_ROWS
             absent.append(f"{wanted.label}: {reasons.get(wanted.source, why)}")
-    if not series:
+    if not any(own.label in series for own in item.series):
         why = dict.fromkeys(reasons.get(name, NO_ROWS) for name in item.sources)
         return Result(item, "skipped", "; ".join(why), absent=absent)
     return Result(item, "measured", "", series, shapes.judged(item.lines, series), absent)

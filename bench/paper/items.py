@@ -44,6 +44,8 @@ class Item:
     drawn: str = ""      # the document that explains it
     missing: str = ""    # why nothing measures it
     series: tuple = ()
+    peers: tuple = ()    # series of others, drawn beside these and not judged
+    limits: tuple = ()   # series that bound these
     stated: tuple = ()
     lines: tuple = ()    # of shapes.py
     axis: str = "latency"   # latency, bandwidth, rate, plain
@@ -57,6 +59,26 @@ class Item:
     @property
     def sources(self):
         return list(dict.fromkeys(series.source for series in self.series))
+
+    @property
+    def others(self):
+        """The sources of what is only drawn beside it."""
+        found = dict.fromkeys(series.source for series in (*self.peers, *self.limits))
+        return [source for source in found if source not in self.sources]
+
+
+# What is drawn beside the round trips and the bandwidths of an item.
+TIMES = (Series("stream_latency", "stream_latency", "tcp-poll", "TCP, polling"),
+         Series("stream_latency", "stream_latency", "unix-poll", "UNIX socket, polling"),
+         Series("ucx", "ucx_latency", "ucx", "UCX"),
+         Series("ofi", "msg", "shm", "libfabric shm"), Series("mpi", "latency", "vader", "vader"))
+RATES = (Series("bandwidth", "bandwidth", "tcp", "TCP"),
+         Series("bandwidth", "bandwidth", "unix", "UNIX socket"),
+         Series("ucx", "ucx_bandwidth", "ucx posix", "UCX"),
+         Series("ofi", "tagged-window", "shm", "libfabric shm"),
+         Series("mpi", "window", "vader", "vader"))
+COPIES = (Series("rdma_copy", "rdma_copy", "memcpy", "one memcpy"),
+          Series("rdma_copy", "rdma_copy", "writev", "one process_vm copy"))
 
 
 def drawings(paper, where, **titles):

@@ -1,17 +1,11 @@
 """The items of clan-distributed-computing, clan-driver-interface and via-over-clan."""
 
 import shapes
-from items import Item, Series, Stated, drawings
+from items import COPIES, RATES, TIMES, Item, Series, Stated, drawings
 
 HARDWARE = "a drawing of switches and bridges, of which one host has none"
 STREAM = Series("bandwidth", "bandwidth", "clan-poll", "PIO: stream")
 DMA = Series("rdma_copy", "rdma_copy", "clan-poll", "DMA: RDMA write")
-LIMITS = (
-    Series("bandwidth", "bandwidth", "tcp", "TCP"),
-    Series("bandwidth", "bandwidth", "unix", "UNIX socket"),
-    Series("rdma_copy", "rdma_copy", "memcpy", "one memcpy"),
-    Series("rdma_copy", "rdma_copy", "writev", "process_vm_writev"),
-)
 VIA_TIMES = (
     Series("via", "via_latency", "via-poll", "VIA"),
     Series("via", "via_latency", "clan-poll", "messages"),
@@ -20,6 +14,7 @@ VIA_TIMES = (
 VIA_STREAM = Series("via", "via_bandwidth", "via-poll", "VIA")
 VIA_STREAMS = (VIA_STREAM, Series("via", "via_bandwidth", "messages", "messages"),
                Series("via", "via_bandwidth", "unix", "UNIX socket"))
+VIA_PEERS = (RATES[0], *RATES[2:])   # it has the UNIX socket itself
 VIA_LOAD = Series("via", "via_load", "via-poll", "VIA")
 RAW_LOAD = Series("offered_load", "offered_load", "clan-poll", "streams")
 TCP_LOAD = Series("offered_load", "offered_load", "tcp", "TCP")
@@ -48,7 +43,7 @@ CLAN = (
     Item("clan.fig3", "Raw bandwidth against message size",
          "PIO has low overhead and wins for small messages, until the I/O bus limits it; DMA is "
          "limited by what a request costs, and wins for large ones.",
-         series=(STREAM, DMA, *LIMITS), axis="bandwidth",
+         series=(STREAM, DMA), peers=RATES, limits=COPIES, axis="bandwidth",
          stated=(Stated("PIO on a PC: less than 400 Mbit/s", 0.05, "GB/s"),
                  Stated("PIO on an Alpha: 960 Mbit/s", 0.12, "GB/s"),
                  Stated("half of that at messages of 100 B", 0.06, "GB/s", 100,
@@ -61,7 +56,7 @@ CLAN = (
     Item("clan.single_word", "Round trip of one word (section 3.2)",
          "A word stored into the peer's memory and back: nearly all trips take the same time.",
          series=(Series("vmmc", "vmmc_latency", "vmmc, alias", "stores into the peer's memory"),
-                 Series("vmmc", "vmmc_latency", "bare", "bare slot")), most_x=8,
+                 Series("vmmc", "vmmc_latency", "bare", "bare slot")), peers=TIMES, most_x=8,
          stated=(Stated("median of 100,000 single-word trips", 5.6, "us", 8,
                         ("stores into the peer's memory", 8)),),
          lines=(shapes.at_most_trips("stores into the peer's memory", 8, 2.5),
@@ -70,7 +65,7 @@ CLAN = (
          "MPI_Send and MPI_Recv there and back stay near the network's own round trip.",
          series=tuple(Series("mpi", "latency", variant, label) for variant, label in (
              ("clan", "btl clan"), ("vader", "vader"), ("mtl ofi", "mtl ofi over CLAN"),
-             ("btl tcp", "btl tcp"))),
+             ("btl tcp", "btl tcp"))), peers=TIMES[2:4],
          stated=(Stated("CLAN MPI", 15, "us", 8, ("btl clan", 8)),
                  Stated("MPI-BIP on Myrinet", 19, "us", 8, ("vader", 8)),
                  Stated("MPI over FM, Emulex cLAN 1000", 33, "us", 8, ("mtl ofi over CLAN", 8))),
@@ -84,13 +79,14 @@ CLAN = (
                 shapes.at_least("btl clan", 1024, 1.6)),
          remark="Two ranks on one host; the paper's networks are two hosts."),
     Item("clan.table1", "VIA: round trip",
-         "CLAN VIA by PIO has the lowest latency for small messages.", series=VIA_TIMES, most_x=64,
+         "CLAN VIA by PIO has the lowest latency for small messages.", series=VIA_TIMES,
+         peers=TIMES, most_x=64,
          stated=via_stated((0, 10.7, 8.5, 12.6), (4, 14.5, 11.6, 14.5), (40, 15.5, 12.1, 18.3)),
          lines=SMALL_VIA, remark="Our messages of 0 B are of 1 B."),
     *drawings("clan", "docs/via.md", fig6="VIA data transfer"),
     Item("clan.fig7", "VIA: bandwidth against message size",
          "PIO has the highest throughput up to 128 B; DMA is poor for small messages.",
-         series=VIA_STREAMS, axis="bandwidth",
+         series=VIA_STREAMS, peers=VIA_PEERS, limits=COPIES, axis="bandwidth",
          lines=(shapes.faster("VIA", "UNIX socket", 64), shapes.rises("VIA"))),
     Item("clan.acknowledgements", "A server of acknowledgements (section 5.3)",
          "The same server over the raw network answers seven times as many requests as over VIA.",
@@ -103,7 +99,7 @@ CLAN = (
          "CLAN IP and Gigabit Ethernet are alike up to 512 B; above, both saturate, CLAN IP a "
          "little faster.",
          series=(Series("ip", "bandwidth", "clan ip", "CLAN IP"),
-                 Series("ip", "bandwidth", "veth", "veth")), axis="bandwidth",
+                 Series("ip", "bandwidth", "veth", "veth")), limits=COPIES, axis="bandwidth",
          lines=(shapes.rises("CLAN IP"),)),
     Item("clan.table2", "ping over CLAN IP", "CLAN IP answers sooner than Gigabit Ethernet.",
          series=(Series("ip", "ping", "clan ip", "CLAN IP"),
@@ -138,7 +134,7 @@ DRIVER = (
               fig2="Asynchronous message queue", fig3="RDMA request queues"),
     Item("driver.fig4", "Bandwidth against message size",
          "DMA and VIA are limited by the set-up of each request; PIO avoids it for small messages.",
-         series=(STREAM, DMA, VIA_STREAM, *LIMITS), axis="bandwidth",
+         series=(STREAM, DMA, VIA_STREAM), peers=RATES, limits=COPIES, axis="bandwidth",
          stated=(Stated("over 900 Mbit/s on Alpha workstations", 0.1125, "GB/s"),),
          lines=(shapes.faster("PIO: stream", "DMA: RDMA write", 64),
                 shapes.faster("PIO: stream", "VIA", 64))),
@@ -167,13 +163,15 @@ VIA = (
               fig2="Emulation of VIA on traditional networks", fig3="CLAN VIA architecture",
               fig4="A distributed message queue", fig5="Basic VIA data transfer"),
     Item("via.table1", "Half round-trip latency of small messages",
-         "CLAN VIA by PIO is the lowest by some margin.", series=VIA_TIMES, most_x=64,
+         "CLAN VIA by PIO is the lowest by some margin.", series=VIA_TIMES, peers=TIMES,
+         most_x=64,
          stated=via_stated((0, 8.8, 6.8, 13.2), (4, 12.8, 9.2, 15.0), (40, 13.6, 9.4, 19.0)),
          lines=SMALL_VIA, remark="Doubled here, as all round trips; our messages of 0 B are of "
          "1 B."),
     Item("via.fig6", "Bandwidth against message size, four receive buffers",
          "PIO is best for very small messages, DMA for large ones.", series=VIA_STREAMS,
-         axis="bandwidth", stated=(Stated("PIO: about 370 Mbit/s", 0.04625, "GB/s"),),
+         peers=VIA_PEERS, limits=COPIES, axis="bandwidth",
+         stated=(Stated("PIO: about 370 Mbit/s", 0.04625, "GB/s"),),
          lines=(shapes.faster("VIA", "UNIX socket", 64), shapes.rises("VIA"))),
     Item("via.fig7", "Throughput against offered load, one completion queue",
          "No degradation under load; 400,000 requests a second by a light protocol.",

@@ -1,7 +1,7 @@
 """The items of shrimp-client-server and U-Net/MM."""
 
 import shapes
-from items import Item, Series, Stated, drawings
+from items import COPIES, RATES, TIMES, Item, Series, Stated, drawings
 
 FORMS = ("DU+1copy", "DU+2copy", "AU+1copy")
 STAGES = {"SunRPC (tcp)": "SunRPC", "vRPC direct": "Direct vRPC", "vRPC reduced": "Reduced vRPC",
@@ -17,7 +17,7 @@ SHRIMP = (
          series=(Series("vmmc", "vmmc_latency", "vmmc, alias", "AU+1copy"),
                  Series("vmmc", "vmmc_latency", "vmmc", "DU+1copy"),
                  Series("vmmc", "vmmc_latency", "clan-poll", "messages"),
-                 Series("vmmc", "vmmc_latency", "bare", "bare slot")),
+                 Series("vmmc", "vmmc_latency", "bare", "bare slot")), peers=TIMES,
          lines=(shapes.faster("AU+1copy", "DU+1copy", 8), shapes.at_most_trips("DU+1copy", 8, 4)),
          remark="The bandwidth half of the figure is figure 10."),
     *drawings("shrimp", "docs/sunrpc.md", fig2="Structure of the implementations",
@@ -52,20 +52,22 @@ SHRIMP = (
     Item("shrimp.fig10", "Stream sockets over VMMC: bandwidth",
          "All three forms are alike, close to the limit of one copy, and rise steeply.",
          series=tuple(Series("stream", "vmmc_stream_bandwidth", f, f) for f in FORMS),
-         axis="bandwidth",
+         peers=RATES, limits=COPIES, axis="bandwidth",
          stated=(Stated("r_inf: 13.5 MB/s", 0.0135, "GB/s", None, ("AU+1copy", 16384)),
                  Stated("half of it at n_1/2 = 256 B", 0.00675, "GB/s", 256, ("AU+1copy", 256))),
          lines=(shapes.half_size("AU+1copy", 1024), shapes.rises("DU+1copy"))),
     Item("shrimp.fig11", "Stream sockets over VMMC: latency",
          "One way takes 11 us, 7 us above the limit of the hardware.",
-         series=tuple(Series("stream", "vmmc_stream_latency", f, f) for f in FORMS), most_x=1024,
+         series=tuple(Series("stream", "vmmc_stream_latency", f, f) for f in FORMS), peers=TIMES,
+         most_x=1024,
          stated=(Stated("one way 11 us, there and back", 22, "us", 8, ("AU+1copy", 8)),),
          lines=(shapes.at_most_trips("AU+1copy", 8, 6), shapes.faster("AU+1copy", "DU+2copy", 8))),
     Item("shrimp.fig12", "ttcp: one-way bandwidth by message size",
          "Near its peak at 7 KB, half of it at 512 B.",
          series=tuple(Series("bandwidth", "bandwidth", variant, label) for variant, label in (
              ("clan-poll", "stream"), ("clan", "stream that waits"), ("bare", "bare ring"),
-             ("tcp", "TCP"), ("unix", "UNIX socket"))), axis="bandwidth",
+             ("tcp", "TCP"), ("unix", "UNIX socket"))),
+         peers=RATES[2:], limits=COPIES, axis="bandwidth",
          stated=(Stated("r_inf: 12.4 MB/s at 7 KB", 0.0124, "GB/s", 7168, ("stream", 4096)),
                  Stated("half of it at n_1/2 = 512 B", 0.0062, "GB/s", 512, ("stream", 256))),
          lines=(shapes.half_size("stream", 1024), shapes.faster("stream", "TCP", 256, 4),

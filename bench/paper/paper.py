@@ -6,6 +6,7 @@ more.
 """
 
 import argparse
+import dataclasses
 import signal
 import sys
 import tempfile
@@ -51,6 +52,8 @@ def parse():
             parser.error(str(why))
     options.cores = options.cores or arguments.first_cores()
     options.length = "smoke" if options.smoke else "quick" if options.quick else "full"
+    if options.smoke:
+        options.items = [dataclasses.replace(item, peers=(), limits=()) for item in options.items]
     return options
 
 
@@ -61,12 +64,15 @@ def listed(item, absent):
     there = [name for name in item.sources if not absent[name]]
     if not there:
         return f"skipped    {item.missing or absent[item.sources[0]]}"
-    return f"measured   by {', '.join(there)}" + "".join(
-        f"; {absent[name]}" for name in item.sources if absent[name])
+    beside = [name for name in item.others if not absent[name]]
+    return (f"measured   by {', '.join(there)}" + f"; beside {', '.join(beside)}" * bool(beside)
+            + "".join(f"; {absent[name]}" for name in (*item.sources, *item.others)
+                      if absent[name]))
 
 
 def print_list(options, run):
-    absent = {name: sources.absent(run, name) for item in options.items for name in item.sources}
+    absent = {name: sources.absent(run, name)
+              for item in options.items for name in (*item.sources, *item.others)}
     for item in options.items:
         print(f"{item.name:<22} {item.title:<58} {listed(item, absent)}")
     return 0
@@ -101,7 +107,8 @@ def sources_of(results):
 
 def run_items(options, measured):
     """The results; what two regimes have spoilt is measured again, twice at most."""
-    measured.measure(dict.fromkeys(name for item in options.items for name in item.sources))
+    measured.measure(dict.fromkeys(name for item in options.items
+                                   for name in (*item.sources, *item.others)))
     results = measured.results(options.items)
     for _ in range(0 if options.length == "smoke" else AGAIN):
         spoilt = [result for result in results if found.spoilt(result)]

@@ -150,14 +150,23 @@ ROUNDS = {"smoke": ["--rounds", "1", "--ms", "1"], "quick": ["--quick"], "full":
 def mpi(run):
     if shutil.which("mpirun") is None:
         raise Unavailable("Open MPI is not installed (Debian package openmpi-bin)")
-    return [there_and_back(row) for row in script(run, "mpi", "CLAN_MPI", "--only", "messages",
-                                                  *ROUNDS[run.length])
-            if row.benchmark == "latency"]
+    rows = script(run, "mpi", "CLAN_MPI", "--only", "messages", *ROUNDS[run.length])
+    return [usual(row) for row in rows if row.x > 0]
 
 
-def there_and_back(row):
-    """What was measured one way."""
-    row.low, row.value, row.x = 2 * row.low, 2 * row.value, max(row.x, 1)
+def ofi(run):
+    windows = [f"tagged {size}, 64 under way" for size in ("4 KB", "64 KB", "1 MB")]
+    return list(map(usual, script(run, "ofi", "CLAN_LIBFABRIC", "--only",
+                                  ",".join(["msg", *windows]), *ROUNDS[run.length])))
+
+
+def usual(row):
+    """There and back instead of one way; of many under way the bandwidth."""
+    if row.benchmark in ("latency", "msg"):
+        row.low, row.value = 2 * row.low, 2 * row.value
+    else:
+        row.value, row.unit, row.higher = row.x / row.value / 1000, "GB/s", True
+        row.low = None
     return row
 
 
@@ -265,14 +274,16 @@ def ip(run):
 ALWAYS = "this clan-bench does not answer it"
 SOURCES = {
     "bandwidth": question("bandwidth", ALWAYS),
+    "stream_latency": question("stream_latency", ALWAYS),
+    "ucx": question("ucx", ALWAYS),
     "rdma_copy": question("rdma_copy", ALWAYS),
     "idle_endpoints": question("idle_endpoints", ALWAYS),
     "offered_load": question("offered_load", ALWAYS),
     "via": question("via", "plugins/via is not built (CLAN_VIA)"),
     "vmmc": question("vmmc", "plugins/vmmc is not built (CLAN_VMMC)"),
     "unet": question("unet", "plugins/unet is not built (CLAN_UNET)"),
-    "mpi": mpi, "orb": orb, "rpc": rpc, "nbody": nbody, "stream": stream, "tlbsim": tlbsim,
-    "traces": traces, "ip": ip,
+    "mpi": mpi, "ofi": ofi, "orb": orb, "rpc": rpc, "nbody": nbody, "stream": stream,
+    "tlbsim": tlbsim, "traces": traces, "ip": ip,
 }
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 sys.path[:0] = [str(BENCH / name) for name in ("support", "paper")]
 
+import draw
 import found
 import items
 import page
@@ -213,6 +214,46 @@ def plots_are_xml_and_have_every_series_and_stated_number():
         assert "nan" not in svg and "inf\"" not in svg, item.name
 
 
+def some_latency(**rows):
+    """A plot of an item with the peer UCX and the limit `memcpy`."""
+    item = items.Item("clan.some", "some", "claims", series=(items.Series("s", "b", "v", "a"),),
+                      peers=(items.Series("u", "b", "v", "UCX"),),
+                      limits=(items.Series("m", "b", "v", "memcpy"),))
+    return found.result_of(item, rows, {}, {})
+
+
+def peers_and_limits_are_drawn_by_lines_of_their_own():
+    result = some_latency(s=times((1, 0.2), (8, 0.3)), u=times((1, 0.5), (8, 0.6)),
+                          m=times((1, 0.1), (8, 0.1)))
+    svg = draw.figure(result)
+    for dash, count in (("7 4", 2), ("2 3", 4), ("none", 2)):   # a line, and one in the legend
+        assert svg.count(f'stroke-dasharray="{dash}"') == count, (dash, svg)
+    assert draw.LIMITED in svg and "UCX" in svg and "memcpy" in svg, svg
+
+
+def a_peer_of_two_regimes_is_not_drawn_in_trips():
+    mixed = [Row("b", "v", 8, 0.5, "us")]
+    svg = draw.figure(some_latency(s=times((1, 0.2), (8, 0.3)), u=mixed))
+    assert "UCX" not in svg and "round trips of a cache line" in svg, svg
+
+
+def what_is_only_drawn_beside_an_item_does_not_make_it_measured():
+    result = some_latency(u=times((1, 0.5), (8, 0.6)))
+    assert result.state == "skipped", result
+    assert result.item.sources == ["s"] and result.item.others == ["u", "m"], result.item
+
+
+def every_plot_against_size_has_its_peers_and_limits():
+    of_size = [item for item in paper.ITEMS if item.series and item.axis == "bandwidth"]
+    assert of_size and all(item.limits for item in of_size), [i.name for i in of_size]
+    named = {series.label for item in paper.ITEMS for series in item.peers}
+    assert {"UCX", "libfabric shm", "vader", "TCP", "UNIX socket"} <= named, named
+    for item in paper.ITEMS:
+        labels = [s.label for s in (*item.series, *item.peers, *item.limits)]
+        assert len(labels) == len(set(labels)), item.name
+        assert all(name in sources.SOURCES for name in item.others), item.name
+
+
 def the_page_is_well_formed_and_needs_nothing_else():
     results = [made_up(item) if item.series else found.result_of(item, {}, {}, {})
                for item in paper.ITEMS]
@@ -310,6 +351,10 @@ def main():
     a_line_and_an_item_without_figures_count_as_skipped()
     a_series_that_nobody_has_skipped_is_missing()
     plots_are_xml_and_have_every_series_and_stated_number()
+    peers_and_limits_are_drawn_by_lines_of_their_own()
+    a_peer_of_two_regimes_is_not_drawn_in_trips()
+    what_is_only_drawn_beside_an_item_does_not_make_it_measured()
+    every_plot_against_size_has_its_peers_and_limits()
     the_page_is_well_formed_and_needs_nothing_else()
     the_json_has_a_version_every_item_and_its_verdicts()
     the_list_says_what_cannot_be_measured_and_why()
