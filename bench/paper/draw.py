@@ -35,7 +35,7 @@ class View:
         self.styles = styles(result)
         own = [row for label, rows in result.series.items() if self.styles[label][1] == SOLID
                for row in rows]
-        self.base = SINGLE_WORD[item.paper]
+        self.base = SINGLE_WORD.get(item.paper)
         self.in_trips = item.axis == "latency" and self.base and all(row.trips for row in own)
         # Peers that were measured in two regimes have no trips, and no place then.
         self.series = {label: rows for label, rows in result.series.items()
@@ -228,9 +228,39 @@ def bars(result, view):
     return frame(result.item.title, y + 10, [text(14, TOP - 8, note, size=13, colour=FAINT), *out])
 
 
-def figure(result):
+HALO = 'paint-order="stroke" stroke="#ffffff" stroke-width="4"'
+
+
+def ratios(result, foot):
+    """A bar to the right of 1 where CLAN is ahead, and to the left where it is behind; a thin line
+    for the spread; `foot` below."""
+    rows = {label: points[0] for label, points in result.series.items()}
+    ends = [1, *(value for row in rows.values() for value in (row.low, row.value, row.high))]
+    axis, bottom = Axis(ends, 24, WIDTH - 70), TOP + 42 * len(rows)
+    out = [line(axis(tick), TOP, axis(tick), bottom, INK if tick == 1 else GRID)
+           for tick in axis.ticks()]
+    out += [text(axis(tick), bottom + 18, short(tick), "middle", 13, FAINT)
+            for tick in axis.ticks()]
+    for i, (label, row) in enumerate(rows.items()):
+        y, (start, end) = TOP + 42 * i, sorted((axis(1), axis(row.value)))
+        colour = COLOURS[0] if row.value < 1 else COLOURS[2]
+        out += [text(24, y + 14, label, size=13, more=HALO),
+                f'<rect x="{start:.1f}" y="{y + 19}" width="{max(end - start, 1):.1f}" height="14" '
+                f'fill="{colour}"/>',
+                line(axis(row.low), y + 26, axis(row.high), y + 26, INK, 1.5),
+                text(max(axis(row.high), axis(1)) + 8, y + 31, f"{row.value:.2g}" if row.value < 10
+                     else f"{row.value:.0f}", size=13)]
+    note = "green: ahead; red: behind; thin line: the spread of the runs"
+    out += [text(24, TOP - 8, note, size=13, colour=FAINT),
+            text(24, bottom + 38, foot, size=11, colour=FAINT)]
+    return frame(result.item.title, bottom + 48, out)
+
+
+def figure(result, foot=""):
     """The SVG of a measured item."""
     view = View(result)
     rows = [row for rows in view.series.values() for row in rows]
+    if result.item.axis == "ratio":
+        return ratios(result, foot)
     xs, counts = {row.x for row in rows}, rows[0].unit == "misses"
     return bars(result, view) if len(xs) == 1 or counts else curves(result, view)

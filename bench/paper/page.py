@@ -68,7 +68,7 @@ def value_of(row):
 
 
 def stated_table(result):
-    base, rows = SINGLE_WORD[result.item.paper], []
+    base, rows = SINGLE_WORD.get(result.item.paper), []
     for stated in result.item.stated:
         label, x = stated.ours or ("", None)
         ours = next((row for row in result.series.get(label, ()) if row.x == x), None)
@@ -91,7 +91,9 @@ def rows_table(result):
 def section(result):
     item = result.item
     out = [f'<h3 id="{item.name}">{escape(item.title)}</h3>',
-           f'<p class="faint">{item.name}</p>', f"<p><b>The paper:</b> {escape(item.claim)}</p>"]
+           f'<p class="faint">{item.name}</p>']
+    if item.claim:
+        out.append(f"<p><b>The paper:</b> {escape(item.claim)}</p>")
     if item.remark:
         out.append(f"<p><b>Here:</b> {escape(item.remark)}</p>")
     out.append(draw.figure(result))
@@ -137,7 +139,7 @@ def html(results, about):
         "<p>Diamonds and dashed lines are the numbers that a paper's text states; it has no "
         "curves. A time is shown in round trips of a cache line between our two cores; the "
         "paper's in its own smallest round trip.</p>", overview(results)]
-    for paper, title in PAPERS.items():
+    for paper, title in {**PAPERS, "readme": "Programs as they are"}.items():
         measured = [r for r in results if r.item.paper == paper and r.state == "measured"]
         if measured:
             out += [f"<h2>{escape(title)}</h2>", *map(section, measured)]
@@ -148,6 +150,9 @@ def write(results, about, directory):
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "paper.json").write_text(as_json(results, about))
     (directory / "index.html").write_text(html(results, about))
+    machine = about["machine"]
+    foot = (f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, "
+            f"{machine['date'][:10]}, commit {machine['commit']}")
     for result in results:
         if result.state == "measured":
-            (directory / f"{result.item.name}.svg").write_text(draw.figure(result))
+            (directory / f"{result.item.name}.svg").write_text(draw.figure(result, foot))

@@ -18,6 +18,7 @@ import found
 import items
 import items_clan
 import items_others
+import items_readme
 import page
 import report
 import sources
@@ -34,7 +35,7 @@ def parse():
                         help="each item: measured by what, drawn where, or neither and why")
     parser.add_argument("--only", metavar="NAME,...",
                         help="only these items of --list, or all of a paper: "
-                        + ", ".join(items.PAPERS))
+                        + ", ".join([*items.PAPERS, "readme"]))
     parser.add_argument("--quick", action="store_true", help="short samples: under 10 minutes")
     parser.add_argument("--smoke", action="store_true",
                         help="a few iterations: does everything run?")
@@ -47,7 +48,7 @@ def parse():
     options.items = list(ITEMS)
     if options.only is not None:
         try:
-            options.items = items.find(ITEMS, options.only.split(","))
+            options.items = items.find((*ITEMS, *items_readme.README), options.only.split(","))
         except ValueError as why:
             parser.error(str(why))
     options.cores = options.cores or arguments.first_cores()

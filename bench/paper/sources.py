@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import items_readme
 import report
 from report import Row
 
@@ -133,15 +134,36 @@ def cache_line(run):
 
 # --- the scripts ----------------------------------------------------------------------------------
 
-def script(run, name, switch, *words):
-    """Runs lib/clan/NAME/NAME.py and reads the rows that it writes."""
+def script(run, name, switch, *words, read=report.rows_of):
+    """Runs lib/clan/NAME/NAME.py and reads the rows of what it writes."""
     path = run.program(f"{name}/{name}.py")
     if path is None:
         raise Unavailable(f"clan bench {name} is not built ({switch})")
     out = run.own(name)
     run.call(sys.executable, "-B", path, "--clan", run.clan, "--cores",
              ",".join(map(str, run.cores)), *words, "-o", out)
-    return report.rows_of(json.loads((out / f"{name}.json").read_text()))
+    return read(json.loads((out / f"{name}.json").read_text()))
+
+
+def ratios_of(data):
+    """A row for each ratio of a line."""
+    return [Row(line["text"], heading, 1, figures[0], "times", "", True, figures[1], figures[2])
+            for item in data["items"].values() for line in item["lines"]
+            for heading, figures in line["ratios"].items() if len(figures) > 2]
+
+
+def apps(rows):
+    def measure(run):
+        no_smoke(run, "clan bench apps")
+        length = ["--pairs", "2", "--seconds", "1"] if run.length == "quick" else []
+        return script(run, "apps", "CLAN_PRELOAD", "--only", rows, *length, read=ratios_of)
+    return measure
+
+
+def mpi_ratios(run):
+    no_smoke(run, "clan bench mpi")
+    return script(run, "mpi", "CLAN_MPI", "--only", "messages,windows,crowd,beside",
+                  *ROUNDS[run.length], read=ratios_of)
 
 
 ROUNDS = {"smoke": ["--rounds", "1", "--ms", "1"], "quick": ["--quick"], "full": []}
@@ -283,7 +305,8 @@ SOURCES = {
     "vmmc": question("vmmc", "plugins/vmmc is not built (CLAN_VMMC)"),
     "unet": question("unet", "plugins/unet is not built (CLAN_UNET)"),
     "mpi": mpi, "ofi": ofi, "orb": orb, "rpc": rpc, "nbody": nbody, "stream": stream,
-    "tlbsim": tlbsim, "traces": traces, "ip": ip,
+    "tlbsim": tlbsim, "traces": traces, "ip": ip, "mpi_ratios": mpi_ratios,
+    **{name: apps(rows) for name, rows in items_readme.ROWS.items()},
 }
 
 

@@ -20,6 +20,7 @@ sys.path[:0] = [str(BENCH / name) for name in ("support", "paper")]
 import draw
 import found
 import items
+import items_readme
 import page
 import paper
 import report
@@ -254,6 +255,27 @@ def every_plot_against_size_has_its_peers_and_limits():
         assert all(name in sources.SOURCES for name in item.others), item.name
 
 
+def plots_of_the_front_page_show_gains_and_losses():
+    for item in items_readme.README:
+        rows = [Row(s.benchmark, s.variant, 1, 0.5 if i else 4.0, "times", low=0.4, high=8.0)
+                for i, s in enumerate(item.series)]
+        svg = draw.figure(found.result_of(item, {item.sources[0]: rows}, {}, {}))
+        words = " ".join(xml.etree.ElementTree.fromstring(svg).itertext())
+        assert all(s.label in words for s in item.series), item.name
+        assert svg.count(f'fill="{draw.COLOURS[2]}"') == 1, item.name   # ahead
+        assert svg.count(f'fill="{draw.COLOURS[0]}"') == len(item.series) - 1, item.name
+        assert item.sources[0] in sources.SOURCES and len(item.sources) == 1, item.name
+
+
+def ratios_are_read_from_lines():
+    data = {"items": {"one": {"lines": [
+        {"text": "a", "ratios": {"times stock": [2.0, 1.0, 3.0], "times sockmap": [1.5]}},
+        {"text": "b", "ratios": {}}]}}}
+    row, = sources.ratios_of(data)
+    assert (row.benchmark, row.variant, row.value, row.low, row.high) == (
+        "a", "times stock", 2.0, 1.0, 3.0), row
+
+
 def the_page_is_well_formed_and_needs_nothing_else():
     results = [made_up(item) if item.series else found.result_of(item, {}, {}, {})
                for item in paper.ITEMS]
@@ -355,6 +377,8 @@ def main():
     a_peer_of_two_regimes_is_not_drawn_in_trips()
     what_is_only_drawn_beside_an_item_does_not_make_it_measured()
     every_plot_against_size_has_its_peers_and_limits()
+    plots_of_the_front_page_show_gains_and_losses()
+    ratios_are_read_from_lines()
     the_page_is_well_formed_and_needs_nothing_else()
     the_json_has_a_version_every_item_and_its_verdicts()
     the_list_says_what_cannot_be_measured_and_why()
