@@ -152,7 +152,7 @@ def write(results, about, directory):
     (directory / "index.html").write_text(html(results, about))
     machine = about["machine"]
     foot = (f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, "
-            f"{machine['date'][:10]}, commit {machine['commit']}")
+            f"{machine['date'][:10]}, {about['how'].split(',')[0]}")
     for result in results:
         if result.state == "measured":
             (directory / f"{result.item.name}.svg").write_text(draw.figure(result, foot))
