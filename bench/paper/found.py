@@ -45,8 +45,8 @@ def result_of(item, rows, reasons, skips):
 
 def missing(results):
     """Series that a source ran for and has no rows of: it calls them otherwise by now."""
-    return [f"{result.item.name}: {text}" for result in results for text in result.absent
-            if text.endswith(": " + NO_ROWS)]
+    return [f"{result.item.name}: {series.label}: {NO_ROWS}" for result in results
+            for series in result.item.series if f"{series.label}: {NO_ROWS}" in result.absent]
 
 
 def spoilt(result):

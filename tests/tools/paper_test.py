@@ -244,6 +244,14 @@ def what_is_only_drawn_beside_an_item_does_not_make_it_measured():
     assert result.item.sources == ["s"] and result.item.others == ["u", "m"], result.item
 
 
+def a_peer_that_is_not_there_is_said_and_fails_nothing():
+    result = some_latency(s=times((8, 0.2)), u=[])
+    assert "UCX: no rows" in result.absent and found.missing([result]) == [], result
+    skips = {("b", "other"): "not installed"}
+    result = found.result_of(result.item, {"s": times((8, 0.2))}, {}, skips)
+    assert "UCX: not installed" in result.absent, result
+
+
 def every_plot_against_size_has_its_peers_and_limits():
     of_size = [item for item in paper.ITEMS if item.series and item.axis == "bandwidth"]
     assert of_size and all(item.limits for item in of_size), [i.name for i in of_size]
@@ -376,6 +384,7 @@ def main():
     peers_and_limits_are_drawn_by_lines_of_their_own()
     a_peer_of_two_regimes_is_not_drawn_in_trips()
     what_is_only_drawn_beside_an_item_does_not_make_it_measured()
+    a_peer_that_is_not_there_is_said_and_fails_nothing()
     every_plot_against_size_has_its_peers_and_limits()
     plots_of_the_front_page_show_gains_and_losses()
     ratios_are_read_from_lines()
