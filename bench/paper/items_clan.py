@@ -130,7 +130,7 @@ CLAN = (
 )
 
 DRIVER = (
-    *drawings("driver", "docs/segment-layout.md", fig1="The CLAN network interface",
+    *drawings("driver", "docs/shared-memory.md", fig1="The CLAN network interface",
               fig2="Asynchronous message queue", fig3="RDMA request queues"),
     Item("driver.fig4", "Bandwidth against message size",
          "DMA and VIA are limited by the set-up of each request; PIO avoids it for small messages.",

@@ -73,7 +73,7 @@ void Carried::meet(Stream&& stream) {
 
 void Carried::fail() {
   CarrierStage expected = CarrierStage::kMeeting;
-  // PAIR carrier.stage
+  // PAIR carrier.stage: publishes why, in the words of its pipe
   words::replace(stage_, expected, CarrierStage::kFailed);
 }
 

@@ -114,7 +114,7 @@ const Config& config() {
     if (state.compare_exchange_strong(expected, 1, std::memory_order_acquire)) {
       KeepErrno keep;
       read();
-      state.store(2, std::memory_order_release);  // PAIR preload.config
+      state.store(2, std::memory_order_release);  // PAIR preload.config: publishes the settings
     } else {
       while (state.load(std::memory_order_acquire) != 2) sched_yield();  // PAIR preload.config
     }

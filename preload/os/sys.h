@@ -14,7 +14,7 @@
 #include "clan/system_call.h"
 
 // System calls are those of this processor, and some handshakes rely on its order of stores and
-// loads: they are listed at the end of docs/memory-model.md.
+// loads: they are listed at the end of docs/shared-memory.md.
 #if !defined(__x86_64__) || defined(__ILP32__)
 #error "libclan-preload is for x86-64 only: configure with -DCLAN_PRELOAD=OFF"
 #endif

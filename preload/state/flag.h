@@ -10,7 +10,7 @@ namespace clan::preload {
 /// connection's life.
 class Flag {
  public:
-  // PAIR preload.flag
+  // PAIR preload.flag: a thread that is about to sleep sees it, or is seen by the one that sets it
   operator bool() const { return set_.load(std::memory_order_seq_cst); }
   // PAIR preload.flag
   void set() { set_.store(true, std::memory_order_seq_cst); }

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""layering.py finds what it is there to find: each case writes a small tree and checks the
-answer."""
+"""layering.py and memory_model_doc.py find what they are there to find: each case writes a small
+tree and checks the answer."""
 
 import tempfile
 import unittest
 from pathlib import Path
 
 import layering
+import memory_model_doc
 
 README = """
 | layer | may include | public headers it owns |
@@ -99,6 +100,32 @@ class Layering(unittest.TestCase):
     def test_missing_table(self):
         with self.assertRaises(SystemExit):
             self.check({"core/README.md": "no table"})
+
+
+class MemoryModelDoc(unittest.TestCase):
+    def check(self, source, document):
+        with tempfile.TemporaryDirectory() as directory:
+            root = Path(directory).resolve()
+            for name, text in (("core/a.h", source), ("docs/shared-memory.md", document)):
+                (root / name).parent.mkdir()
+                (root / name).write_text(text)
+            return list(memory_model_doc.check(root)), list(memory_model_doc.table(root))
+
+    def test_a_pair_with_a_reason_at_one_place_is_listed_with_both(self):
+        wrong, rows = self.check("t.store(1);  // PAIR ring.tail: publishes\n// the slots\n"
+                                 "t.load();  // PAIR ring.tail\n",
+                                 "| tag | why |\n|---|---|\n| `ring.tail` | x |\n")
+        self.assertEqual(wrong, [])
+        self.assertEqual(rows[2:], ["| `ring.tail` | core/a.h:1 | publishes the slots |",
+                                    "| `ring.tail` | core/a.h:3 |  |"])
+
+    def test_a_pair_without_a_reason(self):
+        wrong, _ = self.check("t.load();  // PAIR ring.tail\nint x;\n", "")
+        self.assertEqual(wrong, ["core/a.h:1: PAIR ring.tail says its reason nowhere"])
+
+    def test_a_pair_of_the_document_that_is_not_in_the_sources(self):
+        wrong, _ = self.check("", "| tag | why |\n|---|---|\n| `ring.tail` | x |\n")
+        self.assertEqual(wrong, ["docs/shared-memory.md:3: no PAIR ring.tail in the sources"])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@
 //
 // tests/base/dekker_test.cc hands plain data over by each of these, dekker_model_test.cc runs the
 // picture in every interleaving of a machine with store buffers, and tests/orders weakens the
-// orders one at a time. docs/memory-model.md lists the words.
+// orders one at a time. docs/shared-memory.md has the rules.
 #pragma once
 
 #include <clan/words.h>

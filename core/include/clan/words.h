@@ -4,7 +4,7 @@
 // are used; where both sides store and then look at the other's word, see <clan/dekker.h>.
 //
 // tests/base/words_test.cc has a thread hand plain data to another one by each of these, and
-// tests/orders weakens the orders one at a time. docs/memory-model.md lists what is handed over.
+// tests/orders weakens the orders one at a time. docs/shared-memory.md has the rules.
 #pragma once
 
 #include <atomic>
