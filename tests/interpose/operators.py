@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The examples of docs/operators.md, as far as this machine allows.
+"""The examples of docs/sockets.md, as far as this machine allows.
 
     operators.py DOCUMENT CLAN LIBRARY
 

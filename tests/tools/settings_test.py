@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The library says of wrong settings what `clan run` says of them, and takes what `clan run` lets
-pass.
+pass. docs/sockets.md has the variables of `clan env`.
 
     settings_test.py CLAN     (with the preload library in ../lib)
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -83,8 +84,19 @@ def check_keys(clan, library, top):
     assert not any("stay on TCP" in line or "CLAN_KEY" in line for line in told), told
 
 
+def check_document(clan):
+    """The table of settings has the variables that `clan env` prints, and no other."""
+    done = subprocess.run([clan, "env"], env={"PATH": "/usr/bin:/bin"}, check=True,
+                          capture_output=True, text=True)
+    printed = set(re.findall(r"^(CLAN_\w+)", done.stdout, re.M))
+    page = (Path(__file__).resolve().parents[2] / "docs/sockets.md").read_text()
+    described = set(re.findall(r"^\| `(CLAN_\w+)=", page, re.M))
+    assert printed and printed == described, printed ^ described
+
+
 def main():
     clan = sys.argv[1]
+    check_document(clan)
     library = Path(clan).resolve().parent.parent / "lib" / "libclan-preload.so"
     wrong = 0
     with tempfile.TemporaryDirectory() as top:
