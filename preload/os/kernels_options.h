@@ -1,5 +1,5 @@
 // Options of sockets by which TCP does more with bytes than carry them, or bounds them: a pipe does
-// not. docs/interposer-tcp.md has all options, and why the others are not here.
+// not. docs/interposition.md says what becomes of the others.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 // What a wait tells of several descriptors at once: whatever happened first is told first,
 // everybody is told in turn, and a thread that sleeps hears of what another one newly asks for.
 // What is expected is what the kernel does by itself. Run with the interposer preloaded, and
-// without: both have to pass. docs/interposition.md has the argument ("What one wait tells of").
+// without: both have to pass. docs/interposition.md has the argument ("What one wait reports").
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

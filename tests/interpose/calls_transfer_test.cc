@@ -1,6 +1,6 @@
 // Calls that move bytes: each on a connection that has moved, with what the kernel would have done
-// by itself expected of it. Run with the interposer preloaded, and without: both have to pass. The
-// table "Calls" of docs/interposition.md names the tests of each row.
+// by itself expected of it. Run with the interposer preloaded, and without: both have to pass.
+// preload/calls.def names the test of each call.
 #include <time.h>
 // It wants struct timespec.
 #include <linux/errqueue.h>

@@ -1,7 +1,6 @@
 // Calls that wait: readiness, time-outs, signals, and several threads asleep on one connection that
 // has moved. What is expected is what the kernel does by itself. Run with the interposer preloaded,
-// and without: both have to pass. The table "Calls" of docs/interposition.md names the tests of
-// each row.
+// and without: both have to pass. preload/calls.def names the test of each call.
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

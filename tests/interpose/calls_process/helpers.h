@@ -3,8 +3,8 @@
 //
 // Calls that make, name, pass on and end sockets, streams on them, and processes that share them:
 // on connections that have moved, with what the kernel does by itself expected. Run with the
-// interposer preloaded, and without: both have to pass. The table "Calls" of docs/interposition.md
-// names the tests of each row.
+// interposer preloaded, and without: both have to pass. preload/calls.def names the test of each
+// call.
 #pragma once
 
 #include "../connection.h"
