@@ -38,7 +38,7 @@ def orb(figure, labels=("omniORB over CLAN", "giop:tcp", "giop:unix")):
 
 
 CLAN = (
-    *drawings("clan", "docs/apertures.md", fig1="A distributed message queue",
+    *drawings("clan", "docs/architecture.md", fig1="A distributed message queue",
               fig2="RDMA cookie-based data transfer"),
     Item("clan.fig3", "Raw bandwidth against message size",
          "PIO has low overhead and wins for small messages, until the I/O bus limits it; DMA is "
