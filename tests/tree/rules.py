@@ -179,7 +179,7 @@ def columns(root):
 
 # --- words ----------------------------------------------------------------------------------------
 
-# A thread is "it": docs/style.md, Prose. Code in backticks may have any name.
+# A thread is "it": CONTRIBUTING.md, Prose. Code in backticks may have any name.
 OLD_WORDS = re.compile(r"\b(?:who|whom|whoever|he|him|his|nought|in vain|of ours)\b", re.I)
 COMMENT = {".cc": "//", ".h": "//", ".py": "#", ".cmake": "#", ".txt": "#"}
 
