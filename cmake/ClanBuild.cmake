@@ -130,11 +130,16 @@ function(clan_test_headers name)
   endif()
 endfunction()
 
-# clan_test_suites(NAME LABEL SOURCES a.cc… [WAITING Suite…] PROPERTIES …): a ctest for each test
-# suite of a GoogleTest program whose start is expensive; of the suites that wait more than they
-# compute four processes, each with a part.
+# clan_quick(TEST...): `./check --quick` runs them: the label quick beside their own.
+function(clan_quick)
+  set_property(TEST ${ARGN} APPEND PROPERTY LABELS quick)
+endfunction()
+
+# clan_test_suites(NAME LABEL [QUICK] SOURCES a.cc… [WAITING Suite…] PROPERTIES …): a ctest for each
+# test suite of a GoogleTest program whose start is expensive; of the suites that wait more than
+# they compute four processes, each with a part.
 function(clan_test_suites name label)
-  cmake_parse_arguments(ARG "" "" "SOURCES;WAITING;PROPERTIES" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK" "" "SOURCES;WAITING;PROPERTIES" ${ARGN})
   set(suites)
   foreach(source IN LISTS ARG_SOURCES)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
@@ -154,6 +159,9 @@ function(clan_test_suites name label)
     add_test(NAME ${label}.${suite} COMMAND ${command}
       --gtest_filter=${suite}.*:*/${suite}.*:${suite}/*)
     set_tests_properties(${label}.${suite} PROPERTIES LABELS ${label} ${ARG_PROPERTIES})
+    if(ARG_QUICK)
+      clan_quick(${label}.${suite})
+    endif()
   endforeach()
 endfunction()
 
@@ -170,11 +178,12 @@ function(clan_without_models sources out)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# clan_test(NAME SOURCES a.cc… [LABEL l] [TIMEOUT s] [LIBS t…] [WAITING Suite…])
+# clan_test(NAME [QUICK] SOURCES a.cc… [LABEL l] [TIMEOUT s] [LIBS t…] [WAITING Suite…])
 # A GoogleTest executable linked with every symbol of the engine. Each TEST becomes a ctest of its
-# own, named <label>.<Suite>.<Name>; with a sanitizer each suite, named <label>.<Suite>.
+# own, named <label>.<Suite>.<Name>; with a sanitizer each suite, named <label>.<Suite>. With QUICK,
+# those have the label quick too, except suites `...AtLength`.
 function(clan_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LIBS;WAITING" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK" "TIMEOUT;LABEL" "SOURCES;LIBS;WAITING" ${ARGN})
   if(CLAN_SANITIZE)
     clan_without_models("${ARG_SOURCES}" ARG_SOURCES)
   endif()
@@ -205,6 +214,17 @@ function(clan_test name)
   include(GoogleTest)
   gtest_discover_tests(${name} TEST_PREFIX ${ARG_LABEL}. DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout} LABELS ${ARG_LABEL})
+  if(ARG_QUICK)  # by a script, as the tests are known to ctest alone, and PROPERTIES takes no list
+    set(script ${CMAKE_CURRENT_BINARY_DIR}/${name}_quick.cmake)
+    file(CONFIGURE OUTPUT ${script} @ONLY CONTENT [[
+foreach(test IN LISTS @name@_TESTS)
+  if(NOT test MATCHES "AtLength")
+    set_tests_properties("${test}" PROPERTIES LABELS "@ARG_LABEL@;quick")
+  endif()
+endforeach()
+]])
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
+  endif()
 endfunction()
 
 # clan_fmt: a static library, so that an installed tree needs no other than libclan.so; header-only
