@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -42,8 +43,26 @@ Result<AbstractAddress> abstract_address(std::string_view name) {
   return a;
 }
 
-// Binds to a file. One that a process left behind, which was killed, is taken over.
-bool bind_file(int fd, const AbstractAddress& a) {
+// Takes the lock by which processes agree on the socket files of a directory, and has it until the
+// descriptor is closed. A socket that is bound under it is not taken for dead before it listens.
+Fd lock_directory(const std::string& file) {
+  const std::string directory = file.substr(0, file.rfind('/') + 1);
+  Fd fd(static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+  while (fd && sys::call(SYS_flock, fd.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) fd.reset();
+  }
+  return fd;
+}
+
+// Removes the file of a listener that is no more. Under the directory's lock.
+bool remove_dead(const std::string& file) {
+  const auto probe = connect_abstract(file, 0);
+  return !probe && probe.error().err == ECONNREFUSED && sys::call(SYS_unlink, file.c_str()) == 0;
+}
+
+// Binds to a file. One that a process left behind, which was killed, is taken over, under the lock.
+bool bind_file(int fd, const AbstractAddress& a, bool locked) {
   const auto* const address = reinterpret_cast<const sockaddr*>(&a.address);
   if (::bind(fd, address, a.length) == 0) return true;
   if (errno != EADDRINUSE) return false;
@@ -54,9 +73,7 @@ bool bind_file(int fd, const AbstractAddress& a) {
     errno = ENOTSOCK;  // it is somebody's file
     return false;
   }
-  const auto probe = connect_abstract(path, 0);
-  const bool abandoned = !probe && probe.error().err == ECONNREFUSED;
-  if (abandoned && sys::call(SYS_unlink, path) == 0) return ::bind(fd, address, a.length) == 0;
+  if (locked && remove_dead(path)) return ::bind(fd, address, a.length) == 0;
   errno = EADDRINUSE;
   return false;
 }
@@ -203,14 +220,21 @@ Result<Fd> listen_abstract(std::string_view name) {
   if (!address) return address.error();
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return errno_error("socket(AF_UNIX)");
+  const Fd lock = address->is_file() ? lock_directory(std::string(name)) : Fd();
   const bool bound =
       address->is_file()
-          ? bind_file(fd.get(), *address)
+          ? bind_file(fd.get(), *address, lock.get() >= 0)
           : ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length) == 0;
   if (!bound && errno == ENOTSOCK) return errno_error("there is a file of that name, no socket");
   if (!bound) return errno_error("bind(abstract socket)");
   if (::listen(fd.get(), SOMAXCONN) != 0) return errno_error("listen(abstract socket)");
   return fd;
+}
+
+void end_listener(int fd, const std::string& file) {
+  const Fd lock = lock_directory(file);
+  (void)sys::call(SYS_shutdown, fd, SHUT_RDWR);
+  if (lock) (void)remove_dead(file);
 }
 
 Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns) {

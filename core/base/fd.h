@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -96,6 +97,9 @@ Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool m
 /// One that begins with a slash is a file's, for other network namespaces: it stays until somebody
 /// unlinks it, or binds to it when nobody listens there.
 Result<Fd> listen_abstract(std::string_view name);
+
+/// Ends a listener at a file and removes the file, unless another listener has it by now.
+void end_listener(int fd, const std::string& file);
 
 /// Connects to one. ECONNREFUSED when nobody listens; ETIMEDOUT when the listener has not made room
 /// for us until the deadline (CLOCK_MONOTONIC, kNoDeadline = wait for ever); EAGAIN with a deadline

@@ -57,8 +57,8 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
 void ContextCore::remove_service(const std::string& service) {
   OfferedService gone;
   if (!services_.take(far_name(service), &gone)) return;
-  if (is_file_service(service) && usable()) sys::call(SYS_unlink, service.c_str());  // not a fork's
   reactor_.remove(gone.fd);
+  if (is_file_service(service) && usable()) end_listener(gone.fd, service);  // not a fork's
   if (network_ && gone.teller) network_->forget(gone.teller);
   // The driver may be in a call of it; the name is free when that has returned.
   while (!reactor_.on_reactor_thread() && gone.listener.use_count() > 1) ::usleep(20);

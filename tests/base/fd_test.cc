@@ -7,6 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <thread>
 #include <vector>
 
 #include "clan/clock.h"
@@ -245,6 +248,39 @@ TEST(AbstractSocket, ThatBeginsWithASlashIsAFileWhichIsTakenOverWhenNobodyListen
   EXPECT_ERR(connect_abstract(name, deadline_after_ms(5000)), ECONNREFUSED);
   EXPECT_OK(listen_abstract(name));
   EXPECT_EQ(::unlink(name.c_str()), 0);
+}
+
+TEST(AbstractSocket, OneOfManyThatFindTheFileOfADeadListenerTakesItOver) {
+  const std::string name = ::testing::TempDir() + test::unique_name("file");
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_OK(listen_abstract(name));  // and is gone
+    std::array<Fd, 4> found;
+    {
+      std::vector<std::jthread> threads;
+      for (Fd& mine : found) {
+        threads.emplace_back([&] {
+          if (auto listener = listen_abstract(name); listener.ok()) mine = std::move(*listener);
+        });
+      }
+    }
+    const auto listens = [](const Fd& fd) { return bool(fd); };
+    ASSERT_EQ(1, std::count_if(found.begin(), found.end(), listens)) << "in round " << i;
+    ASSERT_OK(connect_abstract(name, deadline_after_ms(5000)));
+  }
+  EXPECT_EQ(::unlink(name.c_str()), 0);
+}
+
+TEST(AbstractSocket, TheEndOfAListenerRemovesItsFileAndNoOthers) {
+  const std::string name = ::testing::TempDir() + test::unique_name("file");
+  auto first = listen_abstract(name);
+  ASSERT_OK(first);
+  ASSERT_EQ(::unlink(name.c_str()), 0);
+  auto second = listen_abstract(name);
+  ASSERT_OK(second);
+  end_listener(first->get(), name);
+  EXPECT_OK(connect_abstract(name, deadline_after_ms(5000)));
+  end_listener(second->get(), name);
+  EXPECT_EQ(::access(name.c_str(), F_OK), -1);
 }
 
 TEST(AbstractSocket, OfAListenerThatAcceptsNobodyIsATimeOut) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "clan/clock.h"
@@ -338,6 +339,16 @@ TEST(Context, OffersAServiceInADirectoryAndTakesItsFileAway) {
     EXPECT_EQ(::access(file.c_str(), F_OK), 0);
   }
   EXPECT_NE(::access(file.c_str(), F_OK), 0);
+}
+
+TEST(Context, LeavesTheFileOfAServiceThatAnotherProcessOffersByNow) {
+  const std::string file = ::testing::TempDir() + unique_name("service");
+  auto a = must(Context::create()), b = must(Context::create());
+  std::optional<MessageEndpoint> first = must(MessageEndpoint::create(a, file));
+  ASSERT_EQ(::unlink(file.c_str()), 0);
+  auto second = must(MessageEndpoint::create(b, file));
+  first.reset();
+  EXPECT_OK(must(MessageEndpoint::create(a)).connect(file, 5000));
 }
 
 // Meets a peer that dies, and asks for a service that nobody offers.
