@@ -3,8 +3,12 @@
 //     ip-hostile OWN PEER lies       a peer at its own address, which then sends nonsense
 //     ip-hostile CLAIMED PEER claims says that it has an address which another process has,
 //                                and sends datagrams from it, until the connection has been ended
+//                                or some are on their way
 //     ip-hostile OWN PEER fewer      a peer at its own address, which takes fewer offloads later
 //     ip-hostile OWN PEER noise      messages without a Hello
+//     ip-hostile OWN PEER crowd      300 peers, of addresses from OWN on, each of which goes once
+//     it
+//                                has been greeted
 //
 // Says "done" when all is sent, and stays until its input ends.
 #include <clan/context.h>
@@ -80,9 +84,30 @@ void lie(Ends& ends, const Address& own, const Address& peer) {
   }
 }
 
+bool crowd(Address own, const Address& peer, const std::string& directory) {
+  for (int i = 0; i < 300; ++i) {
+    auto context = clan::Context::create();
+    if (!context) return false;
+    auto endpoint = clan::MessageEndpoint::create(*context, service_of(own, "", directory));
+    if (!endpoint) return false;
+    const auto to = endpoint->connect(service_of(peer, "", directory), 10'000);
+    if (!to) return false;
+    Ends ends{std::move(*context), std::move(*endpoint), *to};
+    say_who(ends, own);
+    std::byte bytes[100];
+    if (!ends.endpoint.recv(bytes, 10'000)) return false;
+    if (own.bytes[3]++ == 255) ++own.bytes[2];
+  }
+  return true;
+}
+
 int run(const Address& own, const Address& peer, const std::string& mode) {
   const char* const shared = std::getenv("CLAN_DIR");
   const std::string directory = shared != nullptr ? shared : "";
+  if (mode == "crowd") {
+    if (crowd(own, peer, directory)) std::puts("done");
+    return 0;
+  }
   auto context = clan::Context::create();
   if (!context) return 1;
   auto endpoint = clan::MessageEndpoint::create(
@@ -100,11 +125,8 @@ int run(const Address& own, const Address& peer, const std::string& mode) {
   } else if (mode == "fewer") {
     say_who(ends, own, kCsum);
   } else {
-    while (!ends.endpoint.has_gone(ends.to)) {
+    for (int i = 0; i < 100 && !ends.endpoint.has_gone(ends.to); ++i)
       send(ends, datagram(own, peer));
-      while (ends.endpoint.peek().ok()) ends.endpoint.drop();
-      ::usleep(1000);
-    }
   }
   std::puts("done");
   std::fflush(stdout);

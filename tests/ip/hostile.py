@@ -69,6 +69,36 @@ def claims_of_anothers_address_are_refused(clan):
         assert [peer["address"] for peer in a.status()["peers"]] == [b.address], a.status()
 
 
+def claims_of_a_verified_peers_address_interrupt_nothing(clan):
+    """Its packets go on meanwhile; and a peer that has been started anew is found."""
+    with devices.namespaces(clan, 3) as (a, b, c):
+        a.up()
+        b.up()
+        assert eventually(lambda: a.pings(b.address))
+        words = a.command("ping", "-n", "-q", "-c", "400", "-i", "0.005", b.address)
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as pinging:
+            for _ in range(5):
+                with hostile(c, b.address, a.address, "claims"):
+                    pass
+            said = pinging.communicate(timeout=60)[0]
+        assert " 400 received" in said, said
+        assert a.status()["strangers"] >= 5, a.status()
+        with hostile(c, b.address, a.address, "claims"):
+            b.kill()
+            b.up()
+            assert eventually(lambda: b.pings(a.address)), a.status()
+
+
+def peers_that_have_gone_make_room(clan):
+    """More peers come than there are places for, one after the other."""
+    with devices.namespaces(clan, 3) as (a, b, c):
+        a.up("--address", "10.10.255.254/16")
+        with hostile(c, "10.10.0.1", "10.10.255.254", "crowd"):
+            b.up()
+            assert eventually(lambda: b.pings(a.address)), a.status()
+            assert len(a.status()["peers"]) == 255
+
+
 def a_peer_takes_fewer_offloads_later(clan):
     """Then the device hands out none that it lacks, until it has gone."""
     with devices.namespaces(clan, 3) as (a, _, c):
@@ -93,4 +123,6 @@ def noise_ends_the_connection(clan):
 
 if __name__ == "__main__":
     sys.exit(devices.main([lies_reach_no_kernel, claims_of_anothers_address_are_refused,
+                           claims_of_a_verified_peers_address_interrupt_nothing,
+                           peers_that_have_gone_make_room,
                            a_peer_takes_fewer_offloads_later, noise_ends_the_connection]))

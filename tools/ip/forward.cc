@@ -138,7 +138,7 @@ bool Forwarder::give_queue(Peer& peer) {
 // packets come by the first queue.
 void Forwarder::update_device() {
   auto& peers = links_.peers();
-  if (steers_ && steered_ != peers.size()) {
+  if (steers_ && steered_ != links_.changes()) {
     // Before a peer has a queue: without a program the kernel would spread packets over them all.
     if (steered_ == ~std::size_t{0}) steers_ = device_.steer({}).ok();
     for (auto& peer : peers) steers_ = steers_ && (peer->queue != 0 || give_queue(*peer));
@@ -150,7 +150,7 @@ void Forwarder::update_device() {
       return a.prefix.bits > b.prefix.bits;
     });
     steers_ = steers_ && device_.steer(prefixes).ok();
-    steered_ = peers.size();
+    steered_ = links_.changes();
     own_page().steered = steers_ ? 1 : 0;
   }
   const unsigned wanted = links_.common_offloads();
@@ -320,6 +320,7 @@ bool Forwarder::receive(Face& face) {
       continue;
     }
     const auto hello = parse_hello(message->bytes);
+    if (hello && links_.waits(face, from, *hello)) continue;
     endpoint.drop();
     if (!hello || !links_.greet(face, from, *hello)) links_.end_stranger(face, from);
   }

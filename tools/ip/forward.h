@@ -57,7 +57,7 @@ class Forwarder {
   int epoll_ = -1, devices_ = -1;
   bool stopped_ = false, gone_ = false;
   bool first_readable_ = false, steers_ = true;
-  std::size_t steered_ = ~std::size_t{0};  ///< peers that the steering program knows
+  std::size_t steered_ = ~std::size_t{0};  ///< the Links::changes() that the steering program knows
   std::vector<std::byte> scratch_ = std::vector<std::byte>(kHeader + kMostPacket);
 };
 

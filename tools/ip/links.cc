@@ -27,8 +27,8 @@ Status Links::start(unsigned offloads) {
   }
   for (const PeerOption& option : options_.peers) {
     const Address& address = option.prefixes[0].address;
-    if (add(option, *face_for(address.v6, &address)) == nullptr)
-      return Error{E2BIG, "at most 255 peers"};
+    if (peers_.size() == IpPage::kRows) return Error{E2BIG, "at most 255 peers"};
+    put(make(option, *face_for(address.v6, &address)), peers_.size());
   }
   return {};
 }
@@ -43,20 +43,38 @@ Face* Links::face_for(bool v6, const Address* inside) {
   return first;
 }
 
-Peer* Links::add(const PeerOption& option, Face& face) {
-  if (peers_.size() == IpPage::kRows) return nullptr;
+std::unique_ptr<Peer> Links::make(const PeerOption& option, Face& face) const {
   auto peer = std::make_unique<Peer>();
-  const Address& address = option.prefixes[0].address;
   peer->prefixes = option.prefixes;
-  peer->service = service_of(address, option.host, directory_);
+  peer->service = service_of(option.prefixes[0].address, option.host, directory_);
   peer->face = &face;
   peer->takes = offloads_;
-  peer->row = &own_page().row[peers_.size()];
-  to_string(address).copy(peer->row->address, sizeof peer->row->address - 1);
+  return peer;
+}
+
+// The place of a new peer: a free one, or that of a peer which no option names and which has gone.
+std::optional<std::size_t> Links::place() const {
+  if (peers_.size() < IpPage::kRows) return peers_.size();
+  for (std::size_t i = options_.peers.size(); i < peers_.size(); ++i) {
+    if (peers_[i]->state == Peer::State::kDown && peers_[i]->waiting.empty()) return i;
+  }
+  return std::nullopt;
+}
+
+Peer* Links::put(std::unique_ptr<Peer> peer, std::size_t place) {
+  peer->row = new (&own_page().row[place]) IpRow;
+  to_string(peer->prefixes[0].address).copy(peer->row->address, sizeof peer->row->address - 1);
   peer->service.copy(peer->row->service, sizeof peer->row->service - 1);
-  peers_.push_back(std::move(peer));
-  words::publish(own_page().rows, static_cast<std::uint32_t>(peers_.size()));
-  return peers_.back().get();
+  if (place == peers_.size()) {
+    peers_.push_back(std::move(peer));
+    words::publish(own_page().rows, static_cast<std::uint32_t>(peers_.size()));
+  } else {
+    peer->queue = peers_[place]->queue;  // with packets to the old one, which are not lost
+    peer->readable = true;
+    peers_[place] = std::move(peer);
+  }
+  ++changes_;
+  return peers_[place].get();
 }
 
 Peer* Links::find(const Address& address) {
@@ -78,14 +96,9 @@ Peer* Links::look_for(const Address& address) {
   if (face == nullptr || !face->own.contains(address) || address == face->own.address)
     return nullptr;
   // Nothing of it is kept where nobody has the address.
-  Peer* const peer = add({{{address, static_cast<unsigned>(address.size() * 8)}}, ""}, *face);
-  if (peer == nullptr) return nullptr;
-  open(*peer);
-  if (peer->state != Peer::State::kDown) return peer;
-  peers_.pop_back();
-  words::publish(own_page().rows, static_cast<std::uint32_t>(peers_.size()));
-  new (&own_page().row[peers_.size()]) IpRow;
-  return nullptr;
+  const auto free = place();
+  auto peer = make({{{address, static_cast<unsigned>(address.size() * 8)}}, ""}, *face);
+  return free && begin(*peer) ? put(std::move(peer), *free) : nullptr;
 }
 
 Peer* Links::of(const Face& face, PeerIndex from) {
@@ -105,25 +118,30 @@ Hello Links::hello_to(const Peer& peer) const {
   return hello;
 }
 
-void Links::open(Peer& peer) {
+bool Links::begin(Peer& peer) {
   const Hello hello = hello_to(peer);
   const auto bytes = std::as_bytes(std::span(&hello, 1));
   auto begun = peer.face->endpoint.begin_connect(peer.service, std::span(&bytes, 1));
   if (!begun) {
-    CLAN_INFO("%s at %s: %s", peer.row->address, peer.row->service,
-              begun.error().message().c_str());
-    return close(peer, true);
+    CLAN_INFO("%s: %s", peer.service.c_str(), begun.error().message().c_str());
+    return false;
   }
   peer.out = *begun;
   peer.fresh = peer.in.has_value();
   peer.state = Peer::State::kOpening;
   peer.since_ns = monotonic_ns();
+  return true;
+}
+
+void Links::open(Peer& peer) {
+  if (!begin(peer)) close(peer, true);
 }
 
 void Links::close(Peer& peer, bool failed) {
   if (peer.state == Peer::State::kUp) CLAN_INFO("%s is gone", peer.row->address);
   if (peer.out) peer.face->endpoint.disconnect(*std::exchange(peer.out, std::nullopt));
   drop_in(peer);
+  if (peer.claim) peer.face->endpoint.resume(*std::exchange(peer.claim, std::nullopt));
   peer.state = Peer::State::kDown;
   peer.failed = failed;
   show(peer.row->up, 0u);
@@ -131,8 +149,11 @@ void Links::close(Peer& peer, bool failed) {
 
 void Links::refuse_offload(Peer& peer, unsigned offload) {
   peer.takes &= ~offload;
+  say_hello(peer);  // where there is no room the next packet that is refused says it again
+}
+
+void Links::say_hello(Peer& peer) {
   const Hello hello = hello_to(peer);
-  // Where there is no room the next packet that is refused says it again.
   (void)peer.face->endpoint.try_send(*peer.out, std::as_bytes(std::span(&hello, 1)), {});
 }
 
@@ -168,6 +189,29 @@ Peer* Links::claimed(Face& face, PeerIndex from, const Address& address) {
   return found != nullptr && found->prefixes[0].address == address ? found : nullptr;
 }
 
+bool Links::same(Peer& peer, PeerIndex other) {
+  const MessageEndpoint& endpoint = peer.face->endpoint;
+  const auto there = endpoint.peer_address(*peer.out), here = endpoint.peer_address(other);
+  return there && here && there->node == here->node && there->endpoint == here->endpoint;
+}
+
+bool Links::waits(Face& face, PeerIndex from, const Hello& hello) {
+  if (of(face, from) != nullptr) return false;
+  for (auto& peer : peers_) {
+    if (peer->face != &face || peer->prefixes[0].address != hello.from()) continue;
+    if (peer->state != Peer::State::kUp || same(*peer, from)) return false;
+    face.endpoint.hold();
+    if (const auto before = std::exchange(peer->claim, from)) {
+      face.endpoint.resume(*before);
+      face.endpoint.disconnect(*before);
+    }
+    say_hello(*peer);  // another host answers it, or the peer is known to have gone
+    count(own_page().strangers);
+    return true;
+  }
+  return false;
+}
+
 bool Links::greet(Face& face, PeerIndex from, const Hello& hello) {
   if (Peer* const known = of(face, from)) {  // it takes fewer offloads now
     if (known->hello.from() != hello.from()) return false;
@@ -198,7 +242,7 @@ void Links::verify(Peer& peer) {
   MessageEndpoint& endpoint = peer.face->endpoint;
   const auto there = endpoint.peer_address(*peer.out), here = endpoint.peer_address(*peer.in);
   if (!there || !here) return;
-  if (there->node == here->node && there->endpoint == here->endpoint) {
+  if (same(peer, *peer.in)) {
     peer.state = Peer::State::kUp;
     peer.failed = false;
     show(peer.row->up, 1u);

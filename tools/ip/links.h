@@ -50,6 +50,7 @@ struct Peer {
   bool fresh = false;   ///< `out` was begun after the peer's Hello had come
   std::optional<PeerIndex> out, in;  ///< ours, and the one that its Hello came by
   bool held = false;                 ///< packets wait in `in`
+  std::optional<PeerIndex> claim;    ///< of another process: held until this peer has gone
   Hello hello;                       ///< the last one of `in`
   unsigned takes = 0;                ///< offloads that we take from it
   std::uint64_t since_ns = 0;        ///< of opening
@@ -82,6 +83,9 @@ class Links {
   void close(Peer& peer, bool failed);
   /// A Hello, of a stranger or of a peer once more. False: it is not a peer's.
   bool greet(Face& face, PeerIndex from, const Hello& hello);
+  /// Whether a Hello that has just been shown is to be left: it names a peer that is up, and comes
+  /// from another process. The peer keeps its place until it has gone.
+  bool waits(Face& face, PeerIndex from, const Hello& hello);
   /// Whether a packet that has just been shown is to be left until its peer is verified.
   bool hold(Peer& peer);
   /// Takes back an offload that a peer has been told we take.
@@ -94,9 +98,16 @@ class Links {
   bool opening() const;
   /// Offloads that all peers take which can be sent to.
   unsigned common_offloads() const;
+  /// How often a peer has got a place.
+  std::size_t changes() const { return changes_; }
 
  private:
-  Peer* add(const PeerOption& option, Face& face);
+  std::unique_ptr<Peer> make(const PeerOption& option, Face& face) const;
+  std::optional<std::size_t> place() const;
+  Peer* put(std::unique_ptr<Peer> peer, std::size_t place);
+  bool begin(Peer& peer);
+  static bool same(Peer& peer, PeerIndex other);
+  void say_hello(Peer& peer);
   Face* face_for(bool v6, const Address* inside);
   Peer* claimed(Face& face, PeerIndex from, const Address& address);
   Hello hello_to(const Peer& peer) const;
@@ -109,6 +120,7 @@ class Links {
   const UpOptions& options_;
   const std::string directory_;
   unsigned offloads_ = 0;
+  std::size_t changes_ = 0;
   std::vector<std::unique_ptr<Face>> faces_;
   std::vector<std::unique_ptr<Peer>> peers_;
 };
