@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -46,6 +47,24 @@ def sends_all_sizes(clan):
             for size in (0, 1, 55, 1400, 1472, 1473, 9000, 65_000):
                 assert a.pings(address, "-s", str(size), "-p", "a5", count=1), (address, size)
         assert a.run("ping", "-c1", "-W1", "-M", "do", "-s", "1473", b.address)[0] != 0
+
+
+def clan_stat_has_its_counters(clan):
+    """As text, JSON and for Prometheus: peers, packets, drops."""
+    with devices.namespaces(clan) as (a, b):
+        a.up()
+        b.up()
+        assert eventually(lambda: a.pings(b.address)), a.status()
+        a.run("ping", "-c", "1", "-W", "20", "10.9.0.77")
+        process = str(a.status()["pid"])
+        (one,) = [row for row in json.loads(a.must(clan, "stat", "--json", process))
+                  if row["path"] == "ip"]
+        assert one["device"] == DEVICE and one["peers"] == one["peers_up"] == 1, one
+        assert one["sent"] > 0 and one["received"] > 0 and one["dropped_sent"] > 0, one
+        text = a.must(clan, "stat", process)
+        assert "IP DEVICES" in text and "1 of 1 peers up" in text, text
+        text = a.must(clan, "stat", "--prometheus", process)
+        assert f'clan_ip_peers_up{{pid="{process}",device="{DEVICE}"}} 1\n' in text, text
 
 
 def answers_for_addresses_that_nobody_has(clan):
@@ -232,6 +251,7 @@ def main():
         reaches_in_either_order, sends_all_sizes, answers_for_addresses_that_nobody_has,
         says_which_mtu_would_do, goes_on_after_a_kill, leaves_routes_and_devices_as_found, refuses,
         ends_when_its_device_is_removed, holds_no_rights, serves_a_third_while_one_is_stopped,
+        clan_stat_has_its_counters,
         sends_without_offloads_to_one_that_has_none, leaves_an_offload_that_a_kernel_refuses])
 
 

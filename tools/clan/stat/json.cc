@@ -176,6 +176,23 @@ Json object_of(const GatewayCounters& gateway) {
           {"targets", targets}};
 }
 
+Json object_of(const IpDevice& device) {
+  return {{"path", "ip"},
+          {"pid", device.pid},
+          {"device", device.name},
+          {"addresses", device.addresses},
+          {"peers", device.peers},
+          {"peers_up", device.peers_up},
+          {"sent", device.sent},
+          {"sent_bytes", device.sent_bytes},
+          {"received", device.received},
+          {"received_bytes", device.received_bytes},
+          {"dropped_sent", device.dropped_sent},
+          {"dropped_received", device.dropped_received},
+          {"waits", device.waits},
+          {"strangers", device.strangers}};
+}
+
 }  // namespace
 
 void print_json(const Report& report, bool one_line) {
@@ -196,6 +213,7 @@ void print_json(const Report& report, bool one_line) {
   for (const VmmcCounters& vmmc : report.vmmc) add(text, object_of(vmmc), one_line);
   for (const UnetEndpoint& e : report.endpoints) add(text, object_of(e), one_line);
   for (const GatewayCounters& one : report.gateways) add(text, object_of(one), one_line);
+  for (const IpDevice& device : report.devices) add(text, object_of(device), one_line);
   fmt::print("[{}]\n", text);
 }
 

@@ -101,35 +101,48 @@ void print_targets(const std::vector<GatewayCounters>& gateways, const char* nam
   }
 }
 
+template <typename T>
+struct Figure {
+  const char* name;
+  const char* type;
+  const char* help;
+  std::uint64_t T::*value;
+};
+
+/// Figures clan_FACE_NAME of each; `labels` gives its labels.
+template <typename T, typename Labels>
+void print_figures(const char* face, const std::vector<T>& all,
+                   std::initializer_list<Figure<T>> figures, Labels&& labels) {
+  for (const Figure<T>& figure : figures) {
+    fmt::print("# HELP clan_{0}_{1} {2}\n# TYPE clan_{0}_{1} {3}\n", face, figure.name, figure.help,
+               figure.type);
+    for (const T& one : all)
+      fmt::print("clan_{}_{}{{{}}} {}\n", face, figure.name, labels(one), one.*figure.value);
+  }
+}
+
 void print_gateways(const std::vector<GatewayCounters>& gateways) {
   using Gateway = GatewayCounters;
-  struct Figure {
-    const char* name;
-    const char* type;
-    const char* help;
-    std::uint64_t Gateway::*value;
-  };
-  for (const Figure& figure : std::initializer_list<Figure>{
-           {"connections", "gauge", "Connections now.", &Gateway::connections},
-           {"accepted_total", "counter", "Connections that have come.", &Gateway::accepted},
-           {"ended_total", "counter", "Ended in good order.", &Gateway::ended},
-           {"reset_total", "counter", "Reset by an end, a time-out or a limit.", &Gateway::reset},
-           {"in_bytes_total", "counter", "Bytes to targets.", &Gateway::bytes_in},
-           {"out_bytes_total", "counter", "Bytes from targets.", &Gateway::bytes_out},
-           {"refused_source_total", "counter", "Refused by their address.",
-            &Gateway::refused_source},
-           {"refused_header_total", "counter", "Refused by their PROXY header.",
-            &Gateway::refused_header},
-           {"refused_target_total", "counter", "Without a target.", &Gateway::refused_target},
-           {"failed_connects_total", "counter", "Failed connects to targets.",
-            &Gateway::failed_connects},
-           {"accept_errors_total", "counter", "Times without descriptors or memory.",
-            &Gateway::accept_errors}}) {
-    fmt::print("# HELP clan_gateway_{} {}\n# TYPE clan_gateway_{} {}\n", figure.name, figure.help,
-               figure.name, figure.type);
-    for (const Gateway& one : gateways)
-      fmt::print("clan_gateway_{}{{pid=\"{}\"}} {}\n", figure.name, one.pid, one.*figure.value);
-  }
+  print_figures<Gateway>(
+      "gateway", gateways,
+      {
+          {"connections", "gauge", "Connections now.", &Gateway::connections},
+          {"accepted_total", "counter", "Connections that have come.", &Gateway::accepted},
+          {"ended_total", "counter", "Ended in good order.", &Gateway::ended},
+          {"reset_total", "counter", "Reset by an end, a time-out or a limit.", &Gateway::reset},
+          {"in_bytes_total", "counter", "Bytes to targets.", &Gateway::bytes_in},
+          {"out_bytes_total", "counter", "Bytes from targets.", &Gateway::bytes_out},
+          {"refused_source_total", "counter", "Refused by their address.",
+           &Gateway::refused_source},
+          {"refused_header_total", "counter", "Refused by their PROXY header.",
+           &Gateway::refused_header},
+          {"refused_target_total", "counter", "Without a target.", &Gateway::refused_target},
+          {"failed_connects_total", "counter", "Failed connects to targets.",
+           &Gateway::failed_connects},
+          {"accept_errors_total", "counter", "Times without descriptors or memory.",
+           &Gateway::accept_errors},
+      },
+      [](const Gateway& one) { return fmt::format("pid=\"{}\"", one.pid); });
   print_targets(gateways, "works", "gauge", "0: it has failed.",
                 [](const GatewayTarget& target) { return std::uint64_t{target.works}; });
   print_targets(gateways, "connections", "gauge", "Connections now.",
@@ -140,10 +153,32 @@ void print_gateways(const std::vector<GatewayCounters>& gateways) {
                 [](const GatewayTarget& target) { return target.failures; });
 }
 
+void print_devices(const std::vector<IpDevice>& devices) {
+  print_figures<IpDevice>(
+      "ip", devices,
+      {
+          {"peers", "gauge", "Peers that are known.", &IpDevice::peers},
+          {"peers_up", "gauge", "Peers that are up.", &IpDevice::peers_up},
+          {"sent_packets_total", "counter", "Packets to peers.", &IpDevice::sent},
+          {"sent_bytes_total", "counter", "Their bytes.", &IpDevice::sent_bytes},
+          {"received_packets_total", "counter", "Packets from peers.", &IpDevice::received},
+          {"received_bytes_total", "counter", "Their bytes.", &IpDevice::received_bytes},
+          {"dropped_sent_total", "counter", "Packets of this host that were dropped.",
+           &IpDevice::dropped_sent},
+          {"dropped_received_total", "counter", "Packets from peers that were dropped.",
+           &IpDevice::dropped_received},
+          {"waits_total", "counter", "Times that a peer's ring was full.", &IpDevice::waits},
+      },
+      [](const IpDevice& one) {
+        return fmt::format("pid=\"{}\",device=\"{}\"", one.pid, escaped(one.name));
+      });
+}
+
 }  // namespace
 
 void print_prometheus(const Look& seen, const HostPaths& hosts,
-                      const std::vector<GatewayCounters>& gateways) {
+                      const std::vector<GatewayCounters>& gateways,
+                      const std::vector<IpDevice>& devices) {
   std::map<std::pair<std::string, std::string>, std::size_t> counts;
   for (const char* path : {"shm", "tcp"}) counts[{path, ""}] = 0;
   for (const Connection& connection : seen.connections) {
@@ -176,6 +211,7 @@ void print_prometheus(const Look& seen, const HostPaths& hosts,
               &PathValues::packets_lost);
   print_paths(hosts, "timeouts_total", "counter", "Probe time-outs.", &PathValues::timeouts);
   if (!gateways.empty()) print_gateways(gateways);
+  if (!devices.empty()) print_devices(devices);
 }
 
 }  // namespace clan::tool

@@ -70,6 +70,7 @@ Report report_of(const Look& seen, const StatOptions& options, Rates& rates, dou
   report.endpoints = read_unet_pages(options.pids);
 #endif
   report.gateways = read_gateway_pages(options.pids);
+  report.devices = read_ip_pages(options.pids);
   return report;
 }
 
@@ -86,7 +87,8 @@ int print_connections(const StatOptions& options) {
     const double elapsed_s = before ? std::chrono::duration<double>(now - *before).count() : 0;
     before = now;
     if (options.prometheus) {
-      print_prometheus(seen, read_path_pages(options.pids), read_gateway_pages(options.pids));
+      print_prometheus(seen, read_path_pages(options.pids), read_gateway_pages(options.pids),
+                       read_ip_pages(options.pids));
       const bool written = std::fflush(stdout) == 0;
       mention(seen);
       return written && seen.absent.empty() ? 0 : 1;

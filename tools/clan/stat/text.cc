@@ -198,6 +198,21 @@ std::string line_of(const GatewayCounters& gateway) {
   return line;
 }
 
+std::string line_of(const IpDevice& device) {
+  std::string line = fmt::format(
+      "{}, device {}, {}: {} of {} peers up; {} packets sent, {} bytes; {} received, {} bytes",
+      device.pid, device.name, device.addresses, device.peers_up, device.peers, device.sent,
+      device.sent_bytes, device.received, device.received_bytes);
+  const auto some = [&](std::uint64_t n, const char* what) {
+    if (n > 0) line += fmt::format("; {} {}", n, what);
+  };
+  some(device.dropped_sent, "of this host dropped");
+  some(device.dropped_received, "of peers dropped");
+  some(device.waits, "waits for a full ring");
+  some(device.strangers, "strangers");
+  return line;
+}
+
 std::string line_of(const HostPath& path) {
   const PathValues& v = path.values;
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
@@ -231,6 +246,8 @@ void print_text(const Report& report, bool watch) {
   for (const UnetEndpoint& e : report.endpoints) fmt::print("{}\n", line_of(e));
   if (!report.gateways.empty()) fmt::print("\nGATEWAYS\n");
   for (const GatewayCounters& one : report.gateways) fmt::print("{}\n", line_of(one));
+  if (!report.devices.empty()) fmt::print("\nIP DEVICES\n");
+  for (const IpDevice& device : report.devices) fmt::print("{}\n", line_of(device));
 }
 
 }  // namespace clan::tool

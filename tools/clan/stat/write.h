@@ -9,6 +9,7 @@
 
 #include "connection.h"
 #include "gateway_pages.h"
+#include "ip_pages.h"
 #include "look.h"
 #include "mpi_pages.h"
 #include "path_pages.h"
@@ -29,6 +30,7 @@ struct Report {
   std::vector<VmmcCounters> vmmc;
   std::vector<UnetEndpoint> endpoints;
   std::vector<GatewayCounters> gateways;
+  std::vector<IpDevice> devices;
   HostPaths hosts;
 };
 
@@ -39,6 +41,7 @@ void print_text(const Report& report, bool watch);
 void print_json(const Report& report, bool one_line);
 /// Prometheus' text format: for a file of node_exporter's textfile collector.
 void print_prometheus(const Look& seen, const HostPaths& hosts,
-                      const std::vector<GatewayCounters>& gateways);
+                      const std::vector<GatewayCounters>& gateways,
+                      const std::vector<IpDevice>& devices);
 
 }  // namespace clan::tool
