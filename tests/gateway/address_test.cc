@@ -9,7 +9,7 @@ namespace {
 
 Address parsed(const std::string& text) {
   std::string error;
-  return Address::parse(text, error).value();
+  return Address::all_of(text, error).at(0);
 }
 
 TEST(GatewayNetwork, HasTheAddressesOfItsPrefix) {

@@ -18,9 +18,9 @@ TEST(GatewayConfig, ALineOfAFileIsARule) {
   const Rule& first = config.rules[0];
   EXPECT_EQ("127.0.0.1:80", first.listen.text());
   ASSERT_EQ(3u, first.targets.size());
-  EXPECT_EQ("clan:web", first.targets[0].address.text());
+  EXPECT_EQ("clan:web", first.targets[0].addresses.at(0).text());
   EXPECT_EQ("native", first.targets[1].service);
-  EXPECT_EQ("[::1]:81", first.targets[2].address.text());
+  EXPECT_EQ("[::1]:81", first.targets[2].addresses.at(0).text());
   EXPECT_EQ(Balance::kLeast, first.balance);
   const Rule& second = config.rules[1];
   EXPECT_EQ("clan:out", second.listen.text());

@@ -22,7 +22,7 @@ const std::string kFour("\xc0\xa8\x00\x01\xc0\xa8\x00\x0b\xdc\x04\x01\xbb", 12);
 
 Address address(const std::string& text) {
   std::string error;
-  return Address::parse(text, error).value();
+  return Address::all_of(text, error).at(0);
 }
 
 void expect_wrong(const std::string& bytes) {

@@ -161,6 +161,57 @@ def a_file_is_read_anew_and_old_connections_live_on():
             assert old.recv(1) == b"!"
 
 
+def connections_of_a_rule_that_was_read_anew_count():
+    port = free_port()
+    with support.Server(echo) as server, by_file(
+            f"listen=127.0.0.1:{port} to=127.0.0.1:{server.port}\n") as (process, path, log), \
+            socket.create_connection(("127.0.0.1", port)) as old:
+        old.sendall(b"x")
+        assert old.recv(1) == b"x"
+        path.write_text(f"listen=127.0.0.1:{port} to=127.0.0.1:{server.port} max-per-source=1\n")
+        process.send_signal(signal.SIGHUP)
+        said(log, "event=reload ")
+        with contextlib.suppress(ConnectionResetError), \
+                socket.create_connection(("127.0.0.1", port)) as s:
+            raise AssertionError(s.recv(1))
+        said(log, "max-per-source")
+        old.close()
+        said(log, "in=1 out=1")
+        with socket.create_connection(("127.0.0.1", port)) as s:
+            s.sendall(b"y")
+            assert s.recv(1) == b"y"
+
+
+@contextlib.contextmanager
+def asked_while_stopped(process):
+    """`clan gateway reload` has asked a gateway that cannot answer yet."""
+    process.send_signal(signal.SIGSTOP)
+    with subprocess.Popen([CLAN, "gateway", "reload", str(process.pid)], text=True,
+                          stderr=subprocess.PIPE) as asking:
+        def asked():
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            return int(status.split("ShdPnd:")[1].split()[0], 16) >> (signal.SIGUSR2 - 1) & 1
+        until(asked, "it is asked")
+        yield asking
+
+
+def a_reload_answers_for_itself():
+    """Neither a file that is read anew nor an end of the gateway is its success."""
+    port = free_port()
+    text = f"listen=127.0.0.1:{port} to=127.0.0.1:{port}\n"
+    with by_file(text) as (process, _, _):
+        with asked_while_stopped(process) as asking:
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGCONT)
+            assert asking.wait(support.WAIT) == 0
+        assert serving(process) != process.pid
+    with by_file(text) as (process, _, _):
+        with asked_while_stopped(process) as asking:
+            process.kill()
+            _, said_of_it = asking.communicate(timeout=support.WAIT)
+            assert asking.returncode == 1 and "ended" in said_of_it, said_of_it
+
+
 def draining_has_a_limit():
     port = free_port()
     with support.Server(echo) as server, by_file(
@@ -205,5 +256,7 @@ def a_service_manager_gives_the_listener_and_is_told():
 
 support.main({test.__name__: test for test in (
     replaced_under_load_nobody_fails, names_are_handed_on, a_wrong_file_replaces_nothing,
-    a_file_is_read_anew_and_old_connections_live_on, draining_has_a_limit,
+    a_file_is_read_anew_and_old_connections_live_on,
+    connections_of_a_rule_that_was_read_anew_count, a_reload_answers_for_itself,
+    draining_has_a_limit,
     a_service_manager_gives_the_listener_and_is_told)})

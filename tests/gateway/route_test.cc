@@ -13,7 +13,8 @@ struct Routes {
   Route route;
 
   explicit Routes(const std::string& more = "")
-      : route(read_text("listen=127.0.0.1:1 to=clan:a,clan:b,clan:c " + more).rules.at(0), *page) {}
+      : route(read_text("listen=127.0.0.1:1 to=clan:a,clan:b,clan:c " + more).rules.at(0), *page,
+              std::make_shared<Counts>()) {}
   std::string choose(std::uint64_t tried = 0, std::uint64_t now = 0) {
     const Target* target = route.choose(tried, now);
     return target == nullptr ? "" : target->name.text.substr(5);
@@ -53,17 +54,18 @@ TEST(GatewayRoute, EachTargetIsTriedOnceTheFailedOnesLast) {
   EXPECT_EQ("", routes.choose(7, 11));
 }
 
-TEST(GatewayRoute, AnAddressHasNoMoreConnectionsThanItMay) {
-  Routes routes("max-per-source=2 max=3");
+TEST(GatewayRoute, AClientHasNoMoreConnectionsThanItMay) {
+  Routes routes("max-per-source=2 max=1");
   const Ip one{1}, other{2};
-  EXPECT_TRUE(routes.route.enter(one));
-  EXPECT_TRUE(routes.route.enter(one));
-  EXPECT_FALSE(routes.route.enter(one));
+  EXPECT_TRUE(routes.route.enter_source(one));
+  EXPECT_TRUE(routes.route.enter_source(one));
+  EXPECT_FALSE(routes.route.enter_source(one));
+  EXPECT_TRUE(routes.route.enter_source(other));
+  routes.route.leave_source(one);
+  EXPECT_TRUE(routes.route.enter_source(one));
   EXPECT_FALSE(routes.route.full());
-  EXPECT_TRUE(routes.route.enter(other));
+  routes.route.enter();
   EXPECT_TRUE(routes.route.full());
-  routes.route.leave(one);
-  EXPECT_TRUE(routes.route.enter(one));
 }
 
 }  // namespace

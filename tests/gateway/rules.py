@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -112,6 +113,34 @@ def limits_hold():
                 a.close()
                 waiting.settimeout(support.WAIT)
                 assert waiting.recv(1) == b"y"
+
+
+def a_limit_for_each_client_counts_those_behind_a_proxy():
+    with support.Server(echo) as server, gateway(
+            server.port, "--accept-proxy", "127.0.0.0/8", "--max-per-source", "1") as g:
+        header = b"PROXY TCP4 9.8.7.%d 5.4.3.2 80 443\r\nhello"
+        with g.connect() as a, g.connect() as b:
+            for i, s in enumerate((a, b)):
+                s.sendall(header % i)
+                assert s.recv(5, socket.MSG_WAITALL) == b"hello"
+            assert refused(g, header % 1) == b""
+            g.line("client=9.8.7.1:80", "max-per-source")
+
+
+def all_addresses_of_a_host_are_tried():
+    if os.geteuid() != 0:
+        raise support.Skip("a file of hosts of its own takes root")
+    hosts = "127.0.0.3 many\n127.0.0.2 many\n127.0.0.1 many\n"
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "hosts").write_text(hosts)
+        prefix = ["unshare", "-m", "sh", "-c",
+                  f'mount --bind {directory}/hosts /etc/hosts; exec "$@"', "-"]
+        for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+            with support.Server(named(b"a"), (host, 0)) as server, \
+                    gateway(f"many:{server.port}", prefix=prefix) as g:
+                assert [ask(g), ask(g)] == [b"a", b"a"], g.lines()
+                target = numbers(g)["targets"][0]
+                assert target["works"] and target["failures"] == 0, target
 
 
 def idle_connections_end():
@@ -259,7 +288,9 @@ def stat_and_prometheus_have_its_counters():
 
 support.main({test.__name__: test for test in (
     headers_are_sent_to_targets, headers_are_taken_from_proxies_and_passed_on,
-    wrong_headers_are_refused, limits_hold, idle_connections_end,
+    wrong_headers_are_refused, limits_hold,
+    a_limit_for_each_client_counts_those_behind_a_proxy, all_addresses_of_a_host_are_tried,
+    idle_connections_end,
     targets_take_turns_and_those_that_fail_are_left_out,
     a_check_begins_when_the_one_before_has_ended,
     checks_find_what_fails_and_what_works_again, a_target_that_does_not_answer_is_given_up,

@@ -1,14 +1,17 @@
 // `clan gateway`: becomes clan-gateway, beside this program, under the interposer; and
 // `clan gateway reload [PID]`.
 #include <clan/gateway_face.h>
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -22,17 +25,43 @@ namespace {
 using gateway::GatewayPage;
 constexpr int kUsage = 2;
 
-struct Seen {
-  pid_t pid = 0;
-  std::uint64_t reloads = 0, failed = 0;
-  bool draining = false;
+/// The page of a gateway, by a descriptor that lives longer than the process.
+class Watched {
+ public:
+  explicit Watched(pid_t pid) : process_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {
+    (void)find_memfd(pid, gateway::kGatewayMemfdName, [&](const std::string& file) {
+      page_fd_ = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+      return page_fd_ >= 0;
+    });
+  }
+  ~Watched() {
+    for (const int fd : {process_, page_fd_}) close(fd);
+  }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+  bool signal(int number) const {
+    return syscall(SYS_pidfd_send_signal, process_, number, nullptr, 0) == 0;
+  }
+  bool has_ended() const {
+    pollfd ended{process_, POLLIN, 0};
+    return poll(&ended, 1, 0) == 1;
+  }
+  const GatewayPage& look() {
+    (void)!pread(page_fd_, static_cast<void*>(page_.get()), sizeof *page_, 0);
+    return *page_;
+  }
+
+ private:
+  const int process_;
+  int page_fd_ = -1;
+  const std::unique_ptr<GatewayPage> page_ = std::make_unique<GatewayPage>();
 };
 
-std::vector<Seen> gateways(const std::vector<pid_t>& pids) {
-  std::vector<Seen> found;
+std::vector<pid_t> serving(const std::vector<pid_t>& pids) {
+  std::vector<pid_t> found;
   for_own_pages<GatewayPage>(pids, gateway::kGatewayMemfdName, [&](const GatewayPage& page) {
-    found.push_back({static_cast<pid_t>(page.pid), value_in(page.reloads),
-                     value_in(page.failed_reloads), value_in(page.draining) != 0});
+    if (value_in(page.draining) == 0) found.push_back(static_cast<pid_t>(page.pid));
   });
   return found;
 }
@@ -41,28 +70,29 @@ std::vector<Seen> gateways(const std::vector<pid_t>& pids) {
 int reload(const std::vector<std::string>& arguments) {
   std::vector<pid_t> pids;
   if (arguments.size() == 2) pids.push_back(pid_of(arguments[1].c_str()).value_or(0));
-  auto serving = gateways(pids);
-  std::erase_if(serving, [](const Seen& seen) { return seen.draining; });
-  if (arguments.size() > 2 || serving.size() != 1) {
-    fmt::print(stderr, "clan gateway reload: {} gateways are seen{}\n", serving.size(),
-               serving.size() > 1 ? ": which one? clan gateway reload PID" : "");
-    return serving.size() > 1 ? kUsage : 1;
+  pids = serving(pids);
+  if (arguments.size() > 2 || pids.size() != 1) {
+    fmt::print(stderr, "clan gateway reload: {} gateways are seen{}\n", pids.size(),
+               pids.size() > 1 ? ": which one? clan gateway reload PID" : "");
+    return pids.size() > 1 ? kUsage : 1;
   }
-  const Seen before = serving[0];
-  if (kill(before.pid, SIGUSR2) != 0) {
-    fmt::print(stderr, "clan gateway reload: {}: {}\n", before.pid, std::strerror(errno));
+  Watched gateway(pids[0]);
+  const std::uint16_t failed_before = value_in(gateway.look().failed_starts);
+  if (!gateway.signal(SIGUSR2)) {
+    fmt::print(stderr, "clan gateway reload: {}: {}\n", pids[0], std::strerror(errno));
     return 1;
   }
   for (;;) {
     usleep(20'000);
-    const auto now = gateways({before.pid});
-    // It has drained and ended where it is gone.
-    if (now.empty() || now[0].reloads > before.reloads) return 0;
-    if (now[0].failed > before.failed) break;
+    const bool ended = gateway.has_ended();  // before what it has left is read
+    const GatewayPage& now = gateway.look();
+    if (value_in(now.replaced) != 0) return 0;
+    if (!ended && value_in(now.failed_starts) == failed_before) continue;
+    const char* what =
+        ended ? "it has ended meanwhile" : "the new program did not start, it serves on";
+    fmt::print(stderr, "clan gateway reload: {}: {}\n", pids[0], what);
+    return 1;
   }
-  fmt::print(stderr, "clan gateway reload: the new program did not start; {} serves on\n",
-             before.pid);
-  return 1;
 }
 
 }  // namespace

@@ -34,18 +34,18 @@ bool is_mapped_v4(const Ip& ip) {
   return std::equal(kMapped.begin(), kMapped.begin() + kMappedBytes, ip.begin());
 }
 
-std::optional<Address> Address::parse(const std::string& text, std::string& error) {
+std::vector<Address> Address::all_of(const std::string& text, std::string& error) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) {
     error = fmt::format("{} has no port", text);
-    return std::nullopt;
+    return {};
   }
   std::string host = text.substr(0, colon), port = text.substr(colon + 1);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']')
     host = host.substr(1, host.size() - 2);
   else if (host.find(':') != std::string::npos) {
     error = fmt::format("{}: write an IPv6 address as [ADDRESS]:PORT", text);
-    return std::nullopt;
+    return {};
   }
   if (host == "*") host.clear();
   addrinfo hints{}, *found = nullptr;
@@ -54,13 +54,16 @@ std::optional<Address> Address::parse(const std::string& text, std::string& erro
   const int err = getaddrinfo(host.empty() ? "::" : host.c_str(), port.c_str(), &hints, &found);
   if (err != 0 || found == nullptr) {
     error = fmt::format("{}: {}", text, gai_strerror(err));
-    return std::nullopt;
+    return {};
   }
-  sockaddr_storage raw{};
-  std::memcpy(&raw, found->ai_addr, found->ai_addrlen);
-  const Address address(raw, found->ai_addrlen);
+  std::vector<Address> all;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    sockaddr_storage raw{};
+    std::memcpy(&raw, one->ai_addr, one->ai_addrlen);
+    all.emplace_back(raw, one->ai_addrlen);
+  }
   freeaddrinfo(found);
-  return address;
+  return all;
 }
 
 std::optional<Address> Address::of_name(const std::string& name, std::string& error) {

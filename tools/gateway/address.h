@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace clan::gateway {
 
@@ -20,8 +21,8 @@ class Address {
   Address(const sockaddr_storage& raw, socklen_t size) : raw_(raw), size_(size) {}
 
   /// Reads "HOST:PORT" and "[IPV6]:PORT"; "*:PORT" and ":PORT" mean all addresses. A host's name is
-  /// looked up now. `error` says what is wrong.
-  static std::optional<Address> parse(const std::string& text, std::string& error);
+  /// looked up now; it may have several addresses. None: `error` says what is wrong.
+  static std::vector<Address> all_of(const std::string& text, std::string& error);
   /// Names a stream of AF_CLAN.
   static std::optional<Address> of_name(const std::string& name, std::string& error);
   static Address of_ip(const Ip& ip, std::uint16_t port);

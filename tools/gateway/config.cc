@@ -33,9 +33,10 @@ std::string read_name(const std::string& text, TargetName& name) {
     name.service = text.substr(kService.size());
     return name.service.empty() ? "service: has no name" : "";
   }
-  const auto address = begins(text, kClan) ? Address::of_name(text.substr(kClan.size()), error)
-                                           : Address::parse(text, error);
-  if (address) name.address = *address;
+  if (!begins(text, kClan))
+    name.addresses = Address::all_of(text, error);
+  else if (const auto named = Address::of_name(text.substr(kClan.size()), error))
+    name.addresses = {*named};
   return error;
 }
 
@@ -109,7 +110,7 @@ const std::vector<Key>& keys() {
          std::string error = read_name(text, name);
          if (!name.service.empty()) error = "a listener is ADDRESS:PORT or clan:NAME";
          rule.listen_text = text;
-         rule.listen = name.address;
+         if (!name.addresses.empty()) rule.listen = name.addresses[0];
          return error;
        }},
       {"to", "TARGET,...", "clan:NAME, HOST:PORT, or service:NAME (a native one)", read_targets},

@@ -18,9 +18,9 @@ namespace clan::gateway {
 
 /// Where connections go.
 struct TargetName {
-  std::string text;       ///< as it was written
-  Address address;        ///< of TCP, or a name of AF_CLAN
-  std::string service{};  ///< of a native listener (clan/stream.h); then there is no address
+  std::string text;                ///< as it was written
+  std::vector<Address> addresses;  ///< of TCP, all that the host has, or a name of AF_CLAN
+  std::string service{};  ///< of a native listener (clan/stream.h); then there are no addresses
 };
 
 enum class Balance { kRoundRobin, kLeast, kFirst };

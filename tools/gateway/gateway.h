@@ -30,14 +30,17 @@ struct Connection {
   Stage stage = Stage::kConnecting;
   std::shared_ptr<Route> route;
   Target* target = nullptr;
-  std::uint64_t tried = 0;  ///< targets, a bit for each
+  std::uint64_t tried = 0;                      ///< targets, a bit for each
+  std::size_t address = 0, addresses_left = 0;  ///< of the target; with the one that is tried
   Socket client, server;
   std::optional<Stream> stream;        ///< instead of `server`
   Direction in, out;                   ///< from the client, and to it
   Address peer;                        ///< the other end of the client's socket
   std::optional<ProxyAddresses> said;  ///< by a PROXY header
+  std::optional<Ip> source;            ///< that it counts for
   std::uint64_t began_ms = 0, deadline_ms = 0;
   bool is_check() const { return !client; }
+  const Address& from() const { return said ? said->source : peer; }
 };
 
 constexpr std::uint64_t kAcceptAgainMs = 100;  ///< after there was no descriptor
@@ -79,17 +82,20 @@ class Gateway {
   std::string apply(const std::vector<Rule>& rules, std::vector<Socket> inherited);
   void read_file_again();
   void start_successor();
+  void count_failed_start();
   void hear_successor();
   void drain();
   bool takes(const Listener& listener) const;
   void watch_listeners();
   void accept_from(Listener& listener);
   void enter(Listener& listener, int fd, const Address& peer);
+  void admit(Connection& connection);
   void read_header(Connection& connection);
 
   // gateway_connect.cc: targets.
   void connect(Connection& connection);
   bool connect_socket(Connection& connection);
+  bool connect_address(Connection& connection);
   void finish_connect(Connection& connection);
   void connected(Connection& connection);
   void failed(Connection& connection, const char* why);

@@ -34,7 +34,8 @@ void Gateway::connect(Connection& connection) {
       return reset(connection, "no target");
     }
     connection.tried |= route.bit_of(*target);
-    set_deadline(connection, route.rule().connect_ms);
+    connection.address = target->address;
+    connection.addresses_left = target->name.addresses.size();
     if (target->name.service.empty()) {
       if (connect_socket(connection)) return;
     } else if (natives_) {
@@ -51,9 +52,19 @@ void Gateway::connect(Connection& connection) {
   }
 }
 
-/// False: refused at once. The connection may be gone when this returns true.
+/// Tries the addresses of the target that are left. False: all have refused at once. The connection
+/// may be gone when this returns true.
 bool Gateway::connect_socket(Connection& connection) {
-  const Address& to = connection.target->name.address;
+  for (; connection.addresses_left > 0; --connection.addresses_left) {
+    set_deadline(connection, connection.route->rule().connect_ms);
+    if (connect_address(connection)) return true;
+    connection.address = (connection.address + 1) % connection.target->name.addresses.size();
+  }
+  return false;
+}
+
+bool Gateway::connect_address(Connection& connection) {
+  const Address& to = connection.target->name.addresses[connection.address];
   Socket& server = connection.server;
   server = Socket(socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const bool clan_is_absent = !server && errno == EAFNOSUPPORT && to.family() == AF_CLAN;
@@ -95,6 +106,7 @@ void Gateway::finish_connect(Connection& connection) {
 void Gateway::connected(Connection& connection) {
   Target& target = *connection.target;
   connection.route->worked(target);
+  target.address = connection.address;
   connection.in.held.insert(0, header_of(connection));
   if (connection.is_check()) {
     if (connection.stream)
@@ -114,9 +126,14 @@ void Gateway::connected(Connection& connection) {
 void Gateway::failed(Connection& connection, const char* why) {
   Target& target = *connection.target;
   say(fmt::format("event=failed target={} why=\"{}\"", target.name.text, why));
+  connection.server.close();
+  if (connection.addresses_left > 1) {
+    --connection.addresses_left;
+    connection.address = (connection.address + 1) % target.name.addresses.size();
+    if (connect_socket(connection)) return;
+  }
   count(page_->failed_connects);
   connection.route->failed(target, now_ms_);
-  connection.server.close();
   if (connection.is_check()) return forget(connection, "");
   connect(connection);
 }

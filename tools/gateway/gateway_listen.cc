@@ -46,7 +46,7 @@ Socket listen_at(const Address& address, std::uint32_t backlog) {
 /// Finds or makes the listener of a rule. The empty string, or why there is none.
 std::string Gateway::open(const Rule& rule, std::vector<Socket>& inherited, Listener& listener) {
   listener.address = rule.listen;
-  listener.route = std::make_shared<Route>(rule, *page_);
+  listener.route = std::make_shared<Route>(rule, *page_, std::make_shared<Counts>());
   for (Socket& socket : inherited) {
     if (!socket || !Address::local_of(socket.fd()).same_place(rule.listen)) continue;
     listener.socket = std::move(socket);
@@ -73,7 +73,7 @@ std::string Gateway::apply(const std::vector<Rule>& rules, std::vector<Socket> i
     auto& listener = listeners.emplace_back(std::make_unique<Listener>());
     if (old != listeners_.end()) {
       listener->address = rule.listen;
-      listener->route = std::make_shared<Route>(rule, *page_);
+      listener->route = std::make_shared<Route>(rule, *page_, (*old)->route->counts());
     } else if (std::string error = open(rule, inherited, *listener); !error.empty()) {
       return error;
     }
@@ -116,7 +116,7 @@ void Gateway::start_successor() {
   for (const auto& listener : listeners_) fds.push_back(listener->socket.fd());
   successor_ = Successor::start(arguments_, fds);
   if (successor_.pid < 0) {
-    count(page_->failed_reloads);
+    count_failed_start();
     return say(fmt::format("event=reload-failed why=\"{}\"", std::strerror(errno)));
   }
   epoll_event event{};
@@ -125,19 +125,25 @@ void Gateway::start_successor() {
   (void)epoll_ctl(set_.fd(), EPOLL_CTL_ADD, successor_.ready, &event);
 }
 
+void Gateway::count_failed_start() {
+  count(page_->failed_reloads);
+  page_->failed_starts.fetch_add(1, std::memory_order_relaxed);  // relaxed: read at any time
+}
+
 void Gateway::hear_successor() {
   char byte;
   const bool ready = read(successor_.ready, &byte, 1) == 1;
   close(successor_.ready);
   if (ready) {
     count(page_->reloads);
+    page_->replaced.store(1, std::memory_order_relaxed);  // relaxed: read at any time
     tool::notify(fmt::format("MAINPID={}", successor_.pid));
     say(fmt::format("event=replaced by={} connections={}", successor_.pid, connections_.size()));
     return drain();
   }
   waitpid(successor_.pid, nullptr, 0);
   successor_ = {};
-  count(page_->failed_reloads);
+  count_failed_start();
   say("event=reload-failed why=\"the new program has ended\"");
 }
 
@@ -183,28 +189,33 @@ void Gateway::accept_from(Listener& listener) {
 
 void Gateway::enter(Listener& listener, int fd, const Address& peer) {
   const Rule& rule = listener.route->rule();
-  Socket client(fd);
-  count(page_->accepted);
-  const auto sends_header = [&](const Network& network) { return network.contains(peer.ip()); };
-  const bool stranger =
-      rule.accepts_proxy && std::none_of(rule.proxies.begin(), rule.proxies.end(), sends_header);
-  if (stranger || !listener.route->enter(peer.ip())) {
-    count(page_->refused_source);
-    count(page_->reset);
-    if (rule.logs)
-      say(fmt::format("client={} listen={} reason=\"{}\"", peer.text(), rule.listen_text,
-                      stranger ? "not of accept-proxy" : "max-per-source"));
-    return client.reset();
-  }
   Connection& connection = add(listener.route);
+  count(page_->accepted);
   count(page_->connections);
-  connection.client = std::move(client);
+  connection.route->enter();
+  connection.client = Socket(fd);
   connection.peer = peer;
-  if (!rule.accepts_proxy) return connect(connection);
+  if (!rule.accepts_proxy) return admit(connection);
+  const auto sends_header = [&](const Network& network) { return network.contains(peer.ip()); };
+  if (std::none_of(rule.proxies.begin(), rule.proxies.end(), sends_header)) {
+    count(page_->refused_source);
+    return reset(connection, "not of accept-proxy");
+  }
   connection.stage = Connection::Stage::kHeader;
   set_deadline(connection, rule.header_ms);
   connection.client.watch(set_.fd(), EPOLLIN, tag_of(connection.id, kClient));
   read_header(connection);
+}
+
+/// The address of its client is known.
+void Gateway::admit(Connection& connection) {
+  const Ip source = connection.from().ip();
+  if (!connection.route->enter_source(source)) {
+    count(page_->refused_source);
+    return reset(connection, "max-per-source");
+  }
+  connection.source = source;
+  connect(connection);
 }
 
 void Gateway::read_header(Connection& connection) {
@@ -223,7 +234,7 @@ void Gateway::read_header(Connection& connection) {
   connection.in.bytes = held.size();
   connection.said = header.addresses;
   connection.client.watch(set_.fd(), 0, tag_of(connection.id, kClient));
-  connect(connection);
+  admit(connection);
 }
 
 }  // namespace clan::gateway

@@ -73,7 +73,8 @@ void Gateway::forget(Connection& connection, const char* reason) {
   if (connection.peer.size() == 0) {
     connection.target->checking = false;
   } else {
-    route.leave(connection.peer.ip());
+    route.leave();
+    if (connection.source) route.leave_source(*connection.source);
     // relaxed: counts, read at any time.
     page_->connections.fetch_sub(1, std::memory_order_relaxed);
     count(page_->bytes_in, connection.in.bytes);
@@ -83,9 +84,8 @@ void Gateway::forget(Connection& connection, const char* reason) {
       connection.target->row->connections.fetch_sub(1, std::memory_order_relaxed);
     }
     if (route.rule().logs) {
-      const Address& client = connection.said ? connection.said->source : connection.peer;
       say(fmt::format("client={} listen={} target={} in={} out={} seconds={:.3f} reason=\"{}\"",
-                      client.text(), route.rule().listen_text,
+                      connection.from().text(), route.rule().listen_text,
                       connection.target != nullptr ? connection.target->name.text : "-",
                       connection.in.bytes, connection.out.bytes,
                       static_cast<double>(now_ms_ - connection.began_ms) / 1e3, reason));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace clan::gateway {
 namespace {
@@ -23,7 +24,8 @@ GatewayPage::Target* row_of(const std::string& name, GatewayPage& page) {
 
 }  // namespace
 
-Route::Route(const Rule& rule, GatewayPage& page) : rule_(rule) {
+Route::Route(const Rule& rule, GatewayPage& page, std::shared_ptr<Counts> counts)
+    : rule_(rule), counts_(std::move(counts)) {
   for (const TargetName& name : rule.targets)
     targets_.push_back({.name = name, .row = row_of(name.text, page)});
 }
@@ -55,20 +57,16 @@ void Route::worked(Target& target) {
   target.row->works.store(1, std::memory_order_relaxed);
 }
 
-bool Route::enter(const Ip& source) {
-  if (rule_.most_of_source != 0) {
-    std::uint32_t& count = sources_[source];
-    if (count >= rule_.most_of_source) return false;
-    ++count;
-  }
-  ++connections_;
+bool Route::enter_source(const Ip& source) {
+  std::uint32_t& count = counts_->sources[source];
+  if (rule_.most_of_source != 0 && count >= rule_.most_of_source) return false;
+  ++count;
   return true;
 }
 
-void Route::leave(const Ip& source) {
-  --connections_;
-  if (const auto found = sources_.find(source); found != sources_.end() && --found->second == 0)
-    sources_.erase(found);
+void Route::leave_source(const Ip& source) {
+  const auto found = counts_->sources.find(source);
+  if (found != counts_->sources.end() && --found->second == 0) counts_->sources.erase(found);
 }
 
 }  // namespace clan::gateway

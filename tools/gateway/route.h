@@ -16,15 +16,23 @@ namespace clan::gateway {
 struct Target {
   TargetName name;
   GatewayPage::Target* row = nullptr;  ///< in the shared page
+  std::size_t address = 0;             ///< that is tried first: the one that worked last
   std::uint32_t connections = 0;
   bool checking = false;         ///< a check is under way
   std::uint64_t down_until = 0;  ///< it has failed: the last choice until then
 };
 
+/// Connections at a listener, by the address of their client. Rules that follow each other there
+/// count in the same one.
+struct Counts {
+  std::uint32_t connections = 0;
+  std::map<Ip, std::uint32_t> sources;
+};
+
 class Route {
  public:
   /// `page`: gets a row for each target that it does not have.
-  Route(const Rule& rule, GatewayPage& page);
+  Route(const Rule& rule, GatewayPage& page, std::shared_ptr<Counts> counts);
 
   const Rule& rule() const { return rule_; }
   std::vector<Target>& targets() { return targets_; }
@@ -37,10 +45,13 @@ class Route {
   void failed(Target& target, std::uint64_t now);
   void worked(Target& target);
 
-  /// Counts a connection of that address. False: there are too many.
-  bool enter(const Ip& source);
-  void leave(const Ip& source);
-  bool full() const { return rule_.most != 0 && connections_ >= rule_.most; }
+  const std::shared_ptr<Counts>& counts() const { return counts_; }
+  void enter() { ++counts_->connections; }
+  void leave() { --counts_->connections; }
+  bool full() const { return rule_.most != 0 && counts_->connections >= rule_.most; }
+  /// Counts a connection of that client. False: it has too many.
+  bool enter_source(const Ip& source);
+  void leave_source(const Ip& source);
 
   std::uint64_t next_check = 0;
 
@@ -48,8 +59,7 @@ class Route {
   const Rule rule_;
   std::vector<Target> targets_;
   std::size_t turn_ = 0;  // of round robin
-  std::uint32_t connections_ = 0;
-  std::map<Ip, std::uint32_t> sources_;  // only with a limit
+  const std::shared_ptr<Counts> counts_;
 };
 
 }  // namespace clan::gateway

@@ -31,7 +31,9 @@ struct GatewayPage {
   };
   static constexpr std::size_t kMostTargets = 64;
   std::atomic<std::uint32_t> targets_known{0};
-  Target targets[kMostTargets];  ///< the first ones
+  std::atomic<std::uint16_t> replaced{0};       ///< by another program, which serves
+  std::atomic<std::uint16_t> failed_starts{0};  ///< of such, also among failed_reloads
+  Target targets[kMostTargets];                 ///< the first ones
 };
 /// As /proc/PID/fd shows it: "/memfd:clan-gateway (deleted)".
 constexpr char kGatewayMemfdName[] = "clan-gateway";
