@@ -14,7 +14,7 @@ CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 # The programs that tests/interpose, tests/libfabric, tests/omniorb, tests/sunrpc, tests/mpi, tests/ip and `clan bench` run. Without
 # one its tests are skipped. (Large ones are not here: javac is in default-jdk-headless, mariadbd in mariadb-server, erl
 # in erlang-base; varnishd compiles, and is in varnish. Node.js is "nodejs". mosquitto's test is run by hand.)
-CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light curl apache2-utils wrk haproxy postgresql
+CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light libnginx-mod-stream curl apache2-utils wrk haproxy postgresql
   iperf3 sockperf netpipe-tcp openmpi-bin netpipe-openmpi hpcc python3-mpi4py libfabric-bin
   rsync openssl vsftpd openssh-server openssh-client nodejs python3 libpython3.11-testsuite musl-tools
   apache2-bin nghttp2 lighttpd squid beanstalkd mosquitto mosquitto-clients python3-zmq php-cli ruby stunnel4 liburing-dev liblwip-dev

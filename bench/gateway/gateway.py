@@ -59,7 +59,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 HAPROXY = f"""
 global
   nbthread 1
-  maxconn 9900
+  maxconn 10100
 defaults
   mode tcp
   timeout connect 5s
@@ -75,7 +75,7 @@ worker_processes 1;
 error_log stderr;
 pid {directory}/nginx.pid;
 {modules}
-events {{ worker_connections 19900; }}
+events {{ worker_connections 20500; }}
 stream {{
   server {{
     listen {address}:{port} backlog=1024;
@@ -367,6 +367,10 @@ def main():
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("clan bench gateway: makes network namespaces, and needs root")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(most, 2 * arguments.idle + 400)
+    with contextlib.suppress(ValueError, OSError):  # a container's root may not
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     arguments.idle = min(arguments.idle, (most - 400) // 2)  # two sockets each

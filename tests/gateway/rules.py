@@ -74,6 +74,20 @@ def headers_are_taken_from_proxies_and_passed_on():
             assert receive_all(s).endswith(b"443\r\n" + V2_FOUR)
 
 
+def values_of_a_header_are_passed_on():
+    """Of version 2, to version 2: all but its checksum and padding."""
+    kept = b"\x01\0\x02h2" + b"\xe0\0\x03own"
+    more = kept[:5] + b"\x04\0\x01\0" + kept[5:]
+    header = V2 + b"\x21\x11" + (12 + len(more)).to_bytes(2, "big") + V2_FOUR[16:] + more
+    with support.Server(echo) as server, gateway(
+            server.port, "--accept-proxy", "127.0.0.0/8", "--send-proxy", "v2") as g, \
+            g.connect() as s:
+        s.sendall(header + b"hello")
+        s.shutdown(socket.SHUT_WR)
+        wanted = V2 + b"\x21\x11" + (12 + len(kept)).to_bytes(2, "big") + V2_FOUR[16:] + kept
+        assert receive_all(s) == wanted + b"hello"
+
+
 def wrong_headers_are_refused():
     with support.Server(lambda s: s.sendall(b"reached")) as server, gateway(
             server.port, "--accept-proxy", "127.0.0.0/8", "--header-timeout", "0.3") as g:
@@ -231,6 +245,32 @@ def checks_find_what_fails_and_what_works_again():
         assert numbers(g)["accepted"] == 0
 
 
+def a_check_expects_an_answer():
+    answer = [b"-LOADING\r\n"]
+
+    def serve(s):
+        if s.recv(6) == b"PING\r\n":
+            for byte in answer[0]:
+                s.sendall(bytes([byte]))
+
+    with support.Server(serve) as server, gateway(
+            server.port, "--check", "0.05", "--check-send", "PING\\r\\n",
+            "--check-expect", "+PONG\\x0d\\n") as g:
+        g.line("event=failed", "answered the check otherwise")
+        until(lambda: not numbers(g)["targets"][0]["works"], "the check fails")
+        answer[0] = b"+PONG\r\n"
+        until(lambda: numbers(g)["targets"][0]["works"], "the check works")
+        answer[0] = b""
+        g.line("event=failed", "not answered")
+    with support.native_program() as (target, _), gateway(
+            target, "--check", "0.05", "--check-send", "x", "--check-expect", "y") as g:
+        until(lambda: not numbers(g)["targets"][0]["works"], "the check fails")
+    with support.native_program() as (target, _), gateway(
+            target, "--check", "0.05", "--check-send", "x", "--check-expect", "x") as g:
+        time.sleep(0.3)
+        assert numbers(g)["targets"][0]["failures"] == 0, numbers(g)
+
+
 def a_target_that_does_not_answer_is_given_up():
     with full_listener() as port, support.Server(named(b"b")) as server:
         with gateway(f"127.0.0.1:{port},127.0.0.1:{server.port}", "--balance", "first",
@@ -288,11 +328,12 @@ def stat_and_prometheus_have_its_counters():
 
 support.main({test.__name__: test for test in (
     headers_are_sent_to_targets, headers_are_taken_from_proxies_and_passed_on,
-    wrong_headers_are_refused, limits_hold,
+    values_of_a_header_are_passed_on, wrong_headers_are_refused, limits_hold,
     a_limit_for_each_client_counts_those_behind_a_proxy, all_addresses_of_a_host_are_tried,
     idle_connections_end,
     targets_take_turns_and_those_that_fail_are_left_out,
     a_check_begins_when_the_one_before_has_ended,
-    checks_find_what_fails_and_what_works_again, a_target_that_does_not_answer_is_given_up,
+    checks_find_what_fails_and_what_works_again, a_check_expects_an_answer,
+    a_target_that_does_not_answer_is_given_up,
     without_descriptors_clients_wait, what_is_wrong_is_said,
     stat_and_prometheus_have_its_counters)})

@@ -88,6 +88,29 @@ std::string read_word(const std::string& text, const std::vector<std::pair<const
   return fmt::format("{} is none of {}", text, known);
 }
 
+std::string read_text_of(const std::string& text, std::string& to) {
+  constexpr std::string_view kEscapes = "nrt\\", kMeanings = "\n\r\t\\";
+  to.clear();
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\\') {
+      to += text[i];
+      continue;
+    }
+    const char escape = ++i < text.size() ? text[i] : '\0';
+    unsigned value = 0;
+    if (const auto at = kEscapes.find(escape); escape != '\0' && at != std::string_view::npos) {
+      to += kMeanings[at];
+    } else if (escape == 'x' && i + 2 < text.size() &&
+               std::from_chars(&text[i + 1], &text[i + 1] + 2, value, 16).ptr == &text[i + 1] + 2) {
+      to += static_cast<char>(value);
+      i += 2;
+    } else {
+      return fmt::format("{}: \\n, \\r, \\t, \\\\ and \\xHH are known", text);
+    }
+  }
+  return "";
+}
+
 struct Key {
   const char* name;
   const char* value;
@@ -137,6 +160,10 @@ const std::vector<Key>& keys() {
        count(&Rule::keep_alive_s)},
       {"check", "SECONDS", "how often to see whether targets work (never)",
        seconds(&Rule::check_ms)},
+      {"check-send", "TEXT", "what a check sends; \\n, \\r, \\t and \\xHH as in C",
+       [](const std::string& text, Rule& rule) { return read_text_of(text, rule.check_send); }},
+      {"check-expect", "TEXT", "how the answer to a check begins (any connection will do)",
+       [](const std::string& text, Rule& rule) { return read_text_of(text, rule.check_expect); }},
       {"retry", "SECONDS", "a target that has failed comes last so long (2)",
        seconds(&Rule::retry_ms)},
       {"max", "N", "connections at a time; more wait in the backlog", count(&Rule::most)},
@@ -238,6 +265,8 @@ Config read_arguments(const std::vector<std::string>& arguments) {
       file = value;
     else if (key == "drain")
       error = read_seconds(value, config.drain_ms);
+    else if (key == "exit-idle")
+      error = read_seconds(value, config.exit_idle_ms);
     else
       settings.emplace_back(key, value);
     if (!error.empty()) return failed(error);
@@ -247,6 +276,7 @@ Config read_arguments(const std::vector<std::string>& arguments) {
   Config rules = file.empty() ? Config() : read_file(file);
   if (file.empty()) rules.error = read_rule(settings, rules.rules.emplace_back());
   rules.drain_ms = config.drain_ms;
+  rules.exit_idle_ms = config.exit_idle_ms;
   rules.checks_only = config.checks_only;
   return rules;
 }
@@ -254,14 +284,15 @@ Config read_arguments(const std::vector<std::string>& arguments) {
 std::string usage() {
   std::string text =
       "Usage: clan gateway --listen WHERE --to TARGET[,TARGET...] [OPTIONS]\n"
-      "       clan gateway --config FILE [--drain SECONDS] [--check-config]\n"
+      "       clan gateway --config FILE [--drain SECONDS] [--exit-idle SECONDS] [--check-config]\n"
       "       clan gateway reload [PID]\n\n"
       "Takes TCP connections from outside to programs under CLAN, and back (docs/gateway.md).\n"
       "A line of FILE is a rule: the same options without dashes, listen=*:80 to=clan:web.\n\n";
   for (const Key& key : keys())
     text += fmt::format("  --{:<26}{}\n", fmt::format("{} {}", key.name, key.value), key.help);
-  text += fmt::format("  --{:<26}{}\n  --{:<26}{}\n", "drain SECONDS",
-                      "for connections of a replaced one (60; 0: no limit)", "check-config",
+  text += fmt::format("  --{:<26}{}\n  --{:<26}{}\n  --{:<26}{}\n", "drain SECONDS",
+                      "for connections of a replaced one (60; 0: no limit)", "exit-idle SECONDS",
+                      "ends after so long without a connection (never)", "check-config",
                       "says what is wrong with the rules, and ends");
   return text +
          "\nSIGHUP reads FILE anew; SIGUSR2 or `clan gateway reload` starts a new program,\n"

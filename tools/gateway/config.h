@@ -36,7 +36,8 @@ struct Rule {
   ProxyVersion sends_proxy = ProxyVersion::kNone;
   std::uint64_t connect_ms = 5'000, idle_ms = 0, header_ms = 3'000;
   std::uint64_t check_ms = 0, retry_ms = 2'000;
-  std::uint32_t keep_alive_s = 0;  ///< 0: as the kernel does
+  std::string check_send, check_expect;  ///< a target works that answers the one by the other
+  std::uint32_t keep_alive_s = 0;        ///< 0: as the kernel does
   std::uint32_t most = 0, most_of_source = 0, backlog = 1024;
   bool logs = true;
 };
@@ -48,6 +49,7 @@ struct Config {
   std::vector<Rule> rules;
   std::string file;                 ///< of the rules; empty: they were on the command line
   std::uint64_t drain_ms = 60'000;  ///< for connections of a gateway that has been replaced
+  std::uint64_t exit_idle_ms = 0;   ///< ends after so long without a connection; 0: never
   bool checks_only = false;
   std::string error;  ///< why there is no configuration; empty: there is
 };

@@ -67,6 +67,8 @@ void Socket::unwatch(int set) {
   watched_ = kUnwatched;
 }
 
+ssize_t NativeEnd::recv(std::span<std::byte> to) { return outcome(stream_.try_recv(to)); }
+
 ssize_t NativeEnd::send(Bytes bytes) { return outcome(stream_.try_send(bytes)); }
 
 bool NativeEnd::shutdown_send() {

@@ -54,6 +54,7 @@ class NativeEnd {
  public:
   explicit NativeEnd(Stream& stream) : stream_(stream) {}
   Stream& stream() { return stream_; }
+  ssize_t recv(std::span<std::byte> to);
   ssize_t send(Bytes bytes);
   bool shutdown_send();
 

@@ -121,7 +121,7 @@ int Gateway::run() {
 
 int Gateway::sleep_ms() {
   if (!more_.empty()) return 0;
-  std::uint64_t at = std::min(sweep_at_ms_, end_at_ms_);
+  std::uint64_t at = std::min({sweep_at_ms_, end_at_ms_, idle_end_ms_});
   if (accept_at_ms_ > now_ms_) at = std::min(at, accept_at_ms_);
   for (const auto& listener : listeners_) {
     if (listener->route->rule().check_ms > 0) at = std::min(at, listener->route->next_check);
@@ -141,7 +141,11 @@ void Gateway::turn() {
   for (int i = 0; i < n; ++i) take(events[i].data.u64, events[i].events);
   for (const Event& event : streams) {
     Connection* connection = event.kind == EventKind::kStream ? find(event.tag) : nullptr;
-    if (connection != nullptr) relay(*connection, true, true);
+    if (connection == nullptr) continue;
+    if (connection->stage == Connection::Stage::kChecking)
+      check(*connection);
+    else
+      relay(*connection, true, true);
   }
   if (natives_) take_natives();
   for (const std::uint64_t id : std::exchange(more_, {})) {
@@ -150,7 +154,21 @@ void Gateway::turn() {
   if (now_ms_ >= sweep_at_ms_) sweep();
   start_checks();
   watch_listeners();
+  note_idle();
   flush_log();
+}
+
+/// Without a connection for long enough it ends: its service manager has the listeners, too.
+void Gateway::note_idle() {
+  // relaxed: this thread's own count
+  const bool idle = page_->connections.load(std::memory_order_relaxed) == 0 && successor_.pid < 0;
+  if (config_.exit_idle_ms == 0 || !idle)
+    idle_end_ms_ = kNever;
+  else if (idle_end_ms_ == kNever)
+    idle_end_ms_ = now_ms_ + config_.exit_idle_ms;
+  if (now_ms_ < idle_end_ms_) return;
+  idle_end_ms_ = kNever;
+  drain();
 }
 
 void Gateway::take(std::uint64_t tag, std::uint32_t events) {
@@ -171,6 +189,7 @@ void Gateway::take(std::uint64_t tag, std::uint32_t events) {
   if (connection->stage == Connection::Stage::kHeader) return read_header(*connection);
   if (connection->stage == Connection::Stage::kConnecting)
     return kind == kClient ? reset(*connection, "client reset") : finish_connect(*connection);
+  if (connection->stage == Connection::Stage::kChecking) return check(*connection);
   const bool gone = (events & (EPOLLERR | EPOLLHUP)) != 0;
   const bool readable = gone || (events & (EPOLLIN | EPOLLRDHUP)) != 0;
   const bool writable = gone || (events & EPOLLOUT) != 0;
@@ -237,7 +256,8 @@ void Gateway::sweep() {
         count(page_->refused_header);
         reset(*connection, "header time-out");
         break;
-      case Connection::Stage::kConnecting: failed(*connection, "time-out"); break;
+      case Connection::Stage::kConnecting:
+      case Connection::Stage::kChecking: failed(*connection, "time-out"); break;
       case Connection::Stage::kRelaying: reset(*connection, "idle time-out");
     }
   }

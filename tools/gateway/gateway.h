@@ -25,7 +25,7 @@ namespace clan::gateway {
 
 /// A client and its target; without a client, a check of the target.
 struct Connection {
-  enum class Stage { kHeader, kConnecting, kRelaying };
+  enum class Stage { kHeader, kConnecting, kChecking, kRelaying };
   std::uint64_t id = 0;
   Stage stage = Stage::kConnecting;
   std::shared_ptr<Route> route;
@@ -37,6 +37,7 @@ struct Connection {
   Direction in, out;                   ///< from the client, and to it
   Address peer;                        ///< the other end of the client's socket
   std::optional<ProxyAddresses> said;  ///< by a PROXY header
+  std::string tlvs;                    ///< of that header
   std::optional<Ip> source;            ///< that it counts for
   std::uint64_t began_ms = 0, deadline_ms = 0;
   bool is_check() const { return !client; }
@@ -74,6 +75,7 @@ class Gateway {
   void take_natives();
   void take_signals();
   void sweep();
+  void note_idle();
   void say(const std::string& line);
   void flush_log();
 
@@ -99,6 +101,7 @@ class Gateway {
   void finish_connect(Connection& connection);
   void connected(Connection& connection);
   void failed(Connection& connection, const char* why);
+  void check(Connection& connection);
   void start_checks();
   std::string header_of(const Connection& connection) const;
 
@@ -129,6 +132,7 @@ class Gateway {
   std::uint64_t next_id_ = 1, now_ms_ = 0;
   std::size_t most_connections_ = 0;  // by descriptors
   std::uint64_t sweep_at_ms_ = ~0ull, accept_at_ms_ = 0, end_at_ms_ = ~0ull;
+  std::uint64_t idle_end_ms_ = ~0ull;  // when it ends, if no connection comes
   bool draining_ = false;
 };
 

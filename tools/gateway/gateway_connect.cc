@@ -18,7 +18,7 @@ std::string Gateway::header_of(const Connection& connection) const {
   const ProxyVersion version = connection.route->rule().sends_proxy;
   if (version == ProxyVersion::kNone) return "";
   if (connection.is_check()) return local_proxy_header(version);
-  if (connection.said) return proxy_header(version, *connection.said);
+  if (connection.said) return proxy_header(version, *connection.said, connection.tlvs);
   return proxy_header(version, {connection.peer, Address::local_of(connection.client.fd())});
 }
 
@@ -105,16 +105,20 @@ void Gateway::finish_connect(Connection& connection) {
 
 void Gateway::connected(Connection& connection) {
   Target& target = *connection.target;
-  connection.route->worked(target);
-  target.address = connection.address;
   connection.in.held.insert(0, header_of(connection));
   if (connection.is_check()) {
+    const std::string sent = connection.in.held + connection.route->rule().check_send;
     if (connection.stream)
-      (void)NativeEnd(*connection.stream).send(bytes_of(connection.in.held));
+      (void)NativeEnd(*connection.stream).send(bytes_of(sent));
     else
-      (void)connection.server.send(bytes_of(connection.in.held));
-    return forget(connection, "");
+      (void)connection.server.send(bytes_of(sent));
+    connection.stage = Connection::Stage::kChecking;
+    set_deadline(connection, connection.route->rule().connect_ms);
+    connection.server.watch(set_.fd(), EPOLLIN, tag_of(connection.id, kServer));
+    return check(connection);
   }
+  connection.route->worked(target);
+  target.address = connection.address;
   ++target.connections;
   count(target.row->connections);
   count(target.row->served);
@@ -123,11 +127,30 @@ void Gateway::connected(Connection& connection) {
   relay(connection, true, false);
 }
 
+/// Compares what has come of the answer to a check.
+void Gateway::check(Connection& connection) {
+  const std::string& expected = connection.route->rule().check_expect;
+  std::string& answer = connection.out.held;
+  while (answer.size() < expected.size()) {
+    const auto room = std::span(buffer_).first(expected.size() - answer.size());
+    const ssize_t n =
+        connection.stream ? NativeEnd(*connection.stream).recv(room) : connection.server.recv(room);
+    if (n == kNotNow) return;
+    if (n <= 0) return failed(connection, "it has not answered the check");
+    answer.append(reinterpret_cast<const char*>(room.data()), static_cast<std::size_t>(n));
+    if (expected.compare(0, answer.size(), answer) != 0)
+      return failed(connection, "it has answered the check otherwise");
+  }
+  connection.route->worked(*connection.target);
+  connection.target->address = connection.address;
+  forget(connection, "");
+}
+
 void Gateway::failed(Connection& connection, const char* why) {
   Target& target = *connection.target;
   say(fmt::format("event=failed target={} why=\"{}\"", target.name.text, why));
   connection.server.close();
-  if (connection.addresses_left > 1) {
+  if (connection.stage == Connection::Stage::kConnecting && connection.addresses_left > 1) {
     --connection.addresses_left;
     connection.address = (connection.address + 1) % target.name.addresses.size();
     if (connect_socket(connection)) return;

@@ -233,6 +233,7 @@ void Gateway::read_header(Connection& connection) {
   held.erase(0, header.bytes);
   connection.in.bytes = held.size();
   connection.said = header.addresses;
+  connection.tlvs = header.tlvs;
   connection.client.watch(set_.fd(), 0, tag_of(connection.id, kClient));
   admit(connection);
 }

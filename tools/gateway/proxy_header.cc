@@ -15,7 +15,7 @@ constexpr std::string_view kSignature("\r\n\r\n\0\r\nQUIT\n", 12);
 constexpr std::string_view kV1 = "PROXY ";
 constexpr std::size_t kMostV1 = 107;  // with the end of line
 constexpr std::size_t kFixedV2 = 16;
-constexpr std::uint8_t kTlvCrc = 3;
+constexpr std::uint8_t kTlvCrc = 3, kTlvNoop = 4;
 constexpr std::size_t kTlvHead = 3;
 
 ProxyHeader wrong(const char* why) {
@@ -98,8 +98,8 @@ std::uint32_t crc32c(std::string_view bytes, std::size_t hole) {
   return ~crc;
 }
 
-/// Null, or what is wrong with the values behind the addresses.
-const char* wrong_tlvs(std::string_view header, std::size_t at) {
+/// Null, or what is wrong with the values behind the addresses. `passed` gets those for others.
+const char* wrong_tlvs(std::string_view header, std::size_t at, std::string& passed) {
   while (at < header.size()) {
     if (header.size() - at < kTlvHead) return "a TLV of version 2 is cut off";
     const std::size_t value = at + kTlvHead, size = number_at(header, at + 1);
@@ -110,6 +110,8 @@ const char* wrong_tlvs(std::string_view header, std::size_t at) {
       std::memcpy(&said, header.data() + value, sizeof said);
       if (ntohl(said) != crc32c(header, value)) return "the checksum of version 2 is wrong";
     }
+    if (byte_at(header, at) != kTlvCrc && byte_at(header, at) != kTlvNoop)
+      passed += header.substr(at, kTlvHead + size);
     at = value + size;
   }
   return nullptr;
@@ -145,7 +147,7 @@ ProxyHeader read_v2(std::string_view bytes) {
     default: return wrong("version 2 is of a family or protocol that is not served");
   }
   if (size < kFixedV2 + room) return wrong("version 2 has no room for its addresses");
-  if (const char* why = wrong_tlvs(whole, kFixedV2 + room)) return wrong(why);
+  if (const char* why = wrong_tlvs(whole, kFixedV2 + room, header.tlvs)) return wrong(why);
   if (family == 0x31) return header;  // paths: the peer's own address says more
   const bool v4 = family == 0x11;
   const std::size_t ip = v4 ? 4 : 16, ports = kFixedV2 + 2 * ip;
@@ -170,7 +172,8 @@ ProxyHeader read_proxy_header(std::string_view bytes) {
   return wrong("the first bytes are no PROXY header");
 }
 
-std::string proxy_header(ProxyVersion version, const ProxyAddresses& addresses) {
+std::string proxy_header(ProxyVersion version, const ProxyAddresses& addresses,
+                         const std::string& tlvs) {
   const auto& [source, destination] = addresses;
   const Ip from = source.ip(), to = destination.ip();
   const bool known = source.is_tcp() && destination.is_tcp();
@@ -187,12 +190,12 @@ std::string proxy_header(ProxyVersion version, const ProxyAddresses& addresses) 
   }
   if (!known) return v2_begin(0x21, 0, 0);
   const std::size_t skip = v4 ? 12 : 0, ip = 16 - skip;
-  std::string header = v2_begin(0x21, v4 ? 0x11 : 0x21, 2 * ip + 4);
+  std::string header = v2_begin(0x21, v4 ? 0x11 : 0x21, 2 * ip + 4 + tlvs.size());
   header.append(reinterpret_cast<const char*>(from.data()) + skip, ip);
   header.append(reinterpret_cast<const char*>(to.data()) + skip, ip);
   for (const std::uint16_t port : {source.port(), destination.port()})
     header += {static_cast<char>(port >> 8), static_cast<char>(port)};
-  return header;
+  return header + tlvs;
 }
 
 std::string local_proxy_header(ProxyVersion version) {

@@ -25,6 +25,7 @@ struct ProxyHeader {
   const char* wrong = "";  ///< why it is none
   /// None: a health check (LOCAL), an unknown family, or AF_UNIX; then the connection's own count.
   std::optional<ProxyAddresses> addresses;
+  std::string tlvs{};  ///< of version 2, but for its checksum and padding
 };
 
 /// A header that is longer is refused: room for 16 bytes, two addresses of AF_UNIX and some TLVs.
@@ -33,8 +34,9 @@ constexpr std::size_t kMostProxyHeader = 2048;
 /// Reads a header at the beginning of `bytes`.
 ProxyHeader read_proxy_header(std::string_view bytes);
 
-/// Writes one. Addresses that are not of TCP are sent as unknown.
-std::string proxy_header(ProxyVersion version, const ProxyAddresses& addresses);
+/// Writes one. Addresses that are not of TCP are sent as unknown. `tlvs` goes into version 2 only.
+std::string proxy_header(ProxyVersion version, const ProxyAddresses& addresses,
+                         const std::string& tlvs = "");
 /// The header of a connection that is the gateway's own: a health check.
 std::string local_proxy_header(ProxyVersion version);
 
