@@ -1,11 +1,14 @@
 #include "forward.h"
 
 #include <clan/clock.h>
+#include <clan/contention.h>
+#include <clan/preemption.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "icmp.h"
 #include "netlink.h"
@@ -95,7 +98,16 @@ bool Forwarder::turn() {
   return busy;
 }
 
+// After packets that fill the MTU: the programs at the ends of a stream make longer packets, or
+// take more of them, while this thread lets them run. Beside computations a yield takes too long.
+void Forwarder::yield() {
+  std::uint64_t now = monotonic_ns();
+  PreemptionWatch watch;
+  if (std::exchange(filled_, false) && !t_contention.lasts(now)) t_contention.yield(now, watch);
+}
+
 Status Forwarder::sleep() {
+  yield();
   int timeout = links_.opening() ? static_cast<int>(kLookMs) : -1;
   if (network_ && !events_.arm_packets()) return {};
   if (!events_.arm_fd_for_sleep()) return {};
@@ -278,6 +290,7 @@ bool Forwarder::pump(Peer& peer) {
     }
     if (!may_go(peer, header_of(bytes), *packet, ip)) continue;
     endpoint.commit(*peer.out, bytes.size());
+    filled_ |= ip.size() >= own_page().mtu;
     count(peer.row->sent);
     count(peer.row->sent_bytes, std::uint64_t{ip.size()});
   }
@@ -347,6 +360,7 @@ void Forwarder::deliver(Peer& peer, std::span<const std::byte> message) {
                           {const_cast<std::byte*>(rest.data()), rest.size()}};
   if (::writev(device_.queue(peer.queue), pieces, 3) < 0)
     return refused(peer, header, packet->source.v6, errno);
+  filled_ |= ip.size() >= own_page().mtu;
   count(peer.row->received);
   count(peer.row->received_bytes, std::uint64_t{ip.size()});
 }

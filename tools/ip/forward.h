@@ -29,6 +29,7 @@ class Forwarder {
 
   bool turn();
   void take_ready(int timeout);
+  void yield();
   Status sleep();
   void update_device();
   bool give_queue(Peer& peer);
@@ -57,6 +58,7 @@ class Forwarder {
   int epoll_ = -1, devices_ = -1;
   bool stopped_ = false, gone_ = false;
   bool first_readable_ = false, steers_ = true;
+  bool filled_ = false;                    ///< a packet has filled the MTU since the last yield
   std::size_t steered_ = ~std::size_t{0};  ///< the Links::changes() that the steering program knows
   std::vector<std::byte> scratch_ = std::vector<std::byte>(kHeader + kMostPacket);
 };
