@@ -59,7 +59,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 HAPROXY = f"""
 global
   nbthread 1
-  maxconn 10100
+  maxconn MOST
 defaults
   mode tcp
   timeout connect 5s
@@ -198,7 +198,8 @@ class Bench:
                                            address=ADDRESS, port=PORT, server=SERVER_PORT))
             return [found("nginx"), "-c", config, "-p", self.directory]
         config = self.directory / "haproxy.cfg"
-        config.write_text(HAPROXY)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # it takes 214 besides two for each
+        config.write_text(HAPROXY.replace("MOST", str((most - 214) // 2)))
         words = [found("haproxy"), "-f", config, "-db"]
         return run + words if peer == "clan-haproxy" else words
 
