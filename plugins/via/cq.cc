@@ -48,11 +48,15 @@ void Cq::serve(std::span<const Event> events) {
 }
 
 // Under members_mutex. What lies behind a message is looked at when there is nothing else to do.
+// Nothing lies there that this queue is to find where the VI has no receive left, unless the peer
+// has gone: what the peer sends to one that is posted from now on is another event.
 void Cq::serve(Vi& vi, Reports* reports) {
   const Held held(vi, reports);
-  const std::size_t before = vi.receives.completed;
+  const WorkQueue& receives = vi.receives;
+  const std::size_t before = receives.completed;
   vi.progress(Vi::Until::kReceived);
-  if (vi.receives.completed == before || vi.again) return;
+  if (receives.completed == before || vi.again) return;
+  if (receives.completed == receives.posted.size() && vi.connected && !vi.stream->ended()) return;
   vi.again = true;
   again.push_back(&vi);
 }

@@ -91,6 +91,22 @@ TEST(ViaCq, SendsAndFlushesHaveEntriesToo) {
   EXPECT_NE(d->CS.Status & VIP_STATUS_DESC_FLUSHED_ERROR, 0u);
 }
 
+// There is one event for the message and the end. The close has come when a later connection is
+// made, since both come by the same way.
+TEST(ViaCq, FindsTheEndBehindTheMessageThatTookTheLastReceive) {
+  Crowd crowd(1);
+  Pair later;
+  post(crowd.vis[0], crowd.server.host.make(0, 0, 8), crowd.server.host.handle, true);
+  post(crowd.clients[0], crowd.client.host.make(0, 0, 8), crowd.client.host.handle, false);
+  ASSERT_EQ(VipDisconnect(crowd.clients[0]), VIP_SUCCESS);
+  later.connect();
+  VIP_VI_HANDLE vi = nullptr;
+  VIP_BOOLEAN receive = 0;
+  ASSERT_EQ(VipCQWait(crowd.cq, kSoon, &vi, &receive), VIP_SUCCESS);
+  EXPECT_EQ(VipCQDone(crowd.cq, &vi, &receive), VIP_NOT_DONE);
+  EXPECT_TRUE(crowd.server.errors.has(VIP_ERROR_CONN_LOST));
+}
+
 TEST(ViaCq, ReportsAnOverrunAndLosesNothing) {
   End server;
   VIP_CQ_HANDLE cq = nullptr;

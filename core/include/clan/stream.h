@@ -92,7 +92,9 @@ class CLAN_EXPORT Stream {
   /// The same at a glance, for a thread that polls and calls peek() now and then: only that makes
   /// room for the sender of what has been consumed last.
   bool glance() const;
-  /// Waits until it has.
+  /// The peer has closed or has gone: nothing will follow what has arrived.
+  bool ended() const;
+  /// Waits until peek() has something to say.
   Status wait_readable(std::int64_t timeout_ms = -1);
 
   /// Half-close: the peer reads what was sent, then 0. We can still receive.
