@@ -55,6 +55,7 @@ void tell(Reports& reports) {
     const VIP_ERROR_HANDLER handler = nic.handler;
     const VIP_PVOID context = nic.handler_context;
     lock.unlock();
+    nic.leave();  // the handler may close it
     if (handler != nullptr) {
       handler(context, &error);
     } else {

@@ -52,14 +52,14 @@ struct Nic : Object {
   std::array<std::uint8_t, kHostBytes> address{};
   void use() { words::add(users, 1u); }
   void leave() { words::subtract(users, 1u); }
-  std::atomic<std::uint32_t> users{0};  ///< VIs, CQs, tags and registrations
+  std::atomic<std::uint32_t> users{0};  ///< VIs, CQs, tags, registrations, errors
   std::atomic<bool> names{false};       ///< between VipNSInit() and VipNSShutdown()
   std::mutex mutex;
   VIP_ERROR_HANDLER handler = nullptr;
   VIP_PVOID handler_context = nullptr;
 };
 
-/// Errors that have been found and not told yet: that is done with no lock held.
+/// Errors that have been found and not told yet: that is done with no lock held. Each uses its NIC.
 using Reports = std::vector<VIP_ERROR_DESCRIPTOR>;
 void tell(Reports& reports);
 

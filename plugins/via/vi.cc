@@ -140,10 +140,12 @@ void Vi::attend_later() {
 
 void Vi::report(VIP_ERROR_CODE code, VIP_RESOURCE_CODE resource, VIP_DESCRIPTOR* descriptor,
                 std::uint32_t op) {
+  nic.use();
   reports.push_back({&nic, this, nullptr, descriptor, op, resource, code});
 }
 
 void Vi::report_overrun(Cq& cq) {
+  nic.use();
   reports.push_back({&nic, this, &cq, nullptr, 0, VIP_RESOURCE_CQ, VIP_ERROR_VI_OVERRUN});
 }
 

@@ -47,6 +47,47 @@ TEST(ViaNic, IsNotClosedWhileItHasObjects) {
   EXPECT_EQ(VipCloseNic(nic), VIP_SUCCESS);
 }
 
+struct Closing {
+  static void note(VIP_PVOID self, VIP_ERROR_DESCRIPTOR* error) {
+    auto& closing = *static_cast<Closing*>(self);
+    if (closing.closed.empty()) {
+      EXPECT_EQ(VipDisconnect(error->ViHandle), VIP_SUCCESS);
+      EXPECT_EQ(VipDestroyVi(error->ViHandle), VIP_SUCCESS);
+      EXPECT_EQ(VipDestroyCQ(closing.cq), VIP_SUCCESS);
+    }
+    closing.closed.push_back(VipCloseNic(error->NicHandle));
+  }
+  VIP_CQ_HANDLE cq = nullptr;
+  std::vector<VIP_RETURN> closed;
+};
+
+// The end of the connection, and a completion queue that is too small for what it flushes.
+TEST(ViaNic, IsNotClosedWhileItsHandlerIsToGetAnotherError) {
+  Closing closing;
+  End client;
+  client.create(VIP_SERVICE_RELIABLE_DELIVERY);
+  Host memory;
+  VIP_NIC_HANDLE nic = nullptr;
+  VIP_VI_HANDLE vi = nullptr;
+  ASSERT_EQ(VipOpenNic("nic0", &nic), VIP_SUCCESS);
+  ASSERT_EQ(VipErrorCallback(nic, &closing, &Closing::note), VIP_SUCCESS);
+  ASSERT_EQ(VipCreateCQ(nic, 1, &closing.cq), VIP_SUCCESS);
+  VIP_VI_ATTRIBUTES attributes = attributes_of(memory.tag, VIP_SERVICE_RELIABLE_DELIVERY);
+  ASSERT_EQ(VipCreateVi(nic, &attributes, nullptr, closing.cq, &vi), VIP_SUCCESS);
+  for (int i = 0; i < 2; ++i)
+    ASSERT_EQ(VipPostRecv(vi, memory.make(i, 0, 8), memory.handle), VIP_SUCCESS);
+  const std::string name = unique_name();
+  std::thread server([&] { EXPECT_EQ(serve(nic, vi, name), VIP_SUCCESS); });
+  EXPECT_EQ(request(client.host.nic, client.vi, name), VIP_SUCCESS);
+  server.join();
+  ASSERT_EQ(VipDisconnect(client.vi), VIP_SUCCESS);
+  VIP_DESCRIPTOR* d = nullptr;
+  VIP_RETURN rc = VIP_NOT_DONE;
+  while (rc == VIP_NOT_DONE) rc = VipRecvDone(vi, &d);
+  EXPECT_EQ(rc, VIP_DESCRIPTOR_ERROR);
+  EXPECT_EQ(closing.closed, (std::vector<VIP_RETURN>{VIP_ERROR_RESOURCE, VIP_SUCCESS}));
+}
+
 TEST(ViaNic, DiscoversItself) {
   Host host;
   unsigned char address[64];
