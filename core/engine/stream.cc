@@ -197,6 +197,10 @@ Status Stream::append_quietly(std::span<const std::byte> first, std::span<const 
   return core_->append(first, second, engine::Notify::kNo);
 }
 
+void Stream::nudge() {
+  if (core_->connection().mapped()) core_->connection().nudge();
+}
+
 std::size_t Stream::max_reserve() const { return core_->max_reserve(); }
 
 namespace {

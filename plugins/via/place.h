@@ -10,6 +10,7 @@
 #include <clan/clock.h>
 #include <clan/dekker.h>
 #include <clan/event_queue.h>
+#include <clan/rdma.h>
 
 #include <array>
 #include <chrono>
@@ -34,7 +35,7 @@ class Place {
     if (!events) return nullptr;
     auto user = events->add_user(0);
     if (!user) return nullptr;
-    return std::unique_ptr<Place>(new Place(std::move(*events), *user));
+    return std::unique_ptr<Place>(new Place(context, std::move(*events), *user));
   }
 
   EventQueue& events() { return events_; }
@@ -79,6 +80,8 @@ class Place {
       lock.unlock();
       others_.notify_one();
       if (n.ok()) take(std::span<const Event>(events.data(), *n));
+      // The peer has woken this thread before it copies a long message: both do.
+      RdmaQueue::help(context_);
       if (!n.ok() && n.error().err != ETIMEDOUT && n.error().err != EINTR) return false;
     }
   }
@@ -92,13 +95,15 @@ class Place {
     std::atomic<std::uint32_t>& count;
   };
 
-  Place(EventQueue events, std::uint32_t user) : events_(std::move(events)), user_(user) {}
+  Place(Context& context, EventQueue events, std::uint32_t user)
+      : context_(context), events_(std::move(events)), user_(user) {}
 
   void follow(std::unique_lock<std::mutex>& lock, std::uint64_t deadline_ns) {
     if (deadline_ns == kNoDeadline) return others_.wait(lock);
     others_.wait_for(lock, std::chrono::milliseconds(ms_until(deadline_ns)));
   }
 
+  Context& context_;
   EventQueue events_;
   std::uint32_t user_;
   std::atomic<std::uint32_t> news_{0}, waiters_{0};

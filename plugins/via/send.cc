@@ -16,6 +16,9 @@ namespace clan::via {
 namespace {
 
 constexpr std::size_t kLine = 64;  ///< of the ring, which every record begins anew
+/// A receiver that sleeps is woken before the copy, and not behind it: it is awake early enough to
+/// make a part of it.
+constexpr std::uint64_t kLong = 256 * 1024;
 constexpr std::size_t kMostFlights = 64;
 constexpr std::size_t kMostPeerMemory = 64;  ///< imports that are kept (the paper's cache, 3.5)
 
@@ -211,6 +214,7 @@ Vi::Outcome Vi::move_message(Work& work, std::uint64_t bytes, std::uint32_t take
       }
     }
   }
+  if (bytes >= kLong) stream->nudge();
   const Outcome outcome = fly(std::move(flight), moves);
   if (outcome != Outcome::kUnderWay) return outcome;
   for (; taken > 0; --taken) buffers.take();

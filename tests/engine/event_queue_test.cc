@@ -43,6 +43,16 @@ TEST(EventQueue, SaysWhichStreamHasSomething) {
   EXPECT_EQ(queue.poll(events), 0u);
 }
 
+TEST(EventQueue, HasAnEventOfANudgeWithNothingToReceive) {
+  StreamPair pair;
+  auto queue = must(EventQueue::create(pair.server_context));
+  ASSERT_OK(pair.server.register_with(queue, 1));
+  pair.client.nudge();
+  Event events[4];
+  EXPECT_EQ(queue.poll(events), 1u);
+  EXPECT_FALSE(pair.server.readable());
+}
+
 TEST(EventQueue, HoldsEachEventAtMostOnce) {
   StreamPair pair;
   auto queue = must(EventQueue::create(pair.server_context));

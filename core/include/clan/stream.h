@@ -78,6 +78,9 @@ class CLAN_EXPORT Stream {
   /// The same with commit_quietly().
   Status append_quietly(std::span<const std::byte> first, std::span<const std::byte> second = {});
   std::size_t max_reserve() const;
+  /// Makes an event for the peer, which wakes a thread that sleeps there, and says nothing else.
+  /// Does nothing between hosts.
+  void nudge();
 
   /// Zero-copy receive: the bytes at the front of the ring, as many as are contiguous. Empty = the
   /// peer has closed. EAGAIN when nothing is there. They stay until consume().
