@@ -120,7 +120,9 @@ TEST(ViaCq, ReportsAnOverrunAndLosesNothing) {
   VIP_VI_HANDLE vi = nullptr;
   VIP_BOOLEAN receive = 0;
   ASSERT_EQ(VipCQWait(cq, kSoon, &vi, &receive), VIP_SUCCESS);
-  EXPECT_TRUE(server.errors.has(VIP_ERROR_VI_OVERRUN));
+  ASSERT_TRUE(server.errors.has(VIP_ERROR_VI_OVERRUN));
+  EXPECT_EQ(server.errors.all.front().ResourceCode, VIP_RESOURCE_CQ);
+  EXPECT_EQ(server.errors.all.front().CQHandle, cq);
   EXPECT_EQ(VipResizeCQ(cq, 1), VIP_ERROR_RESOURCE) << "two are in it";
   EXPECT_EQ(VipResizeCQ(cq, 0), VIP_INVALID_PARAMETER);
   EXPECT_EQ(VipResizeCQ(cq, 100), VIP_SUCCESS);

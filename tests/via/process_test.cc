@@ -35,7 +35,9 @@ TEST(ViaDeath, OfThePeerFlushesReceivesAndIsTold) {
     EXPECT_EQ(end.received(end.host.descriptor(i)),
               VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE | VIP_STATUS_DESC_FLUSHED_ERROR);
   }
-  EXPECT_TRUE(end.errors.has(VIP_ERROR_CONN_LOST));
+  ASSERT_TRUE(end.errors.has(VIP_ERROR_CONN_LOST));
+  EXPECT_EQ(end.errors.all.front().ResourceCode, VIP_RESOURCE_VI);
+  EXPECT_EQ(end.errors.all.front().ViHandle, end.vi);
 }
 
 TEST(ViaDeath, InTheMiddleOfTransfersLeavesAWholeConnectionOrAnError) {
