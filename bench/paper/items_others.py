@@ -47,7 +47,7 @@ SHRIMP = (
                 shapes.faster("ShrimpRPC", "vRPC", 3072, 2),
                 shapes.at_most_trips("ShrimpRPC", 1, 3)),
          remark="Null calls stand at 1 B."),
-    *drawings("shrimp", "docs/vmmc.md", fig7="Implementation layers",
+    *drawings("shrimp", "docs/vmmc-unet.md", fig7="Implementation layers",
               fig8="Unidirectional byte stream", fig9="Simple send and receive"),
     Item("shrimp.fig10", "Stream sockets over VMMC: bandwidth",
          "All three forms are alike, close to the limit of one copy, and rise steeply.",
@@ -82,7 +82,7 @@ CASES = (("hit", "TLB hit"), ("miss, present", "miss, page present"),
          ("miss, page-in from a file", "miss, page fault"), ("unpin, by madvise", "unpin"))
 
 UNET = (
-    *drawings("unet", "docs/unet.md", fig1="U-Net building blocks",
+    *drawings("unet", "docs/vmmc-unet.md", fig1="U-Net building blocks",
               fig2="Two U-Net/MM implementations"),
     Item("unet.table1", "Overheads with and without address translation in the NI",
          "A hit costs little; a miss costs the hand-shake with the kernel and what the page needs.",

@@ -286,7 +286,7 @@ std::string usage() {
       "Usage: clan gateway --listen WHERE --to TARGET[,TARGET...] [OPTIONS]\n"
       "       clan gateway --config FILE [--drain SECONDS] [--exit-idle SECONDS] [--check-config]\n"
       "       clan gateway reload [PID]\n\n"
-      "Takes TCP connections from outside to programs under CLAN, and back (docs/gateway.md).\n"
+      "Takes TCP connections from outside to programs under CLAN, and back (docs/ip-gateway.md).\n"
       "A line of FILE is a rule: the same options without dashes, listen=*:80 to=clan:web.\n\n";
   for (const Key& key : keys())
     text += fmt::format("  --{:<26}{}\n", fmt::format("{} {}", key.name, key.value), key.help);

@@ -1,5 +1,5 @@
 /* U-Net endpoints (U-Net/MM, section 4) over CLAN: by shared memory on one host, by the UDP link
- * between hosts. docs/unet.md is the reference.
+ * between hosts. docs/vmmc-unet.md is the reference.
  *
  *   program                                 library
  *   sends     descriptors to send     -->   unet_doorbell()   gathers into the peer's ring

@@ -8,7 +8,7 @@
  *
  * Every call returns 0 or a negative errno value unless its comment says otherwise. A null handle
  * gives -EINVAL. In a forked child, a handle of the parent gives -ESHUTDOWN. Any thread may make
- * any call. timeout_ms is in milliseconds; -1 sets no limit. docs/vmmc.md is the reference.
+ * any call. timeout_ms is in milliseconds; -1 sets no limit. docs/vmmc-unet.md is the reference.
  */
 #ifndef CLAN_VMMC_H
 #define CLAN_VMMC_H
