@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What redis, nginx, PostgreSQL and iperf3 send and receive while their clients work, recorded by
-clan-tlbsim and replayed by it: figure 3 of U-Net/MM with real programs. `clan bench paper --only
+"""What redis, nginx, PostgreSQL and iperf3 send and receive while their clients work, and what a
+client of X does, recorded by clan-tlbsim and replayed by it: figure 3 of U-Net/MM with real programs. `clan bench paper --only
 unet.programs` runs this.
 
     traces.py --clan CLAN --tlbsim CLAN-TLBSIM [--seconds N] [--keep DIR]
@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -33,15 +32,11 @@ class Recording(Session):
         return super().serve(*under, find(argv[0]), *argv[1:], port=port, **more)
 
     def finish(self, server):
-        """Ends the server, and waits until its trace is written. How many calls are not in it."""
+        """Ends the server, so that its trace is written."""
         for pid in descendants(server.pid):
             with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text().strip() != "strace":
-                    os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGTERM)
         server.process.wait(30)
-        said = "".join(log.read_text(errors="replace") for log in self.directory.glob("log-*"))
-        left_out = re.findall(r"clan-tlbsim: (\d+) calls with several buffers", said)
-        return int(left_out[-1]) if left_out else 0
 
 
 def redis(session):
@@ -76,17 +71,30 @@ def iperf3(session):
     return server
 
 
+def x11perf(session):
+    number, to = os.pipe()
+    with open(number, encoding="ascii") as display:
+        session.start("Xvfb", "-displayfd", to, "-nolisten", "tcp", stdout=subprocess.DEVNULL,
+                      stderr=subprocess.DEVNULL, pass_fds=(to,))
+        os.close(to)
+        name = f":{display.readline().strip()}"
+    session.run(session.tlbsim, "record", "-o", session.trace, "--", find("x11perf"), "-display",
+                name, "-repeat", 1, "-time", session.seconds, "-sync", "-rect100", "-putimage100",
+                "-getimage100", "-ftext")
+
+
 def record(name, options, to):
-    """Calls that the trace of this program lacks."""
     with Recording(options.clan, options.cores, options.seconds) as session:
         session.directory.chmod(0o777)  # PostgreSQL's user writes there
         session.tlbsim, session.trace = options.tlbsim, session.directory / name
-        left_out = session.finish(PROGRAMS[name](session))
+        server = PROGRAMS[name](session)
+        if server is not None:
+            session.finish(server)
         shutil.copy(session.trace, to / name)
-        return left_out
 
 
-PROGRAMS = {"redis": redis, "nginx": nginx, "PostgreSQL": postgresql, "iperf3": iperf3}
+PROGRAMS = {"redis": redis, "nginx": nginx, "PostgreSQL": postgresql, "iperf3": iperf3,
+            "x11perf": x11perf}
 
 
 def main():
@@ -103,8 +111,7 @@ def main():
     results, skipped = [], {}
     for name in options.only:
         try:
-            find("strace")
-            left_out = record(name, options, options.keep)
+            record(name, options, options.keep)
         except Skip as why:
             skipped[name] = str(why)
             continue
@@ -112,7 +119,7 @@ def main():
             sys.exit(f"{name}: {why}")
         text = subprocess.run([options.tlbsim, "replay", "--json", options.keep / name], check=True,
                               stdout=subprocess.PIPE, text=True).stdout
-        results += [{**line, "trace": name, "left_out": left_out} for line in json.loads(text)]
+        results += [{**line, "trace": name} for line in json.loads(text)]
     if not results:
         print("; ".join(skipped.values()))
         sys.exit(77)

@@ -9,7 +9,7 @@ STAGES = {"SunRPC (tcp)": "SunRPC", "vRPC direct": "Direct vRPC", "vRPC reduced"
 TRACES = ("radix-small", "radix-bulk", "sample-small", "sample-bulk", "matmul-128", "matmul-16",
           "sockets")
 
-PROGRAMS = ("redis", "nginx", "PostgreSQL", "iperf3")
+PROGRAMS = ("redis", "nginx", "PostgreSQL", "iperf3", "x11perf")
 
 SHRIMP = (
     Item("shrimp.fig1", "Latency of the VMMC layer",
@@ -116,6 +116,6 @@ UNET = (
          series=tuple(Series("traces", "tlb_misses", name, name) for name in PROGRAMS),
          axis="plain",
          lines=tuple(shapes.none(name, 1024) for name in PROGRAMS),
-         remark="Servers of today in place of the paper's telnet, rlogin, FTP and X, recorded "
-                "while their clients work. nginx sends by writev(), which is not recorded."),
+         remark="Servers of today in place of the paper's telnet, rlogin and FTP, recorded while "
+                "their clients work, and a client of X."),
 )

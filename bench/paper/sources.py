@@ -265,17 +265,13 @@ def traces(run):
     path, program = run.program("apps/traces.py"), run.program("clan-tlbsim")
     if path is None or program is None:
         raise Unavailable("clan bench apps or clan-tlbsim is not built")
-    if shutil.which("strace") is None:
-        raise Unavailable("strace is not installed")
     out = run.own("traces")
     found = json.loads(run.call(sys.executable, "-B", path, "--clan", run.clan, "--tlbsim", program,
                                 "--cores", ",".join(map(str, run.cores)), "--keep", out))
     run.skips |= {("tlb_misses", name): why for name, why in found["skipped"].items()}
     return [Row("tlb_misses", line["trace"], line["entries"],
                 sum(line[op]["non_compulsory_misses"] for op in ("r", "w", "recv")), "misses",
-                "entries of the TLB",
-                note=f"without {line['left_out']} calls with several buffers"
-                if line["left_out"] else "") for line in found["results"]]
+                "entries of the TLB") for line in found["results"]]
 
 
 def ip(run):

@@ -155,21 +155,6 @@ std::string check_kind(const std::string& text) {
   return fmt::format("there is no workload \"{}\". There are:{}", text, names);
 }
 
-// What a program sends and receives.
-int record_trace(const std::vector<std::string>& command, const std::string& path) {
-  std::FILE* out = path == "-" ? stdout : std::fopen(path.c_str(), "w");
-  if (out == nullptr) return fail(errno_error("output file").message());
-  fmt::print(out, "# recorded of {}: pid op vaddr len\n", command.front());
-  const auto several =
-      record(command, [&](const Access& access) { fmt::print(out, "{}\n", to_line(access)); });
-  bool written = std::fflush(out) == 0 && std::ferror(out) == 0;
-  if (out != stdout) written = std::fclose(out) == 0 && written;
-  if (!several) return fail(several.error().message());
-  if (*several > 0)
-    fmt::print(stderr, "clan-tlbsim: {} calls with several buffers are left out\n", *several);
-  return written ? 0 : fail("could not write the trace");
-}
-
 int write_trace(const std::string& kind, const Workload& workload, const std::string& path) {
   std::FILE* out = path == "-" ? stdout : std::fopen(path.c_str(), "w");
   if (out == nullptr) return fail(errno_error("output file").message());
@@ -243,6 +228,9 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (*replay) return replay_files(files, sizes, json);
   if (*make) return write_trace(kind, workload, output);
-  if (*recorded) return record_trace(command, output);
+  if (*recorded) {
+    const Status status = record(command, output);
+    return status ? 0 : fail(status.error().message());
+  }
   return figure3(workload, sizes, json);
 }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "generators.h"
-#include "record.h"
 #include "replay.h"
 #include "trace.h"
 
@@ -129,26 +128,6 @@ TEST(Replay, SplitsWhatIsLongerThanTheTlb) {
   replay.access({1, Op::kWrite, 0x1010, 100 * 4096});
   EXPECT_EQ(replay.total().compulsory, 101u);
   EXPECT_EQ(replay.total().accesses, 1u);
-}
-
-TEST(Record, ReadsCallsThatOtherThreadsHaveInterrupted) {
-  StraceReader reader;
-  const auto whole = reader.line("11333 read(0x5, 0x7ffd5d144288, 0x340)  = 0x340\n");
-  ASSERT_TRUE(whole.has_value());
-  EXPECT_EQ(access_of(*whole, 7), (Access{7, Op::kReceive, 0x7ffd5d144288, 0x340}));
-  EXPECT_FALSE(reader.line("12 sendto(0x5, 0x5621e8ac3f10, 0x1388, 0, 0, 0 <unfinished ...>"));
-  EXPECT_FALSE(reader.line("13 recvfrom(0x4, 0x7fb6e8000bc0, 0x186a0, 0, 0, 0 <unfinished ...>"));
-  const auto sent = reader.line("12 <... sendto resumed>)             = 0x1388");
-  ASSERT_TRUE(sent.has_value());
-  EXPECT_EQ(access_of(*sent, 12), (Access{12, Op::kRead, 0x5621e8ac3f10, 5000}));
-  const auto failed = reader.line("13 <... recvfrom resumed>) = -1 EAGAIN (Resource ...)");
-  ASSERT_TRUE(failed.has_value());
-  EXPECT_FALSE(access_of(*failed, 13).has_value());
-  const auto several = reader.line("14 writev(0x3, 0x7ffe0000, 0x2) = 0x20");
-  ASSERT_TRUE(several.has_value());
-  EXPECT_FALSE(access_of(*several, 14).has_value());
-  for (const char* text : {"", "x", "1", "1 +++ exited with 0 +++", "1 read(", "1 read(0x1) = "})
-    EXPECT_FALSE(reader.line(text).has_value()) << text;
 }
 
 }  // namespace
