@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What redis, nginx, PostgreSQL and iperf3 send and receive while their clients work, and what a
-client of X does, recorded by clan-tlbsim and replayed by it: figure 3 of U-Net/MM with real programs. `clan bench paper --only
-unet.programs` runs this.
+client of X does, recorded by clan-tlbsim and replayed by it: figure 3 of U-Net/MM with real
+programs. `clan bench paper --only unet.programs` runs this.
 
     traces.py --clan CLAN --tlbsim CLAN-TLBSIM [--seconds N] [--keep DIR]
 """

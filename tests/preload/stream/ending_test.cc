@@ -100,6 +100,8 @@ TEST(Ending, IsLookedForNowAndThen) {
   EXPECT_TRUE(check_due(s, now));
   EXPECT_FALSE(check_due(s, now + kCheckNs - 1));
   EXPECT_TRUE(check_due(s, now + kCheckNs));
+  note_checked(s, now + 2 * kCheckNs);
+  EXPECT_FALSE(check_due(s, now + 2 * kCheckNs));
 }
 
 TEST(Ending, WithoutMsgNosignalIsASignal) {
