@@ -10,11 +10,14 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <string>
 
 #include "base/wait_call.h"
 #include "clan/clock.h"
@@ -43,22 +46,46 @@ Result<AbstractAddress> abstract_address(std::string_view name) {
   return a;
 }
 
-// Takes the lock by which processes agree on the socket files of a directory, and has it until the
-// descriptor is closed. A socket that is bound under it is not taken for dead before it listens.
-Fd lock_directory(const std::string& file) {
-  const std::string directory = file.substr(0, file.rfind('/') + 1);
-  Fd fd(static_cast<int>(
-      sys::call(SYS_openat, AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
-  while (fd && sys::call(SYS_flock, fd.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) fd.reset();
+// The lock by which processes agree on the socket files of a directory. A socket that is bound under
+// it is not taken for dead before it listens. Any process that can read the directory can keep the
+// lock: after a second this does without, and then no file is removed.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::string& file)
+      : fd_(static_cast<int>(sys::call(SYS_openat, AT_FDCWD,
+                                       file.substr(0, file.rfind('/') + 1).c_str(),
+                                       O_RDONLY | O_DIRECTORY | O_CLOEXEC))) {
+    constexpr int kMostTries = 1000;
+    const timespec moment{0, 1'000'000};
+    for (int k = 0; fd_ && k < kMostTries && !locked_; ++k) {
+      locked_ = sys::call(SYS_flock, fd_.get(), LOCK_EX | LOCK_NB) == 0;
+      if (!locked_) sys::call(SYS_nanosleep, &moment, nullptr);
+    }
   }
-  return fd;
+  // A child of fork may have the descriptor still.
+  ~DirectoryLock() {
+    if (locked_) sys::call(SYS_flock, fd_.get(), LOCK_UN);
+  }
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  explicit operator bool() const { return locked_; }
+
+ private:
+  Fd fd_;
+  bool locked_ = false;
+};
+
+bool is_socket(const char* path) {
+  struct stat st {};
+  return sys::call(SYS_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+         S_ISSOCK(st.st_mode);
 }
 
 // Removes the file of a listener that is no more. Under the directory's lock.
 bool remove_dead(const std::string& file) {
   const auto probe = connect_abstract(file, 0);
-  return !probe && probe.error().err == ECONNREFUSED && sys::call(SYS_unlink, file.c_str()) == 0;
+  return !probe && probe.error().err == ECONNREFUSED && is_socket(file.c_str()) &&
+         sys::call(SYS_unlink, file.c_str()) == 0;
 }
 
 // Binds to a file. One that a process left behind, which was killed, is taken over, under the lock.
@@ -66,10 +93,8 @@ bool bind_file(int fd, const AbstractAddress& a, bool locked) {
   const auto* const address = reinterpret_cast<const sockaddr*>(&a.address);
   if (::bind(fd, address, a.length) == 0) return true;
   if (errno != EADDRINUSE) return false;
-  struct stat st {};
   const char* const path = a.address.sun_path;
-  if (sys::call(SYS_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-      !S_ISSOCK(st.st_mode)) {
+  if (!is_socket(path)) {
     errno = ENOTSOCK;  // it is somebody's file
     return false;
   }
@@ -220,11 +245,11 @@ Result<Fd> listen_abstract(std::string_view name) {
   if (!address) return address.error();
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return errno_error("socket(AF_UNIX)");
-  const Fd lock = address->is_file() ? lock_directory(std::string(name)) : Fd();
+  std::optional<DirectoryLock> lock;
+  if (address->is_file()) lock.emplace(std::string(name));
   const bool bound =
-      address->is_file()
-          ? bind_file(fd.get(), *address, lock.get() >= 0)
-          : ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length) == 0;
+      lock ? bind_file(fd.get(), *address, static_cast<bool>(*lock))
+           : ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address->address), address->length) == 0;
   if (!bound && errno == ENOTSOCK) return errno_error("there is a file of that name, no socket");
   if (!bound) return errno_error("bind(abstract socket)");
   if (::listen(fd.get(), SOMAXCONN) != 0) return errno_error("listen(abstract socket)");
@@ -232,7 +257,7 @@ Result<Fd> listen_abstract(std::string_view name) {
 }
 
 void end_listener(int fd, const std::string& file) {
-  const Fd lock = lock_directory(file);
+  const DirectoryLock lock(file);
   (void)sys::call(SYS_shutdown, fd, SHUT_RDWR);
   if (lock) (void)remove_dead(file);
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -281,6 +282,20 @@ TEST(AbstractSocket, TheEndOfAListenerRemovesItsFileAndNoOthers) {
   EXPECT_OK(connect_abstract(name, deadline_after_ms(5000)));
   end_listener(second->get(), name);
   EXPECT_EQ(::access(name.c_str(), F_OK), -1);
+}
+
+TEST(AbstractSocket, AKeptLockOfItsDirectoryHoldsUpNoListenerForLong) {
+  const std::string directory = ::testing::TempDir() + test::unique_name("directory");
+  ASSERT_EQ(::mkdir(directory.c_str(), 0700), 0);
+  const std::string name = directory + "/file";
+  const Fd lock(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  auto listener = listen_abstract(name);
+  ASSERT_OK(listener);
+  EXPECT_OK(connect_abstract(name, deadline_after_ms(5000)));
+  end_listener(listener->get(), name);
+  EXPECT_EQ(::unlink(name.c_str()), 0) << "it is left, as another one may have taken it over";
+  EXPECT_EQ(::rmdir(directory.c_str()), 0);
 }
 
 TEST(AbstractSocket, OfAListenerThatAcceptsNobodyIsATimeOut) {
