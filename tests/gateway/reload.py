@@ -254,6 +254,12 @@ def a_service_manager_gives_the_listener_and_is_told():
                 assert s.recv(1) == b"x"
 
 
+def one_that_nobody_connects_to_ends():
+    rule = f"listen=127.0.0.1:{free_port()} to=127.0.0.1:{free_port()}\n"
+    with by_file(rule, "--exit-idle", "1") as (process, _, _):
+        assert process.wait(support.WAIT) == 0
+
+
 def one_without_connections_ends():
     port = free_port()
     with support.Server(echo) as server, by_file(
@@ -270,5 +276,5 @@ support.main({test.__name__: test for test in (
     replaced_under_load_nobody_fails, names_are_handed_on, a_wrong_file_replaces_nothing,
     a_file_is_read_anew_and_old_connections_live_on,
     connections_of_a_rule_that_was_read_anew_count, a_reload_answers_for_itself,
-    draining_has_a_limit, one_without_connections_ends,
+    draining_has_a_limit, one_that_nobody_connects_to_ends, one_without_connections_ends,
     a_service_manager_gives_the_listener_and_is_told)})

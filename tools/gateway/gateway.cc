@@ -131,6 +131,7 @@ int Gateway::sleep_ms() {
 }
 
 void Gateway::turn() {
+  note_idle();
   std::array<epoll_event, 256> events;
   const auto streams = natives_ ? natives_->poll() : std::span<const Event>();
   int timeout = streams.empty() ? sleep_ms() : 0;
@@ -154,7 +155,6 @@ void Gateway::turn() {
   if (now_ms_ >= sweep_at_ms_) sweep();
   start_checks();
   watch_listeners();
-  note_idle();
   flush_log();
 }
 

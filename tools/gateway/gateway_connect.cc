@@ -67,8 +67,10 @@ bool Gateway::connect_address(Connection& connection) {
   const Address& to = connection.target->name.addresses[connection.address];
   Socket& server = connection.server;
   server = Socket(socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const bool clan_is_absent = !server && errno == EAFNOSUPPORT && to.family() == AF_CLAN;
-  if (!server && !clan_is_absent) {  // no fault of the target
+  const int err = server ? 0 : errno;
+  const bool clan_is_absent = err == EAFNOSUPPORT && to.family() == AF_CLAN;
+  // No fault of the target, unlike a family of addresses that this kernel does not have.
+  if (err == EMFILE || err == ENFILE || err == ENOBUFS || err == ENOMEM) {
     accept_at_ms_ = now_ms_ + kAcceptAgainMs;
     count(page_->accept_errors);
     connection.is_check() ? forget(connection, "") : reset(connection, std::strerror(errno));
@@ -90,7 +92,8 @@ bool Gateway::connect_address(Connection& connection) {
     return true;
   }
   say(fmt::format("event=failed target={} why=\"{}\"", connection.target->name.text,
-                  clan_is_absent ? "start the gateway by `clan gateway`" : std::strerror(errno)));
+                  clan_is_absent ? "start the gateway by `clan gateway`"
+                                 : std::strerror(err != 0 ? err : errno)));
   server.close();
   return false;
 }
