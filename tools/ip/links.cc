@@ -70,7 +70,7 @@ Peer* Links::put(std::unique_ptr<Peer> peer, std::size_t place) {
     words::publish(own_page().rows, static_cast<std::uint32_t>(peers_.size()));
   } else {
     peer->queue = peers_[place]->queue;  // with packets to the old one, which are not lost
-    peer->readable = true;
+    peer->readable = peer->queue != 0;
     peers_[place] = std::move(peer);
   }
   ++changes_;
