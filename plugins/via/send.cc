@@ -214,7 +214,7 @@ Vi::Outcome Vi::move_message(Work& work, std::uint64_t bytes, std::uint32_t take
       }
     }
   }
-  if (bytes >= kLong) stream->nudge();
+  if (bytes >= kLong && flights.size() < kMostFlights) stream->nudge();
   const Outcome outcome = fly(std::move(flight), moves);
   if (outcome != Outcome::kUnderWay) return outcome;
   for (; taken > 0; --taken) buffers.take();
