@@ -23,6 +23,7 @@
 #include "os/signal_handlers.h"
 #include "os/signals.h"
 #include "os/sys.h"
+#include "state/buffers.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
@@ -81,6 +82,7 @@ bool interrupts(SinceEntry& since, std::uint64_t deadline) {
 
 int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::uint64_t deadline,
                     SinceEntry& since) {
+  share_memory_anew(monotonic_ns());  // as in an epoll_wait()
   const Disturbed here;
   if (interrupts(since, deadline)) {
     errno = EINTR;

@@ -55,7 +55,6 @@ constexpr std::uint64_t kCheckNs = 100'000;
 /// ask, or has slept on the socket and was woken by something else.
 inline void note_checked(Socket& s, std::uint64_t now_ns = monotonic_ns()) {
   s.checked_ns.store(now_ns, std::memory_order_relaxed);  // relaxed: a number alone
-  share_memory_anew(now_ns);
 }
 
 /// Returns true if it is time to ask whether the peer is alive, and notes that.
@@ -63,6 +62,7 @@ inline bool check_due(Socket& s, std::uint64_t now = monotonic_ns()) {
   // relaxed: as above
   if (now - s.checked_ns.load(std::memory_order_relaxed) < kCheckNs) return false;
   note_checked(s, now);
+  share_memory_anew(now);
   return true;
 }
 

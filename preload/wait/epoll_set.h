@@ -90,6 +90,7 @@ struct Set {
   std::uint32_t round = 0;              ///< of gather()
   /// order_stamp() before the kernel was last asked for all it knew
   std::uint64_t looked = 0;
+  bool plain_told = false;     ///< the last answer had events of the kernel's alone
   std::uint64_t asked_ns = 0;  ///< when it was last asked at all
   std::uint64_t happened = 0;  ///< what has been found since, at the latest; see gather()
   void note_happened(std::uint64_t stamp) {

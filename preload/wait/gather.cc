@@ -250,7 +250,7 @@ bool all_quiet(Set& set) {
 
 int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before,
            bool kernel_is_asked_later) {
-  if (kernel_is_asked_later && told < 0 && all_quiet(set)) return 0;
+  if (kernel_is_asked_later && told < 0 && !set.plain_told && all_quiet(set)) return 0;
   ++set.round;
   set.found.count = 0;
   if (!set.found.reserve(set.watched.count)) return without_ours(events, told);
@@ -265,11 +265,14 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
     find_ready(set, true);
     room -= static_cast<int>(std::min(set.found.count, static_cast<std::uint32_t>(most)));
   }
+  set.plain_told = false;
   for (std::uint32_t asks = 1; asks <= 16 && room > 0; ++asks, told = -1) {
     if (told < 0) {
       before = order_stamp() & PipeStamp::kTimeMask;
       KeepErrno keep;
-      told = kernel_is_due(set) ? ask_kernel(set, events, room) : 0;
+      const bool due = kernel_is_due(set);
+      told = due ? ask_kernel(set, events, room) : 0;
+      if (!due) watch_armed(set);
     }
     if (told < room) {
       set.looked = before;
@@ -280,7 +283,9 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
       if (!set.found.reserve(set.found.count + set.watched.count + told)) {
         return without_ours(events, told);
       }
-      room -= take_in(set, asks, events, told);
+      const int plain = take_in(set, asks, events, told);
+      set.plain_told |= plain > 0;
+      room -= plain;
     }
     find_ready(set, kernel_first && asks == 1);
     if (!kernel_may_know_more(set)) break;

@@ -34,7 +34,8 @@ namespace clan::preload {
 /// migrated in the next: so every descriptor is told of within two rounds of the set.
 ///
 /// `kernel_is_asked_later`: the caller goes on to spin or to sleep, and asks the kernel there. Then
-/// a set in which nothing that has moved has news costs no system call here.
+/// a set in which nothing that has moved has news, and of which the kernel had nothing else to tell
+/// last time, costs no system call here.
 int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before,
            bool kernel_is_asked_later = false);
 

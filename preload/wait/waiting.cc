@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <utility>
 
 #include "clan/clock.h"
 #include "clan/pipe.h"
@@ -17,6 +18,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "os/timeout.h"
+#include "state/buffers.h"
 #include "stream/ending.h"
 #include "stream/far_wait.h"
 #include "stream/memory.h"
@@ -157,7 +159,8 @@ class Wait {
         return Next::kFollow;
       }
       if (told > 0) fetch_ahead(*set);
-      if (told > 0 || (moved_ && !looks)) *n = gather(*set, events_, most_, told, before, waits_);
+      if (told > 0 || (moved_ && !looks))
+        *n = gather(*set, events_, most_, told, before, waits_ && std::exchange(first_, false));
       if (*n > 0) {
         use_.drop();
         return Next::kDone;
@@ -211,6 +214,7 @@ class Wait {
       errno = EINTR;
       return -1;
     }
+    share_memory_anew(monotonic_ns());  // what a bell wakes does not ask, see note_checked()
     PacketSleep packets(view_.carried(), PacketSleep::May::kFetch);
     if (packets.has_come()) return kGoOn;
     SetSleep* prepared = nullptr;
@@ -275,6 +279,7 @@ class Wait {
   SpinView view_;
   const SinceEntry since_;
   bool several_ = false, moved_ = false, spins_ = false, slept_ = false;
+  bool first_ = true;  ///< look, which the kernel need not be asked in
 };
 
 }  // namespace
