@@ -46,9 +46,9 @@ Result<AbstractAddress> abstract_address(std::string_view name) {
   return a;
 }
 
-// The lock by which processes agree on the socket files of a directory. A socket that is bound under
-// it is not taken for dead before it listens. Any process that can read the directory can keep the
-// lock: after a second this does without, and then no file is removed.
+// The lock by which processes agree on the socket files of a directory. A socket that is bound
+// under it is not taken for dead before it listens. Any process that can read the directory can
+// keep the lock: after a second this does without, and then no file is removed.
 class DirectoryLock {
  public:
   explicit DirectoryLock(const std::string& file)
