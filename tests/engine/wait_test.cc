@@ -208,6 +208,10 @@ TEST(Waiter, DoesNotYieldToAPeerWhoseAnswersTakeLong) {
   sleep_long(waiter, 20, 3);
   int beside = 0;
   const auto look = [&] { return ++beside < 0; };
+  for (int k = 0; k < 16; ++k)  // which may be tries
+    EXPECT_FALSE(waiter.spin([] { return false; }, Awaited{}, kNoDeadline, look));
+  if (t_contention.known()) GTEST_SKIP() << "others want the processor: a wait sleeps sooner";
+  beside = 0;
   const Awaited on_this_processor{current_cpu_tag()};
   EXPECT_FALSE(waiter.spin([] { return false; }, on_this_processor, kNoDeadline, look));
   EXPECT_EQ(beside, 0);

@@ -6,6 +6,7 @@
 // Input: a byte for the kind of memfd, one for what is right about it, the file's size, patches (a
 // place, a length, bytes).
 #include <clan/gateway_face.h>
+#include <clan/ip_face.h>
 #include <clan/mpi_face.h>
 #include <clan/path_page.h>
 #include <clan/pipe_page.h>
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "clan/stat/gateway_pages.h"
+#include "clan/stat/ip_pages.h"
 #include "clan/stat/look.h"
 #include "clan/stat/mpi_pages.h"
 #include "clan/stat/orb_tables.h"
@@ -113,7 +115,7 @@ void read_pipe(Input& in, std::uint8_t right) {
   print(report, right / 4);
   Look look;
   look.connections = report.connections;
-  print_prometheus(look, {}, {});
+  print_prometheus(look, {}, {}, {});
 }
 
 void read_reasons(Input& in, std::uint8_t right) {
@@ -190,7 +192,7 @@ void read_paths(Input& in, std::uint8_t right) {
   for (const HostPath& path : report.hosts.paths) expect(path.values.port != 0);
   report.hosts.paths.resize(std::min<std::size_t>(report.hosts.paths.size(), 4));
   print(report, right / 4);
-  print_prometheus({}, report.hosts, {});
+  print_prometheus({}, report.hosts, {}, {});
 }
 
 void read_gateway(Input& in, std::uint8_t right) {
@@ -207,7 +209,23 @@ void read_gateway(Input& in, std::uint8_t right) {
   for (const GatewayCounters& one : report.gateways)
     expect(one.targets.size() <= GatewayPage::kMostTargets);
   print(report, right / 4);
-  print_prometheus({}, {}, report.gateways);
+  print_prometheus({}, {}, report.gateways, {});
+}
+
+void read_ip(Input& in, std::uint8_t right) {
+  using clan::ip::IpPage;
+  static File& file = *new File(clan::ip::kIpMemfdName);
+  auto bytes = content(in, sizeof(IpPage), (right & 1) == 0);
+  if ((right & 2) == 0) {
+    put(bytes, offsetof(IpPage, magic), IpPage::kMagic);
+    put(bytes, offsetof(IpPage, pid), static_cast<std::uint32_t>(::getpid()));
+  }
+  file.write(bytes);
+  Report report;
+  report.devices = read_ip_pages({::getpid()});
+  for (const IpDevice& one : report.devices) expect(one.peers <= IpPage::kRows);
+  print(report, right / 4);
+  print_prometheus({}, {}, {}, report.devices);
 }
 
 }  // namespace
@@ -220,14 +238,15 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input in(data, size);
   const std::uint8_t kind = in.byte(), right = in.byte();
-  switch (kind % 7) {
+  switch (kind % 8) {
     case 0: read_pipe(in, right); break;
     case 1: read_reasons(in, right); break;
     case 2: read_mpi(in, right); break;
     case 3: read_calls(in, right); break;
     case 4: read_orb(in, right); break;
     case 5: read_paths(in, right); break;
-    default: read_gateway(in, right);
+    case 6: read_gateway(in, right); break;
+    default: read_ip(in, right);
   }
   return 0;
 }
