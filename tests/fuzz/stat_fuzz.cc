@@ -85,6 +85,17 @@ std::vector<std::byte> content(Input& in, std::size_t size, bool right_size) {
   return bytes;
 }
 
+/// A page with its magic and this process's number, unless the input chooses otherwise.
+template <typename Page>
+void write_page(Input& in, std::uint8_t right, File& file) {
+  auto bytes = content(in, sizeof(Page), (right & 1) == 0);
+  if ((right & 2) == 0) {
+    put(bytes, offsetof(Page, magic), Page::kMagic);
+    put(bytes, offsetof(Page, pid), static_cast<decltype(Page::pid)>(::getpid()));
+  }
+  file.write(bytes);
+}
+
 /// In one of the forms, which the input chooses.
 void print(const Report& report, std::uint8_t form) {
   if (form % 2 == 0) {
@@ -138,12 +149,7 @@ void read_reasons(Input& in, std::uint8_t right) {
 
 void read_mpi(Input& in, std::uint8_t right) {
   static File& file = *new File(clan::mpi::kMpiMemfdName);
-  auto bytes = content(in, sizeof(clan::mpi::MpiPage), (right & 1) == 0);
-  if ((right & 2) == 0) {
-    put(bytes, offsetof(clan::mpi::MpiPage, magic), clan::mpi::MpiPage::kMagic);
-    put(bytes, offsetof(clan::mpi::MpiPage, pid), static_cast<std::uint32_t>(::getpid()));
-  }
-  file.write(bytes);
+  write_page<clan::mpi::MpiPage>(in, right, file);
   Report report;
   report.mpi_pairs = read_mpi_pages({::getpid()});
   expect(report.mpi_pairs.size() <= clan::mpi::MpiPage::kPeers);
@@ -153,12 +159,7 @@ void read_mpi(Input& in, std::uint8_t right) {
 
 void read_calls(Input& in, std::uint8_t right) {
   static File& file = *new File(clan::kRpcMemfdName);
-  auto bytes = content(in, sizeof(clan::RpcPage), (right & 1) == 0);
-  if ((right & 2) == 0) {
-    put(bytes, offsetof(clan::RpcPage, magic), clan::RpcPage::kMagic);
-    put(bytes, offsetof(clan::RpcPage, pid), static_cast<std::uint32_t>(::getpid()));
-  }
-  file.write(bytes);
+  write_page<clan::RpcPage>(in, right, file);
   Report report;
   report.remote_calls = read_rpc_pages({::getpid()});
   print(report, right / 4);
@@ -180,12 +181,7 @@ void read_orb(Input& in, std::uint8_t right) {
 
 void read_paths(Input& in, std::uint8_t right) {
   static File& file = *new File(clan::kPathMemfdName);
-  auto bytes = content(in, sizeof(clan::PathPage), (right & 1) == 0);
-  if ((right & 2) == 0) {
-    put(bytes, offsetof(clan::PathPage, magic), clan::PathPage::kMagic);
-    put(bytes, offsetof(clan::PathPage, pid), static_cast<std::uint64_t>(::getpid()));
-  }
-  file.write(bytes);
+  write_page<clan::PathPage>(in, right, file);
   Report report;
   report.hosts = read_path_pages({::getpid()});
   expect(report.hosts.paths.size() <= clan::PathPage::kRows);
@@ -198,12 +194,7 @@ void read_paths(Input& in, std::uint8_t right) {
 void read_gateway(Input& in, std::uint8_t right) {
   using clan::gateway::GatewayPage;
   static File& file = *new File(clan::gateway::kGatewayMemfdName);
-  auto bytes = content(in, sizeof(GatewayPage), (right & 1) == 0);
-  if ((right & 2) == 0) {
-    put(bytes, offsetof(GatewayPage, magic), GatewayPage::kMagic);
-    put(bytes, offsetof(GatewayPage, pid), static_cast<std::uint32_t>(::getpid()));
-  }
-  file.write(bytes);
+  write_page<GatewayPage>(in, right, file);
   Report report;
   report.gateways = read_gateway_pages({::getpid()});
   for (const GatewayCounters& one : report.gateways)
@@ -215,12 +206,7 @@ void read_gateway(Input& in, std::uint8_t right) {
 void read_ip(Input& in, std::uint8_t right) {
   using clan::ip::IpPage;
   static File& file = *new File(clan::ip::kIpMemfdName);
-  auto bytes = content(in, sizeof(IpPage), (right & 1) == 0);
-  if ((right & 2) == 0) {
-    put(bytes, offsetof(IpPage, magic), IpPage::kMagic);
-    put(bytes, offsetof(IpPage, pid), static_cast<std::uint32_t>(::getpid()));
-  }
-  file.write(bytes);
+  write_page<IpPage>(in, right, file);
   Report report;
   report.devices = read_ip_pages({::getpid()});
   for (const IpDevice& one : report.devices) expect(one.peers <= IpPage::kRows);

@@ -29,10 +29,10 @@ void for_pages(const std::string& device, Take&& take) {
   });
 }
 
-// Of a page that its process, or another one in its place, has written: for terminals and JSON.
+// As tool::text_in(), and for JSON.
 template <std::size_t size>
 std::string text(const char (&bytes)[size]) {
-  std::string text = tool::printable(std::string(bytes, ::strnlen(bytes, size)));
+  std::string text = tool::text_in(bytes);
   for (char& c : text) {
     if (c == '"' || c == '\\') c = '?';
   }

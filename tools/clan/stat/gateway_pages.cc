@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 
 #include "own_page.h"
 
@@ -35,10 +34,9 @@ std::vector<GatewayCounters> read_gateway_pages(const std::vector<pid_t>& pids) 
         std::min<std::size_t>(value_in(page.targets_known), GatewayPage::kMostTargets);
     for (std::size_t i = 0; i < known; ++i) {
       const GatewayPage::Target& target = page.targets[i];
-      found.back().targets.push_back(
-          {printable(std::string(target.name, strnlen(target.name, sizeof target.name))),
-           value_in(target.works) != 0, value_in(target.connections), value_in(target.served),
-           value_in(target.failures)});
+      found.back().targets.push_back({text_in(target.name), value_in(target.works) != 0,
+                                      value_in(target.connections), value_in(target.served),
+                                      value_in(target.failures)});
     }
   });
   return found;

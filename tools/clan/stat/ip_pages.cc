@@ -3,19 +3,10 @@
 #include <clan/ip_face.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "own_page.h"
 
 namespace clan::tool {
-namespace {
-
-template <std::size_t size>
-std::string text_in(const char (&bytes)[size]) {
-  return printable(std::string(bytes, ::strnlen(bytes, size)));
-}
-
-}  // namespace
 
 std::vector<IpDevice> read_ip_pages(const std::vector<pid_t>& pids) {
   std::vector<IpDevice> found;

@@ -4,7 +4,9 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +18,13 @@ namespace clan::tool {
 template <typename T>
 T value_in(const std::atomic<T>& counter) {
   return counter.load(std::memory_order_relaxed);  // relaxed: a private copy
+}
+
+/// Returns a text of a page that its process, or another one in its place, has written, for
+/// terminals.
+template <std::size_t size>
+std::string text_in(const char (&bytes)[size]) {
+  return printable(std::string(bytes, ::strnlen(bytes, size)));
 }
 
 /// Calls `take` with a copy of the page that each of these processes, or of all if there are none,

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <iterator>
+#include <utility>
 
 #include "proc.h"
 #include "write.h"
@@ -144,21 +146,27 @@ std::string line_of(const ViaConnection& vi) {
   return line;
 }
 
+/// "; N WHAT" of each that is not 0.
+std::string counts(std::initializer_list<std::pair<std::uint64_t, const char*>> all) {
+  std::string text;
+  for (const auto& [n, what] : all) {
+    if (n > 0) text += fmt::format("; {} {}", n, what);
+  }
+  return text;
+}
+
 std::string line_of(const VmmcCounters& vmmc) {
   const std::string name = command_name(static_cast<pid_t>(vmmc.pid));
   std::string line = fmt::format("{}/{}: {} buffers, {} remotes, {} bindings; {} sends, {} bytes",
                                  vmmc.pid, name.empty() ? "?" : printable(name), vmmc.buffers,
                                  vmmc.remotes, vmmc.bindings, vmmc.sends, vmmc.sent_bytes);
-  const auto some = [&](std::uint64_t n, const char* what) {
-    if (n > 0) line += fmt::format("; {} {}", n, what);
-  };
-  some(vmmc.notified, "notifications sent");
-  some(vmmc.delivered, "delivered");
-  some(vmmc.ignored, "ignored");
-  some(vmmc.lost, "lost");
-  some(vmmc.flushes, "flushes");
-  some(vmmc.mirrored_bytes, "bytes mirrored");
-  some(vmmc.hostile, "forged");
+  line += counts({{vmmc.notified, "notifications sent"},
+                  {vmmc.delivered, "delivered"},
+                  {vmmc.ignored, "ignored"},
+                  {vmmc.lost, "lost"},
+                  {vmmc.flushes, "flushes"},
+                  {vmmc.mirrored_bytes, "bytes mirrored"},
+                  {vmmc.hostile, "forged"}});
   return line;
 }
 
@@ -168,11 +176,11 @@ std::string line_of(const UnetEndpoint& e) {
       "{}/{}, endpoint {}{}, {} channels: {} sent, {} bytes; {} received, {} bytes", e.pid,
       name.empty() ? "?" : printable(name), e.number, e.emulated != 0 ? " (emulated)" : "",
       e.channels, e.sent, e.sent_bytes, e.received, e.received_bytes);
-  if (e.dropped_buffer > 0) line += fmt::format("; {} without a buffer", e.dropped_buffer);
-  if (e.dropped_queue > 0) line += fmt::format("; {} without a place", e.dropped_queue);
-  if (e.dropped_tag > 0) line += fmt::format("; {} without a tag", e.dropped_tag);
-  if (e.returned > 0) line += fmt::format("; {} buffers unfilled", e.returned);
-  if (e.deferrals > 0) line += fmt::format("; {} waits for a page", e.deferrals);
+  line += counts({{e.dropped_buffer, "without a buffer"},
+                  {e.dropped_queue, "without a place"},
+                  {e.dropped_tag, "without a tag"},
+                  {e.returned, "buffers unfilled"},
+                  {e.deferrals, "waits for a page"}});
   return line;
 }
 
@@ -181,15 +189,12 @@ std::string line_of(const GatewayCounters& gateway) {
       "{}{}: {} connections, {} accepted, {} ended, {} reset; {} bytes in, {} out", gateway.pid,
       gateway.draining ? " (drains)" : "", gateway.connections, gateway.accepted, gateway.ended,
       gateway.reset, gateway.bytes_in, gateway.bytes_out);
-  const auto some = [&](std::uint64_t n, const char* what) {
-    if (n > 0) line += fmt::format("; {} {}", n, what);
-  };
-  some(gateway.refused_source, "refused by their address");
-  some(gateway.refused_header, "without a right PROXY header");
-  some(gateway.refused_target, "without a target");
-  some(gateway.failed_connects, "failed connects to targets");
-  some(gateway.accept_errors, "times without descriptors or memory");
-  some(gateway.failed_reloads, "failed reloads");
+  line += counts({{gateway.refused_source, "refused by their address"},
+                  {gateway.refused_header, "without a right PROXY header"},
+                  {gateway.refused_target, "without a target"},
+                  {gateway.failed_connects, "failed connects to targets"},
+                  {gateway.accept_errors, "times without descriptors or memory"},
+                  {gateway.failed_reloads, "failed reloads"}});
   for (const GatewayTarget& target : gateway.targets) {
     line += fmt::format("\n    {}: {}, {} connections, {} served, {} failures", target.name,
                         target.works ? "works" : "has failed", target.connections, target.served,
@@ -203,13 +208,10 @@ std::string line_of(const IpDevice& device) {
       "{}, device {}, {}: {} of {} peers up; {} packets sent, {} bytes; {} received, {} bytes",
       device.pid, device.name, device.addresses, device.peers_up, device.peers, device.sent,
       device.sent_bytes, device.received, device.received_bytes);
-  const auto some = [&](std::uint64_t n, const char* what) {
-    if (n > 0) line += fmt::format("; {} {}", n, what);
-  };
-  some(device.dropped_sent, "of this host dropped");
-  some(device.dropped_received, "of peers dropped");
-  some(device.waits, "waits for a full ring");
-  some(device.strangers, "strangers");
+  line += counts({{device.dropped_sent, "of this host dropped"},
+                  {device.dropped_received, "of peers dropped"},
+                  {device.waits, "waits for a full ring"},
+                  {device.strangers, "strangers"}});
   return line;
 }
 
