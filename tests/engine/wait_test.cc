@@ -217,22 +217,21 @@ TEST(Waiter, DoesNotYieldToAPeerWhoseAnswersTakeLong) {
   EXPECT_EQ(beside, 0);
 }
 
-TEST(Waiter, TriesSeveralTimesInARowWhatWaitsTakeThatDoNotSleep) {
-  Waiter waiter{WaitOptions{WaitOptions::Mode::kAdaptive, 2000}};
-  sleep_long(waiter, 20, 3);
+TEST(WaitHistory, TriesSeveralTimesInARowWhatWaitsTakeThatDoNotSleep) {
+  WaitHistory past(50'000);
+  for (int k = 0; k < 50; ++k) past.expect(100'000);  // longer than a spin, not very long
   int tries = 0, runs = 0;
-  bool tried = false;
-  for (int k = 0; k < 1024; ++k) {
-    int beside = 0;
-    const auto look = [&] { return ++beside < 0; };
-    EXPECT_FALSE(waiter.spin([] { return false; }, Awaited{}, kNoDeadline, look));
-    tries += beside > 0;
-    runs += beside > 0 && !tried;
-    tried = beside > 0;
+  bool tried = true;  // it begins with the rest of a row
+  for (int k = 0; k < 2 * 1024; ++k) {
+    bool tries_now = false;
+    const std::uint64_t budget = past.next_budget(false, &tries_now);
+    EXPECT_EQ(budget, tries_now ? 100'000u : 0u);
+    tries += tries_now;
+    runs += tries_now && !tried;
+    tried = tries_now;
   }
-  if (t_contention.known()) GTEST_SKIP() << "others want the processor: a wait sleeps sooner";
-  EXPECT_EQ(tries, 16);
-  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(tries, 2 * 16);
+  EXPECT_EQ(runs, 2);
 }
 
 // A try finds out. It spins for so long that others which run in its yields do not keep it from
