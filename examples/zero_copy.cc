@@ -1,7 +1,13 @@
-// Zero-copy receiving with a cookie queue: the parent posts buffers, the child's messages land in
-// them. The two cookies of each side travel through an out-of-band message.
+// Zero-copy receiving with a cookie queue (clan-distributed-computing section 2.2): the receiver
+// exports buffers and sends their cookies in out-of-band messages; the sender writes each message
+// into the next buffer by RDMA and says so.
+//
+//      sender                                  receiver
+//                  kBuffer {cookie, id}  <---- exports the buffer
+//      RDMA write  ------------------------->  [ buffer ]
+//                  kFilled {id, length}  ----> revokes the export: no late write can be seen there
 #include <clan/endpoint.h>
-#include <clan/zero_copy.h>
+#include <clan/rdma.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,16 +24,35 @@ T must(clan::Result<T> result) {
   return std::move(*result);
 }
 
+static void must(const clan::Status& status) {
+  if (status) return;
+  std::fprintf(stderr, "%s\n", status.error().message().c_str());
+  std::_Exit(1);
+}
+
 constexpr std::size_t kBufferBytes = 256 * 1024;
 constexpr std::uint64_t kMessages = 64, kBuffers = 4;
 
-static std::span<const std::byte> bytes(const clan::QueueEnds& ends) {
-  return std::as_bytes(std::span(&ends, 1));
+enum Type : std::uint32_t { kHello, kBuffer, kFilled };
+struct Posted {
+  clan::RdmaCookie cookie;
+  std::uint64_t id;
+};
+struct Filled {
+  std::uint64_t id, length;
+};
+
+template <typename T>
+void send(clan::OobEndpoint& oob, const clan::Address& to, Type type, const T& what) {
+  must(oob.send(to, type, std::as_bytes(std::span(&what, 1)), 5000));
 }
-static clan::QueueEnds ends_in(const clan::OobArrival& m) {
-  clan::QueueEnds ends;
-  std::memcpy(&ends, m.payload.data(), sizeof ends);
-  return ends;
+template <typename T>
+T receive(clan::OobEndpoint& oob) {
+  const auto m = must(oob.recv(10'000));
+  if (m.length != sizeof(T)) std::_Exit(1);
+  T what;
+  std::memcpy(&what, m.payload.data(), sizeof what);
+  return what;
 }
 
 static int sender(int pipe) {
@@ -35,15 +60,19 @@ static int sender(int pipe) {
   if (::read(pipe, &receiver, sizeof receiver) != sizeof receiver) return 1;
   auto context = must(clan::Context::create());
   auto oob = must(clan::OobEndpoint::create(context));
-  auto out = must(clan::ZeroCopySender::create(context));
-  if (!oob.send(receiver, 1, bytes(out.ends()), 5000)) return 1;
-  if (!out.attach(ends_in(must(oob.recv(5000))), 5000)) return 1;
+  auto rdma = must(clan::RdmaQueue::create(context));
+  send(oob, receiver, kHello, 0);
   std::vector<std::byte> message(kBufferBytes);
   for (std::uint64_t i = 0; i < kMessages; ++i) {
-    std::memset(message.data(), static_cast<int>(i + 1), message.size());
-    if (!out.send(std::span(message).first(kBufferBytes - i), 10'000)) return 1;
+    const auto buffer = receive<Posted>(oob);
+    const std::size_t length = kBufferBytes - i;
+    std::memset(message.data(), static_cast<int>(i + 1), length);
+    auto remote = must(clan::RemoteAperture::import(context, buffer.cookie, 5000));
+    must(rdma.write(remote, 0, message.data(), length));
+    clan::RdmaCompletion done;
+    if (must(rdma.wait({&done, 1}, 10'000)) != 1 || done.status != 0) return 1;
+    send(oob, receiver, kFilled, Filled{buffer.id, length});
   }
-  (void)oob.recv(10'000);  // stay until everything has been taken
   return 0;
 }
 
@@ -56,30 +85,30 @@ int main() {
 
   auto context = must(clan::Context::create());
   auto oob = must(clan::OobEndpoint::create(context));
-  auto in = must(clan::ZeroCopyReceiver::create(context));
   const clan::Address here = oob.address();
   if (::write(pipe[1], &here, sizeof here) < 0) return 1;
-  auto hello = must(oob.recv(10'000));
-  if (!in.attach(ends_in(hello), 5000)) return 1;
-  if (!oob.send(hello.from, 2, bytes(in.ends()), 5000)) return 1;
+  const clan::Address peer = must(oob.recv(10'000)).from;
 
   std::vector<std::vector<std::byte>> buffers(kBuffers, std::vector<std::byte>(kBufferBytes));
-  for (std::uint64_t i = 0; i < kBuffers; ++i) {
-    if (!in.post(buffers[i], i)) return 1;
-  }
-  for (std::uint64_t i = 0; i < kMessages; ++i) {
-    auto m = must(in.receive(10'000));
-    const bool in_place = m.data.data() == buffers[m.id].data();  // where it was asked for
-    if (m.status != 0 || !in_place || m.data.size() != kBufferBytes - i) return 1;
-    for (std::byte b : m.data) {
-      if (b != static_cast<std::byte>(i + 1)) return 1;
+  std::vector<clan::Aperture> exported;
+  for (std::uint64_t i = 0; i < kMessages + kBuffers; ++i) {
+    if (i >= kBuffers) {  // a buffer comes back
+      const auto filled = receive<Filled>(oob);
+      must(exported[i - kBuffers].revoke());
+      const auto& buffer = buffers[filled.id];
+      if (filled.length != kBufferBytes - (i - kBuffers)) return 1;
+      for (std::size_t at = 0; at < filled.length; ++at) {
+        if (buffer[at] != static_cast<std::byte>(i - kBuffers + 1)) return 1;
+      }
     }
-    if (!in.post(buffers[m.id], m.id)) return 1;
+    if (i >= kMessages) continue;
+    exported.push_back(
+        must(clan::Aperture::export_region(context, buffers[i % kBuffers], clan::Rights::kWrite)));
+    send(oob, peer, kBuffer, Posted{exported.back().cookie(), i % kBuffers});
   }
   std::printf("%llu messages landed in %llu buffers, with one copy each and none by this program\n",
               static_cast<unsigned long long>(kMessages),
               static_cast<unsigned long long>(kBuffers));
-  if (!oob.send(hello.from, 3, {}, 5000)) return 1;
   int status = 0;
   ::waitpid(child, &status, 0);
   return status == 0 ? 0 : 1;

@@ -123,14 +123,8 @@ Result<Aperture> Aperture::export_memory(Context& context, const Memory& memory,
 
 Result<Aperture> Aperture::export_region(Context& context, std::span<std::byte> region,
                                          Rights rights, std::int64_t peers_uid) {
-  return export_region(context.core(), region, rights, peers_uid);
-}
-
-Result<Aperture> Aperture::export_region(const std::shared_ptr<engine::ContextCore>& context,
-                                         std::span<std::byte> region, Rights rights,
-                                         std::int64_t peers_uid) {
-  auto core = engine::ApertureCore::create(context, {region.data(), region.size(), rights, nullptr},
-                                           peers_uid);
+  auto core = engine::ApertureCore::create(
+      context.core(), {region.data(), region.size(), rights, nullptr}, peers_uid);
   if (!core) return core.error();
   return Aperture(std::move(*core));
 }
@@ -160,17 +154,11 @@ RemoteAperture::~RemoteAperture() = default;
 
 Result<RemoteAperture> RemoteAperture::import(Context& context, const RdmaCookie& cookie,
                                               std::int64_t timeout_ms, std::int64_t uid) {
-  return import(context.core(), cookie, timeout_ms, uid);
-}
-
-Result<RemoteAperture> RemoteAperture::import(const std::shared_ptr<engine::ContextCore>& context,
-                                              const RdmaCookie& cookie, std::int64_t timeout_ms,
-                                              std::int64_t uid) {
-  const uid_t owner = context->owner(uid);
-  auto link = context->link_to_node(cookie.node, owner, deadline_after_ms(timeout_ms));
+  const uid_t owner = context.core()->owner(uid);
+  auto link = context.core()->link_to_node(cookie.node, owner, deadline_after_ms(timeout_ms));
   if (!link) return link.error();
   auto core =
-      engine::RemoteApertureCore::import(context, std::move(*link), cookie, timeout_ms != 0);
+      engine::RemoteApertureCore::import(context.core(), std::move(*link), cookie, timeout_ms != 0);
   if (!core) return core.error();
   return RemoteAperture(std::move(*core));
 }

@@ -25,7 +25,6 @@ namespace clan {
 namespace engine {
 class ApertureCore;
 class RemoteApertureCore;
-class ContextCore;
 }  // namespace engine
 
 /// Bytes that the owner of a named aperture tells each process that looks it up.
@@ -51,10 +50,6 @@ class CLAN_EXPORT Aperture {
   /// valid until revoke() returns or the aperture is destroyed.
   static Result<Aperture> export_region(Context& context, std::span<std::byte> region,
                                         Rights rights, std::int64_t peers_uid = -1);
-  /// The same for the other classes of the engine, which may outlive the Context.
-  static Result<Aperture> export_region(const std::shared_ptr<engine::ContextCore>& context,
-                                        std::span<std::byte> region, Rights rights,
-                                        std::int64_t peers_uid);
   Aperture(Aperture&&) noexcept;
   Aperture& operator=(Aperture&&) noexcept;
   /// revoke(), ignoring EBUSY.
@@ -97,10 +92,6 @@ class CLAN_EXPORT RemoteAperture {
   /// memory.
   static Result<RemoteAperture> import(Context& context, const RdmaCookie& cookie,
                                        std::int64_t timeout_ms = -1, std::int64_t uid = -1);
-  /// The same for the other classes of the engine.
-  static Result<RemoteAperture> import(const std::shared_ptr<engine::ContextCore>& context,
-                                       const RdmaCookie& cookie, std::int64_t timeout_ms,
-                                       std::int64_t uid);
   RemoteAperture(RemoteAperture&&) noexcept;
   RemoteAperture& operator=(RemoteAperture&&) noexcept;
   ~RemoteAperture();
