@@ -16,6 +16,12 @@ constexpr std::uint64_t kNowBytes = 64 * 1024;  ///< the most that may pass the 
 
 // Why a request is not to be served, or 0.
 int refusal(const RdmaRequest& request, const nic::RemoteHandle& h) {
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  const auto address = reinterpret_cast<std::uintptr_t>(request.local);
+  if (request.priority >= kRdmaPriorities || request.length > kMost - address ||
+      request.length > kMost - request.remote_offset) {
+    return EINVAL;
+  }
   if (request.remote_offset > h.length || request.length > h.length - request.remote_offset) {
     return ERANGE;
   }
@@ -48,6 +54,16 @@ class RdmaDriver::Background final : public Pollable {
   Fd fd_;
 };
 
+RdmaDriver::RdmaDriver(ContextCore& context)
+    : context_(context),
+      scheduler_(*this, {.chunk_bytes = kChunk,
+                         .shared_chunk_bytes = kSlice,
+                         .quantum_bytes = kSlice,
+                         .max_queues = kMaxQueues,
+                         .on_completion = [](const nic::RdmaQueueRef& queue) {
+                           static_cast<RdmaQueueCore*>(queue.context)->completed();
+                         }}) {}
+
 Result<std::unique_ptr<RdmaDriver>> RdmaDriver::create(ContextCore& context) {
   std::unique_ptr<RdmaDriver> driver(new RdmaDriver(context));
   if (auto s = driver->start(); !s) return s.error();
@@ -55,18 +71,6 @@ Result<std::unique_ptr<RdmaDriver>> RdmaDriver::create(ContextCore& context) {
 }
 
 Status RdmaDriver::start() {
-  nic::RdmaScheduler::Options options;
-  options.chunk_bytes = kChunk;
-  options.shared_chunk_bytes = kSlice;
-  options.quantum_bytes = kSlice;
-  options.max_queues = kMaxQueues;
-  options.on_completion = [](const nic::RdmaQueueRef& queue) {
-    static_cast<RdmaQueueCore*>(queue.context)->completed();
-  };
-  auto scheduler = nic::RdmaScheduler::create(*this, options);
-  if (!scheduler) return scheduler.error();
-  scheduler_ = std::make_unique<nic::RdmaScheduler>(std::move(*scheduler));
-
   const ContextOptions& wanted = context_.options();
   translate_always_ = wanted.nic_translates;
   nic::Translations::Options translating;
@@ -141,9 +145,9 @@ std::unique_lock<std::mutex> RdmaDriver::enter() {
 
 // --- running -------------------------------------------------------------------------------------
 
-Result<nic::RdmaQueueId> RdmaDriver::attach(nic::RdmaRingDriver ring, RdmaQueueCore* queue) {
+Result<nic::RdmaQueueId> RdmaDriver::attach(nic::RdmaRing& ring, RdmaQueueCore* queue) {
   auto lock = enter();
-  auto id = scheduler_->attach(std::move(ring), queue);
+  auto id = scheduler_.attach(ring, queue);
   if (id) ids_[id->index] = *id;
   return id;
 }
@@ -152,8 +156,8 @@ Result<nic::RdmaQueueId> RdmaDriver::attach(nic::RdmaRingDriver ring, RdmaQueueC
 // that found the link busy are tried again.
 void RdmaDriver::detach(nic::RdmaQueueId id) {
   auto lock = enter();
-  (void)scheduler_->detach(id);
-  const bool again = scheduler_->retry_deferred() > 0;
+  scheduler_.detach(id);
+  const bool again = scheduler_.retry_deferred() > 0;
   if (again) words::publish(idle_, false);  // PAIR rdma.driver_idle: to idle()
   lock.unlock();
   if (again) kick();
@@ -178,7 +182,7 @@ void RdmaDriver::answer_doorbells() {
     // PAIR rdma.doorbell: sees the request behind the bell
     for (std::uint64_t bits = dekker::swap(doorbells_[w], 0); bits != 0; bits &= bits - 1) {
       const auto index = w * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
-      (void)scheduler_->activate(ids_[index]);
+      scheduler_.activate(ids_[index]);
     }
   }
 }
@@ -186,7 +190,7 @@ void RdmaDriver::answer_doorbells() {
 // One quantum. True while more can be done at once. Under mutex_.
 bool RdmaDriver::slice() {
   answer_doorbells();
-  auto progress = scheduler_->run(kSlice);
+  auto progress = scheduler_.run(kSlice);
   runnable_ = !progress.idle;
   const bool idle = progress.idle && progress.deferred == 0;
   words::publish(idle_, idle);  // PAIR rdma.driver_idle: to idle()
@@ -202,11 +206,8 @@ void RdmaDriver::kick() {
 int RdmaDriver::move_now(const RdmaRequest& request, RemoteApertureCore& remote) {
   const auto capabilities = remote.link().capabilities();
   const bool at_once = remote.handle().mapped != nullptr || capabilities.direct_copy;
-  const auto address = reinterpret_cast<std::uintptr_t>(request.local);
   if (request.length == 0 || request.length > kNowBytes || !at_once || translate_always_ ||
-      capabilities.translates || request.priority >= kRdmaPriorities ||
-      address > std::numeric_limits<std::uintptr_t>::max() - request.length ||
-      refusal(request, remote.handle()) != 0) {
+      capabilities.translates || refusal(request, remote.handle()) != 0) {
     return EAGAIN;  // what is wrong with it is for the ring's other end to say
   }
   now_requests_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a counter
@@ -224,7 +225,7 @@ void RdmaDriver::run_in_background() {
   if (translations_ && translations_->has_deferred()) (void)translations_->resolve();
   {
     auto lock = enter();
-    scheduler_->retry_deferred();
+    scheduler_.retry_deferred();
   }
   // somebody else is at it and will kick if need be
   (void)run_on();
@@ -247,8 +248,8 @@ void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
   {
     auto lock = enter();
     pending_.erase(token);
-    (void)scheduler_->complete_chunk(token, err, bytes);
-    scheduler_->retry_deferred();  // those that found the link busy
+    (void)scheduler_.complete_chunk(token, err, bytes);
+    scheduler_.retry_deferred();   // those that found the link busy
     words::publish(idle_, false);  // PAIR rdma.driver_idle: to idle()
   }
   if (!run_on()) kick();
@@ -256,7 +257,7 @@ void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
 
 RdmaCounters RdmaDriver::counters() {
   auto lock = enter();
-  const auto& c = scheduler_->counters();
+  const auto& c = scheduler_.counters();
   // relaxed: counters
   const std::uint64_t now = now_requests_.load(std::memory_order_relaxed);
   RdmaCounters out{c.requests + now,

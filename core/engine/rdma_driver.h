@@ -43,7 +43,7 @@ class RdmaDriver final : public nic::RdmaMover {
   Result<std::uint32_t> add_remote(RemoteApertureCore* remote);
   void remove_remote(std::uint32_t handle);
 
-  Result<nic::RdmaQueueId> attach(nic::RdmaRingDriver ring, RdmaQueueCore* queue);
+  Result<nic::RdmaQueueId> attach(nic::RdmaRing& ring, RdmaQueueCore* queue);
   void detach(nic::RdmaQueueId id);
   /// The doorbell of a ring: the thread that runs the driver answers it. Takes no lock.
   void activate(nic::RdmaQueueId id);
@@ -68,7 +68,7 @@ class RdmaDriver final : public nic::RdmaMover {
   void cancel(const nic::RdmaQueueRef& queue, std::uint64_t token) override;
 
  private:
-  explicit RdmaDriver(ContextCore& context) : context_(context) {}
+  explicit RdmaDriver(ContextCore& context);
   Status start();
   std::unique_lock<std::mutex> enter();
   void run_in_background();
@@ -94,7 +94,7 @@ class RdmaDriver final : public nic::RdmaMover {
   std::atomic<bool> idle_{true};
   /// under mutex_: at the end of the last slice a queue had something to do at once
   bool runnable_ = false;
-  std::unique_ptr<nic::RdmaScheduler> scheduler_;
+  nic::RdmaScheduler scheduler_;
   struct Remote {
     RemoteApertureCore* core = nullptr;
     std::uint32_t generation = 0;

@@ -9,20 +9,11 @@ Result<std::shared_ptr<RdmaQueueCore>> RdmaQueueCore::create(std::shared_ptr<Con
                                                              std::uint32_t depth) {
   auto driver = context->rdma();
   if (!driver) return driver.error();
-  std::shared_ptr<RdmaQueueCore> queue(new RdmaQueueCore(context, **driver));
-  if (!nic::RdmaRing::valid_capacities(depth, depth)) {
+  if (!nic::RdmaRing::valid_depth(depth)) {
     return Error{EINVAL, "depth of an RDMA queue: a power of two up to 65536"};
   }
-  auto memory = nic::MemoryBlock::create(nic::RdmaRing::bytes_needed(depth));
-  if (!memory) return memory.error();
-  queue->memory_ = std::move(*memory);
-  const std::span<std::byte> ring_memory(queue->memory_->data(), queue->memory_->size());
-  auto driver_end = nic::RdmaRingDriver::create(ring_memory, depth);
-  if (!driver_end) return driver_end.error();
-  auto app_end = nic::RdmaRingApp::open(ring_memory);
-  if (!app_end) return app_end.error();
-  queue->ring_ = std::make_unique<nic::RdmaRingApp>(std::move(*app_end));
-  auto id = (*driver)->attach(std::move(*driver_end), queue.get());
+  std::shared_ptr<RdmaQueueCore> queue(new RdmaQueueCore(context, **driver, depth));
+  auto id = (*driver)->attach(queue->ring_, queue.get());
   if (!id) return id.error();
   queue->id_ = *id;
   return queue;
@@ -59,11 +50,10 @@ Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_
       return {};
     }
   }
-  auto ring_driver = ring_->post(request);
-  if (!ring_driver) return ring_driver.error();
+  if (!ring_.post(request)) return Error{EAGAIN, "the RDMA queue is full: take completions first"};
   in_group_ = options.more;
   outstanding_.fetch_add(1, std::memory_order_relaxed);  // relaxed: read by this thread only
-  if (*ring_driver) driver_.activate(id_);
+  driver_.activate(id_);
   if (options.more) return {};  // the group is not complete
   const std::uint32_t seen = completions_.load(std::memory_order_relaxed);
   // relaxed: a hint
@@ -102,8 +92,7 @@ std::size_t RdmaQueueCore::reap(std::span<RdmaCompletion> completions) {
     completions[n++] = now_;
     moved_now_.store(false, std::memory_order_relaxed);  // relaxed: published by outstanding_
   }
-  auto more = ring_->reap(completions.subspan(n));
-  if (more.ok()) n += *more;
+  n += ring_.reap(completions.subspan(n));
   // PAIR rdma.outstanding: the poster may use now_ again
   if (n > 0) words::subtract(outstanding_, n);
   return n;

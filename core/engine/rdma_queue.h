@@ -1,5 +1,5 @@
-// RdmaQueueCore: an application's queue of RDMA requests. Posts into the ring that it shares with
-// the driver (engine/rdma_driver.h), runs the driver while it waits, and takes completions.
+// RdmaQueueCore: an application's queue of RDMA requests. Posts into the ring that the driver
+// (engine/rdma_driver.h) serves, runs the driver while it waits, and takes completions.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,7 @@
 #include "clan/rdma.h"
 #include "clan/wait.h"
 #include "engine/rdma_driver.h"
-#include "nic/memory_block.h"
-#include "nic/rdma_ring_app.h"
+#include "nic/rdma_ring.h"
 
 namespace clan::engine {
 
@@ -33,12 +32,14 @@ class RdmaQueueCore {
 
  private:
   std::size_t reap(std::span<RdmaCompletion> completions);
-  RdmaQueueCore(std::shared_ptr<ContextCore> context, RdmaDriver& driver)
-      : context_(std::move(context)), driver_(driver), waiter_(context_->options().wait) {}
+  RdmaQueueCore(std::shared_ptr<ContextCore> context, RdmaDriver& driver, std::uint32_t depth)
+      : context_(std::move(context)),
+        driver_(driver),
+        ring_(depth),
+        waiter_(context_->options().wait) {}
   std::shared_ptr<ContextCore> context_;
   RdmaDriver& driver_;
-  std::shared_ptr<nic::MemoryBlock> memory_;
-  std::unique_ptr<nic::RdmaRingApp> ring_;
+  nic::RdmaRing ring_;
   nic::RdmaQueueId id_;
   /// Posted and not yet reaped. A request that finds none may be moved at once, in the poster's
   /// thread; its completion is then kept here, and is older than any in the ring.

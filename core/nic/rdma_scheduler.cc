@@ -4,33 +4,11 @@
 #include <utility>
 
 namespace clan::nic {
-namespace {
-
-constexpr std::uint64_t kMaxBytesOption = std::uint64_t{1} << 40;
-constexpr std::uint32_t kMaxInflight = 1u << 16;
-
-constexpr Error kReentered{EDEADLK, "RDMA scheduler called from its own callback"};
-constexpr Error kNoQueue{EBADF, "RDMA queue is not attached"};
-
-/// Marks the scheduler busy for one call.
-class Busy {
- public:
-  explicit Busy(bool& flag) : flag_(flag) { flag_ = true; }
-  ~Busy() { flag_ = false; }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-
- private:
-  bool& flag_;
-};
-
-}  // namespace
-
 // ---- set-up ----
 
-RdmaQueueService::RdmaQueueService(RdmaRingDriver r, RdmaQueueRef self,
+RdmaQueueService::RdmaQueueService(RdmaRing& r, RdmaQueueRef self,
                                    const RdmaSchedulerOptions& options)
-    : ring(std::move(r)),
+    : ring(r),
       ref(self),
       inflight(options.max_inflight_requests),
       slots(options.max_outstanding_chunks) {
@@ -38,44 +16,28 @@ RdmaQueueService::RdmaQueueService(RdmaRingDriver r, RdmaQueueRef self,
 }
 
 RdmaScheduler::RdmaScheduler(RdmaMover& mover, Options options)
-    : mover_(&mover),
+    : mover_(mover),
       options_(std::move(options)),
       queues_(options_.max_queues),
       generations_(options_.max_queues, 0) {}
 
-Result<RdmaScheduler> RdmaScheduler::create(RdmaMover& mover, Options options) {
-  const auto in = [](std::uint64_t v, std::uint64_t max) { return v >= 1 && v <= max; };
-  if (!in(options.chunk_bytes, kMaxBytesOption) || !in(options.quantum_bytes, kMaxBytesOption) ||
-      options.group_quantum_bytes > 64 * options.quantum_bytes ||
-      options.chunk_bytes > 64 * options.quantum_bytes ||
-      options.shared_chunk_bytes > options.chunk_bytes ||
-      !in(options.max_queues, std::uint64_t{1} << kQueueBits) ||
-      !in(options.max_outstanding_chunks, std::uint64_t{1} << kSlotBits) ||
-      !in(options.max_inflight_requests, kMaxInflight) || options.starvation_turns == 0)
-    return Error{EINVAL, "RDMA scheduler options"};
-  return RdmaScheduler(mover, std::move(options));
-}
-
-Result<RdmaQueueId> RdmaScheduler::attach(RdmaRingDriver ring, void* context) {
-  if (busy_) return kReentered;
+Result<RdmaQueueId> RdmaScheduler::attach(RdmaRing& ring, void* context) {
   const auto free = std::find(queues_.begin(), queues_.end(), nullptr);
   if (free == queues_.end()) return Error{ENOSPC, "attach an RDMA queue"};
   const auto index = static_cast<std::uint32_t>(free - queues_.begin());
   if (++generations_[index] == 0) ++generations_[index];  // 0 is no queue
   const RdmaQueueId id{index, generations_[index]};
-  *free = std::make_unique<Queue>(std::move(ring), RdmaQueueRef{id, context}, options_);
+  *free = std::make_unique<Queue>(ring, RdmaQueueRef{id, context}, options_);
   return id;
 }
 
-Status RdmaScheduler::detach(RdmaQueueId id) {
-  if (busy_) return kReentered;
+void RdmaScheduler::detach(RdmaQueueId id) {
   Queue* q = find(id);
-  if (q == nullptr) return kNoQueue;
-  Busy busy(busy_);
+  if (q == nullptr) return;
   leave_list(*q);
   for (std::uint32_t i = 0; i < q->slots.size(); ++i) {
     if (q->slots[i].token == 0) continue;
-    mover_->cancel(q->ref, q->slots[i].token);
+    mover_.cancel(q->ref, q->slots[i].token);
     InFlight& r = q->inflight[q->slots[i].inflight];
     r.outstanding--;
     if (r.status == 0) r.status = ECANCELED;
@@ -86,68 +48,43 @@ Status RdmaScheduler::detach(RdmaQueueId id) {
     if (q->inflight[(q->first + i) % q->inflight.size()].status == ECANCELED) counters_.cancelled++;
   retire(*q);
 
-  // What is still in the ring. The index last read bounds it, so a live application cannot keep
-  // us here for longer than its ring is.
-  RdmaTaken taken;
-  for (std::uint32_t n = 0; q->state != State::kBroken && n < q->ring.capacity(); ++n) {
-    if (q->ring.take(&taken) != RdmaRingDriver::Take::kTaken) break;
-    q->ring.complete({taken.request.cookie, ECANCELED, 0});
+  RdmaRequest request;  // what is still in the ring
+  while (q->ring.take(&request)) {
+    q->ring.complete({request.cookie, ECANCELED, 0});
     counters_.requests++;
     counters_.completions++;
     counters_.cancelled++;
   }
-  q->ring.publish_state(RdmaRingState::kClosed);
   notify(*q);
   queues_[id.index].reset();
-  return {};
 }
 
 // ---- calls that wake a queue ----
 
-Status RdmaScheduler::activate(RdmaQueueId id) {
-  if (busy_) return kReentered;
+void RdmaScheduler::activate(RdmaQueueId id) {
   Queue* q = find(id);
-  if (q == nullptr) return kNoQueue;
-  Busy busy(busy_);
-  if (q->state == State::kIdle) {
-    q->ring.leave_idle();  // even if nothing is there: the next request must ring again
-    if (make_runnable(*q)) notify(*q);
-  }
-  if (q->state == State::kBroken) return Error{EPROTO, "RDMA queue is broken"};
-  return {};
-}
-
-Status RdmaScheduler::resume(RdmaQueueId id) {
-  if (busy_) return kReentered;
-  Queue* q = find(id);
-  if (q == nullptr) return kNoQueue;
-  Busy busy(busy_);
-  if (q->state != State::kDeferred) return {};
-  leave_list(*q);
-  if (make_runnable(*q)) notify(*q);
-  return {};
+  if (q != nullptr && q->state == State::kIdle) make_runnable(*q);
 }
 
 std::uint32_t RdmaScheduler::retry_deferred() {
   std::uint32_t n = 0;
-  while (!busy_ && deferred_.size != 0) {
-    if (!resume(queues_[deferred_.front]->ref.id).ok()) break;
-    ++n;
+  for (; deferred_.size != 0; ++n) {
+    Queue& q = *queues_[deferred_.front];
+    leave_list(q);
+    make_runnable(q);
   }
   return n;
 }
 
-Status RdmaScheduler::complete_chunk(std::uint64_t token, int status, std::uint64_t bytes) {
-  if (busy_) return kReentered;
+bool RdmaScheduler::complete_chunk(std::uint64_t token, int status, std::uint64_t bytes) {
   const std::uint64_t slot_index = token & ((1u << kSlotBits) - 1);
   const std::uint64_t queue_index = (token >> kSlotBits) & ((1u << kQueueBits) - 1);
   Queue* q = queue_index < queues_.size() ? queues_[queue_index].get() : nullptr;
   if (token == 0 || q == nullptr || slot_index >= q->slots.size() ||
       q->slots[slot_index].token != token) {
     counters_.stale_tokens++;
-    return Error{ESTALE, "RDMA chunk is not outstanding"};
+    return false;
   }
-  Busy busy(busy_);
   const RdmaChunkSlot slot = q->slots[slot_index];
   InFlight& r = q->inflight[slot.inflight];
   const std::uint64_t arrived = std::min(bytes, slot.length);
@@ -158,21 +95,19 @@ Status RdmaScheduler::complete_chunk(std::uint64_t token, int status, std::uint6
   release_slot(*q, static_cast<std::uint32_t>(slot_index));
   if (r.status == 0) r.status = status;
   if (status != 0 && q->has_current && &r == &q->current()) end_current(*q, status);
-  bool news = retire(*q) != 0;
+  const bool news = retire(*q) != 0;
   if (q->state == State::kWaiting || (q->state == State::kDeferred && !q->has_current)) {
     leave_list(*q);
-    news |= make_runnable(*q);
+    make_runnable(*q);
   }
   if (news) notify(*q);
-  return {};
+  return true;
 }
 
 // ---- choosing ----
 
 RdmaScheduler::Progress RdmaScheduler::run(std::uint64_t byte_budget) {
   Progress progress;
-  if (busy_) return progress;
-  Busy busy(busy_);
   charged_ = 0;
   int level = 0;
   bool guard = false;
@@ -256,7 +191,7 @@ void RdmaScheduler::serve_turn(Queue& q, std::uint64_t budget, Progress& progres
     completions += retire(q);
   }
   progress.completions += completions;
-  if (completions != 0 || state == State::kBroken) notify(q);
+  if (completions != 0) notify(q);
 }
 
 // ---- lists ----
@@ -301,7 +236,7 @@ void RdmaScheduler::leave_list(Queue& q) {
         if (levels_[l].size != 0) passed_over_[l]++;
     q.turn_open = false;
   }
-  if (q.state != State::kBroken) q.state = State::kIdle;
+  q.state = State::kIdle;
 }
 
 void RdmaScheduler::park(Queue& q, State state) {

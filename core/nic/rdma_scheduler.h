@@ -9,12 +9,11 @@
 //
 // A queue is in one state:
 //
-//   idle      ring empty; the application rings (activate) when it posts again
+//   idle      ring empty; the thread that posts calls activate()
 //   active    in the round-robin list of its priority
 //   deferred  its next chunk's page is not resident; waits for resume()
 //   waiting   its window of outstanding chunks or its in-flight table is full; complete_chunk
 //             wakes it
-//   broken    the application wrote an impossible index; nothing more is taken from it
 //
 // Order of service
 //  - Levels: the highest priority with an active queue is served. A level that has been passed over
@@ -37,9 +36,8 @@
 //  - detach() answers everything accepted and everything still in the ring with ECANCELED.
 //
 // Locking: none. Every call is made under the driver's lock. The mover and the completion callback
-// are called under it too and must not call back in (they get EDEADLK); a mover that finishes from
-// another thread takes the lock and calls complete_chunk. create() and attach() allocate, the data
-// path does not.
+// are called under it too and must not call back in; a mover that finishes from another thread
+// takes the lock and calls complete_chunk. attach() allocates, the data path does not.
 #pragma once
 
 #include <clan/rdma_request.h>
@@ -65,38 +63,30 @@ class RdmaScheduler {
   static constexpr std::uint64_t kMinCharge = 64;
   static constexpr std::uint64_t kAloneBytes = 4u << 20;
 
-  /// EINVAL if an option is out of range. The mover must outlive the scheduler.
-  static Result<RdmaScheduler> create(RdmaMover& mover, Options options);
-
-  RdmaScheduler(RdmaScheduler&&) = default;
-  RdmaScheduler& operator=(RdmaScheduler&&) = default;
-  RdmaScheduler(const RdmaScheduler&) = delete;
-  RdmaScheduler& operator=(const RdmaScheduler&) = delete;
-  /// Detach queues with chunks outstanding first: the destructor tells the mover nothing.
-  ~RdmaScheduler() = default;
+  /// The mover must outlive the scheduler, and queues with chunks outstanding be detached before
+  /// its end.
+  RdmaScheduler(RdmaMover& mover, Options options);
 
   /// Serves `ring` from now on; starts idle. ENOSPC: max_queues are attached.
-  Result<RdmaQueueId> attach(RdmaRingDriver ring, void* context);
+  Result<RdmaQueueId> attach(RdmaRing& ring, void* context);
 
-  /// Ends service: cancels outstanding chunks, answers everything posted, marks the ring closed.
-  /// The ring's memory is not touched after it returns.
-  Status detach(RdmaQueueId id);
+  /// Ends service: cancels outstanding chunks and answers everything posted. The ring is not
+  /// touched after it returns.
+  void detach(RdmaQueueId id);
 
-  /// The doorbell: post() returned true. Harmless at any other time. EPROTO: the queue is broken.
-  Status activate(RdmaQueueId id);
+  /// The doorbell: something has been posted. Harmless at any other time.
+  void activate(RdmaQueueId id);
 
   /// Serves active queues until about `byte_budget` bytes (more by less than a chunk) have been
   /// charged or none is active.
   Progress run(std::uint64_t byte_budget);
 
-  /// The page this queue waited for may be resident now.
-  Status resume(RdmaQueueId id);
-  /// The same for all of them; says how many.
+  /// The pages that queues waited for may be resident now. Says how many waited.
   std::uint32_t retry_deferred();
 
   /// A pending chunk is over: `status` 0 or an errno value, `bytes` of it arrived (status 0 with
-  /// too few bytes is EIO). ESTALE, and counted: no such chunk is outstanding.
-  Status complete_chunk(std::uint64_t token, int status, std::uint64_t bytes);
+  /// too few bytes is EIO). False, and counted: no such chunk is outstanding.
+  bool complete_chunk(std::uint64_t token, int status, std::uint64_t bytes);
 
   const Counters& counters() const { return counters_; }
   std::uint32_t outstanding_chunks() const { return outstanding_; }
@@ -114,8 +104,6 @@ class RdmaScheduler {
   using Queue = RdmaQueueService;
   using List = RdmaQueueList;
 
-  RdmaScheduler(RdmaMover& mover, Options options);
-
   int pick_level(bool* guard) const;
   bool open_turn(Queue& q, bool guard);
   bool may_continue(const Queue& q) const;
@@ -123,8 +111,8 @@ class RdmaScheduler {
   void serve_turn(Queue& q, std::uint64_t budget, Progress& progress);
 
   State fetch(Queue& q);
-  void accept(Queue& q, const RdmaTaken& taken);
-  bool make_runnable(Queue& q);
+  void accept(Queue& q, const RdmaRequest& request);
+  void make_runnable(Queue& q);
 
   State step(Queue& q, Progress& progress);
   bool check(Queue& q, InFlight& r);
@@ -143,8 +131,8 @@ class RdmaScheduler {
   void leave_list(Queue& q);
   void park(Queue& q, State state);
 
-  RdmaMover* mover_;
-  Options options_;
+  RdmaMover& mover_;
+  const Options options_;
   std::vector<std::unique_ptr<Queue>> queues_;
   std::vector<std::uint32_t> generations_;
   std::array<List, kRdmaPriorities> levels_;
@@ -156,7 +144,6 @@ class RdmaScheduler {
   std::uint32_t last_served_ = kNone;
   std::uint64_t alone_bytes_ = 0;  // charged to last_served_ since another queue had its turn
   Counters counters_;
-  bool busy_ = false;  // inside a call: the mover or the callback must not call back
 };
 
 }  // namespace clan::nic

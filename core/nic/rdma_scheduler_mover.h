@@ -26,9 +26,7 @@ struct RdmaChunk {
   RdmaQueueRef queue;
   std::uint64_t token = 0;  // for complete_chunk, if the answer is kPending
   RdmaOp op = RdmaOp::kWrite;
-  std::uint8_t priority = 0;
   bool last = false;  // the request's last chunk
-  bool more = false;  // the request's `more`
   std::uint32_t remote = 0;
   void* local = nullptr;
   std::uint64_t remote_offset = 0;
@@ -60,7 +58,8 @@ class RdmaMover {
  public:
   virtual ~RdmaMover() = default;
 
-  /// Is this request allowed? 0 or an errno value. Called once per request, before its first chunk.
+  /// Is this request allowed, and does its memory not wrap? 0 or an errno value. Called once per
+  /// request, before its first chunk.
   virtual int check(const RdmaQueueRef& queue, const RdmaRequest& request) = 0;
 
   /// Moves one chunk. Rights may have been revoked since check(): that is an error here.

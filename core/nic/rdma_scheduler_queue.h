@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "nic/rdma_ring_driver.h"
+#include "nic/rdma_ring.h"
 #include "nic/rdma_scheduler_mover.h"
 
 namespace clan::nic {
@@ -25,7 +25,7 @@ struct RdmaSchedulerOptions {
   std::uint32_t max_outstanding_chunks = 16;        // per queue, at most 256
   std::uint32_t max_inflight_requests = 64;         // per queue: accepted, not yet answered
   std::uint32_t starvation_turns = 16;
-  /// A queue has new completions, or has been broken or detached. Raise its event.
+  /// A queue has new completions, or has been detached. Raise its event.
   std::function<void(const RdmaQueueRef&)> on_completion;
 };
 
@@ -47,14 +47,13 @@ struct RdmaSchedulerCounters {
   std::uint64_t bad_requests = 0;  // refused: malformed, or by check()
   std::uint64_t cancelled = 0;     // requests ended by detach()
   std::uint64_t stale_tokens = 0;  // complete_chunk for a chunk that is not outstanding
-  std::uint64_t broken_queues = 0;
-  std::uint64_t rounds = 0;       // turns given
-  std::uint64_t guard_turns = 0;  // of these, turns the starvation guard gave
+  std::uint64_t rounds = 0;        // turns given
+  std::uint64_t guard_turns = 0;   // of these, turns the starvation guard gave
 };
 
 constexpr std::uint32_t kNoRdmaQueue = ~0u;
 
-enum class RdmaQueueState : std::uint8_t { kIdle, kActive, kDeferred, kWaiting, kBroken };
+enum class RdmaQueueState : std::uint8_t { kIdle, kActive, kDeferred, kWaiting };
 
 /// An accepted request, in a circular table per queue; the last one may be partly started.
 struct RdmaInFlight {
@@ -63,7 +62,6 @@ struct RdmaInFlight {
   std::uint64_t moved = 0;    // bytes known to have arrived
   std::uint32_t outstanding = 0;
   int status = 0;
-  bool malformed = false;
   bool checked = false;
   bool all_started = false;  // nothing more to hand to the mover
 };
@@ -77,13 +75,13 @@ struct RdmaChunkSlot {
 
 /// A queue that is served, in one of the states that rdma_scheduler.h tells of.
 struct RdmaQueueService {
-  RdmaQueueService(RdmaRingDriver r, RdmaQueueRef self, const RdmaSchedulerOptions& options);
+  RdmaQueueService(RdmaRing& r, RdmaQueueRef self, const RdmaSchedulerOptions& options);
 
   /// The newest in-flight request.
   RdmaInFlight& current() { return inflight[(first + count - 1) % inflight.size()]; }
   const RdmaInFlight& current() const { return inflight[(first + count - 1) % inflight.size()]; }
 
-  RdmaRingDriver ring;
+  RdmaRing& ring;
   RdmaQueueRef ref;
   std::vector<RdmaInFlight> inflight;
   std::vector<RdmaChunkSlot> slots;

@@ -10,54 +10,36 @@ namespace clan::nic {
 
 /// Makes the oldest request in the ring the current one. kActive if there is one.
 RdmaScheduler::State RdmaScheduler::fetch(Queue& q) {
-  if (q.count == q.inflight.size()) {
-    q.ring.leave_idle();
-    return State::kWaiting;
-  }
-  RdmaTaken taken;
-  for (;;) {
-    switch (q.ring.take(&taken)) {
-      case RdmaRingDriver::Take::kTaken:
-        q.ring.leave_idle();
-        accept(q, taken);
-        return State::kActive;
-      case RdmaRingDriver::Take::kEmpty:
-      case RdmaRingDriver::Take::kNoCompletionSlot:
-        if (q.ring.go_idle()) return State::kIdle;
-        break;  // something arrived meanwhile, and the ring remembers that: take() can't miss it
-      case RdmaRingDriver::Take::kCorrupt:
-        counters_.broken_queues++;
-        q.ring.publish_state(RdmaRingState::kBroken);
-        return State::kBroken;
-    }
-  }
+  if (q.count == q.inflight.size()) return State::kWaiting;
+  RdmaRequest request;
+  if (!q.ring.take(&request)) return State::kIdle;
+  accept(q, request);
+  return State::kActive;
 }
 
-void RdmaScheduler::accept(Queue& q, const RdmaTaken& taken) {
+void RdmaScheduler::accept(Queue& q, const RdmaRequest& request) {
   q.count++;
   InFlight& r = q.current();
   r = InFlight{};
-  r.request = taken.request;
-  r.malformed = taken.error != 0;
+  r.request = request;
   q.has_current = true;
-  if (!q.group_open) {  // the first of a group, or alone
-    q.wanted_level = taken.request.priority;
+  if (!q.group_open) {                                    // the first of a group, or alone
+    q.wanted_level = request.priority % kRdmaPriorities;  // check() refuses others
     q.holding = false;
     q.group_bytes = 0;
   }
-  q.in_group = q.group_open || taken.request.more;
-  q.group_open = taken.request.more;
+  q.in_group = q.group_open || request.more;
+  q.group_open = request.more;
   counters_.requests++;
 }
 
-/// Puts a queue that is in no list where it belongs. True: it broke, somebody should be told.
-bool RdmaScheduler::make_runnable(Queue& q) {
+/// Puts a queue that is in no list where it belongs.
+void RdmaScheduler::make_runnable(Queue& q) {
   const State state = q.has_current ? State::kActive : fetch(q);
   if (state == State::kActive)
     enqueue(q);
   else
     park(q, state);
-  return state == State::kBroken;
 }
 
 // ---- moving ----
@@ -71,7 +53,7 @@ RdmaScheduler::State RdmaScheduler::step(Queue& q, Progress& progress) {
 
   const std::uint32_t slot = q.free_slot;
   const RdmaChunk chunk = next_chunk(q, r, slot);
-  const RdmaMoveResult result = mover_->move(chunk);
+  const RdmaMoveResult result = mover_.move(chunk);
   if (result.kind == RdmaMoveResult::Kind::kDeferred) {
     counters_.deferrals++;
     return State::kDeferred;
@@ -108,7 +90,7 @@ RdmaScheduler::State RdmaScheduler::step(Queue& q, Progress& progress) {
 /// Checks a request and charges for that. False: it is over (refused, or empty).
 bool RdmaScheduler::check(Queue& q, InFlight& r) {
   r.checked = true;
-  const int err = r.malformed ? EINVAL : mover_->check(q.ref, r.request);
+  const int err = mover_.check(q.ref, r.request);
   if (err != 0) {
     charge(q, kMinCharge);
     counters_.bad_requests++;
@@ -129,12 +111,10 @@ RdmaChunk RdmaScheduler::next_chunk(Queue& q, const InFlight& r, std::uint32_t s
   c.token = chunk_sequence_ << (kQueueBits + kSlotBits) |
             std::uint64_t{q.ref.id.index} << kSlotBits | slot;
   c.op = r.request.op;
-  c.priority = r.request.priority;
   c.length = std::min(chunk_limit(), left);
   c.last = c.length == left;
-  c.more = r.request.more;
   c.remote = r.request.remote;
-  // Integer arithmetic: the address is somebody else's, and take() has checked that it can't wrap.
+  // Integer arithmetic: check() has seen that it does not wrap.
   c.local = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(r.request.local) +
                                     static_cast<std::uintptr_t>(r.started));
   c.remote_offset = r.request.remote_offset + r.started;

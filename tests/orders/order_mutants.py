@@ -74,10 +74,6 @@ class Target:
 
 MODELS = ("TripwireWakeup.Is*:EventQueueWakeup.IsNeverLostWithOne*:"
           "EventQueueWakeup.IsNeverLostWithTwo*:EventQueueWakeup.IsNeverLostWithEvents*")
-RDMA_RING = Target("core", [
-    Program("nic/rdma_ring_test.cc", "RdmaRing.PublishesWhatIsInTheBuffersOfItsRequests"),
-    Program("nic/rdma_ring_order_test.cc", "*"),
-])
 MPI_CHANNEL = Target(".", [Program("mpi/channel_test.cc",
                                    "Channel.CarriesAStreamBetweenTwoThreads")])
 WORDS = Target("core/include", [
@@ -140,8 +136,6 @@ TARGETS = {
         Program("engine/queue_consumers_test.cc", "*"),
         Program("engine/queue_consumers_model_test.cc", "QueueConsumers.*", threads=False),
     ]),
-    "core/nic/rdma_ring_driver.h": RDMA_RING,
-    "core/nic/rdma_ring_app.h": RDMA_RING,
     "core/shm/ring.h": Target("core", [Program("shm/ring_test.cc", "RingRace.*SmallRing")]),
     "plugins/mpi/channel_sender.h": MPI_CHANNEL,
     "plugins/mpi/channel_receiver.h": MPI_CHANNEL,
