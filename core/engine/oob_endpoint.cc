@@ -1,10 +1,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <vector>
+#include <deque>
 
 #include "base/futex.h"
-#include "clan/dekker.h"
 #include "clan/endpoint.h"
 #include "clan/wait.h"
 #include "clan/words.h"
@@ -13,14 +12,10 @@
 
 namespace clan::engine {
 
-// The ring has one producer, the driver thread, and one consumer. Positions count messages and
-// never wrap.
 class OobEndpointCore final : public OobSink, public std::enable_shared_from_this<OobEndpointCore> {
  public:
   explicit OobEndpointCore(std::shared_ptr<ContextCore> context)
-      : context_(std::move(context)),
-        ring_(context_->options().oob_queue),
-        waiter_(context_->options().wait) {}
+      : context_(std::move(context)), waiter_(context_->options().wait) {}
 
   ~OobEndpointCore() override {
     if (!service_.empty()) context_->remove_service(service_);
@@ -48,22 +43,19 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   // --- driver thread -----------------------------------------------------------------------------
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
     if ((message.type & kOobInternal) != 0) return;
-    const std::uint64_t tail = tail_.load(std::memory_order_relaxed);  // relaxed: only we write it
-    // PAIR oob.head: the consumer has finished with the slot
-    if (tail - words::look(head_) == ring_.size()) {
+    std::lock_guard lock(mutex_);
+    if (messages_.size() == context_->options().oob_queue) {
       discarded_.fetch_add(1, std::memory_order_relaxed);
       count(context_->counters().oob_discarded);
       return;
     }
-    OobArrival& slot = ring_[tail % ring_.size()];
-    slot.from = {link->remote_node(), message.from, static_cast<std::uint32_t>(link->remote_uid())};
-    slot.type = message.type;
-    slot.length = std::min<std::uint32_t>(message.length, kOobPayload);
-    slot.payload = message.payload;
-    // PAIR oob.tail: publishes the slot to try_recv
-    words::publish(tail_, tail + 1);
+    OobArrival& arrival = messages_.emplace_back();
+    arrival.from = {link->remote_node(), message.from,
+                    static_cast<std::uint32_t>(link->remote_uid())};
+    arrival.type = message.type;
+    arrival.length = std::min<std::uint32_t>(message.length, kOobPayload);
+    arrival.payload = message.payload;
     wake();
-    std::lock_guard lock(mutex_);
     if (queue_) queue_->post(event_);
   }
 
@@ -72,35 +64,33 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   }
 
   // --- consumer ----------------------------------------------------------------------------------
-  bool pending() const {
-    // relaxed: a glance; try_recv acquires
-    return tail_.load(std::memory_order_relaxed) != head_.load(std::memory_order_relaxed);
-  }
-
   Result<OobArrival> try_recv() {
     if (!context_->usable()) return unusable_error();
-    const std::uint64_t head = head_.load(std::memory_order_relaxed);  // relaxed: only we write it
-    // PAIR oob.tail: sees the slot
-    if (words::look(tail_) == head) return Error{EAGAIN, "no out-of-band message"};
-    OobArrival arrival = ring_[head % ring_.size()];
-    // PAIR oob.head: gives the slot back to on_oob
-    words::publish(head_, head + 1);
+    std::lock_guard lock(mutex_);
+    if (messages_.empty()) return Error{EAGAIN, "no out-of-band message"};
+    const OobArrival arrival = messages_.front();
+    messages_.pop_front();
     return arrival;
   }
 
   Result<OobArrival> recv(std::uint64_t deadline_ns) {
     for (;;) {
-      // order: before the look at the ring; the futex compares with it (oob.sleeping)
-      const std::uint32_t seen = arrivals_.load(std::memory_order_seq_cst);
+      // PAIR oob.arrivals: what comes after this look changes the word that the futex compares
+      const std::uint32_t seen = words::look(arrivals_);
       auto m = try_recv();
       if (m.ok() || m.error().err != EAGAIN) return m;
       int rc = 0;
+      const auto ready = [&] {
+        return arrivals_.load(std::memory_order_relaxed) != seen;  // relaxed: a hint
+      };
       const auto sleep = [&] {
-        rc = sleep_after(seen, deadline_ns);
+        count(context_->counters().sleeps);
+        // In slices, so that the end of the context is noticed even without a wake-up.
+        rc = futex_wait(arrivals_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+        count(context_->counters().wakeups);
         return true;
       };
-      if (waiter_.wait([this] { return pending(); }, Awaited{}, deadline_ns, sleep) ==
-          Waited::kTimedOut) {
+      if (waiter_.wait(ready, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {
         return Error{ETIMEDOUT, "no out-of-band message in time"};
       }
       if (rc == EINTR)
@@ -115,46 +105,25 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     if (queue_) queue_->remove(event_);
     queue_ = std::move(queue);
     event_ = *event;
-    if (pending()) queue_->post(event_);
+    if (!messages_.empty()) queue_->post(event_);
     return {};
   }
 
  private:
-  // Until something arrives after `seen`.
-  int sleep_after(std::uint32_t seen, std::uint64_t deadline_ns) {
-    // PAIR oob.sleeping: stored before the last look at arrivals_ (the kernel's); wake() loads it
-    // after
-    dekker::announce(sleeping_, 1);
-    count(context_->counters().sleeps);
-    // In slices, so that the end of the context is noticed even without a wake-up.
-    const int rc =
-        futex_wait(arrivals_, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
-    sleeping_.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
-    count(context_->counters().wakeups);
-    return rc;
-  }
   void wake() {
-    // PAIR oob.sleeping: changed, then the look for sleepers; one announced before is woken
-    dekker::add(arrivals_, 1);
-    if (dekker::look(sleeping_) != 0) futex_wake(arrivals_);
+    words::add(arrivals_, 1);  // PAIR oob.arrivals: behind what has come, or has ended
+    futex_wake(arrivals_);
   }
 
   std::shared_ptr<ContextCore> context_;
   std::string service_;
   std::uint32_t endpoint_ = 0;
-  std::vector<OobArrival> ring_;
-
-  // The driver thread's.
-  alignas(kCacheLine) std::atomic<std::uint64_t> tail_{0};
   std::atomic<std::uint32_t> arrivals_{0};  ///< futex word
   std::atomic<std::uint64_t> discarded_{0};
-
-  // The consumer's.
-  alignas(kCacheLine) std::atomic<std::uint64_t> head_{0};
-  std::atomic<std::uint32_t> sleeping_{0};
   Waiter waiter_;
 
-  std::mutex mutex_;  ///< guards the event: the driver thread posts, the application binds
+  std::mutex mutex_;  ///< guards what follows: the driver thread puts messages in
+  std::deque<OobArrival> messages_;
   std::shared_ptr<EventQueueCore> queue_;
   std::uint32_t event_ = 0;
 };
@@ -162,11 +131,6 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
 }  // namespace clan::engine
 
 namespace clan {
-
-OobEndpoint::OobEndpoint(std::shared_ptr<engine::OobEndpointCore> core) : core_(std::move(core)) {}
-OobEndpoint::OobEndpoint(OobEndpoint&&) noexcept = default;
-OobEndpoint& OobEndpoint::operator=(OobEndpoint&&) noexcept = default;
-OobEndpoint::~OobEndpoint() = default;
 
 Result<OobEndpoint> OobEndpoint::create(Context& context, const std::string& service) {
   auto core = std::make_shared<engine::OobEndpointCore>(context.core());

@@ -24,6 +24,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace clan {
 
@@ -44,9 +45,8 @@ class CLAN_EXPORT OobEndpoint {
  public:
   /// `service` may be empty: reachable by address() only. EADDRINUSE.
   static Result<OobEndpoint> create(Context& context, const std::string& service = {});
-  OobEndpoint(OobEndpoint&&) noexcept;
-  OobEndpoint& operator=(OobEndpoint&&) noexcept;
-  ~OobEndpoint();
+  OobEndpoint(OobEndpoint&&) noexcept = default;
+  OobEndpoint& operator=(OobEndpoint&&) noexcept = default;
 
   Address address() const;
   /// Where a service is, for send(). ECONNREFUSED, EACCES, ETIMEDOUT.
@@ -69,7 +69,7 @@ class CLAN_EXPORT OobEndpoint {
   Status register_with(EventQueue& queue, std::uint64_t tag);
 
  private:
-  explicit OobEndpoint(std::shared_ptr<engine::OobEndpointCore> core);
+  explicit OobEndpoint(std::shared_ptr<engine::OobEndpointCore> core) : core_(std::move(core)) {}
   std::shared_ptr<engine::OobEndpointCore> core_;
 };
 
