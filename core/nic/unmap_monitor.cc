@@ -1,7 +1,6 @@
 #include "nic/unmap_monitor.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -169,14 +168,5 @@ bool UnmapMonitor::read_event(Change& change) {
     // Nothing else was asked for.
   }
 }
-
-bool UnmapMonitor::settled() const {
-  if (!available()) return true;
-  // An empty range is EINVAL, but EAGAIN comes first while a mapping change is under way.
-  uffdio_writeprotect probe{};
-  return ::ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &probe) == 0 || errno != EAGAIN;
-}
-
-void UnmapMonitor::yield() { ::sched_yield(); }
 
 }  // namespace clan::nic

@@ -4,22 +4,14 @@
 // over an old mapping, mremap and madvise(DONTNEED) of the ranges watched; no page fault is ever
 // taken from the application. Needs no privilege (UFFD_USER_MODE_ONLY, no fork events).
 //
-//   application thread                  driver thread, holding the lock that guards the Tlb
+//   application thread                  thread that processes events
 //   munmap(x)
-//     changing := changing + 1
 //     mapping is gone
 //     sleeps until the event is read
 //                                       process_events(): reads the event ...
-//     changing := changing - 1
-//   munmap returns                        ... invalidates x in the Tlb, then unlocks
-//   mmap(x), post request
-//                                       lock, fence() true, look-up: misses
+//   munmap returns                        ... invalidates x in the Tlb
 //
-// Another thread may get the same address between "mapping is gone" and the event. Therefore the
-// driver calls fence() under the lock before it serves requests: it is true when the kernel's
-// `changing` is 0, so that every change that began before it has been read, hence invalidated. It
-// costs one system call (0.15 us), once per batch of requests. When it is false, serve nothing from
-// the Tlb now: defer.
+// nic/unmap_watch.h shows what a NIC does about the time in between.
 //
 // Rules for the thread that calls process_events():
 // - It frees sleeping application threads, so nothing it does may need one of them. From beginning
@@ -95,25 +87,9 @@ class UnmapMonitor {
     return count;
   }
 
-  /// True when no change that began before the call is unknown to the caller.
-  bool settled() const;
-
-  /// Processes events until settled(), but not for long.
-  template <typename OnChange>
-  bool fence(OnChange&& on_change) {
-    for (int attempt = 0; attempt < kFenceAttempts; ++attempt) {
-      if (settled()) return true;
-      if (process_events(on_change) == 0) yield();
-    }
-    return settled();
-  }
-
  private:
-  static constexpr int kFenceAttempts = 64;
-
   UnmapMonitor() = default;
   bool read_event(Change& change);
-  static void yield();
 
   Fd fd_;
   Fd maps_;  // /proc/self/maps, to ask for the extent of a mapping

@@ -12,8 +12,7 @@
 // So a request that is posted after an unmap has returned finds no entry of it. While the unmap is
 // under way, another thread may be given the same address: the entry is then that of a page which
 // is not there, and the NIC touches what is. As the NIC names memory by virtual addresses, it
-// touches what the request asks for all the same; UnmapMonitor::fence() is for a NIC that names
-// frames.
+// touches what the request asks for all the same.
 //
 // What a Listener does runs by the rules of nic/unmap_monitor.h: it allocates, frees and unmaps
 // nothing, and waits for no lock under which somebody does.
