@@ -185,7 +185,7 @@ Result<std::shared_ptr<udp::Dialling>> Network::begin_link_to(const std::string&
 
 // By questions that the peer's link answers without anybody's help: for an aperture that nobody has
 // exported.
-Result<PathReport> Network::ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
+Result<PathValues> Network::ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
                                  std::uint32_t interval_ms, std::uint64_t deadline_ns) {
   auto address = address_of(host);
   if (!address) return address.error();
@@ -201,16 +201,16 @@ Result<PathReport> Network::ping(const std::string& host, std::span<std::uint64_
     if (err == ECONNRESET || err == ETIMEDOUT) return answer.error();
     trip = monotonic_ns() - begin;
   }
-  PathReport report = found->link->report();
+  const PathValues path = found->link->path();
   found->link->shut_down();
-  return report;
+  return path;
 }
 
 }  // namespace clan::engine
 
 namespace clan {
 
-Result<PathReport> ping(Context& context, const std::string& host,
+Result<PathValues> ping(Context& context, const std::string& host,
                         std::span<std::uint64_t> round_trips_ns, std::uint32_t interval_ms,
                         std::int64_t timeout_ms) {
   engine::Network* network = context.core()->network();

@@ -50,7 +50,7 @@ class Network final : public PacketSource {
   /// `ended` is not called any more, unless it is being called.
   void give_up(udp::Dialling& dialling) { node_->give_up(dialling); }
   /// clan/network.h
-  Result<PathReport> ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
+  Result<PathValues> ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
                           std::uint32_t interval_ms, std::uint64_t deadline_ns);
   std::uint16_t port() const { return node_->local_address().port; }
   void fetch() override { node_->fetch(); }

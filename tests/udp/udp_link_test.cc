@@ -346,7 +346,7 @@ TEST_F(LinkPair, AMessageThatSaysItIsLongerIsCut) {
 
 // The mutex may be another thread's that the child has not, and the sockets are closed.
 TEST_F(LinkPair, AForkedChildIsToldNothingOfThePath) {
-  EXPECT_FALSE(link->report().address.empty());
+  EXPECT_FALSE(link->remote_address().empty());
   std::atomic<bool> taken{false}, forked{false};
   std::thread holder([&] {
     link->begin_batch();
@@ -359,8 +359,8 @@ TEST_F(LinkPair, AForkedChildIsToldNothingOfThePath) {
   if (child == 0) {
     ::alarm(20);  // of one that waits for the mutex
     link->abandon_after_fork();
-    const bool nothing = link->report().address.empty() && link->remote_address().empty() &&
-                         link->path().port == 0 && link->packets() == 0;
+    const bool nothing =
+        link->remote_address().empty() && link->path().port == 0 && link->packets() == 0;
     ::_exit(nothing ? 0 : 1);
   }
   forked = true;

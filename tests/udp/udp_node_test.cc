@@ -68,12 +68,12 @@ TEST_F(NodePair, AHostAnswersFromTheOneOfItsAddressesThatWasAsked) {
     ASSERT_TRUE(found.ok()) << found.error().message();
     EXPECT_EQ(found->peer.endpoint, 43u);
     ASSERT_NE(host.made(), nullptr);
-    EXPECT_EQ(found->link->report().address, to_string(asked));
+    EXPECT_EQ(found->link->remote_address(), to_string(asked));
     // So many that the host has its second socket for them.
     RdmaCookie nobodys;
     nobodys.node = found->link->remote_node();
     for (int i = 0; i < 300; ++i) EXPECT_EQ(found->link->import(nobodys, true).error().err, ESTALE);
-    EXPECT_EQ(found->link->report().address, to_string(asked)) << "an address change";
+    EXPECT_EQ(found->link->remote_address(), to_string(asked)) << "an address change";
     EXPECT_TRUE(found->link->alive());
   }
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "stat/address.h"
 
 namespace clan::tool {
 namespace {
@@ -69,8 +70,9 @@ int ping(const PingOptions& asked) {
   if (!path) return complain(options, path.error());
   std::sort(trips.begin(), trips.end());
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
-  fmt::print("{} ({}), mode {}, packets by {}\n", options.host, path->address, options.mode,
-             path->packets);
+  const auto peer = make_address(path->ip, false, static_cast<std::uint16_t>(path->port));
+  fmt::print("{} ({}), mode {}, packets by {}\n", options.host, with_port(peer), options.mode,
+             clan::name_of(static_cast<PacketPath>(path->packets)));
   fmt::print("{} round trips, a thread woken at both ends: min {:.1f} p50 {:.1f} max {:.1f} us\n",
              trips.size(), us(trips.front()), us(trips[trips.size() / 2]), us(trips.back()));
   fmt::print("packets of up to {} bytes, {} sent, {} lost, {} time-outs, window {:.0f} KB\n",

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <clan/context.h>
+#include <clan/path_page.h>
 
 #include <cstdint>
 #include <optional>
@@ -11,23 +12,10 @@
 
 namespace clan {
 
-/// The path to a peer on another host, as this end sees it.
-struct PathReport {
-  std::string address;              ///< the peer's
-  const char* packets = "sockets";  ///< how this end's leave: or "xdp-stack", "xdp-driver"
-  /// of packets, the peer's delay taken off
-  std::uint64_t round_trip_ns = 0, least_round_trip_ns = 0;
-  std::uint32_t packet_bytes = 0;  ///< the largest packet that is known to arrive
-  std::uint64_t window_bytes = 0;
-  std::uint64_t packets_sent = 0, packets_received = 0;
-  std::uint64_t packets_lost = 0;  ///< and sent again; those that were late only are taken off
-  std::uint64_t timeouts = 0;
-};
-
 /// Asks the context or the directory at "HOST" or "HOST:PORT" as often as `round_trips_ns` has
-/// room, and waits `interval_ms` between; every answer's time goes there. The errors are those of
-/// Stream::connect.
-CLAN_EXPORT Result<PathReport> ping(Context& context, const std::string& host,
+/// room, and waits `interval_ms` between; every answer's time goes there. Returns what this end
+/// knows of the path then. The errors are those of Stream::connect.
+CLAN_EXPORT Result<PathValues> ping(Context& context, const std::string& host,
                                     std::span<std::uint64_t> round_trips_ns,
                                     std::uint32_t interval_ms, std::int64_t timeout_ms);
 

@@ -29,16 +29,18 @@ constexpr const char* name_of(PacketPath path) {
                                          : "sockets";
 }
 
-/// A path, as this end sees it; the meaning of each is in clan/network.h.
+/// A path, as this end sees it.
 struct PathValues {
   std::uint64_t ip[2] = {};   ///< of the peer, IPv6, as in memory (IPv4 as ::ffff:a.b.c.d)
   std::uint64_t port = 0;     ///< 0: the row is free
   std::uint64_t pid = 0;      ///< of the peer, by its own word
   std::uint64_t packets = 0;  ///< PacketPath
+  /// of packets, the peer's delay taken off
   std::uint64_t round_trip_ns = 0, least_round_trip_ns = 0;
-  std::uint64_t packet_bytes = 0;
+  std::uint64_t packet_bytes = 0;  ///< the largest packet that is known to arrive
   std::uint64_t window_bytes = 0;
-  std::uint64_t packets_sent = 0, packets_received = 0, packets_lost = 0;
+  std::uint64_t packets_sent = 0, packets_received = 0;
+  std::uint64_t packets_lost = 0;  ///< and sent again; those that were late only are taken off
   std::uint64_t timeouts = 0;
   std::uint64_t spare = 0;
 };

@@ -1,4 +1,4 @@
-// UdpLink: what PathBoard and PathReport have of it.
+// UdpLink: what it shows of its path.
 #include <cstring>
 
 #include "link/udp/udp_link.h"
@@ -35,23 +35,10 @@ std::uint64_t UdpLink::packets() const {
   return connection_->counters().packets_sent + connection_->counters().packets_received;
 }
 
-PathReport UdpLink::report() const {
-  PathReport r;
-  if (node_->abandoned()) return r;
+std::string UdpLink::remote_address() const {
+  if (node_->abandoned()) return {};
   std::lock_guard lock(node_->mutex_);
-  if (connection_ == nullptr) return r;
-  const PathValues v = path();
-  r.address = to_string(connection_->address());
-  r.packets = name_of(static_cast<PacketPath>(v.packets));
-  r.round_trip_ns = v.round_trip_ns;
-  r.least_round_trip_ns = v.least_round_trip_ns;
-  r.packet_bytes = static_cast<std::uint32_t>(v.packet_bytes);
-  r.window_bytes = v.window_bytes;
-  r.packets_sent = v.packets_sent;
-  r.packets_received = v.packets_received;
-  r.packets_lost = v.packets_lost;
-  r.timeouts = v.timeouts;
-  return r;
+  return connection_ == nullptr ? std::string() : to_string(connection_->address());
 }
 
 }  // namespace clan::udp

@@ -54,7 +54,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   NodeId remote_node() const override { return {peer_.node}; }
   uid_t remote_uid() const override;
   pid_t remote_pid() const override { return static_cast<pid_t>(peer_.pid); }
-  std::string remote_address() const override { return report().address; }
+  std::string remote_address() const override;
   // PAIR udp_link.alive: what the peer wrote before it went is visible
   bool alive() const override { return words::look(alive_); }
   Result<nic::RemoteHandle> import(const RdmaCookie& cookie, bool may_wait) override;
@@ -85,7 +85,6 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   void abandon_after_fork() override;
 
   /// How the path does.
-  PathReport report() const;
 
   // For the node, under its mutex.
   bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,

@@ -42,7 +42,7 @@ Finding check_far_host(const std::string& host) {
   std::array<std::uint64_t, 1> trip{};
   auto context = Context::create(options);
   const auto path = context ? ping(*context, host_and_port(host), trip, 0, kAnswerMs)
-                            : Result<PathReport>(context.error());
+                            : Result<PathValues>(context.error());
   if (!path) {
     f.seen = path.error().message();
     return f;
