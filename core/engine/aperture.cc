@@ -79,11 +79,6 @@ namespace clan {
 
 // --- Memory --------------------------------------------------------------------------------------
 
-Memory::Memory(std::shared_ptr<nic::MemoryBlock> block) : block_(std::move(block)) {}
-Memory::Memory(Memory&&) noexcept = default;
-Memory& Memory::operator=(Memory&&) noexcept = default;
-Memory::~Memory() = default;
-
 Result<Memory> Memory::allocate(std::size_t bytes) {
   auto block = nic::MemoryBlock::create(bytes);
   if (!block) return block.error();
@@ -95,8 +90,6 @@ std::size_t Memory::size() const { return block_->size(); }
 
 // --- Aperture ------------------------------------------------------------------------------------
 
-Aperture::Aperture(std::shared_ptr<engine::ApertureCore> core) : core_(std::move(core)) {}
-Aperture::Aperture(Aperture&&) noexcept = default;
 Aperture& Aperture::operator=(Aperture&& other) noexcept {
   if (this != &other) {
     if (core_) core_->end();
@@ -148,9 +141,6 @@ RemoteAperture::RemoteAperture(std::shared_ptr<engine::RemoteApertureCore> core)
   writes_directly_ = direct && includes(h.rights, Rights::kWrite);
   reads_directly_ = direct && includes(h.rights, Rights::kRead);
 }
-RemoteAperture::RemoteAperture(RemoteAperture&&) noexcept = default;
-RemoteAperture& RemoteAperture::operator=(RemoteAperture&&) noexcept = default;
-RemoteAperture::~RemoteAperture() = default;
 
 Result<RemoteAperture> RemoteAperture::import(Context& context, const RdmaCookie& cookie,
                                               std::int64_t timeout_ms, std::int64_t uid) {

@@ -6,8 +6,6 @@
 
 namespace clan {
 
-Context::Context(std::shared_ptr<engine::ContextCore> core) : core_(std::move(core)) {}
-Context::Context(Context&&) noexcept = default;
 Context& Context::operator=(Context&& other) noexcept {
   if (this != &other) {
     if (core_) core_->shut_down();

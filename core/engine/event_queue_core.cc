@@ -324,11 +324,6 @@ void EventQueueCore::rescan() {
 
 namespace clan {
 
-EventQueue::EventQueue(std::shared_ptr<engine::EventQueueCore> core) : core_(std::move(core)) {}
-EventQueue::EventQueue(EventQueue&&) noexcept = default;
-EventQueue& EventQueue::operator=(EventQueue&&) noexcept = default;
-EventQueue::~EventQueue() = default;
-
 Result<EventQueue> EventQueue::create(Context& context) {
   auto core = engine::EventQueueCore::create(context.core());
   if (!core) return core.error();

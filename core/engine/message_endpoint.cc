@@ -46,9 +46,6 @@ using engine::MessageEndpointCore;
 
 MessageEndpoint::MessageEndpoint(std::shared_ptr<MessageEndpointCore> core)
     : core_(std::move(core)) {}
-MessageEndpoint::MessageEndpoint(MessageEndpoint&&) noexcept = default;
-MessageEndpoint& MessageEndpoint::operator=(MessageEndpoint&&) noexcept = default;
-MessageEndpoint::~MessageEndpoint() = default;
 
 Result<MessageEndpoint> MessageEndpoint::create(Context& context, const std::string& service,
                                                 const MessageOptions& options) {

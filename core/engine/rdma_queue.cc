@@ -140,11 +140,6 @@ Status RdmaQueueCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t 
 
 namespace clan {
 
-RdmaQueue::RdmaQueue(std::shared_ptr<engine::RdmaQueueCore> core) : core_(std::move(core)) {}
-RdmaQueue::RdmaQueue(RdmaQueue&&) noexcept = default;
-RdmaQueue& RdmaQueue::operator=(RdmaQueue&&) noexcept = default;
-RdmaQueue::~RdmaQueue() = default;
-
 Result<RdmaQueue> RdmaQueue::create(Context& context, std::uint32_t depth) {
   auto core = engine::RdmaQueueCore::create(context.core(), depth);
   if (!core) return core.error();

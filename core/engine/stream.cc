@@ -122,8 +122,6 @@ using engine::Connection;
 using engine::ConnectionKind;
 using engine::StreamCore;
 
-Stream::Stream(std::shared_ptr<StreamCore> core) : core_(std::move(core)) {}
-Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&& other) noexcept {
   if (this != &other) {
     close();
@@ -258,8 +256,6 @@ PeerInfo Stream::peer() const {
           link.remote_address()};
 }
 
-Listener::Listener(std::shared_ptr<engine::ListenerCore> core) : core_(std::move(core)) {}
-Listener::Listener(Listener&&) noexcept = default;
 Listener& Listener::operator=(Listener&& other) noexcept {
   if (this != &other) {
     if (core_) core_->end();

@@ -6,13 +6,6 @@
 
 namespace clan {
 
-Translator::Translator(std::shared_ptr<engine::ContextCore> core, engine::RdmaDriver* driver,
-                       nic::Translations* translations)
-    : core_(std::move(core)), driver_(driver), translations_(translations) {}
-Translator::Translator(Translator&&) noexcept = default;
-Translator& Translator::operator=(Translator&&) noexcept = default;
-Translator::~Translator() = default;
-
 Result<Translator> Translator::of(Context& context) {
   auto driver = context.core()->rdma();
   if (!driver) return driver.error();

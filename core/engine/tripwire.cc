@@ -88,8 +88,6 @@ void TripwireCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
 
 namespace clan {
 
-Tripwire::Tripwire(std::shared_ptr<engine::TripwireCore> core) : core_(std::move(core)) {}
-Tripwire::Tripwire(Tripwire&&) noexcept = default;
 Tripwire& Tripwire::operator=(Tripwire&&) noexcept = default;
 Tripwire::~Tripwire() = default;
 

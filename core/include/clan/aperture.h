@@ -19,6 +19,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace clan {
 
@@ -50,7 +51,7 @@ class CLAN_EXPORT Aperture {
   /// valid until revoke() returns or the aperture is destroyed.
   static Result<Aperture> export_region(Context& context, std::span<std::byte> region,
                                         Rights rights, std::int64_t peers_uid = -1);
-  Aperture(Aperture&&) noexcept;
+  Aperture(Aperture&&) noexcept = default;
   Aperture& operator=(Aperture&&) noexcept;
   /// revoke(), ignoring EBUSY.
   ~Aperture();
@@ -74,7 +75,7 @@ class CLAN_EXPORT Aperture {
   const std::shared_ptr<engine::ApertureCore>& core() const { return core_; }
 
  private:
-  explicit Aperture(std::shared_ptr<engine::ApertureCore> core);
+  explicit Aperture(std::shared_ptr<engine::ApertureCore> core) : core_(std::move(core)) {}
   std::shared_ptr<engine::ApertureCore> core_;
 };
 
@@ -92,9 +93,8 @@ class CLAN_EXPORT RemoteAperture {
   /// memory.
   static Result<RemoteAperture> import(Context& context, const RdmaCookie& cookie,
                                        std::int64_t timeout_ms = -1, std::int64_t uid = -1);
-  RemoteAperture(RemoteAperture&&) noexcept;
-  RemoteAperture& operator=(RemoteAperture&&) noexcept;
-  ~RemoteAperture();
+  RemoteAperture(RemoteAperture&&) noexcept = default;
+  RemoteAperture& operator=(RemoteAperture&&) noexcept = default;
 
   /// Asks a node for the cookie of its aperture of that name. Its driver thread answers, whatever
   /// the application does, unless it is stopped. ENOENT; ECONNREFUSED: the node is gone; ETIMEDOUT.

@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace clan {
@@ -127,7 +128,7 @@ struct ContextCounters {
 class CLAN_EXPORT Context {
  public:
   static Result<Context> create(const ContextOptions& options = {});
-  Context(Context&&) noexcept;
+  Context(Context&&) noexcept = default;
   Context& operator=(Context&&) noexcept;
   /// Ends all links: peers see connection resets. Objects made from the context answer ESHUTDOWN.
   ~Context();
@@ -146,7 +147,7 @@ class CLAN_EXPORT Context {
   const std::shared_ptr<engine::ContextCore>& core() const { return core_; }
 
  private:
-  explicit Context(std::shared_ptr<engine::ContextCore> core);
+  explicit Context(std::shared_ptr<engine::ContextCore> core) : core_(std::move(core)) {}
   std::shared_ptr<engine::ContextCore> core_;
 };
 

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace clan {
 
@@ -48,9 +49,8 @@ class CLAN_EXPORT EventQueue {
  public:
   /// ENOSPC: a context has at most 4096 queues; 65536 events in each.
   static Result<EventQueue> create(Context& context);
-  EventQueue(EventQueue&&) noexcept;
-  EventQueue& operator=(EventQueue&&) noexcept;
-  ~EventQueue();
+  EventQueue(EventQueue&&) noexcept = default;
+  EventQueue& operator=(EventQueue&&) noexcept = default;
 
   /// Takes up to events.size() events, each registration at most once. Never waits, never enters
   /// the kernel.
@@ -102,7 +102,7 @@ class CLAN_EXPORT EventQueue {
   const std::shared_ptr<engine::EventQueueCore>& core() const { return core_; }
 
  private:
-  explicit EventQueue(std::shared_ptr<engine::EventQueueCore> core);
+  explicit EventQueue(std::shared_ptr<engine::EventQueueCore> core) : core_(std::move(core)) {}
   std::shared_ptr<engine::EventQueueCore> core_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace clan {
 
@@ -23,9 +24,8 @@ class CLAN_EXPORT Memory {
  public:
   /// ENOMEM, EINVAL. The size is rounded up to pages.
   static Result<Memory> allocate(std::size_t bytes);
-  Memory(Memory&&) noexcept;
-  Memory& operator=(Memory&&) noexcept;
-  ~Memory();
+  Memory(Memory&&) noexcept = default;
+  Memory& operator=(Memory&&) noexcept = default;
 
   std::byte* data() const;
   std::size_t size() const;
@@ -34,7 +34,7 @@ class CLAN_EXPORT Memory {
   const std::shared_ptr<nic::MemoryBlock>& block() const { return block_; }
 
  private:
-  explicit Memory(std::shared_ptr<nic::MemoryBlock> block);
+  explicit Memory(std::shared_ptr<nic::MemoryBlock> block) : block_(std::move(block)) {}
   std::shared_ptr<nic::MemoryBlock> block_;
 };
 

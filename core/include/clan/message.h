@@ -42,9 +42,8 @@ class CLAN_EXPORT MessageEndpoint {
   /// `service` may be empty: reachable by address() only. EADDRINUSE.
   static Result<MessageEndpoint> create(Context& context, const std::string& service = {},
                                         const MessageOptions& options = {});
-  MessageEndpoint(MessageEndpoint&&) noexcept;
-  MessageEndpoint& operator=(MessageEndpoint&&) noexcept;
-  ~MessageEndpoint();
+  MessageEndpoint(MessageEndpoint&&) noexcept = default;
+  MessageEndpoint& operator=(MessageEndpoint&&) noexcept = default;
 
   Address address() const;
 

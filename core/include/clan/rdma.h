@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace clan {
 
@@ -45,14 +46,13 @@ struct RdmaCounters {
   std::uint64_t tlb_hits = 0, tlb_misses = 0, tlb_evictions = 0, tlb_pinned = 0;
 };
 
+/// When it goes, outstanding requests are cancelled; their memory is not touched afterwards.
 class CLAN_EXPORT RdmaQueue {
  public:
   /// `depth` requests may wait; a power of two up to 65536. ENOSPC: 256 queues per context.
   static Result<RdmaQueue> create(Context& context, std::uint32_t depth = 256);
-  RdmaQueue(RdmaQueue&&) noexcept;
-  RdmaQueue& operator=(RdmaQueue&&) noexcept;
-  /// Outstanding requests are cancelled; their memory is not touched afterwards.
-  ~RdmaQueue();
+  RdmaQueue(RdmaQueue&&) noexcept = default;
+  RdmaQueue& operator=(RdmaQueue&&) noexcept = default;
 
   /// Posts a write of local memory to a remote aperture, or a read from it. The memory must stay
   /// valid until the completion. EAGAIN: the ring is full, take completions first.
@@ -76,7 +76,7 @@ class CLAN_EXPORT RdmaQueue {
   static RdmaCounters counters(Context& context);
 
  private:
-  explicit RdmaQueue(std::shared_ptr<engine::RdmaQueueCore> core);
+  explicit RdmaQueue(std::shared_ptr<engine::RdmaQueueCore> core) : core_(std::move(core)) {}
   std::shared_ptr<engine::RdmaQueueCore> core_;
 };
 

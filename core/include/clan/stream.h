@@ -23,6 +23,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace clan {
 
@@ -49,7 +50,7 @@ class CLAN_EXPORT Stream {
   /// Connects to a listener by address.
   static Result<Stream> connect(Context& context, const Address& listener,
                                 std::int64_t timeout_ms = -1);
-  Stream(Stream&&) noexcept;
+  Stream(Stream&&) noexcept = default;
   Stream& operator=(Stream&&) noexcept;
   /// close().
   ~Stream();
@@ -126,7 +127,7 @@ class CLAN_EXPORT Stream {
 
  private:
   friend class Listener;
-  explicit Stream(std::shared_ptr<engine::StreamCore> core);
+  explicit Stream(std::shared_ptr<engine::StreamCore> core) : core_(std::move(core)) {}
   std::shared_ptr<engine::StreamCore> core_;
 };
 
@@ -135,7 +136,7 @@ class CLAN_EXPORT Listener {
   /// Offers `service` to processes of this user (and of ContextOptions::allow_uids). The name
   /// vanishes with the process. EADDRINUSE. An empty name: reachable by address() only.
   static Result<Listener> create(Context& context, const std::string& service);
-  Listener(Listener&&) noexcept;
+  Listener(Listener&&) noexcept = default;
   Listener& operator=(Listener&&) noexcept;
   ~Listener();
 
@@ -148,7 +149,7 @@ class CLAN_EXPORT Listener {
   Address address() const;
 
  private:
-  explicit Listener(std::shared_ptr<engine::ListenerCore> core);
+  explicit Listener(std::shared_ptr<engine::ListenerCore> core) : core_(std::move(core)) {}
   std::shared_ptr<engine::ListenerCore> core_;
 };
 

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 namespace clan {
 
@@ -28,9 +29,8 @@ class CLAN_EXPORT Translator {
  public:
   /// ENOSYS: before Linux 5.14.
   static Result<Translator> of(Context& context);
-  Translator(Translator&&) noexcept;
-  Translator& operator=(Translator&&) noexcept;
-  ~Translator();
+  Translator(Translator&&) noexcept = default;
+  Translator& operator=(Translator&&) noexcept = default;
 
   /// Copies `bytes` from memory that may not be there: EFAULT. EAGAIN: a page is not in memory; the
   /// context's driver thread has it brought in.
@@ -49,7 +49,8 @@ class CLAN_EXPORT Translator {
 
  private:
   Translator(std::shared_ptr<engine::ContextCore> core, engine::RdmaDriver* driver,
-             nic::Translations* translations);
+             nic::Translations* translations)
+      : core_(std::move(core)), driver_(driver), translations_(translations) {}
   int answer(int error);
   std::shared_ptr<engine::ContextCore> core_;
   engine::RdmaDriver* driver_;

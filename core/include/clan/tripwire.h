@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 namespace clan {
 
@@ -39,7 +40,7 @@ class CLAN_EXPORT Tripwire {
   /// (65536 per context, 4096 per aperture).
   static Result<Tripwire> create(const Aperture& aperture, std::uint64_t offset,
                                  std::uint64_t length, const TripwireOptions& options = {});
-  Tripwire(Tripwire&&) noexcept;
+  Tripwire(Tripwire&&) noexcept = default;
   Tripwire& operator=(Tripwire&&) noexcept;
   ~Tripwire();
 
@@ -74,7 +75,7 @@ class CLAN_EXPORT Tripwire {
   std::span<const std::atomic<std::uint64_t>> state_words() const;
 
  private:
-  explicit Tripwire(std::shared_ptr<engine::TripwireCore> core);
+  explicit Tripwire(std::shared_ptr<engine::TripwireCore> core) : core_(std::move(core)) {}
   std::shared_ptr<engine::TripwireCore> core_;
 };
 
