@@ -145,27 +145,25 @@ std::unique_lock<std::mutex> RdmaDriver::enter() {
 
 // --- running -------------------------------------------------------------------------------------
 
-Result<nic::RdmaQueueId> RdmaDriver::attach(nic::RdmaRing& ring, RdmaQueueCore* queue) {
+Result<std::uint32_t> RdmaDriver::attach(nic::RdmaRing& ring, RdmaQueueCore* queue) {
   auto lock = enter();
-  auto id = scheduler_.attach(ring, queue);
-  if (id) ids_[id->index] = *id;
-  return id;
+  return scheduler_.attach(ring, queue);
 }
 
 // What the queue had under way takes no room of its link any more, or until the link says so: those
 // that found the link busy are tried again.
-void RdmaDriver::detach(nic::RdmaQueueId id) {
+void RdmaDriver::detach(std::uint32_t queue) {
   auto lock = enter();
-  scheduler_.detach(id);
+  scheduler_.detach(queue);
   const bool again = scheduler_.retry_deferred() > 0;
   if (again) words::publish(idle_, false);  // PAIR rdma.driver_idle: to idle()
   lock.unlock();
   if (again) kick();
 }
 
-void RdmaDriver::activate(nic::RdmaQueueId id) {
+void RdmaDriver::activate(std::uint32_t queue) {
   // PAIR rdma.doorbell: first the bell, then the mutex; run() gives back the mutex and then looks
-  dekker::set_bits(doorbells_[id.index / 64], std::uint64_t{1} << id.index % 64);
+  dekker::set_bits(doorbells_[queue / 64], std::uint64_t{1} << queue % 64);
 }
 
 bool RdmaDriver::rung() const {
@@ -181,8 +179,7 @@ void RdmaDriver::answer_doorbells() {
     if (doorbells_[w].load(std::memory_order_relaxed) == 0) continue;  // relaxed: looked at again
     // PAIR rdma.doorbell: sees the request behind the bell
     for (std::uint64_t bits = dekker::swap(doorbells_[w], 0); bits != 0; bits &= bits - 1) {
-      const auto index = w * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
-      scheduler_.activate(ids_[index]);
+      scheduler_.activate(w * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)));
     }
   }
 }

@@ -43,10 +43,10 @@ class RdmaDriver final : public nic::RdmaMover {
   Result<std::uint32_t> add_remote(RemoteApertureCore* remote);
   void remove_remote(std::uint32_t handle);
 
-  Result<nic::RdmaQueueId> attach(nic::RdmaRing& ring, RdmaQueueCore* queue);
-  void detach(nic::RdmaQueueId id);
+  Result<std::uint32_t> attach(nic::RdmaRing& ring, RdmaQueueCore* queue);
+  void detach(std::uint32_t queue);
   /// The doorbell of a ring: the thread that runs the driver answers it. Takes no lock.
-  void activate(nic::RdmaQueueId id);
+  void activate(std::uint32_t queue);
   /// Serves until idle, `enough()` or `bytes` have been handed on. False: somebody else is at it.
   template <typename Enough>
   bool run(std::uint64_t bytes, Enough&& enough);
@@ -87,7 +87,6 @@ class RdmaDriver final : public nic::RdmaMover {
   /// one quantum, and the longest chunk beside other queues
   static constexpr std::uint64_t kSlice = 64 * 1024;
   std::array<std::atomic<std::uint64_t>, kMaxQueues / 64> doorbells_{};  ///< a bit for each queue
-  std::array<nic::RdmaQueueId, kMaxQueues> ids_{};                       ///< under mutex_
   std::atomic<bool> kicked_{false};  ///< the driver thread has been told and has not come yet
   // What move_now() did. relaxed: counters
   std::atomic<std::uint64_t> now_requests_{0}, now_bytes_{0};

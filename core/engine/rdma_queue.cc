@@ -20,7 +20,7 @@ Result<std::shared_ptr<RdmaQueueCore>> RdmaQueueCore::create(std::shared_ptr<Con
 }
 
 RdmaQueueCore::~RdmaQueueCore() {
-  if (id_.generation != 0 && context_->usable()) driver_.detach(id_);
+  if (id_ && context_->usable()) driver_.detach(*id_);
   if (queue_) queue_->remove(event_);
 }
 
@@ -53,7 +53,7 @@ Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_
   if (!ring_.post(request)) return Error{EAGAIN, "the RDMA queue is full: take completions first"};
   in_group_ = options.more;
   outstanding_.fetch_add(1, std::memory_order_relaxed);  // relaxed: read by this thread only
-  driver_.activate(id_);
+  driver_.activate(*id_);
   if (options.more) return {};  // the group is not complete
   const std::uint32_t seen = completions_.load(std::memory_order_relaxed);
   // relaxed: a hint

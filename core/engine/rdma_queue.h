@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "clan/rdma.h"
@@ -40,7 +41,7 @@ class RdmaQueueCore {
   std::shared_ptr<ContextCore> context_;
   RdmaDriver& driver_;
   nic::RdmaRing ring_;
-  nic::RdmaQueueId id_;
+  std::optional<std::uint32_t> id_;  ///< at the driver
   /// Posted and not yet reaped. A request that finds none may be moved at once, in the poster's
   /// thread; its completion is then kept here, and is older than any in the ring.
   std::atomic<std::uint64_t> outstanding_{0};

@@ -16,24 +16,18 @@ RdmaQueueService::RdmaQueueService(RdmaRing& r, RdmaQueueRef self,
 }
 
 RdmaScheduler::RdmaScheduler(RdmaMover& mover, Options options)
-    : mover_(mover),
-      options_(std::move(options)),
-      queues_(options_.max_queues),
-      generations_(options_.max_queues, 0) {}
+    : mover_(mover), options_(std::move(options)), queues_(options_.max_queues) {}
 
-Result<RdmaQueueId> RdmaScheduler::attach(RdmaRing& ring, void* context) {
+Result<std::uint32_t> RdmaScheduler::attach(RdmaRing& ring, void* context) {
   const auto free = std::find(queues_.begin(), queues_.end(), nullptr);
   if (free == queues_.end()) return Error{ENOSPC, "attach an RDMA queue"};
-  const auto index = static_cast<std::uint32_t>(free - queues_.begin());
-  if (++generations_[index] == 0) ++generations_[index];  // 0 is no queue
-  const RdmaQueueId id{index, generations_[index]};
+  const auto id = static_cast<std::uint32_t>(free - queues_.begin());
   *free = std::make_unique<Queue>(ring, RdmaQueueRef{id, context}, options_);
   return id;
 }
 
-void RdmaScheduler::detach(RdmaQueueId id) {
-  Queue* q = find(id);
-  if (q == nullptr) return;
+void RdmaScheduler::detach(std::uint32_t id) {
+  Queue* q = queues_[id].get();
   leave_list(*q);
   for (std::uint32_t i = 0; i < q->slots.size(); ++i) {
     if (q->slots[i].token == 0) continue;
@@ -56,13 +50,13 @@ void RdmaScheduler::detach(RdmaQueueId id) {
     counters_.cancelled++;
   }
   notify(*q);
-  queues_[id.index].reset();
+  queues_[id].reset();
 }
 
 // ---- calls that wake a queue ----
 
-void RdmaScheduler::activate(RdmaQueueId id) {
-  Queue* q = find(id);
+void RdmaScheduler::activate(std::uint32_t id) {
+  Queue* q = queues_[id].get();
   if (q != nullptr && q->state == State::kIdle) make_runnable(*q);
 }
 
@@ -145,8 +139,8 @@ bool RdmaScheduler::open_turn(Queue& q, bool guard) {
     push_back(list, q);
     return false;
   }
-  if (last_served_ != q.ref.id.index) {
-    last_served_ = q.ref.id.index;
+  if (last_served_ != q.ref.id) {
+    last_served_ = q.ref.id;
     alone_bytes_ = 0;
   }
   q.turn_open = true;
@@ -196,17 +190,11 @@ void RdmaScheduler::serve_turn(Queue& q, std::uint64_t budget, Progress& progres
 
 // ---- lists ----
 
-RdmaScheduler::Queue* RdmaScheduler::find(RdmaQueueId id) {
-  if (id.index >= queues_.size()) return nullptr;
-  Queue* q = queues_[id.index].get();
-  return q != nullptr && q->ref.id == id ? q : nullptr;
-}
-
 void RdmaScheduler::push_back(List& list, Queue& q) {
   q.prev = list.back;
   q.next = kNone;
-  (list.back == kNone ? list.front : queues_[list.back]->next) = q.ref.id.index;
-  list.back = q.ref.id.index;
+  (list.back == kNone ? list.front : queues_[list.back]->next) = q.ref.id;
+  list.back = q.ref.id;
   list.size++;
 }
 

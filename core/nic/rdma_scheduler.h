@@ -67,15 +67,16 @@ class RdmaScheduler {
   /// its end.
   RdmaScheduler(RdmaMover& mover, Options options);
 
-  /// Serves `ring` from now on; starts idle. ENOSPC: max_queues are attached.
-  Result<RdmaQueueId> attach(RdmaRing& ring, void* context);
+  /// Serves `ring` from now on, under the number that it returns; starts idle. ENOSPC: max_queues
+  /// are attached.
+  Result<std::uint32_t> attach(RdmaRing& ring, void* context);
 
   /// Ends service: cancels outstanding chunks and answers everything posted. The ring is not
   /// touched after it returns.
-  void detach(RdmaQueueId id);
+  void detach(std::uint32_t id);
 
   /// The doorbell: something has been posted. Harmless at any other time.
-  void activate(RdmaQueueId id);
+  void activate(std::uint32_t id);
 
   /// Serves active queues until about `byte_budget` bytes (more by less than a chunk) have been
   /// charged or none is active.
@@ -124,7 +125,6 @@ class RdmaScheduler {
   void release_slot(Queue& q, std::uint32_t slot);
   void notify(const Queue& q);
 
-  Queue* find(RdmaQueueId id);
   void push_back(List& list, Queue& q);
   void unlink(List& list, Queue& q);
   void enqueue(Queue& q);
@@ -134,7 +134,6 @@ class RdmaScheduler {
   RdmaMover& mover_;
   const Options options_;
   std::vector<std::unique_ptr<Queue>> queues_;
-  std::vector<std::uint32_t> generations_;
   std::array<List, kRdmaPriorities> levels_;
   std::array<std::uint32_t, kRdmaPriorities> passed_over_{};
   List deferred_;

@@ -8,16 +8,9 @@
 
 namespace clan::nic {
 
-/// Names an attached queue. Never reused: a queue attached later has another generation.
-struct RdmaQueueId {
-  std::uint32_t index = 0;
-  std::uint32_t generation = 0;  // 0 is no queue
-  friend bool operator==(const RdmaQueueId&, const RdmaQueueId&) = default;
-};
-
 /// What the mover and the callback are told about a queue.
 struct RdmaQueueRef {
-  RdmaQueueId id;
+  std::uint32_t id = 0;     // its number while it is attached
   void* context = nullptr;  // as given to attach()
 };
 

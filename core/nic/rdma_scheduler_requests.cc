@@ -108,8 +108,8 @@ RdmaChunk RdmaScheduler::next_chunk(Queue& q, const InFlight& r, std::uint32_t s
   const std::uint64_t left = r.request.length - r.started;
   RdmaChunk c;
   c.queue = q.ref;
-  c.token = chunk_sequence_ << (kQueueBits + kSlotBits) |
-            std::uint64_t{q.ref.id.index} << kSlotBits | slot;
+  c.token =
+      chunk_sequence_ << (kQueueBits + kSlotBits) | std::uint64_t{q.ref.id} << kSlotBits | slot;
   c.op = r.request.op;
   c.length = std::min(chunk_limit(), left);
   c.last = c.length == left;

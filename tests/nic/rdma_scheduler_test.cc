@@ -91,7 +91,7 @@ struct App {
 
   RdmaScheduler* s;
   RdmaRing ring;
-  RdmaQueueId id;
+  std::uint32_t id;
   std::uint64_t posted = 0;
   std::vector<RdmaCompletion> heard;
 };
@@ -113,7 +113,7 @@ struct RdmaSchedulerTest : ::testing::Test {
       : s(mover, with_events(std::move(o))) {}
 
   RdmaScheduler::Options with_events(RdmaScheduler::Options o) {
-    o.on_completion = [this](const RdmaQueueRef& q) { events.push_back(q.id.index); };
+    o.on_completion = [this](const RdmaQueueRef& q) { events.push_back(q.id); };
     return o;
   }
 
@@ -144,7 +144,7 @@ TEST_F(RdmaSchedulerTest, MovesARequestAndCompletesIt) {
   ASSERT_EQ(a.reap().size(), 1u);
   EXPECT_EQ(a.heard[0].status, 0);
   EXPECT_EQ(a.heard[0].bytes, 300u);
-  EXPECT_EQ(events, (std::vector<std::uint32_t>{a.id.index}));
+  EXPECT_EQ(events, (std::vector<std::uint32_t>{a.id}));
   EXPECT_EQ(s.counters().requests, 1u);
   EXPECT_EQ(s.counters().bytes, 300u);
 }
@@ -698,18 +698,16 @@ TEST_F(Pending, DetachCancelsWhatIsInFlight) {
   EXPECT_EQ(events.size(), 1u);
   EXPECT_FALSE(finish(0));
   s.activate(a.id);  // harmless
-  s.detach(a.id);
 }
 
 TEST_F(Pending, ATokenFromBeforeDetachDoesNotTouchTheNextQueueInItsPlace) {
   auto a = std::make_unique<App>(s, 'a');
   a->post(1000);
   s.run(kMuch);
-  const RdmaQueueId old = a->id;
+  const std::uint32_t old = a->id;
   s.detach(old);
   App b(s, 'b');
-  EXPECT_EQ(b.id.index, old.index);
-  EXPECT_NE(b.id.generation, old.generation);
+  EXPECT_EQ(b.id, old);
   b.post(1000);
   s.run(kMuch);
   EXPECT_FALSE(finish(0));
@@ -745,7 +743,7 @@ TEST_F(RdmaSchedulerTest, AttachesNoMoreThanItsTableHolds) {
   RdmaRing ring(4);
   EXPECT_EQ(s.attach(ring, nullptr).error().err, ENOSPC);
   s.detach(apps[7]->id);
-  EXPECT_EQ(s.attach(ring, nullptr).value().index, 7u);
+  EXPECT_EQ(s.attach(ring, nullptr).value(), 7u);
 }
 
 // ---- threads: the scheduler under a lock, applications without one ----
@@ -817,7 +815,7 @@ struct Model {
   struct Flying {
     std::uint64_t token, cookie, length;
     bool fails;
-    RdmaQueueId queue;
+    std::uint32_t queue;
   };
   std::vector<Flying> flying;
 };
