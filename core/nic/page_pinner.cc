@@ -125,22 +125,6 @@ bool populate_is_known() {
 }
 
 }  // namespace
-}  // namespace clan::nic
-
-namespace clan {
-
-Result<std::unique_ptr<ProcessPinner>> ProcessPinner::create(const Options& options) {
-  auto pinner = nic::PagePinner::create(
-      {.mode = options.lock ? nic::PagePinner::Mode::kLock : nic::PagePinner::Mode::kPopulate,
-       .unmaps_are_reported = options.unmaps_are_reported});
-  if (!pinner) return pinner.error();
-  return std::unique_ptr<ProcessPinner>(std::move(*pinner));
-}
-
-}  // namespace clan
-
-namespace clan::nic {
-
 std::size_t PagePinner::page_size() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return bytes;

@@ -36,7 +36,7 @@
 
 namespace clan::nic {
 
-class PagePinner final : public ProcessPinner {
+class PagePinner final : public Pinner {
  public:
   enum class Mode : std::uint8_t { kLock, kPopulate };
 
@@ -71,7 +71,7 @@ class PagePinner final : public ProcessPinner {
 
   /// Takes the page faults that pin() put off. Returns how many runs it dealt with. May block for
   /// as long as the disk does.
-  std::size_t resolve_deferred() override;
+  std::size_t resolve_deferred();
 
   /// Pages locked in this process, by all its PagePinners.
   static std::size_t locked_pages();

@@ -317,11 +317,6 @@ TlbUse Tlb::acquire(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t leng
   return use;
 }
 
-RangeResult Tlb::pre_translate(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
-                               PageAccess access) {
-  return acquire(asid, vaddr, length, access).result_;
-}
-
 // ---- invalidation ----
 
 std::size_t Tlb::invalidate(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,

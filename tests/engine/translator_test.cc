@@ -109,18 +109,5 @@ TEST(Translator, AnEndedContextAnswersAnError) {
   EXPECT_FALSE(translator->keeps());
 }
 
-TEST(ProcessPinner, PinsForATlbOfTheCallersOwn) {
-  auto pinner = ProcessPinner::create({.lock = false, .unmaps_are_reported = true});
-  if (!pinner) GTEST_SKIP() << pinner.error().message();
-  auto tlb = Tlb::create({}, **pinner);
-  ASSERT_TRUE(tlb.ok());
-  Mapped memory(1);
-  const auto at = reinterpret_cast<std::uint64_t>(memory.data);
-  EXPECT_EQ((*tlb)->translate(0, at, PageAccess::kWrite).lookup, Lookup::kDeferred);
-  EXPECT_EQ((*pinner)->resolve_deferred(), 1u);
-  EXPECT_EQ((*tlb)->translate(0, at, PageAccess::kWrite).lookup, Lookup::kMissFilled);
-  EXPECT_EQ((*tlb)->translate(0, at, PageAccess::kWrite).lookup, Lookup::kHit);
-}
-
 }  // namespace
 }  // namespace clan

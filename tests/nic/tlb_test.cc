@@ -338,7 +338,7 @@ TEST_F(TlbTest, TransientEntriesEndWithTheirTransfer) {
 
 TEST_F(TlbTest, PreTranslatesReceiveBuffersForWriting) {
   Tlb& tlb = make();
-  EXPECT_EQ(tlb.pre_translate(0, 0, 64 * kPage).outcome, RangeOutcome::kReady);
+  EXPECT_TRUE(tlb.acquire(0, 0, 64 * kPage, PageAccess::kWrite).ready());
   std::size_t calls = pinner_.calls;
   for (std::uint64_t page = 0; page < 64; ++page) {
     EXPECT_EQ(tlb.translate(0, page * kPage, PageAccess::kWrite).lookup, Lookup::kHit);

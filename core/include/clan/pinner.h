@@ -3,11 +3,9 @@
 #pragma once
 
 #include <clan/export.h>
-#include <clan/result.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 namespace clan {
@@ -56,24 +54,6 @@ class CLAN_EXPORT Pinner {
   /// Undoes one pin of a page whose mapping is gone, and with it the kernel's own record. Must not
   /// touch the address: something else may live there already.
   virtual void forget(AddressSpaceId asid, std::uint64_t page, std::uint64_t token) = 0;
-};
-
-/// The pinner of this process's own memory: pages are as the kernel has them, and their addresses
-/// for the NIC virtual ones.
-class CLAN_EXPORT ProcessPinner : public Pinner {
- public:
-  struct Options {
-    bool lock = false;  ///< mlock() each page, which counts against RLIMIT_MEMLOCK
-    /// The caller has the Tlb forget each page that is unmapped or moved, before the call that does
-    /// it returns. Without it no entry outlives its transfer.
-    bool unmaps_are_reported = false;
-  };
-  /// ENOSYS: before Linux 5.14.
-  static Result<std::unique_ptr<ProcessPinner>> create(const Options& options);
-
-  /// Takes the page faults of pages that pin() has found absent. Says of how many runs. May wait
-  /// for a disk.
-  virtual std::size_t resolve_deferred() = 0;
 };
 
 }  // namespace clan

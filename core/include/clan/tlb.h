@@ -56,10 +56,6 @@ class CLAN_EXPORT Tlb {
   [[nodiscard]] TlbUse acquire(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
                                PageAccess access);
 
-  /// Translates a buffer ahead of its use, so that what arrives for it need not wait.
-  RangeResult pre_translate(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
-                            PageAccess access = PageAccess::kWrite);
-
   /// Whether the pages are still mapped where they were.
   enum class Mapping : std::uint8_t { kGone, kKept };
 
