@@ -55,12 +55,27 @@ TEST(Contention, IsCrowdedWhileOthersRunInItsYields) {
   EXPECT_FALSE(contention.crowded());
 }
 
-TEST(Contention, DoesNotTakeACrowdForAComputation) {
+// Many yields of `short_ns`, each thousandth of which takes `long_ns`.
+Contention after_yields(std::uint64_t short_ns, std::uint64_t long_ns) {
   Contention contention;
-  for (int k = 0; k < 1000; ++k)
-    contention.note_yield(1000 * kMs, k % 100 == 50 ? 2 * kMs : 20'000, true);
+  std::uint64_t now = 1000 * kMs;
+  for (int k = 0; k < 10'000; ++k) {
+    const std::uint64_t took = k % 1000 == 500 ? long_ns : short_ns;
+    now += took;
+    contention.note_yield(now, took, true);
+  }
+  return contention;
+}
+
+TEST(Contention, DoesNotTakeACrowdForAComputation) {
+  const Contention contention = after_yields(20'000, 2 * kMs);
   EXPECT_FALSE(contention.known());
   EXPECT_TRUE(contention.crowded());
+}
+
+// A computation of nice 19 runs in one yield of many, and until the scheduler's next tick.
+TEST(Contention, TakesRareLongYieldsForAComputationWhereTheyTakeAQuarterOfTheTime) {
+  EXPECT_TRUE(after_yields(3'000, 4 * kMs).known());
 }
 
 TEST(Contention, TakesTwoLongYieldsInARowForAComputation) {

@@ -4,7 +4,8 @@
 // spins beside one loses the preference that the scheduler gives to threads that sleep, and yields
 // for a whole slice of time. So it neither spins nor yields for a while, wherever it waits: four
 // times as long as it was away, and four times longer each time it is so again. Many threads that
-// all yield take as long now and then, too: of yields, only the second long one within 16 counts.
+// all yield take as long now and then, too: a long yield counts only if long yields take a quarter
+// of the thread's time.
 #pragma once
 
 #include <clan/clock.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 namespace clan {
 
@@ -21,7 +23,6 @@ class Contention {
  public:
   /// interrupts and short work of others take less
   static constexpr std::uint64_t kGapNs = 1'000'000;
-  static constexpr unsigned kFewYields = 16;
 
   /// The thread should not spin now.
   bool lasts(std::uint64_t now_ns) { return until_ns_ != 0 && now_ns < until_ns_; }
@@ -38,10 +39,9 @@ class Contention {
   /// A yield has taken `gap_ns`; in it other threads ran, or none.
   void note_yield(std::uint64_t now_ns, std::uint64_t gap_ns, bool others_ran) {
     crowd_ = others_ran ? std::min(crowd_ + 1, kMostCrowd) : crowd_ - (crowd_ > 0);
-    ++yields_;
     if (gap_ns < kGapNs) return;
-    if (yields_ <= kFewYields) note_gap(now_ns, gap_ns);
-    yields_ = 0;
+    const std::uint64_t last_ns = std::exchange(long_yield_ns_, now_ns);
+    if (now_ns - last_ns < kPartOfTime * gap_ns) note_gap(now_ns, gap_ns);
   }
   /// Yields once and notes whether other threads ran. Sets `now`, the time before, to the time
   /// after. Begins `watch` anew. Returns true if others ran.
@@ -61,13 +61,13 @@ class Contention {
   bool crowded() const { return crowd_ >= kCrowd; }
 
  private:
-  static constexpr std::uint64_t kGapsOfPause = 4;
+  static constexpr std::uint64_t kGapsOfPause = 4, kPartOfTime = 4;
   static constexpr std::uint64_t kMaxPauseNs = 2'000'000'000;
   static constexpr int kCrowd = 2;
   static constexpr int kMostCrowd = 8;
   std::uint64_t until_ns_ = 0, pause_ns_ = 0;
-  int crowd_ = 0;                 ///< yields in which others ran, less those in which none did
-  unsigned yields_ = kFewYields;  ///< since the last long one
+  std::uint64_t long_yield_ns_ = 0;  ///< when the last long one ended
+  int crowd_ = 0;                    ///< yields in which others ran, less those in which none did
   /// What a yield costs that finds nobody, where no watch can tell: the machine's own measure.
   std::uint64_t shortest_yield_ns_ = kMaxPauseNs;
 };
