@@ -86,6 +86,14 @@ TEST(Contention, TakesTwoLongYieldsInARowForAComputation) {
   EXPECT_TRUE(contention.lasts(1010 * kMs));
 }
 
+// A hypervisor took the processor, twice.
+TEST(Contention, DoesNotTakeALongYieldInWhichNobodyRanForAComputation) {
+  Contention contention;
+  contention.note_yield(1000 * kMs, 3 * kMs, false);
+  contention.note_yield(1003 * kMs, 3 * kMs, false);
+  EXPECT_FALSE(contention.known());
+}
+
 long switches() {
   rusage usage{};
   EXPECT_EQ(::getrusage(RUSAGE_THREAD, &usage), 0);

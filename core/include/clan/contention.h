@@ -39,7 +39,7 @@ class Contention {
   /// A yield has taken `gap_ns`; in it other threads ran, or none.
   void note_yield(std::uint64_t now_ns, std::uint64_t gap_ns, bool others_ran) {
     crowd_ = others_ran ? std::min(crowd_ + 1, kMostCrowd) : crowd_ - (crowd_ > 0);
-    if (gap_ns < kGapNs) return;
+    if (gap_ns < kGapNs || !others_ran) return;
     const std::uint64_t last_ns = std::exchange(long_yield_ns_, now_ns);
     if (now_ns - last_ns < kPartOfTime * gap_ns) note_gap(now_ns, gap_ns);
   }
