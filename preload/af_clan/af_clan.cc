@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "af_clan/af_clan_far.h"
 #include "af_clan/af_clan_name.h"
 #include "clan/log.h"
 #include "os/config.h"
@@ -162,27 +161,6 @@ int connect_stream(int fd, const ClanName& name) {
   return rc;
 }
 
-// Of a socket that does not wait: 0, or -errno. One that is not through at once has met a full
-// backlog.
-int call_place(int fd, const ClanName& name) {
-  constexpr int kThroughMs = 20;
-  sockaddr_in place{};
-  SockDiag::Found owner;
-  SockDiag kernel;
-  if (find_owner(kernel, name, &place, &owner) != 0) return -errno;
-  if (sys::call(SYS_connect, fd, &place, sizeof place) != 0) {
-    if (errno != EINPROGRESS) return -errno;
-    pollfd one{fd, POLLOUT, 0};
-    int error = 0;
-    socklen_t size = sizeof error;
-    if (sys::poll(&one, 1, kThroughMs) != 1) return -ECONNREFUSED;
-    if (sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
-      return -ECONNREFUSED;
-    }
-  }
-  return reached(kernel, fd, place, owner) ? 0 : -EACCES;
-}
-
 int connect_packet(int fd, int type, const ClanName& name) {
   sockaddr_un address;
   const socklen_t size = name.to_unix(type, &address);
@@ -237,7 +215,7 @@ int af_clan_bind(int fd, const sockaddr* address, socklen_t size) {
   ClanName name;
   if (!name.read(address, size, EINVAL)) return -1;
   const int type = af_clan_type(fd);
-  if (is_far_name(name) || (type == SOCK_STREAM && !af_clan_names(fd).local.empty())) {
+  if (type == SOCK_STREAM && !af_clan_names(fd).local.empty()) {
     errno = EINVAL;
     return -1;
   }
@@ -265,29 +243,7 @@ int af_clan_listen(int fd, int backlog) {
     }
     set_reuse(fd, 1);  // for the successor, see take_place
   }
-  const int rc = real().listen(fd, backlog);
-  if (rc == 0 && af_clan_type(fd) == SOCK_STREAM) {
-    offer_to_other_hosts(af_clan_names(fd).local, open_af_clan);
-  }
-  return rc;
-}
-
-int open_af_clan(const char* text, std::size_t size) {
-  ClanName name;
-  name.size = std::min<std::size_t>(size, sizeof name.text);
-  std::memcpy(name.text, text, name.size);
-  const int fd = static_cast<int>(
-      sys::call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (fd < 0) return -errno;
-  const int yes = 1;
-  sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  const int rc = call_place(fd, name);
-  if (rc == 0) {
-    const int high = move_high(fd);
-    return high >= 0 ? high : -errno;
-  }
-  sys::close(fd);
-  return rc;
+  return real().listen(fd, backlog);
 }
 
 int af_clan_connect(int fd, const sockaddr* address, socklen_t size) {
@@ -298,16 +254,7 @@ int af_clan_connect(int fd, const sockaddr* address, socklen_t size) {
     return -1;
   }
   const int type = af_clan_type(fd);
-  if (!is_far_name(name)) {
-    return type == SOCK_STREAM ? connect_stream(fd, name) : connect_packet(fd, type, name);
-  }
-  if (type != SOCK_STREAM) {
-    errno = EOPNOTSUPP;
-    return -1;
-  }
-  const int rc = connect_far(fd, name);
-  if (rc == 0) remember_af_clan(fd, nullptr, &name);
-  return rc;
+  return type == SOCK_STREAM ? connect_stream(fd, name) : connect_packet(fd, type, name);
 }
 
 int af_clan_getsockname(int fd, sockaddr* address, socklen_t* size) {

@@ -32,9 +32,6 @@ bool af_clan_appeared(int fd, int type);
 
 /// Of descriptors that are AF_CLAN, with what the calls of these names return.
 int af_clan_bind(int fd, const sockaddr* address, socklen_t size);
-/// Connects a new socket to a name of this host, for one of another host that calls it: a
-/// internal descriptor that does not wait, or -errno.
-int open_af_clan(const char* name, std::size_t size);
 int af_clan_listen(int fd, int backlog);
 /// Not to nowhere (AF_UNSPEC), as which a stream is one of TCP like others.
 int af_clan_connect(int fd, const sockaddr* address, socklen_t size);

@@ -236,42 +236,11 @@ void Node::dial_one(Carried& carried) {
   carried.dial_at = monotonic_ns() + (err == ETIMEDOUT ? kMostDialNs : carried.dial_wait_ns);
 }
 
-// --- names of AF_CLAN ----------------------------------------------------------------------------
+void Node::lock() { mutex_.lock(); }
 
-Relays* Node::relays() {
-  const std::lock_guard lock(mutex_);
-  if (relays_ != nullptr || ends_.load(std::memory_order_relaxed)) return relays_;
-  auto started = Relays::start(*context_);
-  if (!started) CLAN_WARN("names of other hosts: %s", started.error().message().c_str());
-  return relays_ = started ? *started : nullptr;
-}
-
-Result<Stream> Node::dial_name(const std::string& name) {
-  if (relays() == nullptr) return Error{ENOBUFS, "names of other hosts cannot be reached"};
-  return Relays::dial(*context_, name);
-}
-
-void Node::lock() {
-  mutex_.lock();
-  if (relays_ != nullptr) relays_->lock();
-}
-
-void Node::unlock() {
-  if (relays_ != nullptr) relays_->unlock();
-  mutex_.unlock();
-}
-
-void Node::close_copies() {
-  if (relays_ != nullptr) relays_->close_copies();
-}
+void Node::unlock() { mutex_.unlock(); }
 
 void Node::finish(std::uint32_t ms) {
-  Relays* names = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    names = relays_;
-  }
-  if (names != nullptr) names->finish(ms);
   const std::uint64_t until = monotonic_ns() + std::uint64_t{ms} * 1'000'000;
   const auto is_empty = [&] {
     const std::lock_guard lock(mutex_);

@@ -26,7 +26,6 @@
 
 #include "carrier/connection.h"
 #include "carrier/packet_duty.h"
-#include "carrier/relays.h"
 #include "far/carrier_table.h"
 
 namespace clan::preload {
@@ -47,16 +46,10 @@ class Node {
   /// It goes to sleep, and has slept: as in the table of calls.
   bool begin_sleep(pid_t thread, bool may_fetch, PacketFds* watched);
   bool end_sleep(pid_t thread, bool fetches);
-  /// Connections by names of AF_CLAN. Null: no memory or descriptors, which has been said.
-  Relays* relays();
-  /// ENOBUFS: likewise.
-  Result<Stream> dial_name(const std::string& name);
   void finish(std::uint32_t ms);
   /// The child of fork() has its own copy of this memory, and no lock in it may be held.
   void lock();
   void unlock();
-  /// In the child, which has not unlocked: of descriptors that keep connections open.
-  void close_copies();
 
  private:
   Node(Context&& context, EventQueue&& queue, const CarrierCalls& calls);
@@ -83,7 +76,6 @@ class Node {
   std::mutex mutex_;  ///< of what follows
   std::unordered_map<std::uint64_t, std::shared_ptr<Carried>> all_;
   std::uint64_t last_tag_ = 0;
-  Relays* relays_ = nullptr;
   std::deque<std::shared_ptr<Carried>> to_dial_;
   std::condition_variable dials_;
   bool dials_now_ = false;

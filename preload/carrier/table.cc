@@ -1,8 +1,6 @@
 // What the interposer finds in this library.
-#include <clan/log.h>
 #include <pthread.h>
 
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -104,26 +102,6 @@ void release(Carried* carried) {
   holder->node->release(*carried);
 }
 
-void offer_name(const char* name, std::size_t size, OpenName* open) {
-  const NotCancelled here;
-  if (Relays* relays = holder->node->relays()) relays->offer(std::string(name, size), open);
-}
-
-Dialled* dial_name(const char* name, std::size_t size, int* error) {
-  const NotCancelled here;
-  auto stream = holder->node->dial_name(std::string(name, size));
-  if (stream) return reinterpret_cast<Dialled*>(new Stream(std::move(*stream)));
-  *error = stream.error().err;
-  CLAN_INFO("\"%.*s\": %s", static_cast<int>(size), name, stream.error().message().c_str());
-  return nullptr;
-}
-
-void carry_name(Dialled* dialled, int fd) {
-  const NotCancelled here;
-  const std::unique_ptr<Stream> stream(reinterpret_cast<Stream*>(dialled));
-  if (fd >= 0) holder->node->relays()->add(std::move(*stream), fd);
-}
-
 void finish(std::uint32_t ms) {
   const NotCancelled here;
   if (holder->node != nullptr) holder->node->finish(ms);
@@ -136,7 +114,6 @@ void before_fork() {
 
 void after_fork(bool in_child) {
   if (in_child) {
-    if (holder->node != nullptr) holder->node->close_copies();
     holder = new Holder;  // the node is the parent's
     return;
   }
@@ -156,9 +133,6 @@ constexpr CarrierTable kTable{.version = kCarrierVersion,
                               .end_sleep = end_sleep,
                               .tcp_ended = tcp_ended,
                               .release = release,
-                              .offer_name = offer_name,
-                              .dial_name = dial_name,
-                              .carry_name = carry_name,
                               .finish = finish,
                               .before_fork = before_fork,
                               .after_fork = after_fork};

@@ -173,21 +173,6 @@ void let_go_of_far(Socket& s) {
   table().release(carried);
 }
 
-void offer_name(const char* name, std::size_t size, OpenName* open) {
-  const InCarrier here;
-  table().offer_name(name, size, open);
-}
-
-Dialled* dial_name(const char* name, std::size_t size, int* error) {
-  const InCarrier here;
-  return table().dial_name(name, size, error);
-}
-
-void carry_name(Dialled* dialled, int fd) {
-  const InCarrier here;
-  table().carry_name(dialled, fd);
-}
-
 void finish_carrier() {
   if (the_table.load(std::memory_order_relaxed) == nullptr) return;
   const InCarrier here;

@@ -36,11 +36,6 @@ bool is_all_there(Socket& s);
 /// It is no matter of the carrier's any more.
 void let_go_of_far(Socket& s);
 
-/// Names of AF_CLAN between hosts, as in the table.
-void offer_name(const char* name, std::size_t size, OpenName* open);
-Dialled* dial_name(const char* name, std::size_t size, int* error);
-void carry_name(Dialled* dialled, int fd);
-
 /// The process ends.
 void finish_carrier();
 void carrier_before_fork();

@@ -19,9 +19,6 @@
 namespace clan::preload {
 
 class Carried;  ///< a connection, for the carrier
-class Dialled;  ///< one by a name of AF_CLAN of another host
-/// Connects to a name of AF_CLAN of this host: a descriptor, or -errno.
-using OpenName = int(const char* name, std::size_t size);
 
 struct CarrierSide {
   in6_addr address{};  ///< IPv4 ones mapped
@@ -93,18 +90,12 @@ struct CarrierTable {
   void (*tcp_ended)(Carried* carried);
   /// The socket is gone, or is TCP's again. What is in its pipe is still sent.
   void (*release)(Carried* carried);
-  /// A name of AF_CLAN that listens here: other hosts may call it.
-  void (*offer_name)(const char* name, std::size_t size, OpenName* open);
-  /// Calls "udp:HOST/NAME". Null, and an errno: nobody is there.
-  Dialled* (*dial_name)(const char* name, std::size_t size, int* error);
-  /// Its other end here is `fd`. -1: there is none.
-  void (*carry_name)(Dialled* dialled, int fd);
   /// The process ends: waits until all has been sent, for at most so long.
   void (*finish)(std::uint32_t ms);
   void (*before_fork)();
   void (*after_fork)(bool in_child);
 };
-constexpr std::uint32_t kCarrierVersion = 5;
+constexpr std::uint32_t kCarrierVersion = 6;
 constexpr char kCarrierSymbol[] = "clan_carrier_table";
 constexpr char kCarrierLibrary[] = "libclan-carrier.so";
 using CarrierTableOf = const CarrierTable*();

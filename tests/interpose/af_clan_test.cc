@@ -529,6 +529,19 @@ TEST(AfClanStream, PassesByAServerThatListensEverywhereAtItsPort) {
   for (int each : {fd, listening, second}) ::close(each);
 }
 
+TEST(AfClanStream, HasNamesOfThisHostOnlyWhateverTheyBeginWith) {
+  const std::string name = "udp:127.0.0.1/" + unique();
+  const int fd = ::socket(AF_CLAN, SOCK_STREAM, 0);
+  EXPECT_EQ(connect_to(fd, name), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  ::close(fd);
+  const int listening = listener(name);
+  const int connected = client(name);
+  EXPECT_EQ(name_of(connected, ::getpeername), name);
+  ::close(connected);
+  ::close(listening);
+}
+
 TEST(AfClanStream, IsNotConnectedToAnotherUsersName) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root, to be two users";
   const std::string name = unique();

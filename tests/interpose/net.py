@@ -10,7 +10,6 @@ both ends under `clan run --net`, and has to have moved; and, where that is aske
 that may not, and has to be right by TCP. Exit code 77: not root, or no `ip`.
 """
 import contextlib
-import errno
 import json
 import os
 import random
@@ -72,14 +71,14 @@ def kill_all(*children):
 
 
 @contextlib.contextmanager
-def pair(names, case, seed, own=OFF, others=OFF, net=(True, True), port=PORT, host=SERVER):
+def pair(names, case, seed, own=OFF, others=OFF, net=(True, True), host=SERVER):
     """A server and a client of net_peer.py."""
-    server = under(names[0], own, sys.executable, "-B", PEER, "serve", port, case, str(seed),
+    server = under(names[0], own, sys.executable, "-B", PEER, "serve", PORT, case, str(seed),
                    net=net[0])
     client = None
     try:
         expect(server.stdout.readline() == "ready\n", "the server has not begun", server)
-        client = under(names[1], others, sys.executable, "-B", PEER, "ask", host, port, case,
+        client = under(names[1], others, sys.executable, "-B", PEER, "ask", host, PORT, case,
                        str(seed), net=net[1])
         yield server, client
     finally:
@@ -191,19 +190,19 @@ def lossy(names):
             right(names, "lossy", 9 + per_mille)
 
 
-def flowing(names, begin, deadline, port=PORT, case="flows"):
+def flowing(names, begin, deadline, case="flows"):
     """Both ends send without end, or are idle, until `begin(server, client)` has done its work.
     Answers what the others said that are left."""
-    with pair(names, case, 7, port=port) as (server, client):
+    with pair(names, case, 7) as (server, client):
         for child in (server, client):
             expect(child.stdout.readline() == "flows\n", "no bytes flow", server, client)
         time.sleep(0.3)
         end = time.monotonic() + 20
-        while (port == PORT and time.monotonic() < end and
+        while (time.monotonic() < end and
                not all(MOVED in said(child) for child in (server, client))):
             time.sleep(0.05)
         for child in (server, client):
-            expect(port != PORT or MOVED in said(child), "flows have not moved", server, client)
+            expect(MOVED in said(child), "flows have not moved", server, client)
         left = begin(server, client)
         for child in left:
             try:
@@ -297,98 +296,6 @@ def shown_unmoved(names):
         expect(len(look("CLAN_EXCEPT")) == 1, f"not the reason: {look('')}", server, client)
         far = far_host(names)
         expect(far["state"] == "ok" and "CLAN answers there" in far["seen"], far, client)
-
-
-def refused(names, name, host, *ends, **settings):
-    """connect() to the name says one of these, at once."""
-    client = under(names[1], settings.pop("others", OFF), sys.executable, "-B", PEER, "ask", host,
-                   name, "streams", "1", **settings)
-    try:
-        client.communicate(timeout=30)
-        text = said(client)
-        expect(client.returncode != 0 and any(f"connect: {os.strerror(end)}" in text
-                                              for end in ends), f"{name}: not {ends}", client)
-    except subprocess.TimeoutExpired:
-        expect(False, f"{name} hangs", client)
-    finally:
-        kill_all(client)
-
-
-def af_clan(names):
-    """Names of AF_CLAN of the other host."""
-    for case in ("streams", "polled", "at_once", "forks", "forks_unread", "spawns"):
-        right(names, case, 11, moves=None, port="jobs")
-    with tempfile.NamedTemporaryFile("w", prefix="clan-key-") as key:
-        key.write(secrets.token_hex(32))
-        key.flush()
-        own = {"CLAN_KEY": key.name}
-        right(names, "streams", 12, moves=None, own=own, others=own, port="jobs")
-    refused(names, "nobody", SERVER, errno.ECONNREFUSED)
-    refused(names, "jobs", "10.78.0.77", errno.ETIMEDOUT, errno.EHOSTUNREACH)
-    refused(names, "jobs", SERVER, errno.ENETUNREACH, net=False)
-    # A server without --net is not there.
-    with pair(names, "streams", 1, net=(False, True), port="jobs") as (server, client):
-        client.communicate(timeout=30)
-        expect("connect: " in said(client) and server.poll() is None, "it was reached", client)
-    flowing(names, lambda server, client: server.kill() or [client], 20, port="jobs")
-    flowing(names, lambda server, client: client.kill() or [server], 20, port="jobs")
-
-
-def ask_again(names, server, settings):
-    """The server is there all the same."""
-    client = under(names[1], settings, sys.executable, "-B", PEER, "ask", SERVER, "jobs",
-                   "streams", "1")
-    try:
-        for child in (client, server):
-            text = child.communicate(timeout=60)[0]
-            expect(child.returncode == 0 and "right" in text, f"it says {text!r}", client, server)
-    finally:
-        kill_all(client)
-
-
-def af_clan_keys(names):
-    """A key that is not the server's, no key, and a key where the server has none: refused in time,
-    and a client that agrees with the server is served."""
-    with contextlib.ExitStack() as stack:
-        keys = [stack.enter_context(tempfile.NamedTemporaryFile("w", prefix="clan-key-"))
-                for _ in range(2)]
-        for file in keys:
-            file.write(secrets.token_hex(32))
-            file.flush()
-        own, other = ({"CLAN_KEY": file.name} for file in keys)
-        for others in (other, OFF):
-            with pair(names, "streams", 1, own=own, others=others, port="jobs") as (server, client):
-                client.communicate(timeout=30)
-                expect("connect: " in said(client) and server.poll() is None, "it was reached",
-                       client)
-                ask_again(names, server, own)
-        with pair(names, "streams", 1, own=OFF, others=own, port="jobs") as (server, client):
-            client.communicate(timeout=30)
-            expect("connect: " in said(client) and server.poll() is None, "it was reached", client)
-            ask_again(names, server, OFF)
-
-
-def af_clan_cut(names):
-    """The wire is cut while bytes flow by a name: both ends hear of it. Then connect() says so, and
-    so it does of a server that stands still; and once there is a wire again all is as before."""
-
-    def link(how):
-        made.ip("-n", names[0], "link", "set", "v0", how)
-
-    try:
-        flowing(names, lambda server, client: link("down") or [server, client], 60, port="jobs")
-        refused(names, "jobs", SERVER, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
-    finally:
-        link("up")
-    server = under(names[0], OFF, sys.executable, "-B", PEER, "serve", "jobs", "streams", "1")
-    try:
-        expect(server.stdout.readline() == "ready\n", "the server has not begun", server)
-        server.send_signal(signal.SIGSTOP)
-        refused(names, "jobs", SERVER, errno.ETIMEDOUT, errno.ECONNREFUSED)
-        server.send_signal(signal.SIGCONT)
-        ask_again(names, server, OFF)
-    finally:
-        kill_all(server)
 
 
 class Redis:
@@ -490,8 +397,7 @@ def settings(_):
 
 
 CASES = (settings, streams, other_addresses, sleepers, going_back, last_words, encrypted, one_end,
-         lossy, slow_tail, killed, shown, shown_unmoved, af_clan, af_clan_keys, af_clan_cut,
-         redis_server, iperf3, cut)
+         lossy, slow_tail, killed, shown, shown_unmoved, redis_server, iperf3, cut)
 
 
 def main():

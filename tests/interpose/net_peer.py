@@ -5,8 +5,6 @@
     net_peer.py serve_as USER PORT CASE [SEED]   a child of it serves, which becomes that user
     net_peer.py ask HOST PORT CASE [SEED]
 
-With a PORT that is no number it is a name of AF_CLAN, of HOST for the one that asks.
-
 Each end sends a stream of bytes made from the seed, in pieces of all sizes, and checks the other's.
 Says "right BYTES", or what was wrong.
 """
@@ -286,35 +284,6 @@ def run(connection, first, case, seed):
         tail(connection, first, seed)
 
 
-AF_CLAN = 0x434c
-
-
-def clan_socket(call, name):
-    """A stream socket of AF_CLAN after `call`, "bind" or "connect", which Python has no addresses
-    for."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = libc.socket(AF_CLAN, socket.SOCK_STREAM, 0)
-    address = AF_CLAN.to_bytes(2, sys.byteorder) + name.encode() + b"\0"
-    if fd < 0 or getattr(libc, call)(fd, address, len(address)) != 0:
-        raise SystemExit(f"{call}: {os.strerror(ctypes.get_errno())}")
-    if call == "connect":
-        return socket.socket(fileno=fd)
-    if libc.listen(fd, 5) != 0:
-        raise SystemExit("listen")
-    return libc, fd
-
-
-def named(role, words):
-    if role == "serve":
-        libc, fd = clan_socket("bind", words[0])
-        print("ready", flush=True)
-        connection = socket.socket(fileno=libc.accept(fd, None, None))
-        os.close(fd)
-        run(connection, 0, words[1], int(words[2]))
-    else:
-        run(clan_socket("connect", f"udp:{words[0]}/{words[1]}"), 1, words[2], int(words[3]))
-
-
 PR_SET_PDEATHSIG = 1
 
 
@@ -332,8 +301,6 @@ def become(user):
 
 def main():
     role, *words = sys.argv[1:]
-    if not words[0 if role == "serve" else 1].isdigit():
-        return named(role, words)
     if role in ("serve", "serve_as"):
         user = int(words.pop(0)) if role == "serve_as" else None
         listener = socket.socket()
