@@ -10,7 +10,6 @@
 #include "calls/interpose.h"
 #include "clan/af_clan.h"
 #include "clan/socket_face.h"
-#include "clan/words.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "os/kernels_options.h"
@@ -57,12 +56,6 @@ int kept_value(int fd, int level, int name) {
 
 // The kernel's SO_RCVLOWAT is 1 while the pipe is read: a doorbell is one byte, and has to wake.
 bool keeps_low_water(const Socket& s) { return s.shared() && !s.reads_kernel(); }
-
-// SO_RCVTIMEO, which is another number where the C library's time has 64 bits and the kernel's 32.
-bool is_receive_limit(int name) {
-  constexpr int kOld = 20, kNew = 66;
-  return name == SO_RCVTIMEO || name == kOld || name == kNew;
-}
 
 }  // namespace
 
@@ -114,10 +107,6 @@ CLAN_INTERPOSED(int, setsockopt, (int fd, int level, int name, const void* value
     }
   }
   const int rc = real().setsockopt(fd, level, name, value, size);
-  if (level == SOL_SOCKET && is_receive_limit(name)) {
-    // PAIR preload.limits: behind the kernel's
-    if (Held s = hold_current(fd)) clan::words::add(s->limits_set, 1);
-  }
   constexpr int kBufLock = 72;  // SO_BUF_LOCK, in headers of Linux 5.16
   constexpr int kOfBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};
   if (rc == 0 && level == SOL_SOCKET &&

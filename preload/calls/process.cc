@@ -14,7 +14,7 @@
 #include "calls/interpose.h"
 #include "clan/pipe.h"
 #include "clan/settings.h"
-#include "migrate/far_leave.h"
+#include "migrate/demote.h"
 #include "os/config.h"
 #include "os/kept_key.h"
 #include "os/memory_owner.h"
@@ -48,7 +48,7 @@ __attribute__((destructor(kLast))) void end() { at_exit(); }
 }  // namespace
 
 CLAN_INTERPOSE pid_t fork() noexcept {
-  leave_all_far();  // before the handlers of the carrier's, by which its threads stand still
+  leave_all_remote();  // before handlers by which the component's threads stand still
   const pid_t pid = real().fork();
   if (pid < 0) {
     KeepErrno keep;

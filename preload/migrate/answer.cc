@@ -11,7 +11,6 @@
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
 #include "clan/words.h"
-#include "far/carrier.h"
 #include "migrate/demote_end.h"
 #include "migrate/last_wait.h"
 #include "migrate/resend.h"
@@ -21,6 +20,7 @@
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
+#include "state/remote.h"
 #include "state/resend_words.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
@@ -49,7 +49,7 @@ bool stays_unswitched(int fd, Socket& s) {
     if (!state.compare_exchange_weak(now, now | kGone, std::memory_order_seq_cst)) continue;
     (void)silence(s);
     if ((now & socket_face::kEnding) != 0) end_by_tcp(fd, s);
-    wake_carrier(s);
+    wake_remote(fd, s);
     return true;
   }
   return false;
@@ -155,7 +155,7 @@ bool go(int fd, Socket& s) {
   if ((state_of(s.mine()) & kGone) != 0 || stays_unswitched(fd, s)) return true;
   // The other host has to know how much of TCP's comes before the pipe.
   // PAIR preload.parked
-  if (is_far(s) && !words::look(s.far_parked)) return false;
+  if (is_remote(s) && !words::look(s.remote_parked)) return false;
   auto sends = [&]() -> auto& { return s.open_file().sends; };  // fork moves them
   UntilOpen until(fd, s);
   const std::int32_t us = closer_id(), resender = Slot::kSendsAgain | us;

@@ -20,7 +20,6 @@
 #include "clan/socket_face.h"
 #include "clan/wait.h"
 #include "clan/words.h"
-#include "far/carrier.h"
 #include "migrate/find_pipe.h"
 #include "os/proc.h"
 #include "os/signals.h"
@@ -31,6 +30,7 @@
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 
@@ -100,7 +100,7 @@ std::atomic<bool> fork_under_way{false};
 
 void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   guard_buffers();
-  const WaitOptions wait = is_far(s) ? kCarriedWait : WaitOptions{};
+  const WaitOptions wait = is_remote(s) ? kRemoteWait : WaitOptions{};
   s.receive_wait.emplace(wait);
   s.send_wait.emplace(wait);
   s.nonblocking.store(-1, std::memory_order_relaxed);  // it may have been set past the library
@@ -112,7 +112,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
     s.low_water.store(low_water, std::memory_order_relaxed);
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   }
-  count_pipe(s, moves && (s.pipe.end() == 1 || is_far(s)));
+  count_pipe(s, moves && s.pipe.end() == 1);
   limit_as_tcp(fd, s);
   if (!counted) add_holders(s.mine(), 1);
   // PAIR preload.to_follow: it is among kHolders before it is not among these
@@ -144,6 +144,13 @@ void allow_moves() {
   dekker::announce(fork_under_way, false);
 }
 
+bool create_pipe(int fd, Socket& s) {
+  auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 1);
+  if (!pipe) return stay(fd, s, reasons::Why::kNoMemory), false;
+  s.pipe = std::move(*pipe);
+  return true;
+}
+
 bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   const Undisturbed undisturbed;
   // PAIR preload.forking: behind Socket::moving. The child counts what has been decided
@@ -168,7 +175,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   }
   // One that comes `counted` has been moved by another process, and has doorbells in it. Between
   // hosts nothing redirects, and what is lost and sent again makes the kernel's counts wait.
-  if (!counted && !is_far(s) && !all_went_through_us(fd, slot)) {
+  if (!counted && !is_remote(s) && !all_went_through_us(fd, slot)) {
     Slot::open(slot.sends, me);
     Slot::open(slot.receives, me);
     stay(fd, s, reasons::Why::kNotCounted);

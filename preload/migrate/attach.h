@@ -13,6 +13,9 @@
 
 namespace clan::preload {
 
+/// Makes the pipe of a socket, as its end 1. False: no memory, and it stays on TCP.
+bool create_pipe(int fd, Socket& s);
+
 /// From now on both directions may move to `s.pipe`. False: a call is under way in the kernel;
 /// later. `counted`: the process that passed us the descriptor has counted us among the holders, or
 /// we were before exec.

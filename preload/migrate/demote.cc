@@ -13,12 +13,10 @@
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
 #include "clan/words.h"
-#include "far/carrier.h"
 #include "migrate/answer.h"
 #include "migrate/attach.h"
 #include "migrate/demote_end.h"
 #include "migrate/demote_for_peer.h"
-#include "migrate/far_leave.h"
 #include "migrate/last_wait.h"
 #include "migrate/resend.h"
 #include "migrate/returned_bytes.h"
@@ -30,6 +28,7 @@
 #include "state/internal_fds.h"
 #include "state/named.h"
 #include "state/open_file.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 #include "stream/aborted.h"
@@ -121,7 +120,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   if (std::uint64_t none = 0; reads_on) words::replace(s.mine().words[kGivenBack], none, kReadsOn);
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
   // The other host may have heard that we are in the pipe, and have switched: it is asked.
-  if (!is_far(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
+  if (!is_remote(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
     (void)silence(s);  // likewise
     set_gone(s.mine());
     read_kernel(fd, s);
@@ -130,7 +129,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   }
   // The doorbell that wakes the other end has to be told from the application's bytes. Without a
   // switch there is none, and the other end notices at its next look.
-  for (CallWait wait(s.pipe.call_waits()); !is_far(s) && !switch_sending(fd, s); nap()) {
+  for (CallWait wait(s.pipe.call_waits()); !is_remote(s) && !switch_sending(fd, s); nap()) {
     if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0 ||
         !wait.goes_on(monotonic_ns()))
       break;
@@ -165,10 +164,10 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
   s.moving.lock();
   if (s.shared()) {
     CLAN_DEBUG("fd %d goes back to TCP", fd);
-    const bool far = is_far(s);
-    const bool leaves = say_leaving(fd, s, far || !to_others);
-    if (far && to_others) wait_for_far_end(fd, s);
-    if (leaves && to_others) far ? reset_unless_clean(fd, s) : wait_until_clean(fd, s);
+    const bool remote = is_remote(s);
+    const bool leaves = say_leaving(fd, s, remote || !to_others);
+    if (remote) leave_other_host(fd, s);
+    if (leaves && to_others) remote ? reset_unless_clean(fd, s) : wait_until_clean(fd, s);
     settle(fd, s);
   }
   s.moving.unlock();
@@ -189,7 +188,8 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
 
 bool leave_alone(int fd, Socket& s) {
   const Undisturbed undisturbed;
-  if (is_far(s) || (state_of(s.theirs()) & socket_face::kAttached) != 0 || !s.moving.try_lock()) {
+  if (is_remote(s) || (state_of(s.theirs()) & socket_face::kAttached) != 0 ||
+      !s.moving.try_lock()) {
     return false;
   }
   KeepErrno keep;
@@ -203,12 +203,22 @@ bool leave_alone(int fd, Socket& s) {
 }
 
 void give_up_on_peer(int fd, Socket& s) {
-  if (!is_far(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s))
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s))
     (void)leave_alone(fd, s);
 }
 
 void leave_pipe(int fd, bool to_others, reasons::Why why) {
   if (Held s = hold(fd)) leave(fd, *s, to_others, why);
+}
+
+void leave_remote(int fd, Socket& s, reasons::Why why) {
+  if (is_remote(s)) s.shared() ? leave(fd, s, false, why) : (void)keep_on_tcp(fd, s, why);
+}
+
+void leave_all_remote() {
+  if (!remote_is_loaded()) return;
+  for_each_socket([](int fd, Socket& s, void*) { leave_remote(fd, s, reasons::Why::kForked); },
+                  nullptr);
 }
 
 void never_move(int fd, Socket& s, reasons::Why why) {
@@ -256,7 +266,7 @@ void disconnected(int fd, Socket& s) {
   (void)silence(s);
   s.moving.lock();
   add_state(s.mine(), socket_face::kClosed);
-  wake_carrier(s);
+  wake_remote(fd, s);
   set_gone(s.mine());
   read_kernel(fd, s);
   s.anew.set();

@@ -46,7 +46,13 @@ bool leave_alone(int fd, Socket& s);
 /// more after so many of our calls that moved bytes; without a pipe they cost less.
 void give_up_on_peer(int fd, Socket& s);
 
-/// That, and leave_pipe(fd, true) if it has moved.
+/// Takes a connection to another host back before a process has it that no component carries it
+/// for, and waits until the other host has done its part. What has not been read stays in its pipe.
+void leave_remote(int fd, Socket& s, reasons::Why why);
+/// Does so with all of this process, before a fork.
+void leave_all_remote();
+
+/// Keeps it on TCP, or does leave_pipe(fd, true) if it has moved.
 void never_move(int fd, Socket& s, reasons::Why why);
 
 /// All connections of this process go back to TCP, and those there are stay there. Comes back when

@@ -12,14 +12,13 @@
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/words.h"
-#include "far/bell.h"
-#include "far/carrier.h"
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/doorbell_count.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
 #include "stream/tcp_prefix.h"
@@ -95,11 +94,11 @@ bool say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
   auto& face = s.mine();
   if (!last.must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
   // After its end a doorbell would be answered with a reset.
-  if (rings && !is_far(s) && !closed(fd)) ring_once(fd, s);
+  if (rings && !is_remote(s) && !closed(fd)) ring_once(fd, s);
   if (!silence(s)) return false;
   close_count(fd, face);
   set_gone(face);
-  if (is_far(s)) wake_carrier(s);  // which tells the other host
+  wake_remote(fd, s);
   return true;
 }
 
@@ -129,7 +128,7 @@ void settle(int fd, Socket& s) {
 
 void read_kernel(int fd, Socket& s) {
   if (const int low_water = s.low_water.load(std::memory_order_relaxed);
-      low_water > 1 && !has_far_bells(s)) {
+      low_water > 1 && !has_remote_bells(s)) {
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
   }
   // PAIR preload.back_in: SO_RCVLOWAT is the application's again. seq_cst: settle() looks at

@@ -21,7 +21,6 @@
 #include "migrate/calls_made.h"
 #include "migrate/directory.h"
 #include "migrate/directory_names.h"
-#include "migrate/far_meet.h"
 #include "migrate/trust.h"
 #include "os/config.h"
 #include "os/fd_message.h"
@@ -34,6 +33,7 @@
 #include "state/hooks.h"
 #include "state/internal_fds.h"
 #include "state/named.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "state/unseen_sets.h"
 #include "state/withdraw.h"
@@ -152,7 +152,7 @@ void offer(int fd, Socket& s) {
   if (!is_here && !config().net && !config().has_directory()) return leave_to_kernel(s);
   if (is_unfit(fd, s)) return;
   if (!is_here)
-    return config().net ? meet_on_other_host(fd, s, route) : offer_in_directory(fd, s, route);
+    return config().net ? move_to_other_host(fd, s, &route) : offer_in_directory(fd, s, route);
   // An offer that could not be accepted would cost the other end a pipe.
   SockDiag kernel;
   if (const Why why = not_here(kernel, fd, route); why != Why::kNone) return stay(fd, s, why);
@@ -221,9 +221,7 @@ namespace {
 void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
   if (is_unfit(fd, s)) return;
   if (const Why why = distrust(fd, rendezvous, route); why != Why::kNone) return stay(fd, s, why);
-  auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 1);
-  if (!pipe) return stay(fd, s, Why::kNoMemory);
-  s.pipe = std::move(*pipe);
+  if (!create_pipe(fd, s)) return;
   const bool kept = move_high(s.pipe);
   const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
   PassedBells bells;
@@ -249,7 +247,7 @@ void look_for_offer(int fd, Socket& s) {
   if (!same_host(s, route)) {
     if (!config().net && !config().has_directory()) return leave_to_kernel(s);
     if (is_unfit(fd, s)) return;
-    return config().net ? meet_on_other_host(fd, s, route) : claim_in_directory(fd, s, route);
+    return config().net ? move_to_other_host(fd, s, &route) : claim_in_directory(fd, s, route);
   }
   const int rendezvous = connect_to_offer(route);
   if (rendezvous < 0) return;

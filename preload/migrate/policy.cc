@@ -7,11 +7,9 @@
 #include <cstring>
 
 #include "clan/reasons.h"
-#include "far/carrier.h"
 #include "migrate/attach.h"
 #include "migrate/calls_made.h"
 #include "migrate/directory.h"
-#include "migrate/far_meet.h"
 #include "migrate/offer.h"
 #include "os/rings.h"
 #include "os/sys.h"
@@ -19,6 +17,7 @@
 #include "state/fd_table.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 
@@ -48,7 +47,11 @@ void consider(int fd, Socket& s) {
   // not yet
   if (Slot::on_its_way(s.open_file().held.load(std::memory_order_relaxed)) != 0) return;
   if (state == Socket::State::kOffered) {
-    if (is_far(s)) return go_on_far(fd, s);
+    if (is_remote(s)) {
+      const std::uint32_t n = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
+      if (s.pipe || looks_at(n)) move_to_other_host(fd, s, nullptr);
+      return;
+    }
     return s.place == Socket::Place::kElsewhere ? go_on_in_directory(fd, s) : look_for_taker(fd, s);
   }
   if (s.client) {

@@ -14,7 +14,6 @@
 #include "clan/reasons.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
-#include "migrate/far_leave.h"
 #include "migrate/resend.h"
 #include "os/memory_owner.h"
 #include "os/sandbox.h"
@@ -63,7 +62,7 @@ bool is_listed(int memfd) {
 void hand_on(int fd, Socket& s, void*) {
   const int flags = sys::fcntl(fd, F_GETFD);
   if (flags < 0 || (flags & FD_CLOEXEC) != 0) return;
-  leave_far(fd, s, reasons::Why::kExecuted);
+  leave_remote(fd, s, reasons::Why::kExecuted);
   char item[64];
   const int n = std::snprintf(item, sizeof item, "%d:%d:%d,", fd, s.shared() ? s.pipe.memfd() : -1,
                               s.pipe.end());

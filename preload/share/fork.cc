@@ -16,11 +16,9 @@
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
-#include "far/carrier.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
-#include "migrate/far_leave.h"
 #include "migrate/resend.h"
 #include "os/memory_owner.h"
 #include "os/sandbox.h"
@@ -33,6 +31,7 @@
 #include "state/fd_table.h"
 #include "state/open_file.h"
 #include "state/pipe_count.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "state/socket_pool.h"
 #include "state/withdraw.h"
@@ -126,7 +125,7 @@ void forked() {
         // An edge is told to one process of those that wait in one set.
         if (const int set = s.bell_set.take(); set >= 0) sys::close(set);
         s.in_bell_set.unlock();
-        s.far.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
+        s.remote.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
         // The parent's offer is the parent's: a process that takes it up must find one there.
         const bool half_way = s.place == Socket::Place::kElsewhere;
         if (s.state_now() == Socket::State::kOffered && (!s.pipe || half_way)) {
@@ -141,7 +140,7 @@ void forked() {
 }  // namespace
 
 void before_fork() {
-  leave_all_far();
+  leave_all_remote();
   enter_section();
   forking.lock();
   share_slots();
@@ -151,7 +150,7 @@ void before_fork() {
   lock_af_clan();
   lock_sockets();
   lock_handlers();
-  carrier_before_fork();
+  remote_before_fork();
 }
 
 void after_fork(bool in_child) {
@@ -163,7 +162,7 @@ void after_fork(bool in_child) {
     note_process();
     sets_forked();
   }
-  carrier_after_fork(in_child);
+  remote_after_fork(in_child);
   unlock_handlers();
   unlock_sockets();
   unlock_af_clan();

@@ -14,7 +14,6 @@
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
-#include "migrate/far_leave.h"
 #include "migrate/find_pipe.h"
 #include "migrate/resend.h"
 #include "migrate/trust.h"
@@ -203,7 +202,7 @@ int take_from(int pidfd, int target, unsigned flags) {
 void pass_on(int fd, int through) {
   Held s = hold_current(fd);
   if (!s) return;
-  leave_far(fd, *s, reasons::Why::kPassed);
+  leave_remote(fd, *s, reasons::Why::kPassed);
   s->share();
   if (!s->shared()) {
     if (put_on_its_way(fd, *s)) return;

@@ -8,7 +8,6 @@
 
 #include "clan/socket_face.h"
 #include "migrate/demote.h"
-#include "migrate/far_leave.h"
 #include "migrate/resend.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
@@ -20,6 +19,7 @@
 #include "state/hooks.h"
 #include "state/open_file.h"
 #include "state/pipe_count.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 #include "stream/close.h"
@@ -30,7 +30,7 @@ namespace clan::preload {
 void at_exit() {
   if (in_borrowed_memory()) return;
   finish_resends();
-  end_far();
+  end_remote();
   withdraw_of_process();
   for_each_socket(
       [](int fd, Socket& s, void*) {

@@ -1,10 +1,16 @@
 // Where the upward calls of the lower rooms go.
 
-#include "far/carrier.h"
+#include "migrate/answer.h"
+#include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "share/reasons.h"
+#include "state/fd_table.h"
 #include "state/hooks.h"
+#include "state/remote.h"
+#include "state/withdraw.h"
+#include "stream/aborted.h"
 #include "stream/close.h"
+#include "stream/tcp_prefix.h"
 #include "wait/owed_answers.h"
 #include "wait/set_events.h"
 
@@ -22,9 +28,20 @@ constinit Hooks hooks{
     .unsaid = withdraw_why,
     .process_said = publish_of_process,
     .unseen_use = take_back_moved,
-    .let_go = let_go_of_far,
     .before_last_close = hand_over_end,
     .last_close = shared_close,
+};
+
+constinit const Interposer interposer{
+    .with = with_descriptor,
+    .for_each = for_each_socket,
+    .create_pipe = create_pipe,
+    .enter_pipe = enter_pipe,
+    .stay = stay,
+    .switch_sending = switch_sending,
+    .answer = [](int fd, Socket& s) { return s.shared() && is_to_go(s) && answer_leaving(fd, s); },
+    .go = go_now,
+    .break_off = break_off,
 };
 
 }  // namespace clan::preload

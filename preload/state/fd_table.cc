@@ -21,6 +21,7 @@
 #include "state/hooks.h"
 #include "state/internal_fds.h"
 #include "state/open_file.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "state/socket_pool.h"
 #include "state/withdraw.h"
@@ -69,7 +70,7 @@ void release(Socket* s) {
     withdraw_offer(*s);
   }
   // relaxed: of the last thread that has it
-  if (s->far.load(std::memory_order_relaxed) != nullptr) hooks.let_go(*s);
+  let_go_of_remote(*s);
   unsay(*s);
   discount_pipe(*s);
   count_for_test(*s);

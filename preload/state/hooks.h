@@ -24,7 +24,6 @@ struct Hooks {
   void (*unsaid)(Socket& s);  ///< it has moved, or nobody here has it any more
   void (*process_said)(reasons::Why why, std::uint32_t number);
   void (*unseen_use)(reasons::Why why);  ///< see unseen_use()
-  void (*let_go)(Socket& s);             ///< it is no matter of the carrier's any more (far/)
   // To the connection (stream/).
   void (*before_last_close)(int fd, Socket& s);        ///< see hand_over_end()
   void (*last_close)(int fd, Socket& s, bool others);  ///< see shared_close()

@@ -48,8 +48,6 @@ void Transfer::reset() {
   for (OwnerWait* wait : {&sends_wait, &receives_wait}) wait->reset();
   set(low_water, 1);
   set(error, 0);
-  set(limits_set, 1u);
-  set(unlimited_at, 0u);
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
   for (auto* count : {&full, &held_up, &receives_owing}) set(*count, 0);
   set(checked_ns, 0);
@@ -65,9 +63,9 @@ void Migration::reset() {
   for (auto* count : {&sends, &receives, &offer_calls}) set(*count, 0);
   set(said, reasons::Why::kNone);
   set(said_inode, 0);
-  set(far, static_cast<Carried*>(nullptr));
-  set(far_fd, -1);
-  for (auto* flag : {&far_bells, &far_parked}) set(*flag, false);
+  set(remote, static_cast<RemoteConnection*>(nullptr));
+  set(remote_fd, -1);
+  for (auto* flag : {&remote_bells, &remote_parked}) set(*flag, false);
   offered_ns = 0;
   place = Place::kNotAsked;
   window_interface = window_looks = 0;

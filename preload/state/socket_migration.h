@@ -12,7 +12,7 @@
 
 namespace clan::preload {
 
-class Carried;
+class RemoteConnection;
 
 struct Migration {
   /// Whether the other end's socket is in our network namespace.
@@ -34,12 +34,12 @@ struct Migration {
   // Why it stays on TCP, as it has been said last, see share/reasons.h.
   std::atomic<reasons::Why> said{reasons::Why::kNone};
   std::atomic<std::uint32_t> said_inode{0};  ///< 0: others cannot find it
-  // Of a connection to another host (far/): what carries it; a descriptor of the socket, as last
-  // known; its doorbells are the carrier's (far/bell.h).
-  std::atomic<Carried*> far{nullptr};
-  std::atomic<int> far_fd{-1};
+  // Of a connection to another host, see state/remote.h: what carries it; a descriptor of the
+  // socket, as last known; its doorbells are not TCP's; its parked byte has been sent.
+  std::atomic<RemoteConnection*> remote{nullptr};
+  std::atomic<int> remote_fd{-1};
   SpinLock bell_lock;
-  std::atomic<bool> far_bells{false}, far_parked{false};
+  std::atomic<bool> remote_bells{false}, remote_parked{false};
   PipeCharge charge;  ///< of pipe_count.h; written when it moves, at fork and when nobody has it
 
   /// All but `moving`, the offer and the charge, which are given back before.

@@ -11,9 +11,6 @@
 
 namespace clan::preload {
 
-/// Waits for another host (far/): a round trip takes longer, and one that sleeps two wake-ups.
-constexpr WaitOptions kCarriedWait{.max_spin_us = 100};
-
 struct Transfer {
   std::optional<Waiter> receive_wait, send_wait;
   std::atomic<bool> drained{false};  ///< all TCP bytes from before the switch have been read
@@ -28,9 +25,6 @@ struct Transfer {
   Flag reset_told;
   std::atomic<bool> shut_read{false};
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
-  /// SO_RCVTIMEO: how often this process has set it, from 1 on; and after which of these the kernel
-  /// said that there is none.
-  std::atomic<std::uint32_t> limits_set{1}, unlimited_at{0};
   /// Threads of this process in the kernel, or nearly; not those in epoll's wait.
   std::atomic<int> data_sleepers{0}, room_sleepers{0};
   std::atomic<std::uint64_t> checked_ns{0};

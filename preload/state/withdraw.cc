@@ -13,6 +13,7 @@
 #include "os/config.h"
 #include "os/sys.h"
 #include "state/hooks.h"
+#include "state/remote.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -38,8 +39,7 @@ void unlink_offer(std::uint64_t name) {
 
 void drop_offer(Socket& s) {
   s.offer_name.keep(0);
-  // relaxed: under Socket::moving, or of the last thread that has it
-  if (s.far.load(std::memory_order_relaxed) != nullptr) hooks.let_go(s);
+  let_go_of_remote(s);
   for (auto* fd : {&s.offer_fd, &s.window_fd}) {
     if (const int number = fd->take(); number >= 0) sys::close(number);
   }

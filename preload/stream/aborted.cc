@@ -7,11 +7,11 @@
 
 #include "clan/log.h"
 #include "clan/socket_face.h"
-#include "far/carrier.h"
 #include "os/proc.h"
 #include "os/tcp.h"
 #include "state/face.h"
 #include "state/named.h"
+#include "state/remote.h"
 
 namespace clan::preload {
 namespace {
@@ -49,7 +49,8 @@ void say_reset(Socket& s) {
 void note_error(Socket& s, int error) {
   s.error_taken.set();
   // Behind the other end's it is EPIPE, which says nothing new.
-  if (s.pipe && !is_far(s) && error != EPIPE && !(error == ECONNRESET && comes_of_doorbells(s))) {
+  if (s.pipe && !is_remote(s) && error != EPIPE &&
+      !(error == ECONNRESET && comes_of_doorbells(s))) {
     s.error.store(error, std::memory_order_relaxed);  // relaxed: kernel_error publishes it
     say_reset(s);
   }

@@ -17,18 +17,18 @@
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/wait.h"
-#include "clan/words.h"
-#include "far/bell.h"
 #include "os/real.h"
 #include "os/signal_handlers.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/buffers.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
 #include "stream/held_up.h"
 #include "stream/memory.h"
+#include "stream/remote_sleep.h"
 #include "stream/ring.h"
 #include "stream/tcp_prefix.h"
 
@@ -43,19 +43,6 @@ std::uint64_t deadline_of(int fd, int option) {
   if (none || limit.tv_sec > kMostSeconds) return kNoDeadline;
   return monotonic_ns() + static_cast<std::uint64_t>(limit.tv_sec) * 1'000'000'000u +
          static_cast<std::uint64_t>(limit.tv_usec) * 1000u;
-}
-
-std::uint64_t deadline_of_receive(int fd, Socket& s) {
-  // Other processes that share a socket set it, too. Nobody shares one that is carried.
-  if (!is_carried(s)) return deadline_of(fd, SO_RCVTIMEO);
-  // PAIR preload.limits: the kernel has what was set
-  const std::uint32_t set = words::look(s.limits_set);
-  // relaxed: a number that stands for itself
-  if (s.unlimited_at.load(std::memory_order_relaxed) == set) return kNoDeadline;
-  const std::uint64_t deadline = deadline_of(fd, SO_RCVTIMEO);
-  // relaxed: as above
-  if (deadline == kNoDeadline) s.unlimited_at.store(set, std::memory_order_relaxed);
-  return deadline;
 }
 
 int time_left_ms(std::uint64_t deadline, int most) {
@@ -93,12 +80,12 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::ui
   const std::int64_t release_ns = release_memory();
   const std::int64_t nap_ns = is_held_up(s) ? kHeldUpNs : nap_beside_ringer(s);
   if (!reads_tcp(s) && !is_held_up(s) && s.pipe.front() == PipeFront::kBytes) return 0;
-  const bool far_bells = has_far_bells(s);
-  PacketSleep packets(is_carried(s),
-                      far_bells ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
+  const bool remote_bells = has_remote_bells(s);
+  PacketSleep packets(is_remote(s),
+                      remote_bells ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
   if (packets.has_come()) return kFetched;
-  // A blocking recv() would see a parked byte.
-  if (bell || far_bells || more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
+  // A blocking recv() would see bytes that are no doorbells yet.
+  if (bell || remote_bells || more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
     pollfd p[1 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
     int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
     if (nap_ns >= 0) most = static_cast<int>(nap_ns / 1'000'000);

@@ -11,16 +11,14 @@
 
 #include "clan/wait.h"
 #include "os/signals.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "stream/bell.h"
-#include "stream/far_wait.h"
 
 namespace clan::preload {
 
 /// When a blocking call gives up. `option`: SO_RCVTIMEO or SO_SNDTIMEO.
 std::uint64_t deadline_of(int fd, int option);
-/// By SO_RCVTIMEO. Of a connection that is carried the kernel is asked once after each change.
-std::uint64_t deadline_of_receive(int fd, Socket& s);
 
 /// For poll: until then, but not more than `most`, -1 for any. 0: it is over.
 int time_left_ms(std::uint64_t deadline, int most);

@@ -10,8 +10,6 @@
 #include "clan/dekker.h"
 #include "clan/socket_face.h"
 #include "clan/wait_budget.h"
-#include "far/bell.h"
-#include "far/carrier.h"
 #include "migrate/answer.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
@@ -21,6 +19,7 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/open_file.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "stream/doorbell.h"
 #include "stream/ending.h"
@@ -84,7 +83,7 @@ void hand_over_end(int fd, Socket& s) {
   const bool last = s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) <= 1;
   Slot& slot = s.open_file();
   // PAIR preload.to_follow: a process that follows now has the pipe, and needs no word of this
-  if (!last || dekker::look(slot.to_follow) <= 0 || is_far(s)) return;
+  if (!last || dekker::look(slot.to_follow) <= 0 || is_remote(s)) return;
   const KeepErrno keep;
   const Undisturbed undisturbed;
   if (!s.has_drained() || bytes_to_read(fd, s) > 0) return;
@@ -136,8 +135,7 @@ void shared_close(int fd, Socket& s, bool others) {
       (state_of(s.theirs()) & kLeaving) == 0) {
     (void)s.pipe.end_sending();
   }
-  if (has_far_bells(s)) take_parked_byte(fd, s);
-  wake_carrier(s);
+  wake_remote(fd, s);
   if (unread) {
     const linger now{1, 0};
     sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);

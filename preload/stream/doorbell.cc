@@ -13,11 +13,11 @@
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/words.h"
-#include "far/bell.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/bells.h"
 #include "state/face.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "stream/draining.h"
 #include "stream/tcp_prefix.h"
@@ -160,7 +160,7 @@ constexpr std::uint64_t kAtOnce = 4096;
 }  // namespace
 
 bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
-  if (has_far_bells(s) && take_far_bells(fd, s, limit)) return true;
+  if (has_remote_bells(s) && take_remote_bells(fd, s, limit)) return true;
   const Draining draining(fd, s);
   if (!draining) return false;
   auto& swallowed = s.mine().words[kSwallowed];

@@ -12,12 +12,11 @@
 #include <cstring>
 
 #include "clan/socket_face.h"
-#include "far/bell.h"
-#include "far/carrier.h"
 #include "migrate/demote.h"
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/face.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
 #include "stream/doorbell.h"
@@ -50,7 +49,7 @@ void look_for_end(int fd, Socket& s) {
     if (!doorbells_waiting(s)) (void)reset_for_strays(fd, s);
     return;
   }
-  if (has_far_bells(s) && !is_all_there(s)) {  // the rest is on its way
+  if (has_remote_bells(s) && !is_all_there(s)) {  // the rest is on its way
     const timespec moment{0, 100'000};
     sys::call(SYS_nanosleep, &moment, nullptr);
     return;

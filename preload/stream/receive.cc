@@ -128,7 +128,7 @@ class Receiving {
   /// What there is, or -1 with errno.
   Step failed_with() const { return got_ > 0 ? all() : Step::over(-1); }
   std::uint64_t until() {
-    return deadline_ != 0 ? deadline_ : deadline_ = deadline_of_receive(fd_, s_);
+    return deadline_ != 0 ? deadline_ : deadline_ = deadline_of(fd_, SO_RCVTIMEO);
   }
   bool may_not_wait() const { return (flags_ & MSG_DONTWAIT) != 0 || is_nonblocking(fd_, s_); }
 

@@ -9,7 +9,6 @@
 
 #include "clan/dekker.h"
 #include "clan/socket_face.h"
-#include "far/carrier.h"
 #include "migrate/answer.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -17,6 +16,7 @@
 #include "state/face.h"
 #include "state/fd_table.h"
 #include "state/open_file.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
 #include "stream/bell.h"
@@ -81,9 +81,9 @@ void ring_doorbell(int fd, Socket& s) {
     (void)answer_leaving(fd, s);
     if ((state_of(face) & kGone) != 0) return;  // else it rings as long as it may
   }
-  if (is_far(s)) {
+  if (is_remote(s)) {
     (void)switch_sending(fd, s);
-    return wake_carrier(s);
+    return wake_remote(fd, s);
   }
   // Doorbells are told from the application's bytes by their number since the switch. Another
   // thread may just be sending by TCP: then the other end has not read all of TCP's, and does not

@@ -34,6 +34,7 @@
 #include "stream/io_part.h"
 #include "stream/memory.h"
 #include "stream/poll_tcp.h"
+#include "stream/remote_sleep.h"
 #include "stream/ring.h"
 #include "stream/sleeper.h"
 #include "stream/step.h"
@@ -289,7 +290,7 @@ class Sending {
     bool over = false;
     auto sleep = [&] { return sleep_once(&over); };
     wait_for(
-        &s_.send_wait, s_, since_, is_carried(s_) ? Awaited{} : Awaited{s_.pipe.peer_cpu()},
+        &s_.send_wait, s_, since_, is_remote(s_) ? Awaited{} : Awaited{s_.pipe.peer_cpu()},
         [&] { return s_.pipe.writable(room_); }, sleep);
     return over ? failed_with() : Step::again();
   }
@@ -323,7 +324,7 @@ class Sending {
       *over = true;
       return false;
     }
-    const PacketSleep packets(is_carried(s_), PacketSleep::May::kNotFetch);
+    const PacketSleep packets(is_remote(s_), PacketSleep::May::kNotFetch);
     const int woken = sleep_in_send(&p, timeout, since_, bell);
     if (woken == 0) room_ = PipeRoom::kWhole;  // it does not read
     sleeper.reset();

@@ -6,10 +6,10 @@
 #include <cstring>
 
 #include "clan/socket_face.h"
-#include "far/bell.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
+#include "state/remote.h"
 #include "stream/aborted.h"
 
 namespace clan::preload {
@@ -17,9 +17,8 @@ namespace clan::preload {
 bool reset_for_strays(int fd, Socket& s) {
   using namespace socket_face;
   KeepErrno keep;
-  // What lies there is the parked byte, or what the other end sends by TCP before the carrier has
-  // told that it does.
-  if (has_far_bells(s)) return take_far_bells(fd, s, 0), false;
+  // What lies there may be what the other end sends by TCP before its host has told that it does.
+  if (has_remote_bells(s)) return take_remote_bells(fd, s, 0), false;
   // order: this count, then the queue
   const std::uint64_t had = s.mine().words[kSwallowed].load(std::memory_order_seq_cst);
   int queued = 0;

@@ -3,6 +3,7 @@
 #include <linux/bpf.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
@@ -13,13 +14,12 @@
 
 #include "clan/log.h"
 #include "clan/socket_face.h"
-#include "far/bell.h"
-#include "far/carrier.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/face.h"
 #include "state/open_file.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
 
@@ -47,7 +47,7 @@ bool fin_counted(Socket& s, const tcp_info& info) {
       // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
       auto& theirs = s.theirs().words;
       const std::uint64_t bells =
-          has_far_bells(s) ? 1 : doorbells_of(s.theirs(), std::memory_order_relaxed);
+          has_remote_bells(s) ? 1 : doorbells_of(s.theirs(), std::memory_order_relaxed);
       const std::uint64_t most = theirs[kSwitchAt].load(std::memory_order_relaxed) + bells;
       if ((state_of(s.theirs()) & (kSending | kGone)) == kSending &&
           info.tcpi_bytes_received == most + 1) {
@@ -90,11 +90,17 @@ void set_options(int fd, std::uint64_t options) {
   sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
 }
 
+// For the byte that tells another host's TCP where the pipe begins.
+bool has_room(int fd) {
+  pollfd p{fd, POLLOUT, 0};
+  return sys::poll(&p, 1, 0) > 0 && (p.revents & POLLOUT) != 0;
+}
+
 }  // namespace
 
 void recount_doorbells(int fd, Socket& s) {
   std::uint64_t read = 0;
-  if (has_far_bells(s) || (state_of(s.theirs()) & kSending) == 0 || !read_by_tcp(fd, s, &read))
+  if (has_remote_bells(s) || (state_of(s.theirs()) & kSending) == 0 || !read_by_tcp(fd, s, &read))
     return;
   const std::uint64_t before = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
   if (read <= before) return;
@@ -121,11 +127,11 @@ bool switch_sending_now(int fd, Socket& s) {
   std::uint64_t bytes = 0;
   bool switched = (state_of(mine) & kSending) != 0;
   const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
-  const bool far = has_far_bells(s);
+  const bool remote = has_remote_bells(s);
   const bool known =
-      far ? has_room_to_park(fd) && sent_for_sure(fd, s.client, &bytes)
-          // relaxed: behind the closed gate
-          : sent_by_tcp(fd, &bytes) && bytes == slot.sent.load(std::memory_order_relaxed);
+      remote ? has_room(fd) && sent_for_sure(fd, s.client, &bytes)
+             // relaxed: behind the closed gate
+             : sent_by_tcp(fd, &bytes) && bytes == slot.sent.load(std::memory_order_relaxed);
   if (!switched && !over && known) {
     // Doorbells must not wait for anything. What the program has set it goes on to see.
     const std::uint64_t options = options_of(fd);
@@ -138,11 +144,11 @@ bool switch_sending_now(int fd, Socket& s) {
            !mine.words[kState].compare_exchange_weak(now, now | kSending | options,
                                                      std::memory_order_seq_cst)) {
     }
-    if (far) {
+    if (remote) {
       switched = (now & kGone) == 0;
       if (!switched) set_options(fd, options);
       Slot::open(slot.sends, me);
-      if (switched) wake_carrier(s);
+      if (switched) wake_remote(fd, s);
       return switched;
     }
     // An end that leaves says so and then looks whether we have switched: one sees the other.

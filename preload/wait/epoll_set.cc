@@ -9,6 +9,7 @@
 #include "clan/wait.h"
 #include "migrate/attach.h"
 #include "os/spin_lock.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "wait/list.h"
 #include "wait/owed_answers.h"
@@ -63,7 +64,7 @@ Set* make(int epfd) {
   set->names = set->refs = 1;
   set->epfd = epfd;
   set->waiter.emplace(WaitOptions{});
-  set->carried_waiter.emplace(kCarriedWait);
+  set->remote_waiter.emplace(kRemoteWait);
   set->plain = !is_empty(epfd);
   set->seen_moves = moves_of_shared() - 1;
   // PAIR preload.sets: publishes the set. order: before the look at plain_sleepers, as in add()

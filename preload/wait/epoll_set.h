@@ -119,7 +119,7 @@ struct Set {
   List<Interest*> watched;    ///< moved ones
   List<Found> found;          ///< of the gather() under way
   std::optional<Waiter> waiter;
-  std::optional<Waiter> carried_waiter;  ///< when one of what is watched is carried to another host
+  std::optional<Waiter> remote_waiter;  ///< when one of what is watched is remote
 };
 
 /// A thread sleeps in a set, and in the sets in it.

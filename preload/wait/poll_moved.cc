@@ -16,11 +16,11 @@
 #include "os/sys.h"
 #include "state/fd_table.h"
 #include "stream/ending.h"
-#include "stream/far_wait.h"
 #include "stream/glance.h"
 #include "stream/held_up.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
+#include "stream/remote_sleep.h"
 #include "stream/tcp_prefix.h"
 #include "wait/asleep.h"
 #include "wait/epoll_set.h"
@@ -101,7 +101,7 @@ class MovedPoll {
   bool bells_are_new_ = false, kernel_failed_ = false, kernel_told_ = false;
   const BellSleep* bell_ = nullptr;  // that is slept on, or was rung in the sleep
   nfds_t bell_of_ = 0;
-  bool carried_ = false;    // one of them is, or was, to another host
+  bool remote_ = false;     // one of them is, or was, to another host
   bool drains_ = false;     // bytes lie in TCP that nobody asks for
   bool is_untold_ = false;  // one of them reads no more: the kernel cannot tell of room
   std::int64_t nap_ns_ = kFirstNapNs;
@@ -121,7 +121,7 @@ Awaited MovedPoll::prepare_copy() {
       const Awaited peer = awaited_of(*s);
       peers.cpu = moved_++ == 0 || peer.cpu == peers.cpu ? peer.cpu : 0;
       peers.slept &= peer.slept;
-      carried_ |= is_carried(*s);
+      remote_ |= is_remote(*s);
       // Urgent data is the kernel's to tell, and as long as the peer sends by TCP all that it does.
       constexpr short kNews = POLLIN | POLLRDNORM | POLLRDHUP;
       const bool by_tcp = reads_tcp(*s) && (fds_[i].events & kNews) != 0;
@@ -231,7 +231,7 @@ bool MovedPoll::there() {
 }
 
 bool MovedPoll::beyond() {
-  if (carried_ && fetch_packets() && there()) return true;
+  if (remote_ && fetch_packets() && there()) return true;
   if (plain_ == 0 || kernel_failed_) return false;
   const int rc = sys::poll(copy_, count_, 0);
   kernel_failed_ = rc < 0;
@@ -304,7 +304,7 @@ std::int64_t MovedPoll::longest_nap() {
 
 bool MovedPoll::sleep_in_kernel() {
   bool ready = false;
-  PacketSleep packets(carried_,
+  PacketSleep packets(remote_,
                       count_ <= kOnStack ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
   if (packets.has_come()) return false;
   std::optional<Many<Asleep>> asleep(std::in_place, count_);
@@ -344,7 +344,7 @@ std::optional<int> MovedPoll::wait(const Awaited& peers) {
   answered_.reset();
   const auto asleep = [this] { return sleep_in_kernel(); };
   const Waited waited =
-      (carried_ ? waiter_of_carried_poll() : waiter_of_poll())
+      (remote_ ? waiter_of_remote_poll() : waiter_of_poll())
           .wait([this] { return there(); }, peers, deadline_, asleep, [this] { return beyond(); });
   if (waited == Waited::kReady) {
     if (const int n = kernel_told_ ? snapshot(0) : 0; n > 0) return n;

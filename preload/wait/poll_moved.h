@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "clan/wait.h"
-#include "state/socket_transfer.h"
+#include "state/remote.h"
 #include "wait/kernel_wait.h"
 
 namespace clan::preload {
@@ -18,9 +18,9 @@ inline Waiter& waiter_of_poll() {
   return w;
 }
 
-/// When one of what is polled is carried to another host.
-inline Waiter& waiter_of_carried_poll() {
-  static thread_local Waiter w{kCarriedWait};
+/// When one of what is polled is remote.
+inline Waiter& waiter_of_remote_poll() {
+  static thread_local Waiter w{kRemoteWait};
   return w;
 }
 

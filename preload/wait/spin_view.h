@@ -8,8 +8,8 @@
 #include "clan/wait.h"
 #include "os/sock_diag.h"
 #include "state/fd_table.h"
+#include "state/remote.h"
 #include "state/socket.h"
-#include "stream/far_wait.h"
 #include "stream/glance.h"
 #include "wait/epoll_set.h"
 #include "wait/look.h"
@@ -31,10 +31,10 @@ class SpinView {
     clear();
     changes_ = set.changes.load(std::memory_order_relaxed);
     rest_ = set.watched.count > kMost;
-    carried_ = false;
+    remote_ = false;
     for (std::uint32_t k = 0; k < set.watched.count; ++k) {
       const Interest& i = *set.watched.at[k];
-      carried_ |= !i.nested && is_carried(*i.socket);
+      remote_ |= !i.nested && is_remote(*i.socket);
       const bool simple = !i.nested && count_ < kMost && quiet(i);
       rest_ |= !simple;
       if (!simple) continue;
@@ -56,7 +56,7 @@ class SpinView {
     return rest_ || changes_ != set.changes.load(std::memory_order_relaxed);
   }
   /// One of all of them is carried to another host.
-  bool carried() const { return carried_; }
+  bool remote() const { return remote_; }
   /// What is known of all their peers.
   Awaited peers() const {
     Awaited peers{0, count_ > 0};
@@ -76,7 +76,7 @@ class SpinView {
   Socket* sockets_[kMost];
   std::uint32_t count_ = 0, next_ = 0;
   std::uint32_t changes_ = 0;
-  bool rest_ = false, carried_ = false;
+  bool rest_ = false, remote_ = false;
 };
 
 }  // namespace clan::preload

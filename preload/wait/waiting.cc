@@ -20,8 +20,8 @@
 #include "os/timeout.h"
 #include "state/buffers.h"
 #include "stream/ending.h"
-#include "stream/far_wait.h"
 #include "stream/memory.h"
+#include "stream/remote_sleep.h"
 #include "wait/epoll_set.h"
 #include "wait/gather.h"
 #include "wait/kernel_wait.h"
@@ -182,7 +182,7 @@ class Wait {
     bool failed = false;
     auto ready = [&] { return view_.any() || since_.handled(); };
     auto beyond = [&] {
-      if (view_.carried() && fetch_packets() && view_.any()) return true;
+      if (view_.remote() && fetch_packets() && view_.any()) return true;
       if (plain && !failed) {
         *before = order_stamp() & PipeStamp::kTimeMask;
         KeepErrno keep;
@@ -200,7 +200,7 @@ class Wait {
       n = doze(told, before);
       return slept_;
     };
-    Waiter& waiter = view_.carried() ? *set.carried_waiter : *set.waiter;
+    Waiter& waiter = view_.remote() ? *set.remote_waiter : *set.waiter;
     const Waited waited = waiter.wait(ready, view_.peers(), deadline_, sleep, beyond);
     const bool handled = waited == Waited::kReady && *told <= 0 && since_.handled();
     return handled || waited == Waited::kTimedOut ? doze(told, before) : n;
@@ -215,7 +215,7 @@ class Wait {
       return -1;
     }
     share_memory_anew(monotonic_ns());  // what a bell wakes does not ask, see note_checked()
-    PacketSleep packets(view_.carried(), PacketSleep::May::kFetch);
+    PacketSleep packets(view_.remote(), PacketSleep::May::kFetch);
     if (packets.has_come()) return kGoOn;
     SetSleep* prepared = nullptr;
     std::int64_t longest = kNoCap;

@@ -20,6 +20,9 @@ echo "== bin/clan from a moved tree"
 if [ "$preload" = ON ]; then
   echo "== clan run, clan stat and clan bench apps from a moved tree"
   "$prefix/bin/clan" run "$python" -B "$here/interposed.py" "$prefix"
+  if [ -e "$build/lib/libclan-net.so" ]; then
+    CLAN_NETWORK_MODE=off "$prefix/bin/clan" run --net true
+  fi
   if [ -d "$prefix/lib/clan/apps" ]; then  # the benchmarks may not be built
     "$prefix/bin/clan" bench apps --list >"$work/apps.log"
     grep "^redis-c1 " "$work/apps.log"

@@ -1,4 +1,4 @@
-// Fuzzes a connection that is carried to another host (preload/carrier/), with a carrier at the
+// Fuzzes a connection that is carried to another host (preload/net/), with a carrier at the
 // other end that means no good: frames that make sense, at any time, others, and any bytes, in
 // pieces of any size; and beside it a program of this end that is in any of its states. What the
 // program reads is what was sent as DATA, never more; calls come back at once; what ends stays so.
@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "carrier/connection.h"
 #include "input.h"
+#include "net/connection.h"
 
 namespace {
 
@@ -122,7 +122,7 @@ class Session {
 
   /// The beginning that most of the rest takes.
   void greet() {
-    const CarrierNames theirs{names_.remote, names_.local};
+    const Route theirs{names_.remote, names_.local};
     say(encode(Frame{.type = FrameType::kHello, .length = kNamesBytes, .value = kCarrierWire}));
     say(encode(theirs));
     (void)carried_->serve();
@@ -206,9 +206,9 @@ class Session {
   }
 
   Input& in_;
-  CarrierNames names_;
+  Route names_;
   Program program_;
-  std::optional<Carried> carried_;
+  std::optional<RemoteConnection> carried_;
   std::unique_ptr<Stream> hostile_;
   CarrierStage stage_ = CarrierStage::kMeeting;
   std::size_t said_ = 0, read_ = 0;

@@ -218,7 +218,7 @@ def for_every_user():
             os.mkdir(f"{folder}/{part}")
         shutil.copy(net.CLAN, f"{folder}/bin/clan")
         beside = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(net.CLAN))), "lib")
-        for name in ("preload", "carrier", "crypto"):
+        for name in ("preload", "net", "crypto"):
             for library in glob.glob(f"{beside}/libclan-{name}.so*"):
                 shutil.copy(library, f"{folder}/lib")
         built, net.CLAN = net.CLAN, f"{folder}/bin/clan"

@@ -27,34 +27,6 @@ TEST(Blocking, EndsWhenTheTimeLimitSays) {
   EXPECT_EQ(time_left_ms(now, -1), 0);
 }
 
-// Past the library the kernel's option changes, and nobody has said so.
-void set_limit(int fd, int seconds) {
-  const timeval limit{seconds, 0};
-  ASSERT_EQ(sys::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
-}
-
-TEST(Blocking, AsksForTheTimeLimitOfWhatIsCarriedOnceAfterEachChange) {
-  TcpPair pair;
-  Socket& s = pair.socket(0);
-  int carrier = 0;
-  s.far.store(reinterpret_cast<Carried*>(&carrier));  // nobody looks behind it here
-  EXPECT_EQ(deadline_of_receive(pair.fd(0), s), kNoDeadline);
-  set_limit(pair.fd(0), 2);
-  EXPECT_EQ(deadline_of_receive(pair.fd(0), s), kNoDeadline) << "the kernel is not asked again";
-  s.limits_set.fetch_add(1);
-  EXPECT_NE(deadline_of_receive(pair.fd(0), s), kNoDeadline);
-  set_limit(pair.fd(0), 0);
-  EXPECT_EQ(deadline_of_receive(pair.fd(0), s), kNoDeadline) << "a limit is asked for each time";
-  s.far.store(nullptr);
-}
-
-TEST(Blocking, AsksForTheTimeLimitOfWhatOtherProcessesMaySetEachTime) {
-  TcpPair pair;
-  EXPECT_EQ(deadline_of_receive(pair.fd(0), pair.socket(0)), kNoDeadline);
-  set_limit(pair.fd(0), 2);
-  EXPECT_NE(deadline_of_receive(pair.fd(0), pair.socket(0)), kNoDeadline);
-}
-
 TEST(Blocking, IsNotWhatANonblockingDescriptorDoes) {
   TcpPair pair;
   Socket& s = pair.socket(0);

@@ -1,0 +1,84 @@
+#include "net/bell.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <mutex>
+
+#include "clan/socket_face.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/remote.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kDoorbells;
+using socket_face::kSwallowed;
+
+constexpr int kRung = 1, kQuiet = 2;
+
+void set_low_water(int fd, int bytes) {
+  sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
+}
+
+}  // namespace
+
+void begin_bells(Socket& s) { s.remote_bells.store(true, std::memory_order_relaxed); }
+
+void end_bells(int fd, Socket& s) {
+  const std::lock_guard guard(s.bell_lock);
+  if (!has_remote_bells(s)) return;
+  const bool parked = (state_of(s.theirs()) & socket_face::kSending) != 0;
+  // order: behind these words the other end says that it is gone
+  s.mine().words[kSwallowed].store(0, std::memory_order_seq_cst);
+  s.theirs().words[kDoorbells].store(parked ? 1 : 0, std::memory_order_seq_cst);
+  s.remote_bells.store(false, std::memory_order_relaxed);
+  set_low_water(fd, kRung);
+}
+
+void ring_here(int fd, Socket& s) {
+  const std::lock_guard guard(s.bell_lock);
+  if (!has_remote_bells(s)) return;
+  // order: counted before it can be heard
+  s.theirs().words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
+  set_low_water(fd, kRung);
+}
+
+bool take_bells(int fd, Socket& s, std::uint64_t limit) {
+  const std::lock_guard guard(s.bell_lock);
+  if (!has_remote_bells(s)) return false;
+  auto& swallowed = s.mine().words[kSwallowed];
+  // order: under the lock of all that change it
+  const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
+  const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
+  const std::uint64_t now = std::max(had, std::min(limit, rung));
+  swallowed.store(now, std::memory_order_relaxed);
+  // Bytes of before the switch are told of by the kernel.
+  if (now == rung && s.has_drained()) set_low_water(fd, kQuiet);
+  return true;
+}
+
+void take_parked_byte(int fd, Socket& s) {
+  const std::lock_guard guard(s.bell_lock);
+  char byte;
+  if (has_remote_bells(s) && s.has_drained()) (void)sys::recv(fd, &byte, 1, MSG_DONTWAIT);
+}
+
+bool park_byte(int fd) {
+  constexpr int kLooks = 100;
+  const char byte = 0;
+  for (int i = 0; i < kLooks; ++i) {
+    const ssize_t n = sys::send(fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n == 1) return true;
+    if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
+    pollfd p{fd, POLLOUT, 0};
+    sys::poll(&p, 1, 1);
+  }
+  return false;
+}
+
+}  // namespace clan::preload

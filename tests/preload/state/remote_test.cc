@@ -1,0 +1,107 @@
+#include "state/remote.h"
+
+#include <gtest/gtest.h>
+
+#include "migrate/demote.h"
+#include "preload/tcp_pair.h"
+
+namespace clan::preload {
+namespace {
+
+TEST(Remote, OfASocketOfThisHostNobodyIsAsked) {
+  TcpPair pair;
+  pair.migrate();
+  Socket& s = pair.socket(0);
+  EXPECT_FALSE(remote_is_loaded());
+  EXPECT_FALSE(is_remote(s));
+  EXPECT_TRUE(is_all_there(s));
+  EXPECT_FALSE(fetch_for(s));
+  wake_remote(pair.fd(0), s);
+  let_go_of_remote(s);
+  end_remote();
+}
+
+TEST(Remote, ASocketOfThisHostDoesNotLeaveBeforeAFork) {
+  TcpPair pair;
+  pair.migrate();
+  leave_all_remote();
+  leave_remote(pair.fd(0), pair.socket(0), reasons::Why::kForked);
+  EXPECT_TRUE(pair.socket(0).shared());
+}
+
+TEST(Remote, BellsThatAreLeftWithoutTheComponentAreTcps) {
+  TcpPair pair;
+  pair.migrate();
+  pair.socket(0).remote_bells.store(true);
+  EXPECT_FALSE(take_remote_bells(pair.fd(0), pair.socket(0), ~std::uint64_t{0}));
+}
+
+TEST(Remote, WithoutTheLibraryAConnectionStaysOnTcp) {
+  TcpPair pair;
+  Socket& s = pair.socket(0);
+  Route route;
+  ASSERT_TRUE(route_of(pair.fd(0), &route));
+  move_to_other_host(pair.fd(0), s, &route);
+  EXPECT_EQ(s.state.load(), Socket::State::kKernel);
+  EXPECT_FALSE(remote_is_loaded());
+}
+
+TEST(Remote, ASocketThatOtherProcessesMayHaveStaysOnTcp) {
+  TcpPair pair;
+  Socket& s = pair.socket(0);
+  s.inherited.store(true);
+  Route route;
+  ASSERT_TRUE(route_of(pair.fd(0), &route));
+  move_to_other_host(pair.fd(0), s, &route);
+  EXPECT_EQ(s.state.load(), Socket::State::kKernel);
+  EXPECT_FALSE(is_remote(s));
+}
+
+TEST(Remote, OfASocketOfThisHostTheOtherEndsProcessorIsKnown) {
+  TcpPair pair;
+  pair.migrate();
+  const char byte = 'x';
+  const iovec io{const_cast<char*>(&byte), 1};
+  ASSERT_EQ(pair.socket(1).pipe.send(&io, 1).bytes, 1u);
+  char to;
+  const iovec into{&to, 1};
+  ASSERT_EQ(pair.socket(0).pipe.receive(&into, 1, false).bytes, 1u);
+  pair.socket(0).rang.store(true);
+  const Awaited peer = awaited_of(pair.socket(0));
+  EXPECT_EQ(peer.cpu, pair.socket(0).pipe.peer_cpu());
+  EXPECT_TRUE(peer.slept);
+}
+
+TEST(Remote, OfARemoteOneNothingIsKnownOfTheOtherEnd) {
+  TcpPair pair;
+  pair.migrate();
+  Socket& s = pair.socket(0);
+  s.rang.store(true);
+  char nothing;  // is not asked
+  s.remote.store(reinterpret_cast<RemoteConnection*>(&nothing));
+  const Awaited peer = awaited_of(s);
+  EXPECT_EQ(peer.cpu, 0);
+  EXPECT_FALSE(peer.slept);
+  EXPECT_FALSE(fetch_for(s)) << "without the component nothing has come";
+  s.remote.store(nullptr);
+}
+
+TEST(Remote, ADescriptorIsFoundForAsLongAsTheSocketHasOne) {
+  TcpPair pair;
+  Socket& s = pair.socket(0);
+  static int found;
+  found = -1;
+  const auto note = [](int fd, Socket&) { return found = fd, false; };
+  EXPECT_FALSE(with_descriptor(s, note));
+  EXPECT_EQ(found, pair.fd(0));
+  const int copy = ::dup(found);
+  ASSERT_TRUE(duplicate_entry(found, copy));
+  pair.close(0);
+  EXPECT_FALSE(with_descriptor(s, note));
+  EXPECT_EQ(found, copy);
+  forget(copy);
+  ::close(copy);
+}
+
+}  // namespace
+}  // namespace clan::preload
