@@ -7,6 +7,7 @@ pass. docs/sockets.md has the variables of `clan env`.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,19 @@ def compare(clan, library, environment):
     others = [line for line in tool if "cannot be used: " not in line or "CLAN_KEY" not in line]
     assert others == told and code == (2 if tool else 0), (environment, code, tool, told)
     return tool
+
+
+def check_build_without_net(clan, library, top):
+    """A build without libclan-net.so says so in one sentence, and starts nothing."""
+    for folder in ("bin", "lib"):
+        (Path(top) / "moved" / folder).mkdir(parents=True)
+    moved = Path(top) / "moved/bin/clan"
+    shutil.copy2(clan, moved)
+    (moved.parent.parent / "lib" / library.name).symlink_to(library)
+    settings = {"CLAN_NETWORK_MODE": "off", "LD_LIBRARY_PATH": str(library.parent)}
+    code, told = said([moved, "run", "--net", "true"], settings)
+    assert code == 2 and len(told) == 1 and "this build has no --net" in told[0], (code, told)
+    assert said([moved, "run", "true"], settings) == (0, [])
 
 
 def check_keys(clan, library, top):
@@ -112,6 +126,7 @@ def main():
                 wrong += len(here)
         assert wrong == 43, wrong
         check_keys(clan, library, top)
+        check_build_without_net(clan, library, top)
         for value, expected in (("no", False), ("0", False), ("OFF", False), ("yes", True),
                                 ("1", True), ("maybe", True)):
             _, told = said([sys.executable, "-c", "import socket; socket.socket()"],

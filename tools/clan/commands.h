@@ -41,7 +41,8 @@ std::string why_wrong(const std::string& name, const std::string& value);
 /// names, that the library would complain of; with CLAN_DISABLE or `log_alone` only of CLAN_LOG.
 std::vector<std::string> wrong_settings(bool log_alone);
 /// Why connections to other hosts are asked for and cannot move; empty: they are not, or can.
-std::string why_no_net();
+/// `library`: the preload library, which has libclan-net.so beside it.
+std::string why_no_net(const std::string& library);
 /// Other hosts by the settings of this environment and of the file that it names, whatever is wrong
 /// with the others.
 NetworkOptions network_settings();

@@ -219,9 +219,9 @@ bool set_variables(const RunOptions& options, const std::string& library) {
 }
 
 /// False, with messages, if each process of the command would have to complain of its settings.
-bool check_settings(bool log_alone) {
+bool check_settings(bool log_alone, const std::string& library) {
   auto wrong = wrong_settings(log_alone);
-  if (std::string why = log_alone ? "" : why_no_net(); wrong.empty() && !why.empty())
+  if (std::string why = log_alone ? "" : why_no_net(library); wrong.empty() && !why.empty())
     wrong.push_back(std::move(why));
   for (const std::string& sentence : wrong) complain("{}", sentence);
   for (const std::string& sentence : unknown_variables()) complain("warning: {}", sentence);
@@ -291,7 +291,8 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
   const Obstacle obstacle = preloads ? obstacle_of(found.path, command) : Obstacle{};
   if (!obstacle.sentence.empty()) complain("warning: {}", obstacle.sentence);
   const bool log_alone = !preloads && !options.mpi;  // libfabric's provider reads no more
-  if (!set_variables(options, obstacle.cannot_load ? "" : library) || !check_settings(log_alone))
+  if (!set_variables(options, obstacle.cannot_load ? "" : library) ||
+      !check_settings(log_alone, library))
     return kUsage;
 
   return become(found, command);

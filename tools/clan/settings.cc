@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -139,9 +140,14 @@ NetworkOptions network_settings() {
   return all_settings(settings).network_options();
 }
 
-std::string why_no_net() {
+std::string why_no_net(const std::string& library) {
   const Settings settings = all_settings({});
-  if (!settings.net || settings.disable || settings.network_options().enabled) return "";
+  if (!settings.net || settings.disable) return "";
+  const auto net = std::filesystem::path(library).parent_path() / "libclan-net.so";
+  if (!std::filesystem::exists(net)) {
+    return fmt::format("this build has no --net (CLAN_NET): there is no {}", net.string());
+  }
+  if (settings.network_options().enabled) return "";
   return "--net (CLAN_NET) needs a key that both hosts have: CLAN_KEY=FILE, an absolute path, "
          "chmod "
          "600 (`openssl rand -hex 32` makes one); or CLAN_NETWORK_MODE=off where the wire and all "
