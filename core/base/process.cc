@@ -64,37 +64,6 @@ bool exists(pid_t id) {
   return !proc_is_ours() || !has_died(id);
 }
 
-// Of so much of it; what lies behind is a doubt, too. Some milliseconds are enough for a call.
-constexpr std::size_t kMostOfMaps = 512 * 1024;
-
-// A line is "FROM-TO rwxs OFFSET DEVICE INODE PATH". That the number stands elsewhere in one is a
-// doubt.
-bool maps_nothing_of(pid_t thread, std::uint64_t inode) {
-  char path[32], wanted[32], text[1024 + sizeof wanted];
-  if (!proc_is_ours()) return false;
-  std::snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(thread));
-  const int length =
-      std::snprintf(wanted, sizeof wanted, " %llu ", static_cast<unsigned long long>(inode));
-  const int file = static_cast<int>(call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-  if (file < 0) return false;
-  const auto size = static_cast<std::size_t>(length);
-  std::size_t kept = 0, all = 0;
-  bool there = false;
-  long n = 0;
-  while (!there && all < kMostOfMaps &&
-         (n = call(SYS_read, file, text + kept, sizeof text - kept)) > 0) {
-    all += static_cast<std::size_t>(n);
-    const std::size_t have = kept + static_cast<std::size_t>(n);
-    there = ::memmem(text, have, wanted, size) != nullptr;
-    kept = have < size ? have : size - 1;
-    std::memmove(text, text + have - kept, kept);
-  }
-  sys::close(file);
-  return !there && n == 0 && all > 0;  // of one that has ended nothing is shown
-}
-
-bool is_stopped(pid_t id) { return proc_is_ours() && Stat(id).is('T', 't'); }
-
 namespace {
 
 std::atomic<std::uint32_t> the_pid_namespace{0};

@@ -64,8 +64,10 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     out_ = std::exchange(other.out_, nullptr);
     in_ = std::exchange(other.in_, nullptr);
     peer_cpu_.store(other.peer_cpu_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    for (OwnerWait* wait : {&sending_, &receiving_}) wait->over(owner_waits_);
-    for (WaitBudget* budget : {&call_waits_, &owner_waits_}) budget->reset();
+    locks_ = other.locks_;
+    // relaxed: nobody uses the pipe while it moves
+    for (auto* lock : {&own_locks_.sending, &own_locks_.receiving})
+      lock->store(0, std::memory_order_relaxed);
     broken_.store(other.broken_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     large_.store(other.large_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     last_line_.store(other.last_line_.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -175,52 +177,35 @@ std::uint64_t Pipe::most_lines(int end, PipeRoom room) const {
 
 // --- memory --------------------------------------------------------------------------------------
 
+// When its reader has read all there is, nobody reads any line but the one at the tail, which holds
+// a zero, and under the lock nobody writes. A line without memory reads as zero.
 bool Pipe::release() {
-  large_.store(false, std::memory_order_relaxed);
-  const bool mine = release(end_), theirs = release(1 - end_);
-  if (mine && theirs) return true;
-  note_large();
-  return false;
-}
-
-// Of the ring that `end` writes. When its reader has read all there is, nobody looks at any line
-// but the one at the tail, which holds a zero, and under the sender's lock nobody writes. A line
-// without memory reads as zero.
-bool Pipe::release(int end) {
-  auto& sender = page_->ends[end].sender;
+  auto& sender = page_->ends[end_].sender;
   auto relaxed = std::memory_order_relaxed;
+  large_.store(false, relaxed);
   const std::uint64_t glance = sender.touched.load(relaxed);
   if (glance <= kSmallLines || sender.released_at.load(relaxed) == sender.tail.load(relaxed))
     return true;
-  const LockCount count;
-  const std::uint32_t me = lock_word();
-  std::uint32_t owner = 0;
-  // PAIR pipe.lock: sees the cursors the last owner left
-  bool done = words::replace(sender.lock, owner, me | kReleases);
-  if (done) {
-    const std::uint64_t tail = sender.tail.load(relaxed);
-    // PAIR pipe.front: if it has passed them all, it has read them all
-    const std::uint64_t head = words::look(page_->ends[1 - end].receiver.head);
-    if (head == tail && !broken()) {
-      const std::size_t ring = lines_ * kCacheLine,
-                        keeps = tail % lines_ * kCacheLine / kPageSize * kPageSize;
-      const std::size_t touched = std::min(sender.touched.load(relaxed), lines_) * kCacheLine;
-      std::byte* memory = (end == end_ ? out_ : in_);
-      const std::size_t behind = std::min(round_to_pages(touched), ring);
-      sender.bound.store(0, relaxed);  // whatever it writes next it notes
-      if (keeps > 0) ::madvise(memory, keeps, MADV_REMOVE);
-      if (behind > keeps + kPageSize) {
-        ::madvise(memory + keeps + kPageSize, behind - keeps - kPageSize, MADV_REMOVE);
-      }
-      // Behind that: a process that is killed in between leaves it to the next release.
-      sender.touched.store((keeps + kPageSize) / kCacheLine, relaxed);
-      sender.released_at.store(tail, relaxed);
-    } else {
-      done = false;
-    }
-    words::publish(sender.lock, 0);  // PAIR pipe.lock: publishes the cursors
+  const Locked lock(*this, locks().sending);
+  const std::uint64_t tail = sender.tail.load(relaxed);
+  // PAIR pipe.front: if it has passed them all, it has read them all
+  const std::uint64_t head = words::look(page_->ends[1 - end_].receiver.head);
+  if (lock.err() != 0 || head != tail || broken()) {
+    note_large();
+    return false;
   }
-  return done;
+  const std::size_t ring = lines_ * kCacheLine,
+                    keeps = tail % lines_ * kCacheLine / kPageSize * kPageSize;
+  const std::size_t touched = std::min(sender.touched.load(relaxed), lines_) * kCacheLine;
+  const std::size_t behind = std::min(round_to_pages(touched), ring);
+  sender.bound.store(0, relaxed);  // whatever it writes next it notes
+  if (keeps > 0) ::madvise(out_, keeps, MADV_REMOVE);
+  if (behind > keeps + kPageSize)
+    ::madvise(out_ + keeps + kPageSize, behind - keeps - kPageSize, MADV_REMOVE);
+  // Behind that: a process that is killed in between leaves it to the next release.
+  sender.touched.store((keeps + kPageSize) / kCacheLine, relaxed);
+  sender.released_at.store(tail, relaxed);
+  return true;
 }
 
 // --- waiting -------------------------------------------------------------------------------------

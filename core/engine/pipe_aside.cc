@@ -2,10 +2,10 @@
 // where they are, and nobody moves them: the writer has put its last record, and no call receives
 // any more. Each finds kLeave in front.
 //
-// set_aside() answers 0, EALREADY if that had been done, EBUSY if a thread receives just now, or
-// EPROTO. copy_aside() copies at most `most` bytes, from the `from`th on, and answers how many; 0:
-// there are no more; -1: what lies there is impossible. `place` is the caller's, and best goes
-// forward.
+// set_aside() answers 0, EALREADY if that had been done, EDEADLK in a handler that interrupts a
+// receive, or EPROTO. copy_aside() copies at most `most` bytes, from the `from`th on, and answers
+// how many; 0: there are no more; -1: what lies there is impossible. `place` is the caller's, and
+// best goes forward.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -19,7 +19,7 @@ using namespace pipes;
 
 int Pipe::set_aside() {
   auto& receiver = page_->ends[end_].receiver;
-  const Locked lock(*this, receiving_, receiver.lock);
+  const Locked lock(*this, locks().receiving);
   if (lock.err() != 0) return lock.err();
   if (broken()) return EPROTO;
   if (is_aside(receiver)) return EALREADY;

@@ -8,13 +8,9 @@
 
 #include "clan/pipe.h"
 #include "clan/system_call.h"
-#include "clan/wait_budget.h"
 #include "clan/words.h"
 
 namespace clan::pipes {
-
-/// It releases memory, perhaps of the other end's ring.
-constexpr std::uint32_t kReleases = 1u << 31;
 
 /// Of the calling thread. Signal handlers read it too: initial-exec needs no call.
 struct Thread {
@@ -24,8 +20,6 @@ struct Thread {
   std::uint64_t past_pipes = 0;         ///< order_stamp() of when it last wrote by another way
 };
 extern constinit thread_local Thread t_thread __attribute__((tls_model("initial-exec")));
-/// How long the locks of all pipes together may keep the calling thread waiting.
-extern constinit thread_local WaitBudget t_call_waits __attribute__((tls_model("initial-exec")));
 
 inline std::uint32_t thread_id() {
   if (t_thread.id == 0) t_thread.id = static_cast<std::uint32_t>(sys::call(SYS_gettid));
@@ -64,24 +58,18 @@ class LockCount {
 
 namespace clan {
 
-/// Holds the lock of one side of one end. Processes that share the end take it, and the other end
-/// when it does our part in going back; that one can also write whatever it likes there. See
-/// clan/pipe.h for how long a call waits: nobody keeps a lock for longer than a copy takes.
+/// Holds the lock of one direction of an end: of the threads of all processes that have the end.
 ///
-/// A process may be killed under it, at any instruction. The next one that wants it finds the owner
-/// dead, takes the lock, and finds the side as it was before the last record, or behind it
+/// A process may be killed under it, at any instruction. The next one that wants the lock finds the
+/// owner dead, takes it, and finds the direction as it was before the last record, or behind it
 /// (Pipe::finish_record(), pipes::offset_word()).
 class Pipe::Locked {
  public:
-  Locked(const Pipe& pipe, OwnerWait& wait, std::atomic<std::uint32_t>& word) : word_(word) {
-    const std::uint32_t me = pipes::lock_word();
+  Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word) : word_(word) {
     std::uint32_t owner = 0;
     // PAIR pipe.lock: sees the cursors the last owner left
-    if (!words::replace(word_, owner, me)) [[unlikely]] {
-      err_ = pipe.wait_for_lock(wait, word_, me, count_.nested());
-    } else if (wait.gave_up()) [[unlikely]] {
-      wait.over(pipe.owner_waits_);
-    }
+    if (!words::replace(word_, owner, pipes::lock_word())) [[unlikely]]
+      err_ = pipe.wait_for_lock(word_, count_.nested());
   }
   ~Locked() {
     // PAIR pipe.lock: publishes the cursors
@@ -89,7 +77,7 @@ class Pipe::Locked {
   }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
-  /// 0: the lock is ours. EDEADLK, EPROTO (the pipe is broken), EBUSY.
+  /// 0: the calling thread has the lock. EDEADLK, EPROTO (the pipe is broken).
   int err() const { return err_; }
 
  private:

@@ -136,7 +136,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
   const std::size_t wanted = total(buffers, count);
   bool published = false, drained = false;
   {
-    Locked lock(*this, receiving_, receiver.lock);
+    const Locked lock(*this, locks().receiving);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (is_aside(receiver)) return done;
@@ -159,7 +159,6 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       peer_cpu_.store(record.head.cpu(), std::memory_order_relaxed);  // relaxed: a hint
       done.bytes += n;
       offset += n;
-      if (ring.index(c.head) + record.lines > kSmallLines) note_large();
       if (offset == record.head.length() - kStampBytes) {
         offset = 0;
         c.head += record.lines;
@@ -189,7 +188,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
 std::uint64_t Pipe::readable_bytes() const {
   const auto& receiver = page_->ends[end_].receiver;
   const PipeRing ring{lines_};
-  const Locked lock(*this, receiving_, page_->ends[end_].receiver.lock);
+  const Locked lock(*this, locks().receiving);
   if (lock.err() != 0 || broken() || is_aside(receiver)) return 0;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;

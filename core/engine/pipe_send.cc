@@ -122,7 +122,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
   const std::size_t wanted = total(buffers, count);
   if (wanted == 0) return done;
   {
-    Locked lock(*this, sending_, sender.lock);
+    const Locked lock(*this, locks().sending);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
@@ -178,7 +178,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
   auto& sender = page_->ends[end_].sender;
   auto& peer = page_->ends[1 - end_].receiver;
   {
-    Locked lock(*this, sending_, sender.lock);
+    const Locked lock(*this, locks().sending);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};

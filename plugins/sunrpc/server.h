@@ -15,7 +15,6 @@
 #pragma once
 
 #include <clan/message.h>
-#include <clan/wait_budget.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -29,6 +28,7 @@
 
 #include "peer_state.h"
 #include "process.h"
+#include "wait_budget.h"
 #include "wire.h"
 #include "xdr_streams.h"
 
@@ -191,7 +191,7 @@ class Hub {
   std::optional<Front> front_;  ///< the call that the transport just called is to take
   /// How long the clients of the process may hold it up by messages that are not whole, all of them
   /// together.
-  WaitBudget patience_{kPatienceNs, 0};
+  WaitBudget patience_{kPatienceNs};
 };
 
 /// A server's transport has been made: a client that connects to it can find that out.

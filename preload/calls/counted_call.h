@@ -37,9 +37,8 @@ ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& by
   if (!s) return call();
   return keeping_errno([&]() -> ssize_t {
     if (!s->shared()) before_receive(fd, *s);
-    UntilOpen until(fd, *s);
     NapsInCall naps(fd, *s, flags, SO_RCVTIMEO);
-    for (;;) {
+    for (std::uint32_t turn = 0;; ++turn) {
       if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
       if (s->shared()) return moved(*s);
       Slot& slot = s->open_file();
@@ -47,10 +46,9 @@ ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& by
       {
         const Slot::UnderWay counted(slot.receives);
         if (!counted || s->shared() || moved_elsewhere(*s)) {
-          if (until.wait(slot.receives) || naps.nap()) continue;
+          if (await_gate(slot.receives, turn) || naps.nap()) continue;
           return -1;
         }
-        UntilOpen::found_open(*s, s->receives_wait);
         n = call();
         // relaxed: read behind the closed gate
         if (n > 0 && (flags & (MSG_PEEK | kNotOfTheStream)) == 0)
@@ -78,16 +76,14 @@ ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& byte
   if (!s) return past_pipes(call);
   return keeping_errno([&]() -> ssize_t {
     if (!s->shared()) before_send(fd, *s);
-    UntilOpen until(fd, *s);
     NapsInCall naps(fd, *s, flags, SO_SNDTIMEO);
-    for (;;) {
+    for (std::uint32_t turn = 0;; ++turn) {
       if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
       if (s->shared()) return moved(*s);
       Slot& slot = s->open_file();
       {
         const Slot::UnderWay counted(slot.sends);
         if (counted && !s->shared() && !moved_elsewhere(*s)) {
-          UntilOpen::found_open(*s, s->sends_wait);
           const ssize_t n = past_pipes(call);
           // relaxed: read behind the closed gate
           if (n > 0)
@@ -95,7 +91,7 @@ ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& byte
           return n;
         }
       }
-      if (!until.wait(slot.sends) && !naps.nap()) return -1;
+      if (!await_gate(slot.sends, turn) && !naps.nap()) return -1;
     }
   });
 }

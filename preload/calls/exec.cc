@@ -60,10 +60,12 @@ int exec(const char* path, char* const* environment, Call&& call) {
   char* names = af_clan_used.load(std::memory_order_relaxed) ? af_clan_inheritance() : nullptr;
   char* connections = hand_on_connections(path, environment);
   const bool without = must_do_without_us(path, environment);
-  if (names == nullptr && connections == nullptr && !without) return call(environment);
-  const int rc = call_with(environment, without, {names, connections}, std::forward<Call>(call));
+  const bool changes = names != nullptr || connections != nullptr || without;
+  const int rc =
+      changes ? call_with(environment, without, {names, connections}, call) : call(environment);
   KeepErrno keep;
   if (connections != nullptr) take_pipes_back();
+  use_slots_again();
   return rc;
 }
 

@@ -87,7 +87,7 @@ CLAN_INTERPOSED(int, connect, (int fd, const sockaddr* address, socklen_t size),
   // What is known of the other end, and was offered to it, does not hold for the next.
   if (is_nowhere(address, size) && (used || s->inherited) &&
       !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected))
-    before_disconnect(*s);
+    before_disconnect(fd, *s);
   const int rc = real().connect(fd, address, size);
   clan::Pipe::wrote_past_pipes();
   if (rc != 0 && errno != EINPROGRESS) return rc;

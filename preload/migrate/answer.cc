@@ -9,10 +9,8 @@
 #include "clan/pipe.h"
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
-#include "clan/wait_budget.h"
 #include "clan/words.h"
 #include "migrate/demote_end.h"
-#include "migrate/last_wait.h"
 #include "migrate/resend.h"
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
@@ -47,7 +45,7 @@ bool stays_unswitched(int fd, Socket& s) {
   // PAIR face.state: the end that switches says so in the same word
   for (std::uint64_t now = state.load(std::memory_order_acquire); (now & kSending) == 0;) {
     if (!state.compare_exchange_weak(now, now | kGone, std::memory_order_seq_cst)) continue;
-    (void)silence(s);
+    silence(fd, s);
     if ((now & socket_face::kEnding) != 0) end_by_tcp(fd, s);
     wake_remote(fd, s);
     return true;
@@ -66,12 +64,9 @@ bool has_said_all(int fd, const Socket& s) {
   return words::look(s.theirs().words[socket_face::kGivenBack]) != 0 || closed(fd);
 }
 
-bool may_go(int fd, const Socket& s) { return !another_rings(s) && has_said_all(fd, s); }
-
-// go() would not wait, or is to be done all the same.
+// go() is to be done, now or all the same.
 bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {
-  if (users_of_end(fd, s) == Users::kStoppedSharer) return false;
-  return has_waited_for_long(wanted_ns) || may_go(fd, s);
+  return has_waited_for_long(wanted_ns) || has_said_all(fd, s);
 }
 
 // Bytes of this end that it holds cannot be had. By its part in this, done by us: the application
@@ -87,66 +82,34 @@ void lose(int fd, Socket& s) {
 }  // namespace
 
 bool go_now(int fd, Socket& s) {
-  return (state_of(s.mine()) & kGone) != 0 || (may_go(fd, s) && go(fd, s));
+  return (state_of(s.mine()) & kGone) != 0 || (has_said_all(fd, s) && go(fd, s));
 }
 
 namespace {
 
-// The other end, which leaves for a program that knows TCP alone, has not read some bytes that this
-// one has put into the pipe before its last record; or says no more, and may have taken some out of
-// TCP.
-bool is_to_send_again(const Socket& s, const Given& given) {
-  if (given.word == kDone || given.word == kReadsOn) return false;
-  if (given.lost || given.word != kNothing) return true;
-  const auto theirs = s.pipe.at_other_end();
-  return !theirs || theirs->front() != PipeFront::kLeave;  // kEnd is to be said by TCP
-}
-
-// Its doorbell would be a byte of the application's.
-void reset_for_ringer(int fd, Socket& s) {
-  break_off(fd, s,
-            "a thread that was stopped while it used this connection keeps it from going back to "
-            "TCP");
-  set_gone(s.mine());
-}
-
-bool has_wanted_for_long(const Socket& s) {
-  const std::uint64_t wanted = s.answer_wanted_ns.load(std::memory_order_relaxed);  // of its time
-  return wanted != 0 && has_waited_for_long(wanted);
-}
+// The other end, which leaves for a program that knows TCP alone, may not have read all that this
+// one has put into the pipe before its last record, or may have taken some out of TCP.
+bool is_to_send_again(const Given& given) { return given.word != kDone && given.word != kReadsOn; }
 
 // Nobody else sends meanwhile. Its last record is there. If this process is killed another one
 // takes it over (take_resend_over()): what is done before kGone may be done twice.
-// False: a thread is in the middle of a doorbell, and this is to be done again later.
-bool go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given, std::int32_t us) {
+void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given, std::int32_t us) {
   // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
   if (given.lost) {
     lose(fd, s);
-    resent(fd, s, us);
-    return true;
+    return resent(fd, s, us);
   }
   note_given(fd, s, given.memfd);
   add_state(s.mine(), kResends);
-  if (!say_goodbye(fd, s, last)) {
-    if (!has_wanted_for_long(s)) {
-      if (given.memfd >= 0) sys::close(given.memfd);
-      resent(fd, s, us);
-      return false;
-    }
-    reset_for_ringer(fd, s);
-  }
+  say_goodbye(fd, s, last);
   resend(fd, s, given.memfd, us);
-  return true;
 }
 
 // There is nothing to be sent again.
 void go_on_by_tcp(int fd, Socket& s, const Pipe::Done& last, const Given& given) {
-  // It waits for no more than what comes by TCP.
-  if (given.word == kNothing) add_state(s.mine(), kResends);
   // Sending again what it still reads in the pipe would overtake that.
-  if (given.word == kDone || say_goodbye(fd, s, last, given.word != kReadsOn)) return;
-  if (has_wanted_for_long(s)) reset_for_ringer(fd, s);
+  if (given.word != kDone) say_goodbye(fd, s, last, given.word != kReadsOn);
 }
 
 }  // namespace
@@ -156,37 +119,36 @@ bool go(int fd, Socket& s) {
   // The other host has to know how much of TCP's comes before the pipe.
   // PAIR preload.parked
   if (is_remote(s) && !words::look(s.remote_parked)) return false;
-  auto sends = [&]() -> auto& { return s.open_file().sends; };  // fork moves them
-  UntilOpen until(fd, s);
+  auto& sends = s.open_file().sends;
   const std::int32_t us = closer_id(), resender = Slot::kSendsAgain | us;
   // Of calls that are counted none is in the kernel: they step back, or were killed.
-  while (!Slot::try_close_over(sends(), us)) {
+  for (std::uint32_t turn = 0; !Slot::try_close_over(sends, us); ++turn) {
     Given given;
     if (take_resend_over(s, resender, &given))
-      return go_alone(fd, s, Pipe::Done{}, given, resender);
-    if (!until.wait(sends())) return false;
+      return go_alone(fd, s, Pipe::Done{}, given, resender), true;
+    if (!await_gate(sends, turn)) return false;
   }
-  UntilOpen::found_open(s, s.sends_wait);
   auto gone = [&] { return (state_of(s.mine()) & kGone) != 0; };  // perhaps by another process
   if (!gone() && (state_of(s.mine()) & kSending) == 0) {          // a switch has been taken back
-    Slot::open(sends(), us);
+    Slot::open(sends, us);
     return go(fd, s);
   }
   // A process that was killed here may have done any of this: each step may be made again.
   const Pipe::Done last = gone() ? Pipe::Done{} : put_last_record(s);
-  if (gone() || last.err == EBUSY) {
-    Slot::open(sends(), us);
+  if (gone() || last.err == EDEADLK) {
+    Slot::open(sends, us);
     return gone();
   }
   const bool answers = (state_of(s.theirs()) & kLeaving) != 0;
   const Given given = answers ? given_back(s) : Given{};
-  if (answers && is_to_send_again(s, given)) {
-    (void)hand_resend_on(sends(), us, resender);
-    return go_alone(fd, s, last, given, resender);
+  if (answers && is_to_send_again(given)) {
+    (void)hand_resend_on(sends, us, resender);
+    go_alone(fd, s, last, given, resender);
+    return true;
   }
   go_on_by_tcp(fd, s, last, given);
   if (given.memfd >= 0) sys::close(given.memfd);
-  Slot::open(sends(), us);
+  Slot::open(sends, us);
   settle(fd, s);
   return gone() || given.word == kDone;
 }
@@ -195,11 +157,11 @@ bool go_or_later(int fd, Socket& s) {
   std::uint64_t wanted = s.answer_wanted_ns.load(std::memory_order_relaxed);
   const bool again = wanted != 0;
   if (!again) wanted = monotonic_ns();
-  for (CallWait wait(s.pipe.call_waits());;) {
+  for (const Moment moment;;) {
     if (can_go(fd, s, wanted) && go(fd, s)) return true;
     // relaxed: see answers_later()
     s.answer_wanted_ns.store(wanted, std::memory_order_relaxed);
-    if (again || !wait.goes_on(monotonic_ns())) return false;
+    if (again || moment.over()) return false;
     nap();
   }
 }
@@ -236,8 +198,6 @@ bool came_back(int fd, Socket& s) {
     return false;
   if ((theirs & kSending) != 0) {
     if (!s.has_drained() || s.pipe.front() != PipeFront::kLeave) return false;
-    // What a process that was killed has read and not counted: behind it the application's lie.
-    if (s.inherited.load(std::memory_order_relaxed)) recount_doorbells(fd, s);
     if (!swallow_doorbells(fd, s) || s.error_taken) return false;
   }
   read_kernel(fd, s);

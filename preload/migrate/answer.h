@@ -36,11 +36,9 @@ inline bool has_to_follow(const Socket& s) {
          is_to_go(s);
 }
 
-/// Does what that takes of this end. To be called when is_to_go(). False: later, see
-/// put_off(); or as the other end has not said yet what it has read, or a process that shares this
-/// one is stopped while it uses it, or somebody has the lock, or rings. It is waited for that for
-/// 80 ms once; from then on all that use the socket look at it again, and no thread sleeps for
-/// long (stream/held_up.h).
+/// Does what that takes of this end. To be called when is_to_go(). False: later, see put_off(); or
+/// the other end has not said yet what it has read. The first call waits a moment for that; from
+/// then on all that use the socket try again, and no thread sleeps for long (stream/held_up.h).
 bool answer_leaving(int fd, Socket& s);
 
 /// The other end has gone back to TCP, and all it put into the pipe has been read. True: what is

@@ -32,6 +32,7 @@
 #include "state/open_file.h"
 #include "state/remote.h"
 #include "state/socket.h"
+#include "state/socket_pool.h"
 #include "state/withdraw.h"
 
 namespace clan::preload {
@@ -93,6 +94,17 @@ bool all_went_through_us(int fd, const Slot& slot) {
           (fin && info.tcpi_bytes_received == received + 1));
 }
 
+// Where others find the pipe.
+void name_pipe(Socket& s) {
+  Slot& slot = s.open_file();
+  slot.pipe_pid.store(::getpid(), std::memory_order_relaxed);  // relaxed: published by pipe_fd
+  slot.pipe_end.store(s.pipe.end(), std::memory_order_relaxed);
+  // PAIR preload.moved: publishes which end it is
+  slot.pipe.store(s.pipe.inode(), std::memory_order_release);
+  // PAIR preload.moved: publishes which pipe it is
+  slot.pipe_fd.store(s.pipe.memfd(), std::memory_order_release);
+}
+
 /// sockets are being counted for a child: none moves meanwhile
 std::atomic<bool> fork_under_way{false};
 
@@ -100,6 +112,7 @@ std::atomic<bool> fork_under_way{false};
 
 void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   guard_buffers();
+  s.pipe.use_locks(s.open_file().locks);
   const WaitOptions wait = is_remote(s) ? kRemoteWait : WaitOptions{};
   s.receive_wait.emplace(wait);
   s.send_wait.emplace(wait);
@@ -151,7 +164,7 @@ bool create_pipe(int fd, Socket& s) {
   return true;
 }
 
-bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
+bool enter_pipe(int fd, Socket& s, const Route& route) {
   const Undisturbed undisturbed;
   // PAIR preload.forking: behind Socket::moving. The child counts what has been decided
   if (dekker::look(fork_under_way)) return false;
@@ -173,9 +186,9 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
     Slot::open(slot.receives, me);
     return false;
   }
-  // One that comes `counted` has been moved by another process, and has doorbells in it. Between
-  // hosts nothing redirects, and what is lost and sent again makes the kernel's counts wait.
-  if (!counted && !is_remote(s) && !all_went_through_us(fd, slot)) {
+  // Between hosts nothing redirects, and what is lost and sent again makes the kernel's counts
+  // wait.
+  if (!is_remote(s) && !all_went_through_us(fd, slot)) {
     Slot::open(slot.sends, me);
     Slot::open(slot.receives, me);
     stay(fd, s, reasons::Why::kNotCounted);
@@ -188,21 +201,43 @@ bool enter_pipe(int fd, Socket& s, const Route& route, bool counted) {
   // PAIR face.state: before kAttached, which lets the other end publish
   s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1, std::memory_order_seq_cst);
   s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1, std::memory_order_seq_cst);
-  slot.pipe_pid.store(::getpid(), std::memory_order_relaxed);  // relaxed: published by pipe_fd
-  slot.pipe_end.store(s.pipe.end(), std::memory_order_relaxed);
-  // PAIR preload.moved: publishes which pipe it is
-  slot.pipe_fd.store(s.pipe.memfd(), std::memory_order_release);
+  name_pipe(s);
   const bool inherited = s.inherited.load(std::memory_order_relaxed);
   // relaxed: published with the state
   if (inherited) s.followed.store(true, std::memory_order_relaxed);
   // PAIR preload.moves: behind pipe_fd
   if (shared_moves != nullptr && inherited) words::add(*shared_moves, 1);
-  begin_sharing(fd, s, counted, !counted);
+  begin_sharing(fd, s, false, true);
   // PAIR face.state: the other end may send through the pipe
   add_state(s.mine(), socket_face::kAttached);
   Slot::open(slot.sends, me);
   Slot::open(slot.receives, me);
   return true;
+}
+
+void lock_between_forks(Socket& s) {
+  for (;;) {
+    // PAIR preload.forking: before Socket::moving is taken, and behind that
+    while (dekker::look(fork_under_way)) sched_yield();
+    s.moving.lock();
+    if (!dekker::look(fork_under_way)) return;
+    s.moving.unlock();
+  }
+}
+
+void join_pipe(int fd, Socket& s, Slot& slot, Pipe pipe, const Route& route, bool follows) {
+  const Undisturbed undisturbed;
+  lock_between_forks(s);
+  withdraw_offer(s);
+  exchange_slot(s, slot);
+  s.share();
+  s.not_to_follow.store(!follows, std::memory_order_relaxed);  // relaxed: under `moving`
+  s.followed.store(true, std::memory_order_relaxed);           // relaxed: as above
+  s.pipe = std::move(pipe);
+  introduce(fd, s, route);
+  name_pipe(s);
+  begin_sharing(fd, s, true, false);
+  s.moving.unlock();
 }
 
 void catch_up(int fd, Socket& s) {
@@ -254,24 +289,16 @@ void wait_for_mover(const Slot& slot) {
 void move_only_alone(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
-  Slot* slot = nullptr;
-  while (slot != &s.open_file()) {  // fork moves it
-    slot = &s.open_file();
-    dekker::announce(slot->alone, 1);  // PAIR preload.alone: before the look at the gate
-    wait_for_mover(*slot);
-  }
+  dekker::announce(s.open_file().alone, 1);  // PAIR preload.alone: before the look at the gate
+  wait_for_mover(s.open_file());
   catch_up(fd, s);
 }
 
 bool keep_on_tcp(int fd, Socket& s, reasons::Why why) {
   KeepErrno keep;
   const Undisturbed undisturbed;
-  Slot* slot = nullptr;
-  while (slot != &s.open_file()) {  // fork moves it
-    slot = &s.open_file();
-    slot->pin();
-    wait_for_mover(*slot);
-  }
+  s.open_file().pin();
+  wait_for_mover(s.open_file());
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
   s.moving.lock();
   const auto state = s.state_now();

@@ -17,9 +17,15 @@ namespace clan::preload {
 bool create_pipe(int fd, Socket& s);
 
 /// From now on both directions may move to `s.pipe`. False: a call is under way in the kernel;
-/// later. `counted`: the process that passed us the descriptor has counted us among the holders, or
-/// we were before exec.
-bool enter_pipe(int fd, Socket& s, const Route& route, bool counted = false);
+/// later.
+bool enter_pipe(int fd, Socket& s, const Route& route);
+
+/// Takes Socket::moving while the process does not fork: what changes then is counted.
+void lock_between_forks(Socket& s);
+
+/// The process got a descriptor of a connection that has moved into `pipe`, whose processes have
+/// `slot`, and has been counted among its holders. `follows`: also among those that are to follow.
+void join_pipe(int fd, Socket& s, Slot& slot, Pipe pipe, const Route& route, bool follows);
 
 /// Another process that shares the open file has moved it: follow.
 void catch_up(int fd, Socket& s);

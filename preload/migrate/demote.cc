@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -11,13 +12,11 @@
 #include "clan/pipe.h"
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
-#include "clan/wait_budget.h"
 #include "clan/words.h"
 #include "migrate/answer.h"
 #include "migrate/attach.h"
 #include "migrate/demote_end.h"
 #include "migrate/demote_for_peer.h"
-#include "migrate/last_wait.h"
 #include "migrate/resend.h"
 #include "migrate/returned_bytes.h"
 #include "os/signals.h"
@@ -47,10 +46,11 @@ using socket_face::kState;
 
 // Until both directions are clean for a program that knows TCP alone.
 void wait_until_clean(int fd, Socket& s) {
-  LastWait wait(fd, s);
-  const std::uint64_t reads_until = monotonic_ns() + WaitBudget::kMostInCallsNs;
+  constexpr std::uint64_t kSilentNs = 200'000'000;
+  const std::uint64_t until = monotonic_ns() + kForOtherEndNs;
+  std::uint64_t silent_until = monotonic_ns() + kSilentNs;
   const int taken = file_for_taken(s);
-  bool tried = false;
+  bool tried = false, given = false, waits = true;
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
   // PAIR face.given: taken back
   words::replace(s.mine().words[kGivenBack], before, 0);
@@ -58,10 +58,17 @@ void wait_until_clean(int fd, Socket& s) {
     // It has gone and sends the rest, perhaps when there is room for it in TCP.
     const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
     if (resends && s.has_drained() && swallow_doorbells(fd, s)) return gone;
-    if (!take_unread(fd, s, taken, reads_until)) return false;
-    if (gone && !std::exchange(tried, true) && do_their_part(fd, s, taken, wait)) return true;
-    give_back(s, taken);
-    return false;
+    if (!take_unread(fd, s, taken, until)) return false;
+    if (!given) {
+      const bool silent = has_nothing_back(taken) && s.pipe.front() == PipeFront::kNothing;
+      if (gone && !silent && !std::exchange(tried, true) && do_their_part(fd, s, taken))
+        return true;
+      given = give_back(s, taken);
+      waits = waits && !(given && silent);
+    }
+    // Nothing is to come but what the other end may put there now. It sees then that this end has
+    // left, goes back, and sends that again by TCP; and it rings no more.
+    return gone && !waits && swallow_doorbells(fd, s);
   };
   for (;;) {
     const bool gone = go_now(fd, s);
@@ -81,15 +88,17 @@ void wait_until_clean(int fd, Socket& s) {
       }
       break;
     }
-    // It says that it leaves, and not what it has read; or it goes on sending by TCP what is no
-    // doorbell.
+    // An end that says that it leaves says what it has read next: it waits for nothing.
     const bool silent =
-        (state_of(s.theirs()) & kLeaving) != 0 &&
+        !gone && (state_of(s.theirs()) & kLeaving) != 0 &&
         s.theirs().words[kGivenBack].load(std::memory_order_relaxed) == 0;  // relaxed: a glance
-    if (wait.nap((!gone && silent) || (!s.has_drained() && monotonic_ns() > reads_until))) continue;
-    break_off(fd, s,
-              "the other end, or a process that shares this one, keeps its connection from going "
-              "back to TCP");
+    const std::uint64_t now = monotonic_ns();
+    if (!silent) silent_until = now + kSilentNs;
+    if (now < std::min(until, silent_until)) {
+      nap();
+      continue;
+    }
+    break_off(fd, s, "its peer has not let it go back to TCP");
     break;
   }
   set_gone(s.mine());
@@ -115,13 +124,13 @@ void reset_unless_clean(int fd, Socket& s) {
 bool say_leaving(int fd, Socket& s, bool reads_on) {
   // A thread that sends just now rings, and so tells of bytes in the pipe what reads and signals by
   // TCP would not.
-  if (reads_on) (void)s.pipe.want_data();
+  (void)s.pipe.want_data();
   // PAIR face.given: first, as this process may be stopped behind each of these
   if (std::uint64_t none = 0; reads_on) words::replace(s.mine().words[kGivenBack], none, kReadsOn);
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
   // The other host may have heard that we are in the pipe, and have switched: it is asked.
   if (!is_remote(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
-    (void)silence(s);  // likewise
+    silence(fd, s);
     set_gone(s.mine());
     read_kernel(fd, s);
     settle(fd, s);
@@ -129,10 +138,8 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   }
   // The doorbell that wakes the other end has to be told from the application's bytes. Without a
   // switch there is none, and the other end notices at its next look.
-  for (CallWait wait(s.pipe.call_waits()); !is_remote(s) && !switch_sending(fd, s); nap()) {
-    if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0 ||
-        !wait.goes_on(monotonic_ns()))
-      break;
+  for (const Moment moment; !is_remote(s) && !switch_sending(fd, s) && !moment.over(); nap()) {
+    if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0) break;
   }
   if (reads_on && (state_of(s.mine()) & kGone) == 0 && !go_or_later(fd, s)) hooks.held_up(s);
   return true;
@@ -252,18 +259,18 @@ void leave_to_others(int fd, Socket& s) {
   }
 }
 
-void before_disconnect(Socket& s) {
+void before_disconnect(int fd, Socket& s) {
   const bool both_ended =
       s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 &&
       s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
   if (!both_ended) add_state(s.mine(), socket_face::kReset);
-  (void)silence(s);  // a doorbell now would be a byte of the next connection
+  silence(fd, s);  // a doorbell now would be a byte of the next connection
 }
 
 void disconnected(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
-  (void)silence(s);
+  silence(fd, s);
   s.moving.lock();
   add_state(s.mine(), socket_face::kClosed);
   wake_remote(fd, s);

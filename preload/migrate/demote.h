@@ -11,18 +11,11 @@
 // Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads
 // the pipe any more: Y rings once more too, and sends by TCP what is left there.
 //
-// Nor can such an L wait until Y looks: Y may be busy with something else, or wait for L. L then
-// does Y's part itself, by a descriptor of Y's socket (pidfd_getfd). Where the kernel does not
-// allow that, the pipe's memory is enough if Y's direction has nothing unread and no end: L puts
-// Y's last record there and shuts Y's gate. Otherwise L waits. Bytes that Y sent by TCP before its
-// switch and that nobody has read lie in front of the doorbells: L takes them out, and they are
-// sent first.
-//
-// The other end may be in another pid namespace, where process and thread ids mean other processes
-// than here. Whatever is found by such a number is then known by something that is the same
-// everywhere, inode or contents, before it is used; what is not found stays untouched. L does Y's
-// part by a descriptor only if Y's threads have the ids that our /proc shows, as they are what the
-// locks of the pipe are about. Without one it takes no thread of Y's for dead.
+// Nor should such an L wait until Y looks: Y may be busy with something else, or wait for L. L then
+// does Y's part itself, by a descriptor of Y's socket (pidfd_getfd) and under Y's locks, which lie
+// in the table of Y's process (state/slot_table.h). Where the kernel does not allow that, or Y is
+// in another pid namespace, L waits. Bytes that Y sent by TCP before its switch and that nobody has
+// read lie in front of the doorbells: L takes them out, and they are sent first.
 //
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #pragma once
@@ -70,7 +63,7 @@ void leave_to_others(int fd, Socket& s);
 /// end is to know before the kernel tells it of a reset; and, when the kernel has done it, what is
 /// left for us. From then on the socket is TCP's in this process. Others that share it keep the
 /// pipe.
-void before_disconnect(Socket& s);
+void before_disconnect(int fd, Socket& s);
 
 void disconnected(int fd, Socket& s);
 

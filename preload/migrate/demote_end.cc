@@ -14,7 +14,6 @@
 #include "clan/words.h"
 #include "os/sys.h"
 #include "os/tcp.h"
-#include "state/doorbell_count.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/open_file.h"
@@ -26,9 +25,7 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kDoorbells;
 using socket_face::kGone;
-using socket_face::kSending;
 using socket_face::kState;
 
 }  // namespace
@@ -43,25 +40,6 @@ bool closed(int fd) {
   return sys::poll(&p, 1, 0) > 0 && !other_end_is_open(fd);
 }
 
-namespace {
-
-// Both ways, or reset: what it has sent matters no more, and the kernel may have forgotten it.
-bool is_over(int fd) {
-  pollfd p{fd, 0, 0};
-  return sys::poll(&p, 1, 0) > 0;
-}
-
-}  // namespace
-
-void close_count(int fd, PipePage::Face& face) {
-  if ((state_of(face) & (kSending | kGone)) != kSending) return;
-  std::uint64_t sent = 0;
-  const bool known = !is_over(fd) && sent_by_tcp(fd, &sent);
-  // relaxed: the end is in the pipe
-  sent -= face.words[socket_face::kSwitchAt].load(std::memory_order_relaxed);
-  close_doorbells(face.words[kDoorbells], known ? sent : ~socket_face::kDoorbellsClosed);
-}
-
 void set_gone(PipePage::Face& face) {
   add_state(face, kGone);  // PAIR face.state: publishes that number
 }
@@ -72,34 +50,13 @@ Pipe::Done put_last_record(Socket& s) {
   return ends ? s.pipe.end_sending() : s.pipe.leave();
 }
 
-namespace {
-
-void ring_once(int fd, Socket& s) {
-  auto& face = s.mine();
-  const Ringing ringing(face, s.pipe.call_waits());
-  if (!ringing) return;
-  auto& doorbells = face.words[kDoorbells];
-  const DoorbellCall call(face);
-  if (!call || !count_doorbell(doorbells)) return;
-  ssize_t sent;
-  while ((sent = send_doorbell(fd)) < 0 && errno == EINTR) {
-  }
-  // Its queue is full, so it does not sleep; or it is gone.
-  if (sent <= 0) uncount_doorbell(doorbells);
-}
-
-}  // namespace
-
-bool say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
-  auto& face = s.mine();
+void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
   if (!last.must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
   // After its end a doorbell would be answered with a reset.
-  if (rings && !is_remote(s) && !closed(fd)) ring_once(fd, s);
-  if (!silence(s)) return false;
-  close_count(fd, face);
-  set_gone(face);
-  wake_remote(fd, s);
-  return true;
+  if (rings && !is_remote(s) && !closed(fd)) (void)send_counted_doorbell(fd, s);
+  silence(fd, s);
+  set_gone(s.mine());
+  wake_remote(fd, s);  // which tells the other host
 }
 
 void end_by_tcp(int fd, Socket& s) {

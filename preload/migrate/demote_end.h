@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "clan/clock.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "state/socket.h"
@@ -14,34 +15,33 @@ using socket_face::kDone, socket_face::kNothing, socket_face::kReadsOn;
 
 void nap();
 
+/// What a call waits for the other end's part in something that can be done later, too.
+class Moment {
+ public:
+  bool over() const { return monotonic_ns() - begin_ > kNs; }
+
+ private:
+  static constexpr std::uint64_t kNs = 1'000'000;
+  const std::uint64_t begin_ = monotonic_ns();
+};
+
 /// By the other end, or reset.
 bool closed(int fd);
-
-/// Nobody of the end rings any more: as many doorbells as its word says from now on have been sent.
-/// One that was killed or stopped on its way was counted, and is not to be taken for a byte of the
-/// application's. `fd`: the end's.
-void close_count(int fd, PipePage::Face& face);
 
 /// This end sends by TCP from now on; the number of its doorbells stays.
 void set_gone(PipePage::Face& face);
 
-/// Our last record, behind all bytes. EBUSY: not for now.
+/// Our last record, behind all bytes. EDEADLK: not for now.
 Pipe::Done put_last_record(Socket& s);
 
-/// The doorbell that tells of it, `last`; then nobody rings any more, and this end has gone.
-/// `rings` false: only if somebody else may owe one for bytes before that record; what we send by
-/// TCP tells of the record soon enough. A doorbell that its receiver has not read when it is killed
-/// makes the kernel reset the connection, and drop what it had sent by TCP. False: some thread
-/// rings for long, see silence(), and this is to be done again later.
+/// Sends the doorbell that tells of that record, `last`; then this end sends none any more, and has
+/// gone. `rings` false: only if a call before may owe one for bytes before that record; what the
+/// end sends by TCP tells of the record soon enough. A doorbell that its receiver has not read when
+/// it is killed makes the kernel reset the connection, and drop what it had sent by TCP.
 ///
-/// A process may be killed at each of these, and another one does them again:
-///   1 a doorbell, by a DoorbellCall: behind the closed gate it is not sent
-///   2 the gate is closed
-///   3 the count is closed, by the kernel's number: once closed it stays what it is
-///   4 kGone is said
-/// Before 4 nobody sends anything else by TCP. So at 3 the kernel has sent all doorbells and
-/// nothing else, by whichever thread.
-bool say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings = true);
+/// A process may be killed at each step, and another one does it again. Before kGone nobody sends
+/// anything but doorbells by TCP, so the kernel's number of bytes counts them.
+void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings = true);
 
 /// The end that shutdown() still owes (socket_face::kEnding), of an end that sends by TCP.
 void end_by_tcp(int fd, Socket& s);

@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
@@ -47,36 +45,13 @@ int find_among(std::span<const int> memfds, std::uint64_t cookie, int* end) {
 }
 
 int find_pipe(std::uint64_t cookie, int* end) {
-  const int proc = static_cast<int>(
-      sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (proc < 0) return -1;
   int found = -1;
-  DirectoryReader processes(proc);
-  while (const char* pid = processes.next()) {
-    if (*pid < '1' || *pid > '9') continue;
-    char path[96];
-    std::snprintf(path, sizeof path, "/proc/%.16s/fd", pid);
-    const int fds =
-        static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fds < 0) continue;
-    DirectoryReader names(fds);
-    while (const char* name = names.next()) {
-      char link[64];
-      const long n = sys::call(SYS_readlinkat, fds, name, link, sizeof link - 1);
-      link[n > 0 ? n : 0] = 0;
-      if (std::strcmp(link, kPipeLink) != 0) continue;
-      // O_NONBLOCK: somebody may hold a lease on it
-      const int memfd =
-          static_cast<int>(sys::call(SYS_openat, fds, name, O_RDWR | O_CLOEXEC | O_NONBLOCK));
-      if (memfd < 0) continue;
-      found = is_of(memfd, cookie, end) ? memfd : -1;
-      if (found >= 0) break;
-      sys::close(memfd);
-    }
-    sys::close(fds);
-    if (found >= 0) break;
-  }
-  sys::close(proc);
+  const auto is_wanted = [&](int memfd) {
+    if (is_of(memfd, cookie, end)) return found = memfd, true;
+    sys::close(memfd);
+    return false;
+  };
+  (void)any_process([&](const char* pid) { return any_memfd_of(pid, kPipeLink, is_wanted); });
   return found;
 }
 

@@ -18,6 +18,7 @@
 #include "state/hooks.h"
 #include "state/open_file.h"
 #include "state/remote.h"
+#include "state/slot_table.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 
@@ -42,7 +43,8 @@ void consider(int fd, Socket& s) {
   if (!once || s.state_now() != state) return;
   if (rings_alive()) return stay(fd, s, reasons::Why::kUring);
   if (s.open_file().pinned.load(std::memory_order_relaxed) != 0) {
-    return stay(fd, s, reasons::Why::kPinned);
+    return stay(fd, s,
+                is_in_a_table(s.open_file()) ? reasons::Why::kPinned : reasons::Why::kNoMemory);
   }
   // not yet
   if (Slot::on_its_way(s.open_file().held.load(std::memory_order_relaxed)) != 0) return;

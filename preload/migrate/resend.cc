@@ -9,19 +9,16 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <utility>
 
 #include "clan/clock.h"
 #include "clan/log.h"
-#include "clan/pipe.h"
 #include "clan/socket_face.h"
 #include "clan/words.h"
 #include "migrate/demote_end.h"
@@ -58,13 +55,6 @@ class ResendsGuard {
  private:
   Undisturbed undisturbed_;
 };
-
-// Two processes that claim at the same time do not have the same.
-std::uint32_t fresh_name() {
-  return static_cast<std::uint32_t>(monotonic_ns() >> 4 ^ static_cast<std::uint64_t>(thread_id())
-                                                              << 16) |
-         1;
-}
 
 // Sends it again, by TCP. Holds the socket until all is sent, by this process or another.
 class Resend {
@@ -109,7 +99,6 @@ class Resend {
   }
   // By that thread: it is the one that sends, now.
   void is_mine() {
-    const ResendsGuard guard;  // fork moves the counter
     const std::int32_t me = Slot::kSendsAgain | closer_id();
     taken_ = !hand_resend_on(s_->open_file().sends, closer_, me);
     closer_ = me;
@@ -131,7 +120,6 @@ class Resend {
       switch (step()) {
         case SentAgain::kSome:
           bytes_resent.fetch_add(source_.count(), std::memory_order_relaxed);  // relaxed: a number
-          nap_ns_ = 0;
           break;
         case SentAgain::kNoRoom: {
           if (!may_wait) return false;
@@ -139,10 +127,6 @@ class Resend {
           sys::poll(&p, 1, -1);
           break;
         }
-        case SentAgain::kLater:
-          if (!may_wait) return false;
-          nap_for_longer();
-          break;
         case SentAgain::kBroken: give_up(); return true;
         case SentAgain::kNobody: return true;
         case SentAgain::kAll:
@@ -155,24 +139,11 @@ class Resend {
   }
 
  private:
-  // Somebody may be stopped, where that cannot be seen.
-  void nap_for_longer() {
-    constexpr long kFirstNs = 50'000, kLongestNs = 10'000'000;
-    nap_ns_ = std::clamp(nap_ns_ + nap_ns_ / 8, kFirstNs, kLongestNs);
-    const timespec time{0, nap_ns_};
-    sys::call(SYS_nanosleep, &time, nullptr);
-  }
   SentAgain step() {
-    // Counters of this process alone are moved by fork.
-    const bool alone = &s_->open_file() == &s_->own_slot;
-    std::optional<ResendsGuard> guard;
-    if (alone) guard.emplace();
     Slot& slot = s_->open_file();
     // PAIR preload.resent: said before the first byte
     const std::uint64_t given = words::look(slot.again.given);
     if (given == 0) return SentAgain::kBroken;
-    if (!claims_resend(s_->mine().words[socket_face::kState], slot.again.name, fresh_name()))
-      return SentAgain::kNobody;
     source_.begin(given - 1);
     if (std::exchange(recounts_, false) && !count_resent(slot.again, ResendSource::kMost, source_))
       return SentAgain::kBroken;
@@ -186,7 +157,6 @@ class Resend {
   Resend* next_ = nullptr;  ///< in `behind`
   bool listed_ = false, taken_ = false;
   bool recounts_ = true;  ///< perhaps from one that was killed
-  long nap_ns_ = 0;
   ResendSource source_;
 };
 
@@ -224,12 +194,9 @@ void finish_behind(Resend* resend) {
 constinit std::atomic<std::uint64_t> bytes_resent{0};
 
 void resent(int fd, Socket& s, std::int32_t closer) {
-  {
-    const ResendsGuard guard;
-    Slot::open(s.open_file().sends, closer);
-    // PAIR preload.resending: all has been sent. Behind the open gate: see resends()
-    s.resending.store(false, std::memory_order_release);
-  }
+  Slot::open(s.open_file().sends, closer);
+  // PAIR preload.resending: all has been sent. Behind the open gate: see resends()
+  s.resending.store(false, std::memory_order_release);
   settle(fd, s);
 }
 

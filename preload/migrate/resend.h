@@ -35,7 +35,7 @@ class UntilTaken {
   std::uint64_t end_ns_ = 0, most_ns_ = 0, bytes_ = 0;
 };
 
-/// What was to be sent again has been, or there was none: others may send. Fork moves the counters.
+/// What was to be sent again has been, or there was none: others may send.
 void resent(int fd, Socket& s, std::int32_t closer);
 
 /// Says for all processes of this end how much is in the file of what the other end had taken from

@@ -36,9 +36,6 @@ long ResendSource::fetch(std::uint64_t at) {
 
 SentAgain ResendSource::send(std::uint64_t at) {
   count_ = 0;
-  const int err = theirs_.set_aside();
-  if (err == EBUSY || err == EDEADLK) return SentAgain::kLater;
-  if (err != 0 && err != EALREADY) return SentAgain::kBroken;
   const long n = fetch(at);
   if (n <= 0) return n == 0 ? SentAgain::kAll : SentAgain::kBroken;
   const ssize_t sent =

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/socket_face.h"
 #include "clan/words.h"
 #include "migrate/demote_end.h"
@@ -60,14 +61,20 @@ Given given_back(const Socket& s) {
   return given;
 }
 
-void give_back(Socket& s, int taken) {
+bool has_nothing_back(int taken) {
+  return sys::call(SYS_lseek, taken, 0, SEEK_CUR) <= static_cast<long>(sizeof(TakenHead));
+}
+
+bool give_back(Socket& s, int taken) {
   auto& word = s.mine().words[kGivenBack];
-  if (word.load(std::memory_order_relaxed) != 0) return;
-  const long bytes = sys::call(SYS_lseek, taken, 0, SEEK_CUR);
+  if (word.load(std::memory_order_relaxed) != 0) return true;
+  // What lies in the pipe is the other end's to send again, from before it learns of that.
+  if (const int err = s.pipe.set_aside(); err != 0 && err != EALREADY) return false;
   const std::uint64_t where =
       static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(taken);
-  const bool none = bytes <= static_cast<long>(sizeof(TakenHead));
-  words::publish(word, none ? kNothing : where);  // PAIR face.given
+  // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read
+  dekker::announce(word, has_nothing_back(taken) ? kNothing : where);
+  return true;
 }
 
 int file_for_taken(const Socket& s) {
@@ -89,7 +96,6 @@ bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
   while (!s.has_drained()) {
     if (monotonic_ns() > deadline_ns) return false;
     const Draining draining(fd, s);
-    if (!draining) return false;
     std::size_t certain = 0;
     if (left_in_tcp(fd, s, &certain) == 0) break;
     if (certain == 0 || to < 0) return false;

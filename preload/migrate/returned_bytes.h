@@ -33,8 +33,12 @@ Given given_back(const Socket& s);
 /// The file, by a descriptor of it: pid << 32 | number. -1: it is not to be had.
 int file_of_given(const Socket& s, std::uint64_t where);
 
-/// Shows the other end what take_unread() has put into `taken`.
-void give_back(Socket& s, int taken);
+/// take_unread() has put no byte into `taken`.
+bool has_nothing_back(int taken);
+
+/// Shows the other end what take_unread() has put into `taken`: it is to send that again, and what
+/// lies in the pipe. Where there is nothing it rings no more. False: not for now.
+bool give_back(Socket& s, int taken);
 
 /// A memfd for bytes that are taken from TCP. -1: none is to be had.
 int file_for_taken(const Socket& s);

@@ -63,8 +63,7 @@ std::size_t RemoteConnection::take_data(std::span<const std::byte> bytes) {
   const iovec io{const_cast<std::byte*>(bytes.data()), n};
   const Pipe::Done done = pipe_.send(&io, 1, room);
   if (done.must_ring) must_ring_ = true;
-  if (done.err != 0 && done.err != EBUSY) lose("its pipe holds what cannot be");
-  if (done.err == EBUSY) again_ = true;
+  if (done.err != 0) lose("its pipe holds what cannot be");
   if (done.bytes < n) full_ = true;
   data_left_ -= static_cast<std::uint32_t>(done.bytes);
   return done.bytes;
@@ -136,8 +135,7 @@ bool RemoteConnection::obey(const Frame& frame) {
   }
 }
 
-// Before the next frame is looked at. False: a thread of the program has the lock (as while it
-// gives memory back), and it is tried again in a moment; or the carrier's thread has to.
+// Before the next frame is taken. False: the component's thread has to do it.
 bool RemoteConnection::put_last(bool of_carrier) {
   if (!must_end_ && !must_leave_) return true;
   if (must_leave_ && !of_carrier) {
@@ -148,10 +146,6 @@ bool RemoteConnection::put_last(bool of_carrier) {
   if (must_end_) done = pipe_.end_sending();
   if (must_leave_ && heard_switch_) done = pipe_.leave();
   must_ring_ = must_ring_ || done.must_ring;
-  if (done.err == EBUSY) {
-    again_ = true;
-    return false;
-  }
   must_end_ = false;
   if (!std::exchange(must_leave_, false)) return true;
   heard_leave_ = true;

@@ -78,7 +78,7 @@ const CarrierCalls kProgramCalls{.ring = ring,
 void enter(int fd, Socket& s, const Route& route, bool (*attach)(Socket& s, Pipe&& end)) {
   if (!s.pipe && !make_pipe(fd, s, attach)) return;
   begin_bells(s);
-  (void)the_program->enter_pipe(fd, s, route, false);
+  (void)the_program->enter_pipe(fd, s, route);
 }
 
 }  // namespace clan::preload

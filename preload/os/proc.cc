@@ -37,12 +37,6 @@ bool proc_is_ours() {
   return std::atoi(text) == static_cast<int>(sys::call(SYS_getpid));
 }
 
-bool has_descriptor_of(pid_t pid, const char* link) {
-  char number[16];
-  std::snprintf(number, sizeof number, "%d", static_cast<int>(pid));
-  return any_descriptor(number, link).value_or(false);
-}
-
 bool counts_as_we_do(const char* pid) {
   char path[64], ours[64], theirs[64];
   std::snprintf(path, sizeof path, "/proc/%.16s/ns/pid", pid);

@@ -72,8 +72,34 @@ inline std::optional<bool> any_descriptor(const char* process, const char* link)
       process, [](int) { return true; },
       [link](const char* found) { return std::strcmp(found, link) == 0; });
 }
-/// False if it may not be asked.
-bool has_descriptor_of(pid_t pid, const char* link);
+/// Opens the descriptors of a process that /proc shows as `link`, one after the other, until
+/// `each(memfd)` answers true; it closes the memfd or keeps it. True: one has.
+template <typename Each>
+bool any_memfd_of(const char* process, const char* link, Each&& each) {
+  int number = -1;
+  const auto opens = [&](const char* found) {
+    if (std::strcmp(found, link) != 0) return false;
+    const int memfd =
+        open_memfd_of(static_cast<unsigned>(std::atoi(process)), number, link, O_RDWR);
+    return memfd >= 0 && each(memfd);
+  };
+  return any_descriptor(
+             process, [&](int fd) { return number = fd, true; }, opens)
+      .value_or(false);
+}
+/// Calls `each(pid)` for all processes, until one answers true. True: one has.
+template <typename Each>
+bool any_process(Each&& each) {
+  const int proc = static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (proc < 0) return false;
+  bool any = false;
+  DirectoryReader names(proc);
+  while (const char* name = any ? nullptr : names.next())
+    any = *name >= '1' && *name <= '9' && each(name);
+  sys::close(proc);
+  return any;
+}
 /// /proc counts processes as our pid namespace does.
 bool proc_is_ours();
 /// The process is in our pid namespace, not in one below it.

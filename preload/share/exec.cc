@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "clan/dekker.h"
 #include "clan/log.h"
 #include "clan/pipe.h"
 #include "clan/reasons.h"
@@ -24,6 +25,8 @@
 #include "state/face.h"
 #include "state/fd_table.h"
 #include "state/internal_fds.h"
+#include "state/open_file.h"
+#include "state/slot_table.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 #include "wait/handed_on.h"
@@ -31,8 +34,9 @@
 namespace clan::preload {
 namespace {
 
-// What a program that is executed finds: "descriptor:pipe:end,…" of connections that go on in it,
-// each with what epoll sets ask of it (wait/handed_on.h).
+// What a program that is executed finds: "table;descriptor:pipe:end,…" with the descriptor of the
+// table of slots (state/slot_table.h) and the connections that go on in it, each with what epoll
+// sets ask of it (wait/handed_on.h).
 constexpr char kInherited[] = "CLAN_INHERITED";
 
 struct Inheritance {
@@ -48,6 +52,7 @@ void count_program(Socket& s, int by) {
   s.share();
   s.followed.store(true, std::memory_order_relaxed);
   add_holders(s.mine(), by);
+  dekker::add(s.open_file().held, by);  // PAIR preload.held: a user more
 }
 
 // A duplicate of it has been listed.
@@ -70,7 +75,7 @@ void hand_on(int fd, Socket& s, void*) {
   // A standard stream of the new program would read and write past us. And the new program does not
   // know of what another process still sends again: its own bytes would overtake that.
   const bool stays = fd > STDERR_FILENO && s.shared() && !is_sent_again(s) && s.pipe.memfd() >= 0 &&
-                     used < sizeof list.text;
+                     is_findable(s.open_file()) && used < sizeof list.text;
   const int sets = stays ? describe_sets(fd, s, list.text + used, sizeof list.text - used) : -1;
   if (sets < 0) {
     list.text[list.used] = 0;
@@ -90,9 +95,14 @@ void take_back(int fd, Socket&, void*) {
   if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_pipe(fd, true, reasons::Why::kExecuted);
 }
 
-// The file would stay behind. After vfork it is the parent's.
-void take_offer_back(int, Socket& s, void*) {
+// What the new program does not have. The file would stay behind. After vfork it is the parent's.
+void leave_behind(int fd, Socket& s, void*) {
   if (s.offer_name.get() != 0) withdraw_offer(s);
+  const int flags = sys::fcntl(fd, F_GETFD);
+  // relaxed: a copy that is made now is not of this call
+  if (flags < 0 || (flags & FD_CLOEXEC) == 0 || s.fds.load(std::memory_order_relaxed) != 1) return;
+  (void)leave_slot(s);
+  use_slot_no_more(s);
 }
 
 // The list of what has not been handed on after all: each connection once.
@@ -115,8 +125,9 @@ void adopt_pipe(int fd, int memfd, int end) {
   probe(fd);
   Held s = hold(fd);
   auto pipe = open_high(memfd, end);
+  Slot* const slot = pipe ? find_slot_of_pipe(0, pipe->inode(), end) : nullptr;
   Route route;
-  if (!s || !pipe || !route_of(fd, &route)) {
+  if (!s || slot == nullptr || !route_of(fd, &route)) {
     log_line(
         LogLevel::kError,
         "a connection in shared memory was handed to this program, which cannot use it (%s); it is "
@@ -124,9 +135,7 @@ void adopt_pipe(int fd, int memfd, int end) {
         s ? "its memory is not to be had" : "CLAN_DISABLE, or no memory");
     return reset_connection(fd);
   }
-  s->share();
-  s->pipe = std::move(*pipe);
-  enter_pipe(fd, *s, route, true);
+  join_pipe(fd, *s, *slot, std::move(*pipe), route, false);
 }
 
 }  // namespace
@@ -135,27 +144,51 @@ char* hand_on_connections(const char* path, char* const* environment) {
   bool any = false;
   for_each_socket([](int, Socket&, void* found) { *static_cast<bool*>(found) = true; }, &any);
   if (!any) return nullptr;
-  if (!in_borrowed_memory()) for_each_socket(take_offer_back, nullptr);
+  if (!in_borrowed_memory()) for_each_socket(leave_behind, nullptr);
   if (!names_us(environment) || loader_of(path, 0) != Loader::kLoadsUs) {
     for_each_socket(take_back, nullptr);
     return nullptr;
   }
-  list.used =
-      static_cast<std::size_t>(std::snprintf(list.text, sizeof list.text, "%s=", kInherited));
+  const int table = passing_memfd.load(std::memory_order_relaxed);  // relaxed: a number alone
+  list.used = static_cast<std::size_t>(
+      std::snprintf(list.text, sizeof list.text, "%s=%d;", kInherited, table));
   const std::size_t none = list.used;
   for_each_socket(hand_on, nullptr);
-  return list.used > none ? list.text : nullptr;
+  if (list.used == none) return nullptr;
+  sys::fcntl(table, F_SETFD, 0);
+  return list.text;
 }
 
-void take_pipes_back() { for_each_socket(take_pipe_back, nullptr); }
+void use_slots_again() {
+  if (in_borrowed_memory()) return;
+  for_each_socket(
+      [](int, Socket& s, void*) {
+        if (!dekker::swap(s.left_slot, false)) return;
+        dekker::add(s.open_file().held, 1);  // PAIR preload.held: a user more
+        // PAIR preload.to_follow: as before
+        if (!s.shared() && dekker::swap(s.not_to_follow, false))
+          dekker::add(s.open_file().to_follow, 1);
+      },
+      nullptr);
+}
+
+void take_pipes_back() {
+  // relaxed: a number alone
+  sys::fcntl(passing_memfd.load(std::memory_order_relaxed), F_SETFD, FD_CLOEXEC);
+  for_each_socket(take_pipe_back, nullptr);
+}
 void take_all_back() { for_each_socket(take_back, nullptr); }
 
 void take_over_connections() {
   const char* text = std::getenv(kInherited);
   if (text == nullptr) return;
   note_fork(false);  // the process that moved them had the filter, if there is one
+  int fd, memfd, end, used = 0;
+  if (std::sscanf(text, "%d;%n", &memfd, &used) == 1 && used > 0) {
+    take_over_table(memfd);
+    text += used;
+  }
   const char* const all = text;
-  int fd, memfd, end, used;
   for (;; text += used) {
     if ((used = take_over_set(text)) > 0) continue;
     if (std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) != 3) break;

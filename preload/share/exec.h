@@ -9,6 +9,8 @@ char* hand_on_connections(const char* path, char* const* environment);
 
 /// exec has failed: the pipes are ours alone again.
 void take_pipes_back();
+/// The exec has failed: this process is among the users of its slots again.
+void use_slots_again();
 
 /// Somebody without the library is going to have what is not closed at exec.
 void take_all_back();

@@ -15,14 +15,11 @@
 #include "clan/pipe.h"
 #include "clan/reasons.h"
 #include "clan/socket_face.h"
-#include "clan/wait_budget.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
-#include "migrate/demote_end.h"
 #include "migrate/resend.h"
 #include "os/memory_owner.h"
 #include "os/sandbox.h"
-#include "os/shared_pages.h"
 #include "os/signal_handlers.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
@@ -32,6 +29,7 @@
 #include "state/open_file.h"
 #include "state/pipe_count.h"
 #include "state/remote.h"
+#include "state/slot_table.h"
 #include "state/socket.h"
 #include "state/socket_pool.h"
 #include "state/withdraw.h"
@@ -42,7 +40,6 @@ namespace clan::preload {
 namespace {
 
 SpinLock forking;
-SharedPages<Slot> slots;
 std::uint64_t forks = 0;
 
 // A child more has the open file, by its pipe or still to follow. `by`: 1 or, if there is no child
@@ -62,61 +59,43 @@ void count_child(Socket& s, int by) {
 // Once for each socket, however many descriptors it has.
 bool counted_in_this_fork(Socket& s) { return std::exchange(s.last_fork, forks) == forks; }
 
-// Before fork: counters of calls under way go where parent and child see them.
+// Before fork: the child is counted.
 void share_slots() {
-  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
   forbid_moves();
+  lock_sockets();
+  give_no_slots(true);
+  unlock_sockets();
   ++forks;
   // Not one that has changed its user since it was executed, or whose root has no /proc.
   char self[16];
-  bool is_readable = sys::call(SYS_prctl, PR_GET_DUMPABLE) == 1 &&
+  struct {
+    bool is_readable;
+    std::uint64_t until_ns = monotonic_ns() + 1'000'000'000;
+  } here;
+  here.is_readable = sys::call(SYS_prctl, PR_GET_DUMPABLE) == 1 &&
                      sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self", self, sizeof self) > 0;
   for_each_socket(
-      [](int, Socket& s, void* readable) {
+      [](int, Socket& s, void* argument) {
         if (counted_in_this_fork(s)) return;
-        // A thread that moves it just now has not seen the fork; none begins to. Going back may
-        // take longer, as the other end has a part in it, but that both see.
-        auto patience_ns = [&] {
-          const bool leaves = s.shared() && (state_of(s.mine()) & socket_face::kLeaving) != 0;
-          return leaves ? WaitBudget::kMostInCallsNs : kPatienceNs;
-        };
-        const std::uint64_t start = monotonic_ns();
+        const auto& process = *static_cast<decltype(here)*>(argument);
+        // A thread that moves it just now has not seen the fork; none begins to.
         bool mine = false;
-        while (!(mine = s.moving.try_lock()) && monotonic_ns() - start < patience_ns())
-          sched_yield();
+        while (!(mine = s.moving.try_lock()) && monotonic_ns() < process.until_ns) sched_yield();
         s.share();
-        // relaxed: published with the slot, or by fork
-        if (!*static_cast<const bool*>(readable))
-          s.open_file().alone.store(1, std::memory_order_relaxed);
-        if (s.slot.load(std::memory_order_relaxed) == &s.own_slot) {
-          Slot* slot = slots.take();
-          lock_resends();
-          slot != nullptr ? (void)share_slot(s, slot) : s.own_slot.pin();
-          unlock_resends();
-        }
+        // relaxed: published by fork
+        if (!process.is_readable) s.open_file().alone.store(1, std::memory_order_relaxed);
         count_child(s, 1);
         if (mine) s.moving.unlock();
       },
-      &is_readable);
+      &here);
 }
 
-// In parent and child: sockets may move again.
-void fork_is_over() {
-  allow_moves();
-  // Parent and child count by themselves what goes by one connection: by TCP alone can that be.
-  for_each_socket(
-      [](int fd, Socket& s, void*) {
-        if (s.inherited.load(std::memory_order_relaxed) && s.shared() &&
-            s.slot.load(std::memory_order_relaxed) == &s.own_slot)
-          never_move(fd, s, reasons::Why::kForked);
-      },
-      nullptr);
-}
-
-// In the child.
-void forked() {
-  slots.forked();
+// In the child. True: its ids are of another pid namespace than its parent's, so that neither sees
+// whether the other one's threads have died.
+bool forked() {
+  const std::uint32_t before = sys::pid_namespace();
   Pipe::after_fork_in_child();
+  const bool elsewhere = sys::pid_namespace() != before;
   pipe_count_forked();
   for_each_socket(
       [](int, Socket& s, void*) {
@@ -135,6 +114,7 @@ void forked() {
         }
       },
       nullptr);
+  return elsewhere;
 }
 
 }  // namespace
@@ -164,16 +144,16 @@ void after_fork(bool in_child) {
   }
   remote_after_fork(in_child);
   unlock_handlers();
+  give_no_slots(false);
   unlock_sockets();
   unlock_af_clan();
   unlock_resends();
   unlock_epoll();
   forking.unlock();
-  if (in_child) {
-    resends_forked();
-    forked();
-  }
-  fork_is_over();
+  if (in_child) resends_forked();
+  const bool elsewhere = in_child && forked();
+  allow_moves();
+  if (elsewhere) take_back_moved(reasons::Why::kForked);
   leave_section();
 }
 

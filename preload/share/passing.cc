@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "clan/clock.h"
 #include "clan/dekker.h"
+#include "clan/log.h"
 #include "clan/reasons.h"
+#include "clan/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
@@ -27,12 +30,13 @@
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "share/fd_events.h"
-#include "share/slot_table.h"
 #include "state/face.h"
 #include "state/fd_table.h"
 #include "state/internal_fds.h"
 #include "state/open_file.h"
+#include "state/slot_table.h"
 #include "state/socket.h"
+#include "state/socket_pool.h"
 #include "state/withdraw.h"
 
 namespace clan::preload {
@@ -59,21 +63,12 @@ bool put_on_its_way(int fd, Socket& s) {
   if (dekker::look(slot->pinned) != 0 || Slot::on_its_way(dekker::look(slot->held)) > kMost) {
     return false;
   }
-  if (slot == &s.own_slot) {
-    if (!has_findable_table()) return false;
-    SocketIdentity id;
-    SlotEntry* e = identify(fd, &id) ? new_entry() : nullptr;
-    if (e == nullptr) return false;
-    e->inode.store(id.inode, std::memory_order_relaxed);  // relaxed: published by the cookie
-    e->pids.store(id.pids, std::memory_order_relaxed);
-    e->client.store(s.client ? 1 : 0, std::memory_order_relaxed);
-    if (!share_slot(s, &e->slot)) return false;
-    // PAIR preload.slot_name: the entry is this socket's
-    e->cookie.store(id.cookie, std::memory_order_release);
-    slot = &e->slot;
-  } else if (!is_passable(slot)) {
-    return false;
-  }
+  SocketIdentity id;
+  if (!is_in_a_table(*slot) || !identify(fd, &id)) return false;
+  slot->inode.store(id.inode, std::memory_order_relaxed);  // relaxed: published by the cookie
+  slot->client.store(s.client ? 1 : 0, std::memory_order_relaxed);
+  // PAIR preload.slot_name: the slot is this socket's
+  slot->cookie.store(id.cookie, std::memory_order_release);
   if (state == Socket::State::kOffered) {  // a process that goes on with it offers again
     withdraw_offer(s);
     s.become(Socket::State::kTcp);
@@ -99,39 +94,65 @@ bool put_on_its_way(int fd, Socket& s) {
 void take_off_its_way(Socket& s) {
   Slot* slot = &s.open_file();
   // PAIR preload.held: nobody is going to claim it
-  if (dekker::look(slot->pinned) == 0 && is_passable(slot)) {
-    dekker::subtract(slot->held, Slot::kOnItsWay);
-  }
+  if (dekker::look(slot->pinned) == 0) dekker::subtract(slot->held, Slot::kOnItsWay);
 }
 
-// Such a descriptor has been received. False: nobody knows of it.
+// Counts a descriptor that was on its way to this process. False: there is none.
+bool arrive(Slot& slot, std::uint64_t* held) {
+  while (Slot::on_its_way(*held) != 0) {
+    // PAIR preload.to_follow: before nobody is on its way any more
+    dekker::add(slot.to_follow, 1);
+    const std::uint64_t arrived = *held - Slot::kOnItsWay + 1;  // PAIR preload.held: in its life
+    if (dekker::replace(slot.held, *held, arrived)) return true;
+    // PAIR preload.to_follow: it was not this one
+    dekker::subtract(slot.to_follow, 1);
+  }
+  return false;
+}
+
+bool claim(Slot& slot, const SocketIdentity& id, bool peeked) {
+  // PAIR preload.held: which life it is
+  std::uint64_t held = dekker::look(slot.held);
+  // PAIR preload.slot_name: the cookie of that life, or of a later one
+  if (Slot::on_its_way(held) == 0 || slot.cookie.load(std::memory_order_seq_cst) != id.cookie)
+    return false;
+  // PAIR preload.moved: it has moved since it was named
+  if (slot.pipe.load(std::memory_order_acquire) != 0) return false;
+  if (!peeked) return arrive(slot, &held);
+  // Another copy of it will be received, and nobody knows what is done with this one.
+  // PAIR preload.held: before it is claimed, if ever
+  dekker::announce(slot.pinned, 1);
+  return false;
+}
+
+// A descriptor that was passed before its connection moved has been received. False: nobody knows
+// of it.
 bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   SocketIdentity id;
-  SlotEntry* e = identify(fd, &id) ? find_entry(through, id) : nullptr;
-  if (e == nullptr) return false;
-  // PAIR preload.held: which life it is
-  std::uint64_t held = dekker::look(e->slot.held);
-  do {
-    // PAIR preload.slot_name: the cookie of that life, or of a later one
-    if (Slot::on_its_way(held) == 0 || e->cookie.load(std::memory_order_seq_cst) != id.cookie)
-      return false;
-    // another copy of it will be received, and nobody knows what is done with this one
-    if (peeked) {
-      // PAIR preload.held: before it is claimed, if ever
-      dekker::announce(e->slot.pinned, 1);
-      return false;
-    }
-    // PAIR preload.to_follow: before nobody is on its way any more
-    dekker::add(e->slot.to_follow, 1);
-    const std::uint64_t arrived = held - Slot::kOnItsWay + 1;  // PAIR preload.held: in its life
-    if (dekker::replace(e->slot.held, held, arrived)) break;
-    // PAIR preload.to_follow: it was not this one
-    dekker::subtract(e->slot.to_follow, 1);
-  } while (true);
-  s.client = e->client.load(std::memory_order_relaxed) != 0;  // relaxed: behind the cookie
+  Slot* slot = identify(fd, &id) ? find_slot(through, id) : nullptr;
+  if (slot == nullptr || !claim(*slot, id, peeked)) return drop_slot(slot), false;
+  const Undisturbed undisturbed;
+  lock_between_forks(s);
+  s.client = slot->client.load(std::memory_order_relaxed) != 0;  // relaxed: behind the cookie
   s.share();
-  // PAIR preload.slot: publishes its counters
-  s.slot.store(&e->slot, std::memory_order_release);
+  exchange_slot(s, *slot);
+  s.moving.unlock();
+  return true;
+}
+
+// A descriptor of a connection in `pipe`. False: its processes cannot be found.
+bool follow_passed(int fd, Socket& s, Pipe pipe, const Route& route, int through, bool peeked,
+                   std::span<const int> memfds) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) peer.pid = 0;
+  Slot* const slot = find_slot_of_pipe(peer.pid, pipe.inode(), pipe.end(), memfds);
+  if (slot == nullptr) return false;
+  // PAIR preload.held: which life it is
+  std::uint64_t held = dekker::look(slot->held);
+  const bool arrived = !peeked && arrive(*slot, &held);
+  if (!arrived) dekker::add(slot->held, 1);  // PAIR preload.held: a user more
+  join_pipe(fd, s, *slot, std::move(pipe), route, arrived);
   return true;
 }
 
@@ -145,19 +166,10 @@ bool receiver_knows(int through) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (std::max(mine, theirs) <= sizeof(sa_family_t)) return false;
-  return sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && proc_is_ours() &&
-         loads_library(peer.pid) && may_as_much(peer.pid);
-}
-
-// It has moved, so this process has to be in the pipe before it uses it: not at once if another
-// thread forks just now.
-void enter_for_good(int fd, Socket& s, const Route& route) {
-  constexpr std::uint64_t kForkNs = 10'000'000'000;
-  const std::uint64_t end = monotonic_ns() + kForkNs;
-  while (!enter_pipe(fd, s, route, true)) {
-    if (monotonic_ns() > end) return reset_connection(fd);
-    sched_yield();
-  }
+  if (sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  char pid[16];
+  std::snprintf(pid, sizeof pid, "%d", static_cast<int>(peer.pid));
+  return proc_is_ours() && counts_as_we_do(pid) && loads_library(peer.pid) && may_as_much(peer.pid);
 }
 
 }  // namespace
@@ -179,8 +191,16 @@ void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes) 
   if (memfd < 0 && may_have_moved) memfd = find_pipe(cookie, &end);
   auto pipe = open_pipe_of(memfd, end, cookie);
   if (!pipe) return stay(fd, *s, reasons::Why::kPassed);
-  s->pipe = std::move(*pipe);
-  enter_for_good(fd, *s, route);
+  const bool is_back = (state_of(pipe->my_face()) & socket_face::kGone) != 0;
+  if (!follow_passed(fd, *s, std::move(*pipe), route, through, peeked, pipes)) {
+    if (is_back) return stay(fd, *s, reasons::Why::kPassed);  // nobody else has it any more
+    log_line(
+        LogLevel::kError,
+        "a descriptor of a connection in shared memory was passed to this process, which finds "
+        "none of the processes that have it (another pid namespace?); it is reset. "
+        "CLAN_DISABLE=1 avoids that for this program");
+    return reset_connection(fd);
+  }
   if (!takes_part || fd <= STDERR_FILENO) leave_pipe(fd, true, reasons::Why::kPassed);
 }
 
@@ -209,13 +229,15 @@ void pass_on(int fd, int through) {
     catch_up(fd, *s);
   }
   // The receiver would not know of what is still sent again, here or by another process.
-  if (s->shared() && (s->pipe.memfd() < 0 || is_sent_again(*s) || !receiver_knows(through))) {
+  if (s->shared() && (s->pipe.memfd() < 0 || is_sent_again(*s) || !is_findable(s->open_file()) ||
+                      !receiver_knows(through))) {
     leave_pipe(fd, true, reasons::Why::kPassed);
   }
   s->followed.store(true, std::memory_order_relaxed);
   leave_to_others(fd, *s);
   if (s->shared()) {
-    add_holders(s->mine(), 1);  // the receiver, before we may close ours
+    add_holders(s->mine(), 1);                          // the receiver, before we may close ours
+    dekker::add(s->open_file().held, Slot::kOnItsWay);  // PAIR preload.held: likewise
   } else {
     never_move(fd, *s, reasons::Why::kPassed);
   }
@@ -223,7 +245,8 @@ void pass_on(int fd, int through) {
 
 void not_sent(int fd) {
   if (Held s = hold(fd)) {
-    s->shared() ? (void)add_holders(s->mine(), -1) : take_off_its_way(*s);
+    if (s->shared()) add_holders(s->mine(), -1);
+    take_off_its_way(*s);
   }
 }
 

@@ -14,6 +14,8 @@
 #include "os/sys.h"
 #include "share/passing.h"
 #include "state/fd_table.h"
+#include "state/internal_fds.h"
+#include "state/slot_table.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -103,7 +105,7 @@ class ControlWriter {
   bool cut_ = false;
 };
 
-// Of one SCM_RIGHTS: the program's, and behind them the pipes.
+// Of one SCM_RIGHTS: the program's, and behind them the pipes and the table of slots.
 void take_rights(const cmsghdr& c, ControlWriter& out, int through, bool peeked) {
   int fds[kMostPassed];
   const int all = static_cast<int>(
@@ -111,7 +113,7 @@ void take_rights(const cmsghdr& c, ControlWriter& out, int through, bool peeked)
   std::memcpy(fds, CMSG_DATA(&c), static_cast<std::size_t>(all) * sizeof(int));
   int own = all;
   if (all > 1 && std::any_of(fds, fds + all - 1, is_tcp)) {
-    while (own > 1 && is_pipe(fds[own - 1])) --own;
+    while (own > 1 && (is_pipe(fds[own - 1]) || is_slot_table(fds[own - 1]))) --own;
   }
   const int given = out.put_rights(fds, own);
   for (int i = given; i < own; ++i) sys::close(fds[i]);
@@ -129,6 +131,9 @@ PipesToSend::PipesToSend(const msghdr& message) : with_(message) {
     const Held s = hold(fd);
     if (s && s->shared() && s->pipe.memfd() >= 0) memfds.add(s->pipe.memfd());
   });
+  // Behind them, so that the receiver finds their slots when this process has ended.
+  const int table = passing_memfd.load(std::memory_order_relaxed);  // relaxed: a number alone
+  if (memfds.count > 0 && table >= 0) memfds.add(table);
   const std::size_t at = end_of_control(message);
   if (memfds.count == 0 || at == 0) return;
   const std::size_t bytes = static_cast<std::size_t>(memfds.count) * sizeof(int);

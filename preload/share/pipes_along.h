@@ -4,7 +4,7 @@
 //
 //   the sender's program      [a b]           pass_on() has seen to it that the receiver has the
 //                                             library, or that the
-//   the message               [a b | p q]     connection is back on TCP
+//   the message               [a b | p q t]   connection is back on TCP; t: the table of slots
 //   the receiver's program    [a b]           and all else as if they had been alone
 //
 // Length of the control data, MSG_CTRUNC and the numbers of descriptors are what the kernel would

@@ -38,6 +38,7 @@ void at_exit() {
         if (s.shared()) (void)say_linger(fd, s);
         if (s.shared()) hand_over_end(fd, s);
         (void)leave_slot(s);
+        use_slot_no_more(s);
         count_for_test(s);
         // Unread ones would make our end a reset.
         if (s.shared() && !s.inherited.load(std::memory_order_relaxed) && doorbells_waiting(s)) {

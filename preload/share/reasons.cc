@@ -14,8 +14,8 @@
 #include "os/sandbox.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "share/slot_table.h"
 #include "state/named.h"
+#include "state/slot_table.h"
 
 namespace clan::preload {
 namespace {

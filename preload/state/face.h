@@ -18,9 +18,9 @@ inline void add_state(PipePage::Face& face, std::uint64_t bits) {
   face.words[socket_face::kState].fetch_or(bits, std::memory_order_acq_rel);  // PAIR face.state
 }
 
-/// That have been rung by that end, for good or so far.
+/// That have been rung by that end so far.
 inline std::uint64_t doorbells_of(const PipePage::Face& face, std::memory_order order) {
-  return face.words[socket_face::kDoorbells].load(order) & ~socket_face::kDoorbellsClosed;
+  return face.words[socket_face::kDoorbells].load(order);
 }
 
 /// `by` processes more of this end, or fewer, that have not closed it. Answers how many there were.

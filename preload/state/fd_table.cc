@@ -180,24 +180,27 @@ void adopt(int fd, bool client, int nonblocking, bool always) {
   if (!always && !permits_moving()) return say_what_is_refused();
   keep_away_from(fd);
   Entry* e = entry(fd, true);
-  Socket* s = e != nullptr ? take_socket() : nullptr;
-  if (s == nullptr) {
-    forget(fd);
-    return;
-  }
-  s->client = client;
-  s->nonblocking = nonblocking;
+  if (e == nullptr) return forget(fd);
   // A standard stream of the C library, or of C++, reads and writes past us.
-  if (fd <= STDERR_FILENO) {
-    s->state.store(Socket::State::kKernel, std::memory_order_relaxed);
-    say_why(fd, *s, reasons::Why::kStandardStream);
+  const bool is_standard = fd <= STDERR_FILENO;
+  Socket* before = nullptr;
+  lock_sockets();
+  Socket* const s = take_socket_under_lock();
+  if (s != nullptr) {
+    s->client = client;
+    s->nonblocking = nonblocking;
+    if (is_standard) s->state.store(Socket::State::kKernel, std::memory_order_relaxed);
+    s->fds.store(1, std::memory_order_relaxed);
+    // PAIR preload.refs: publishes a Socket that can be held
+    words::publish(s->refs, 1);
+    // PAIR preload.entry: publishes the Socket
+    before = words::swap(*e, s);
   }
-  s->slot = &s->own_slot;
-  s->fds.store(1, std::memory_order_relaxed);
-  // PAIR preload.refs: publishes a Socket that can be held
-  words::publish(s->refs, 1);
-  // PAIR preload.entry: publishes the Socket
-  drop(words::swap(*e, s), fd);
+  unlock_sockets();
+  if (s == nullptr) return forget(fd);
+  drop(before, fd);
+  if (const Held held = hold(fd); is_standard && held)
+    say_why(fd, *held, reasons::Why::kStandardStream);
 }
 
 void probe(int fd, bool always) {
@@ -216,7 +219,7 @@ void probe(int fd, bool always) {
   Held s = hold(fd);
   if (!s) return;
   s->share();
-  count_bytes_before(fd, s->own_slot);
+  count_bytes_before(fd, s->open_file());
 }
 
 bool duplicate_entry(int from, int to) {

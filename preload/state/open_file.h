@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "clan/dekker.h"
+#include "clan/pipe_types.h"
 #include "clan/system_call.h"
 
 namespace clan::preload {
@@ -14,9 +15,6 @@ struct Socket;
 /// How far an end is that sends again what the other end has not read, see state/resend_words.h.
 struct Resent {
   static constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
-  /// What the processes of this slot are called where another one may send again that has the open
-  /// file by exec, or got it passed; 0: they have no name yet
-  std::atomic<std::uint32_t> name{0};
   std::atomic<std::uint64_t> base{0};    ///< 1 + what TCP had been given before; 0: not looked yet
   std::atomic<std::uint64_t> resent{0};  ///< bytes that have been sent again, and counted
   /// 1 + how many of them are to come from the file of what had been taken from TCP; 0: not said
@@ -24,16 +22,16 @@ struct Resent {
   std::atomic<std::uint64_t> file{0};  ///< pid << 32 | a descriptor of it, of one that sends again
 };
 
-/// Counts calls that are under way in the kernel on a socket that is still on TCP, so that no
-/// thread moves it under them. After a fork it lies in memory that parent and child share.
-struct Slot {
-  /// Calls (bits 0 to 29), whether it is closed, and by which (from kCloser on): the name of a
-  /// thread, so that others see when it has been killed. Of `sends`, with kSendsAgain: it sends
-  /// again what the other end gave back.
+/// An open file: its locks, and counts of the calls that are under way in the kernel while the
+/// connection is on TCP, so that no thread moves it under them. In a table that the processes of
+/// the end share (state/slot_table.h) and the other end does not have.
+struct alignas(256) Slot {
+  /// Calls (bits 0 to 29), whether it is closed, and by which thread (from kCloser on), so that
+  /// others see when that has been killed. Of `sends`, with kSendsAgain: it sends again what the
+  /// other end gave back.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
-  static constexpr unsigned kCloser = 32;  ///< a shift
-  static constexpr std::uint32_t kId = sys::kThreadId;
+  static constexpr unsigned kCloser = 32;                 ///< a shift
   static constexpr std::int32_t kSendsAgain = INT32_MIN;  ///< a bit of a closer
   static std::uint64_t closed_by(std::int32_t closer) {
     return static_cast<std::uint64_t>(closer) << kCloser | kClosed;
@@ -44,24 +42,20 @@ struct Slot {
   static bool is_resend(std::uint64_t word) {
     return (word & kClosed) != 0 && (word >> kCloser & kSendsAgain) != 0;
   }
-  /// What has closed a counter with this word.
-  static std::int32_t id_of(std::uint64_t word) {
-    return static_cast<std::int32_t>(word >> kCloser & kId);
-  }
   /// Closes a counter that is zero. A call that counts up meanwhile sees kClosed and steps back.
   static bool try_close(Counter& counter, std::int32_t closer) {
     std::uint64_t none = 0;
     // PAIR preload.gate: sees what calls under way have done
     return counter.compare_exchange_strong(none, closed_by(closer), std::memory_order_acq_rel);
   }
-  /// Likewise, whatever is counted: none of these calls is in the kernel.
+  /// Closes a counter whatever it counts: none of these calls is in the kernel.
   static bool try_close_over(Counter& counter, std::int32_t closer) {
     std::uint64_t now = counter.load(std::memory_order_relaxed);
     return (now & kClosed) == 0 &&
            // PAIR preload.gate: as try_close()
            counter.compare_exchange_strong(now, now | closed_by(closer), std::memory_order_acq_rel);
   }
-  /// Somebody may be stepping back meanwhile; or has opened it in our place, see UntilOpen.
+  /// Opens a counter that `closer` has closed. Others may be stepping back meanwhile.
   static void open(Counter& counter, std::int32_t closer) {
     std::uint64_t now = counter.load(std::memory_order_relaxed);
     while (is_closed_by(now, closer) &&
@@ -93,6 +87,13 @@ struct Slot {
 
   Counter sends{0};
   Counter receives{0};
+  Counter bells{0};  ///< closed by a thread that sends a doorbell, or sees to it that none is sent
+  PipeLocks locks;
+  std::atomic<std::uint32_t> silent{0};  ///< no doorbell may be sent any more
+  /// A thread that publishes something in the pipe, and reads there, has not rung yet. When its
+  /// process has been killed, the next call of the end rings in its place. One word for each
+  /// direction.
+  std::atomic<std::uint32_t> owes_ring[2] = {};
   /// Bytes that calls of this library have sent and received while the connection was on TCP.
   std::atomic<std::uint64_t> sent{0}, received{0};
   std::atomic<std::int32_t> pipe_pid{0};  ///< the process that moved it
@@ -111,20 +112,25 @@ struct Slot {
   /// What has the open file: processes (bits 0 to 31; one that was killed, or executed another
   /// program, counts), and descriptors that have been passed to a process that has not said yet
   /// that it knows of this (bits 32 to 47). Above, which life of the slot it is: see passing.cc.
-  std::atomic<std::uint64_t> held{1};
+  std::atomic<std::uint64_t> held{0};
   static constexpr std::uint64_t kOnItsWay = std::uint64_t{1} << 32;
   static std::uint64_t users(std::uint64_t held) { return held & (kOnItsWay - 1); }
   static std::uint64_t on_its_way(std::uint64_t held) { return held >> 32 & 0xffff; }
   /// Of another socket, and one user's.
   static std::uint64_t renewed(std::uint64_t held) { return ((held >> 48) + 1) << 48 | 1; }
   Resent again;
-  /// No process has the open file: the next one finds nothing of the last one's.
-  void forget_resent() {
-    for (auto* word : {&again.base, &again.resent, &again.given, &again.file})
-      word->store(0, std::memory_order_relaxed);     // relaxed: published with the slot
-    again.name.store(0, std::memory_order_relaxed);  // relaxed: likewise
-  }
+  // By which others find the slot.
+  std::atomic<std::uint64_t> cookie{0};  ///< SO_COOKIE; 0: not to be found by its socket
+  std::atomic<std::uint64_t> inode{0};   ///< of the socket
+  std::atomic<std::uint64_t> pipe{0};    ///< inode of the pipe's memfd; 0: it has not moved
+  std::atomic<std::uint32_t> pids{0};    ///< sys::pid_namespace() of its processes
+  std::atomic<std::uint32_t> client{0};
+
+  /// For another open file, before any other process finds it. What threads left closed or locked
+  /// stays so for as long as they live.
+  void renew();
 };
+static_assert(sizeof(Slot) == 256);
 
 /// The calling thread as a closer: sys::name_of().
 std::int32_t closer_id();
@@ -134,11 +140,9 @@ bool closer_has_died(std::uint64_t word);
 /// Counts what others have sent and received by TCP so far as this library's.
 void count_bytes_before(int fd, Slot& slot);
 
-/// The socket's counters are at `shared` from now on, where other processes see them, and the
-/// process has one user there. False: a call is under way that is not counted there, so it never
-/// moves.
-bool share_slot(Socket& s, Slot* shared);
-/// This process has the socket no more. True: others have it that have not followed into the pipe.
+/// This process has closed the socket. True: others have it that have not followed into the pipe.
 bool leave_slot(Socket& s);
+/// It has no call on it under way either, or ends: it is none of the slot's users.
+void use_slot_no_more(Socket& s);
 
 }  // namespace clan::preload

@@ -29,7 +29,7 @@ struct Interposer {
   // See migrate/attach.h, state/withdraw.h, stream/tcp_prefix.h, migrate/answer.h and
   // stream/aborted.h.
   bool (*create_pipe)(int fd, Socket& s);
-  bool (*enter_pipe)(int fd, Socket& s, const Route& route, bool counted);
+  bool (*enter_pipe)(int fd, Socket& s, const Route& route);
   void (*stay)(int fd, Socket& s, reasons::Why why, std::uint32_t number);
   bool (*switch_sending)(int fd, Socket& s);
   bool (*answer)(int fd, Socket& s);

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "clan/socket_face.h"
 #include "clan/words.h"
 #include "state/open_file.h"
 
@@ -19,26 +18,9 @@ enum class SentAgain {
   kSome,
   kAll,
   kNoRoom,  ///< TCP takes no more for now
-  kLater,   ///< somebody is at it, for now
-  kNobody,  ///< nobody is there to read it, or it is not this slot's to be sent
+  kNobody,  ///< nobody is there to read it
   kBroken,  ///< it cannot be known, or had, what is to be sent
 };
-
-/// The processes of a slot are those that send again, and not another one of this end that has a
-/// slot of its own. `state`: of the end's face; `name`: the slot's; `fresh`: what it is to be if it
-/// has none, not 0. Each of them asks before each step, and is answered the same.
-template <typename State, typename Name>
-bool claims_resend(State& state, Name& name, std::uint32_t fresh) {
-  std::uint32_t ours = 0;
-  // PAIR preload.resent: the same for all of them, before any claims by it
-  if (words::replace(name, ours, fresh)) ours = fresh;
-  std::uint64_t now = words::look(state);  // PAIR face.state
-  while (now >> socket_face::kSendsAgain == 0) {
-    const std::uint64_t next = now | std::uint64_t{ours} << socket_face::kSendsAgain;
-    if (words::replace(state, now, next)) return true;  // PAIR face.state
-  }
-  return now >> socket_face::kSendsAgain == ours;
-}
 
 /// The one that has closed the sends hands that on, or another one takes it from a dead one. False:
 /// `from` has not closed them.

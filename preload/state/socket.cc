@@ -24,16 +24,7 @@ void Identity::reset() {
   left_at_exit.reset();
   for (auto* flag : {&left_slot, &not_to_follow}) set(*flag, false);
   last_fork = 0;
-  set(own_slot.sends, 0);
-  set(own_slot.receives, 0);
-  for (auto* count : {&own_slot.sent, &own_slot.received}) set(*count, 0u);
-  for (auto* word : {&own_slot.pipe_pid, &own_slot.pipe_end, &own_slot.pinned, &own_slot.alone})
-    set(*word, 0);
-  own_slot.forget_resent();
-  set(own_slot.pipe_fd, -1);
-  set(own_slot.held, 1);
-  set(own_slot.to_follow, 1);
-  set(slot, &own_slot);
+  slot = nullptr;
   set(state, State::kTcp);
 }
 
@@ -45,13 +36,11 @@ void Transfer::reset() {
     flag->reset();
   }
   for (auto* flag : {&drained, &shut_read, &rang, &owes_memory}) set(*flag, false);
-  for (OwnerWait* wait : {&sends_wait, &receives_wait}) wait->reset();
   set(low_water, 1);
   set(error, 0);
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
-  for (auto* count : {&full, &held_up, &receives_owing}) set(*count, 0);
+  for (auto* count : {&full, &held_up}) set(*count, 0);
   set(checked_ns, 0);
-  for (auto* word : {&ringer, &ringer_since_ns, &ringer_look_ns}) set(*word, 0);
   set(released_ns, 0);
   for (auto* counter : {&told_sent, &told_acked, &told_received}) {
     set(counter->told, 0);

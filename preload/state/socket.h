@@ -40,11 +40,10 @@ struct Socket : Identity, Bells, Transfer, Migration, Demotion, Watch {
   PipePage::Face& theirs() const { return pipe.peer_face(); }
   /// For good, in all processes that have it, and no set remembers it.
   bool stays_on_tcp() const {
-    // PAIR preload.slot: sees its counters
     return state.load(std::memory_order_relaxed) == State::kKernel &&
            !in_sets.load(std::memory_order_relaxed) &&
            (!inherited.load(std::memory_order_relaxed) ||
-            slot.load(std::memory_order_acquire)->pinned.load(std::memory_order_relaxed) != 0);
+            slot->pinned.load(std::memory_order_relaxed) != 0);
   }
   bool shared() const {
     // PAIR preload.shared: sees the pipe

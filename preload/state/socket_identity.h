@@ -27,8 +27,7 @@ struct Identity {
   std::atomic<bool> inherited{false};  ///< other processes may have the same open file
   std::atomic<bool> followed{false};   ///< and may have to find its pipe by our descriptor
   std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
-  std::atomic<Slot*> slot{nullptr};
-  Slot own_slot;
+  Slot* slot = nullptr;  ///< from before others find the Socket; of one in the pool none
   Pipe pipe;
   Flag left_at_exit;                       ///< counted out when the process ended
   std::atomic<bool> left_slot{false};      ///< not among the users of its slot any more
@@ -51,9 +50,7 @@ struct Identity {
   /// For the next connection. Not the counts of references: there are none. Relaxed stores: a
   /// thread that gets the Socket next gets it by the pool's lock.
   void reset();
-  /// Fork moves it to where parent and child see it.
-  // PAIR preload.slot: sees its counters
-  Slot& open_file() const { return *slot.load(std::memory_order_acquire); }
+  Slot& open_file() const { return *slot; }
 };
 
 }  // namespace clan::preload

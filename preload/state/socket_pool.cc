@@ -4,10 +4,14 @@
 #include <sys/mman.h>
 
 #include <new>
+#include <utility>
 
+#include "clan/dekker.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
+#include "state/open_file.h"
+#include "state/slot_table.h"
 
 namespace clan::preload {
 namespace {
@@ -33,8 +37,7 @@ Pool pool;
 
 }  // namespace
 
-Socket* take_socket() {
-  pool.enter();
+Socket* take_socket_under_lock() {
   if (pool.free == nullptr) {
     constexpr std::size_t kBatch = 64;
     void* memory = sys::mmap(nullptr, kBatch * sizeof(Socket), PROT_READ | PROT_WRITE,
@@ -45,15 +48,34 @@ Socket* take_socket() {
     }
   }
   Socket* s = pool.free;
-  if (s != nullptr) pool.free = s->next_free;
+  if (s != nullptr) {
+    pool.free = s->next_free;
+    s->slot = take_slot();
+  }
+  return s;
+}
+
+Socket* take_socket() {
+  pool.enter();
+  Socket* const s = take_socket_under_lock();
   pool.leave();
   return s;
 }
 
 void give_back_socket(Socket* s) {
+  Slot* const slot = s->slot;
+  use_slot_no_more(*s);
   s->reset();
   pool.enter();
+  give_back_slot(slot);
   pool.put(s);
+  pool.leave();
+}
+
+void exchange_slot(Socket& s, Slot& slot) {
+  dekker::subtract(s.slot->held, 1);  // PAIR preload.held: nobody else has it
+  pool.enter();
+  give_back_slot(std::exchange(s.slot, &slot));
   pool.leave();
 }
 

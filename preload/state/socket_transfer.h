@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "clan/wait.h"
-#include "clan/wait_budget.h"
 #include "state/flag.h"
 
 namespace clan::preload {
@@ -29,21 +28,14 @@ struct Transfer {
   std::atomic<int> data_sleepers{0}, room_sleepers{0};
   std::atomic<std::uint64_t> checked_ns{0};
   std::atomic<bool> rang{false};  ///< the other end slept when something was last sent to it
-  /// of the counters of calls (Slot), while somebody else keeps them closed
-  OwnerWait sends_wait, receives_wait;
-  /// What rings at the other end (its word), since when it has been seen, and when it is looked at
-  /// next.
-  std::atomic<std::uint64_t> ringer{0}, ringer_since_ns{0}, ringer_look_ns{0};
   /// counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic<std::uint32_t> full{0};
   /// counts calls that gave up, likewise for EPOLLIN: stream/held_up.h
   std::atomic<std::uint32_t> held_up{0};
-  /// Of memory.cc: it is to release memory; when it last did; how often since the pipe was in the
-  /// way.
+  /// Of memory.cc: it is to release memory; when it last did; how often since it could not.
   std::atomic<bool> owes_memory{false};
   std::atomic<std::uint64_t> released_ns{0};
   std::atomic<int> release_looks{0};
-  std::atomic<std::uint32_t> receives_owing{0};
   /// Of TCP_INFO, which never falls.
   struct Counter {
     std::atomic<std::uint64_t> told{0}, changed_ns{0};

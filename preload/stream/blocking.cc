@@ -78,7 +78,7 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::ui
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
   // Memory that cannot be released yet is so by a call that wakes up for it.
   const std::int64_t release_ns = release_memory();
-  const std::int64_t nap_ns = is_held_up(s) ? kHeldUpNs : nap_beside_ringer(s);
+  const std::int64_t nap_ns = is_held_up(s) ? kHeldUpNs : -1;
   if (!reads_tcp(s) && !is_held_up(s) && s.pipe.front() == PipeFront::kBytes) return 0;
   const bool remote_bells = has_remote_bells(s);
   PacketSleep packets(is_remote(s),
@@ -89,7 +89,6 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::ui
     pollfd p[1 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
     int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
     if (nap_ns >= 0) most = static_cast<int>(nap_ns / 1'000'000);
-    if (tcp_is_held_up(s)) p[0].events = 0;  // what lies there cannot be read for now
     const nfds_t more_fds = bell ? bell.watch(p + 1) : packets.watch(p + 1);
     const int rc = real().poll(p, 1 + more_fds, time_left_ms(deadline, most));
     if (rc > 0 && bell.rung(p + 1) && p[0].revents == 0) {

@@ -6,10 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/clock.h"
 #include "clan/dekker.h"
 #include "clan/socket_face.h"
-#include "clan/wait_budget.h"
 #include "migrate/answer.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"
@@ -43,7 +41,7 @@ using socket_face::kSending;
 // Says that nothing more is sent, or leaves that to later looks at the socket. False: TCP is to say
 // it, now.
 bool end_by_pipe(int fd, Socket& s) {
-  CallWait wait(s.pipe.call_waits());
+  const Moment moment;
   do {
     // Where the other end has not come in, it finds when it comes that we have gone.
     const bool by_tcp = (state_of(s.mine()) & kGone) != 0 || leave_alone(fd, s);
@@ -51,7 +49,7 @@ bool end_by_pipe(int fd, Socket& s) {
     if (tell_end(fd, s)) return true;
     if (is_to_go(s)) look_at_kernel(fd, s);
     nap();
-  } while (wait.goes_on(monotonic_ns()));
+  } while (!moment.over());
   add_state(s.mine(), kEnding);
   // It may be sent again by a process that looked for that before.
   if (!resends(fd, s) && (state_of(s.mine()) & kGone) != 0) return false;
@@ -62,8 +60,7 @@ bool end_by_pipe(int fd, Socket& s) {
 // The other end is gone, and TCP holds its FIN or reset and no byte.
 bool only_end_is_left(int fd, Socket& s) {
   // One that shuts down or says in the pipe that it ends closes next, or stays and reads.
-  constexpr std::uint64_t kMomentNs = 2'000'000;
-  CallWait wait(s.pipe.call_waits(), kMomentNs);
+  const Moment moment;
   do {
     const std::uint64_t theirs = state_of(s.theirs());
     if (((theirs | state_of(s.mine())) & (kLeaving | kGone)) != 0) return false;
@@ -72,7 +69,7 @@ bool only_end_is_left(int fd, Socket& s) {
     if (is_closed && ((theirs & kReset) != 0 || swallow_doorbells(fd, s))) return true;
     if (!is_closed && !has_ended(s) && (theirs & socket_face::kClosed) == 0) return false;
     nap();
-  } while (wait.goes_on(monotonic_ns()));
+  } while (!moment.over());
   return false;
 }
 

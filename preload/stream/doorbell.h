@@ -1,8 +1,8 @@
 // Doorbells: single bytes of TCP that make the descriptor readable for the threads that sleep on
 // it.
 //
-// An end that goes back to TCP first closes its gate (kBells): from then on what it sends by TCP is
-// the application's.
+// An end that goes back to TCP first silences them: from then on what it sends by TCP is the
+// application's.
 #pragma once
 
 #include <sys/types.h>
@@ -11,80 +11,36 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/pipe.h"
 #include "clan/socket_face.h"
-#include "clan/wait_budget.h"
-#include "os/signals.h"
-#include "os/sock_diag.h"
 #include "state/face.h"
 #include "state/socket.h"
+#include "stream/gate_wait.h"
 
 namespace clan::preload {
 
-/// A thread that rings, or sees that none may any more. Others that want to ring wait a moment for
-/// it, so that nearly always the one that is under way can be named.
+/// The thread that may send a doorbell of this end. `fd`: the end's.
 class Ringing {
  public:
-  Ringing(PipePage::Face& face, WaitBudget& call_waits);
-  ~Ringing();
-  Ringing(const Ringing&) = delete;
-  Ringing& operator=(const Ringing&) = delete;
+  Ringing(int fd, PipePage::Face& face, Slot& slot);
+  /// False: this end sends by TCP, or is about to.
   explicit operator bool() const { return allowed_; }
 
  private:
-  Undisturbed undisturbed_;
-  std::atomic<std::uint64_t>& bells_;
-  std::uint64_t me_ = 0;  ///< in kBells, if it is named there
-  bool allowed_ = true;
-};
-
-/// By a thread that is Ringing, around the call that sends the doorbell. One that goes back to TCP
-/// waits for it.
-class DoorbellCall {
- public:
-  explicit DoorbellCall(PipePage::Face& face);
-  ~DoorbellCall();
-  DoorbellCall(const DoorbellCall&) = delete;
-  DoorbellCall& operator=(const DoorbellCall&) = delete;
-  /// False: the gate is closed, and there is nothing to ring.
-  explicit operator bool() const { return allowed_; }
-
- private:
-  const Undisturbed undisturbed_;
-  std::atomic<std::uint64_t>& bells_;
-  bool names_ = false, named_before_ = false;  ///< this thread, in kBells; and Ringing did
-  bool allowed_ = false;
+  const ClosedGate gate_;
+  bool allowed_;
 };
 
 /// The doorbell's byte. Answers as send(), without waiting.
 ssize_t send_doorbell(int fd);
 
-/// Nobody of this end may ring any more, and nobody is going to: what it sends by TCP from now on
-/// is the application's. Waits a tenth of a second for a thread that is at it, if it lives; a
-/// caller that can come again later looks first whether another_rings(). False: its doorbell may
-/// yet come.
-bool silence(Socket& s);
+/// Sends a doorbell that the other end finds counted. Answers as send(), with EAGAIN where this end
+/// may send none.
+ssize_t send_counted_doorbell(int fd, Socket& s);
 
-/// Likewise of the other end, whose stopped threads may yet ring.
-bool silence_other_end(Socket& s);
-
-/// silence() would wait now.
-bool another_rings(const Socket& s);
-
-/// The other end rings, or is about to: see Announced. To be asked when this thread has said that
-/// it wants a doorbell, and before it looks for the last time. For how long it may sleep then, in
-/// ns; -1: for ever. One that was killed there is looked for less often, until another one of that
-/// end rings.
-std::int64_t nap_beside_ringer(Socket& s);
-
-/// The pipe is full, and several processes hold its reading end: one may be killed between making
-/// room and telling of it. A thread that waits for room looks this often.
-constexpr std::int64_t kSharedReaderNs = 1'000'000'000;
-inline bool waits_for_shared_reader(const Socket& s) {
-  // relaxed: a hint; it is looked at in each wait
-  return s.theirs().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1 &&
-         !s.pipe.writable();
-}
+/// Sees to it that no thread of the end sends a doorbell from now on: what the end sends by TCP
+/// then is the application's. `fd`, `slot`: the end's.
+void silence(int fd, PipePage::Face& face, Slot& slot);
+inline void silence(int fd, Socket& s) { silence(fd, s.mine(), s.open_file()); }
 
 /// Reads the doorbells that have been rung, and nothing else. False: some are still on their way.
 /// `limit`: at most so many of them, counted from the first ever.
@@ -96,15 +52,32 @@ inline bool doorbells_waiting(const Socket& s) {
          doorbells_of(s.theirs(), std::memory_order_relaxed);
 }
 
-/// A thread of this end was killed while it rang: what it had been told to ring for it may not
-/// have.
-bool ringer_was_killed(const Socket& s);
+/// A call that publishes something in the pipe, or gives room back, while it lives: it may owe the
+/// other end a ring. Where several processes hold this end, the kernel tells nobody when one of
+/// them is killed before it has rung: the next call rings in its place. A process that holds its
+/// end alone ends the connection when it dies, and that wakes everybody.
+class OwedRing {
+ public:
+  enum Direction { kSends, kReceives };
+  OwedRing(Socket& s, Direction direction) {
+    if (!s.inherited.load(std::memory_order_relaxed)) [[likely]]  // relaxed: of this process
+      return;
+    word_ = &s.open_file().owes_ring[direction];
+    // order: before what the call publishes
+    of_another_ = word_->exchange(1, std::memory_order_seq_cst) != 0;
+  }
+  ~OwedRing() {
+    // order: it has rung
+    if (word_ != nullptr) word_->store(0, std::memory_order_release);
+  }
+  OwedRing(const OwedRing&) = delete;
+  OwedRing& operator=(const OwedRing&) = delete;
+  /// A call before this one has not rung.
+  bool of_another() const { return of_another_; }
 
-/// After what a call has done to the pipe. A process that shares the socket may have been killed
-/// when it had been told to ring and had not: the other end's wish for it is gone with it.
-inline bool must_ring(const Socket& s, const Pipe::Done& done) {
-  if (done.must_ring || !s.inherited.load(std::memory_order_relaxed)) return done.must_ring;
-  return ringer_was_killed(s);
-}
+ private:
+  std::atomic<std::uint32_t>* word_ = nullptr;
+  bool of_another_ = false;
+};
 
 }  // namespace clan::preload

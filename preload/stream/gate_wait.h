@@ -1,48 +1,33 @@
-// Waiting for another thread or process that keeps a counter of calls closed.
+// Waiting for a thread, perhaps of another process of the end, that keeps a counter of calls (Slot)
+// closed. It is waited for as long as it lives; a counter that a dead one has closed is open.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "os/signals.h"
-#include "os/sock_diag.h"
 #include "state/open_file.h"
-#include "state/socket.h"
 
 namespace clan::preload {
 
-/// For a counter of calls that another thread has closed, perhaps one of another process that
-/// shares the open file. How long calls wait, and when the connection is reset, is in
-/// clan/wait_budget.h. A counter whose closer has died is opened in its place.
-class UntilOpen {
+/// Waits a moment for `counter` to open; `turn` counts the moments of one wait, from 0. False: a
+/// thread sends again what the other end gave back, which may take long.
+bool await_gate(Slot::Counter& counter, std::uint32_t turn);
+
+/// Closes a counter while it lives: a lock of all processes of the end. Once the connection has
+/// moved no call that is counted is in the kernel: it steps back, or was killed.
+class ClosedGate {
  public:
-  /// `closer`: what closes it in the place of one that has died; 0: it is opened.
-  UntilOpen(int fd, Socket& s, std::int32_t closer = 0)
-      : fd_(fd), s_(s), closer_(closer), wait_(s.pipe.call_waits()) {}
-  /// A moment. False: the call is to say that there is nothing for now; so are those behind it, at
-  /// once, until one has found the counter open, see found_open().
-  bool wait(Slot::Counter& counter);
-  /// That has been said of the counter, and it is still closed: a call would do nothing.
-  bool is_shut(Slot::Counter& counter);
-  static void found_open(Socket& s, OwnerWait& wait) {
-    if (wait.gave_up()) [[unlikely]]
-      wait.over(s.pipe.owner_waits());
-  }
-  /// `closer` has it, from a thread that had died: what that did last it may not have noted.
+  explicit ClosedGate(Slot::Counter& counter);
+  ~ClosedGate() { Slot::open(counter_, me_); }
+  ClosedGate(const ClosedGate&) = delete;
+  ClosedGate& operator=(const ClosedGate&) = delete;
+  /// From a thread that has died: what that did last it may not have noted.
   bool took_over() const { return took_over_; }
 
  private:
-  OwnerWait& wait_of(const Slot::Counter& counter) const {
-    return &counter == &s_.open_file().sends ? s_.sends_wait : s_.receives_wait;
-  }
-  void look(Slot::Counter& counter, OwnerWait& wait);
-  void open_for(Slot::Counter& counter, std::uint64_t now, bool killed);
-
-  int fd_;
-  Socket& s_;
-  const std::int32_t closer_;
-  std::uint32_t turns_ = 0;
-  CallWait wait_;
+  const Undisturbed undisturbed_;
+  const std::int32_t me_ = closer_id();
+  Slot::Counter& counter_;
   bool took_over_ = false;
 };
 

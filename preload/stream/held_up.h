@@ -1,12 +1,8 @@
-// A call that another process keeps from its bytes or its room: one that was stopped while it used
-// the connection.
+// A connection that is on its way back to TCP, where the other end has to do its part first.
 //
-// The call waits for a moment, as the owner of a lock of the pipe may just be off its processor,
-// and then answers as if there were nothing: EAGAIN; a blocking one naps and tries again. The
-// kernel would go on, so the connection is not reset while /proc shows the other process as stopped
-// (clan/pipe.h). Meanwhile the connection is not ready, so nobody spins; nobody tells when it is
-// again, so nobody sleeps for long; and what then is ready is an edge, as the program has been told
-// that there was nothing.
+// Meanwhile it is not ready for what waits for that, so nobody spins; nobody rings when it is over,
+// so nobody sleeps for long; and what then is ready is an edge, as the program has been told that
+// there was nothing.
 #pragma once
 
 #include <atomic>
@@ -15,7 +11,6 @@
 #include "clan/socket_face.h"
 #include "state/face.h"
 #include "state/hooks.h"
-#include "state/open_file.h"
 #include "state/socket.h"
 #include "stream/owed_end.h"
 
@@ -38,20 +33,9 @@ inline bool is_on_its_way(const Socket& s) {
          (state_of(s.mine()) & socket_face::kGone) == 0;
 }
 
-/// Bytes of TCP may lie there, doorbells or others, that cannot be read for now.
-inline bool tcp_is_held_up(const Socket& s) {
-  // relaxed: a glance
-  return s.receives_wait.gave_up() &&
-         (s.open_file().receives.load(std::memory_order_relaxed) & Slot::kClosed) != 0;
-}
-
 /// Something may come that nobody tells of.
 inline bool is_held_up(const Socket& s) {
-  return s.pipe.receive_is_held_up() || s.pipe.send_is_held_up() || answers_later(s) ||
-         tcp_is_held_up(s) || s.is_resending() || owes_end(s) || is_on_its_way(s) ||
-         // relaxed: a glance
-         (s.sends_wait.gave_up() &&
-          (s.open_file().sends.load(std::memory_order_relaxed) & Slot::kClosed) != 0);
+  return answers_later(s) || s.is_resending() || owes_end(s) || is_on_its_way(s);
 }
 
 /// A call is about to say EAGAIN for that, or that there are fewer bytes than there may be.

@@ -1,11 +1,11 @@
 // Connections that have carried much give its memory back when they fall silent.
 //
-// Nobody sees that a connection has fallen silent: then nothing runs. So memory is released where
-// time is to be had anyway, before a thread sleeps; and by a receive that finds the pipe empty, for
-// programs that do not sleep in our calls. Either end releases both directions. At most once a
-// second for each connection, so that a busy one pays next to nothing; what is owed then is done by
-// a thread that sleeps in one of our calls and wakes up once for that, a second later. A connection
-// that carries short messages owes nothing, and nobody wakes up.
+// Nobody sees that a connection has fallen silent: then nothing runs. So an end releases memory of
+// what it sends where time is to be had anyway, before a thread sleeps: at most once a second for
+// each connection, so that a busy one pays next to nothing. For what cannot be released yet a
+// thread that sleeps in one of our calls wakes up a second later, and ever more seldom while the
+// other end does not read. A connection that carries short messages owes nothing, and nobody wakes
+// up.
 #include "stream/memory.h"
 
 #include <algorithm>
@@ -20,9 +20,7 @@ namespace {
 
 constexpr std::uint64_t kRestNs = 1'000'000'000;
 constexpr int kMostFds = 1 << 16;
-/// While the other end has not read what was sent it is looked at again so many times; then its
-/// reader sees to it.
-constexpr int kMostLooks = 3;
+constexpr int kMostDoublings = 10;  ///< of the time between two looks
 
 // A bit for each descriptor whose connection owes memory. A number that names another socket by now
 // is harmless.
@@ -45,33 +43,22 @@ std::int64_t release_one(int fd, std::uint64_t now) {
   if (!s) return kSettled;
   s->owes_memory.store(false, std::memory_order_relaxed);
   if (!s->shared() || !s->pipe.is_large()) return kSettled;
+  const int looks = s->release_looks.load(std::memory_order_relaxed);
+  const std::uint64_t rest = kRestNs << std::min(looks, kMostDoublings);
   const std::uint64_t since = now - s->released_ns.load(std::memory_order_relaxed);
-  if (since >= kRestNs) {
+  if (since >= rest) {
     s->released_ns.store(now, std::memory_order_relaxed);
-    if (s->pipe.release()) {
-      s->release_looks.store(0, std::memory_order_relaxed);
-      return kSettled;
-    }
-    if (s->release_looks.fetch_add(1, std::memory_order_relaxed) >= kMostLooks) return kSettled;
+    if (s->pipe.release()) return kSettled;
+    s->release_looks.store(looks + 1, std::memory_order_relaxed);
   }
   s->owes_memory.store(true, std::memory_order_relaxed);
-  return static_cast<std::int64_t>(since >= kRestNs ? kRestNs : kRestNs - since);
+  return static_cast<std::int64_t>(since >= rest ? 2 * rest : rest - since);
 }
 
 }  // namespace
 
-void owe_memory(int fd, Socket& s, bool empty) {
-  // of a stream, whose receives are short beside a look at the clock
-  constexpr std::uint32_t kSeldom = 16;
-  const bool owes = s.owes_memory.load(std::memory_order_relaxed);
-  if (empty && (!owes || s.receives_owing.fetch_add(1, std::memory_order_relaxed) % kSeldom == 0)) {
-    const std::uint64_t now = monotonic_ns();
-    if (now - s.released_ns.load(std::memory_order_relaxed) >= kRestNs) {
-      s.released_ns.store(now, std::memory_order_relaxed);
-      if (s.pipe.release()) return;
-    }
-  }
-  if (owes || fd >= kMostFds) return;
+void owe_memory(int fd, Socket& s) {
+  if (s.owes_memory.load(std::memory_order_relaxed) || fd >= kMostFds) return;
   s.release_looks.store(0, std::memory_order_relaxed);
   s.owes_memory.store(true, std::memory_order_relaxed);
   set(fd);

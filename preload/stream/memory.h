@@ -9,9 +9,8 @@
 
 namespace clan::preload {
 
-/// The pipe is_large(): it is released now or when a thread sleeps. `empty`: a receive has left
-/// nothing there.
-void owe_memory(int fd, Socket& s, bool empty);
+/// The pipe is_large(): it is released when a thread sleeps.
+void owe_memory(int fd, Socket& s);
 
 /// Before a thread sleeps: what can be released. Nanoseconds until it is to be called again, -1:
 /// nothing is left.

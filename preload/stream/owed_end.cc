@@ -29,11 +29,8 @@ bool tell_end(int fd, Socket& s) {
     return true;
   }
   if (!switch_sending(fd, s)) return false;
-  const Pipe::Done done = [&] {
-    const Announced announced(fd, s);
-    return s.pipe.end_sending();
-  }();
-  if (must_ring(s, done)) ring(fd, s, done);
+  const Pipe::Done done = s.pipe.end_sending();
+  if (done.must_ring) ring(fd, s, done);
   const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
   // Broken: its end is told by other ways.
   if (sender.ended.load(std::memory_order_relaxed) != 1 && done.err != EPROTO) return false;

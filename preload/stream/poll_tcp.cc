@@ -19,7 +19,6 @@
 #include "stream/draining.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
-#include "stream/held_up.h"
 #include "stream/owed_end.h"
 #include "stream/stray_bytes.h"
 #include "stream/tcp_prefix.h"
@@ -80,11 +79,11 @@ bool drop_doorbells(int fd, Socket& s) {
   const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
   if (!doorbells_waiting(s)) return true;
   // Not those rung since: a thread may have gone to sleep meanwhile, and they are for it.
-  if (!others_sleep(s)) return swallow_doorbells(fd, s, rung), !tcp_is_held_up(s);
+  if (!others_sleep(s)) return swallow_doorbells(fd, s, rung), true;
   s.pipe.keep_wanted(s.inherited.load(std::memory_order_relaxed) || others_want_room(s));
   if (worth_waking(s)) return false;
   swallow_doorbells(fd, s, rung);
-  return !tcp_is_held_up(s);
+  return true;
 }
 
 }  // namespace
@@ -108,7 +107,7 @@ bool look_at_kernel(int fd, Socket& s) {
   if (!s.has_drained()) {
     const Draining draining(fd, s);
     std::size_t certain = 0;
-    if (!draining || left_in_tcp(fd, s, &certain) != 0) {
+    if (left_in_tcp(fd, s, &certain) != 0) {
       look_for_end(fd, s);
       return true;
     }

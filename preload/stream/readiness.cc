@@ -19,7 +19,6 @@
 #include "state/socket.h"
 #include "stream/draining.h"
 #include "stream/ending.h"
-#include "stream/gate_wait.h"
 #include "stream/glance.h"
 #include "stream/held_up.h"
 #include "stream/poll_tcp.h"
@@ -32,9 +31,7 @@ using socket_face::kGone;
 using socket_face::kSending;
 using socket_face::kSwallowed;
 
-bool takes_more(const Socket& s) {
-  return s.pipe.writable() && !s.pipe.send_is_held_up() && !is_on_its_way(s);
-}
+bool takes_more(const Socket& s) { return s.pipe.writable() && !is_on_its_way(s); }
 
 }  // namespace
 
@@ -51,9 +48,7 @@ short readiness(int fd, Socket& s, bool look) {
              static_cast<short>((reads_kernel ? POLLIN | POLLRDHUP : 0) | (by_tcp ? POLLOUT : 0)),
              0};
     if (sys::poll(&p, 1, 0) > 0) ready = p.revents;
-    if (by_tcp && (resends(fd, s) || UntilOpen(fd, s).is_shut(s.open_file().sends))) {
-      ready &= static_cast<short>(~POLLOUT);
-    }
+    if (by_tcp && resends(fd, s)) ready &= static_cast<short>(~POLLOUT);
     if (reads_kernel) return ready;
     hung_up = (ready & POLLHUP) != 0;  // both ways shut, as far as TCP knows
     ready &= POLLOUT;
@@ -62,7 +57,7 @@ short readiness(int fd, Socket& s, bool look) {
   if (!s.has_drained()) {
     std::size_t certain = 0;
     const Draining draining(fd, s);
-    if (draining && !s.has_drained() && left_in_tcp(fd, s, &certain) != 0 && certain > 0 &&
+    if (!s.has_drained() && left_in_tcp(fd, s, &certain) != 0 && certain > 0 &&
         enough_bytes(s, certain)) {
       ready |= POLLIN;
     }
@@ -83,9 +78,6 @@ short readiness(int fd, Socket& s, bool look) {
   const bool ended_here = is_ended_here(s);
   if ((ended_here || hung_up) && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
   if (!by_tcp && !follows && (gone || ended_here || takes_more(s))) ready |= POLLOUT;
-  // What a call would not get for now: poll and recv would spin in turns.
-  if (s.pipe.receive_is_held_up() || (reads_tcp(s) && tcp_is_held_up(s)))
-    ready &= static_cast<short>(POLLOUT);
   return ready;
 }
 
@@ -109,7 +101,6 @@ int bytes_to_read(int fd, Socket& s) {
   if (s.reads_kernel()) return sys::ioctl(fd, FIONREAD, &n) == 0 ? n : 0;
   const std::uint64_t theirs = state_of(s.theirs());
   const Draining draining(fd, s);
-  if (!draining) return 0;
   bool all_of_tcp = s.has_drained();
   if (!all_of_tcp) {
     std::size_t certain = 0;

@@ -30,7 +30,6 @@
 #include "stream/ending.h"
 #include "stream/held_up.h"
 #include "stream/io_part.h"
-#include "stream/memory.h"
 #include "stream/poll_tcp.h"
 #include "stream/ring.h"
 #include "stream/sleeper.h"
@@ -43,14 +42,10 @@ namespace {
 using socket_face::kGone;
 using socket_face::kSending;
 
-// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet;
-// EBUSY: nor can it be told what). `all`: those were the last of TCP's.
+// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet).
+// `all`: those were the last of TCP's.
 ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
   const Draining draining(fd, s);
-  if (!draining) {
-    errno = EBUSY;
-    return -1;
-  }
   if (s.has_drained()) return 0;
   std::size_t certain = 0;
   // First: as long as it has not switched, what is left is not known.
@@ -78,19 +73,11 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
   return n;
 }
 
-// `rings`: the other end is to be told.
-Pipe::Done receive_by_pipe(Socket& s, const iovec* buffers, int count, bool peek, bool* rings) {
-  const Pipe::Done done = s.pipe.receive(buffers, count, peek);
-  *rings = must_ring(s, done);
-  return done;
-}
-
 // The descriptor was closed under the call: the kernel would give to it what it began to wait for
 // before.
 ssize_t receive_after_close(Socket& s, const iovec* buffers, int count, bool peek) {
-  bool rings = false;
-  const Pipe::Done last = receive_by_pipe(s, buffers, count, peek, &rings);
-  const int other = rings ? descriptor_of(s) : -1;
+  const Pipe::Done last = s.pipe.receive(buffers, count, peek);
+  const int other = last.must_ring ? descriptor_of(s) : -1;
   if (other >= 0) ring(other, s, last);
   errno = EBADF;
   return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
@@ -193,26 +180,22 @@ class Receiving {
     // Bytes lie there, and none is wanted.
     if (n == 0 && wanted_ == 0 && !s_.has_drained() && !s_.kernel_end && !s_.kernel_error)
       return all();
-    if (n < 0 && errno == EBUSY) return held_up();
     return n < 0 && errno != EAGAIN ? failed_with() : Step::next();
   }
 
   Step from_pipe() {
     if (s_.kernel_end || s_.kernel_error) [[unlikely]]
       s_.pipe.writer_has_gone();
+    const OwedRing owed(s_, OwedRing::kReceives);
     Pipe::Done done;
-    bool rings = false;
     if (got_ == 0) {
-      done = receive_by_pipe(s_, buffers_, count_, peek_, &rings);
+      done = s_.pipe.receive(buffers_, count_, peek_);
     } else {
       Part part(buffers_, count_, got_);
-      done = receive_by_pipe(s_, part.buffers, part.count, peek_, &rings);
+      done = s_.pipe.receive(part.buffers, part.count, peek_);
     }
-    if (rings) ring(fd_, s_, done);
-    if (s_.pipe.is_large()) [[unlikely]]
-      owe_memory(fd_, s_, s_.pipe.seems_empty());
+    if (done.must_ring || owed.of_another()) ring(fd_, s_, done);
     got_ += done.bytes;
-    if (done.err == EBUSY) return held_up();
     if (failed(done)) return failed_with();
     if (got_ > 0 && got_ >= target_) {
       // The rest may be TCP's again, and belongs to the same answer.

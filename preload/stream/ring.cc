@@ -7,12 +7,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/dekker.h"
 #include "clan/socket_face.h"
 #include "migrate/answer.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "state/doorbell_count.h"
 #include "state/face.h"
 #include "state/fd_table.h"
 #include "state/open_file.h"
@@ -36,44 +34,6 @@ bool still_names(int fd, const Socket& s) {
   return false;
 }
 
-namespace {
-
-// By a thread that is Ringing.
-void send_bell(int fd, Socket& s) {
-  auto& face = s.mine();
-  auto& doorbells = face.words[socket_face::kDoorbells];
-  const DoorbellCall call(face);
-  if (!call || !count_doorbell(doorbells)) return;
-  face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
-  ssize_t sent;
-  while ((sent = send_doorbell(fd)) < 0) {
-    if (errno == EINTR) continue;
-    const int other = closed_under_us() ? descriptor_of(s) : -1;
-    if (other < 0 || other == fd) break;
-    fd = other;
-  }
-  if (sent > 0) return;
-  uncount_doorbell(doorbells);
-  // EAGAIN: its queue is full of doorbells already. Else it is gone.
-  if (sent < 0 && errno != EAGAIN && !closed_under_us()) note_error(s, errno);
-}
-
-}  // namespace
-
-void Announced::announce(int fd, Socket& s) {
-  if (!others_hold(s) || (state_of(s.theirs()) & socket_face::kClosed) != 0) return;
-  ringing_.emplace(s.mine(), s.pipe.call_waits());
-  // PAIR face.bells: Dekker with nap_beside_ringer(), behind the count of those that ring
-  dekker::settle();
-  const auto& reader = s.pipe.page().ends[1 - s.pipe.end()].receiver;
-  // Its wish stays: it is for what is published now, and taken when that has been done.
-  Pipe::Done wanted;
-  wanted.ring_for(reader.waiting.load(std::memory_order_relaxed));
-  if (!*ringing_ || !wanted.must_ring || (wanted.by_bell && ring_bell(s))) return;
-  KeepErrno keep;
-  send_bell(fd, s);
-}
-
 void ring_doorbell(int fd, Socket& s) {
   KeepErrno keep;
   auto& face = s.mine();
@@ -90,9 +50,12 @@ void ring_doorbell(int fd, Socket& s) {
   // sleep for long for room.
   if (!switch_sending(fd, s)) return;
   if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
-  Ringing ringing(face, s.pipe.call_waits());
-  if (!ringing) return;
-  send_bell(fd, s);
+  if (send_counted_doorbell(fd, s) > 0) {
+    // relaxed: for people to read
+    face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
+  } else if (errno != EAGAIN && !closed_under_us()) {
+    note_error(s, errno);
+  }
 }
 
 }  // namespace clan::preload

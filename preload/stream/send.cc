@@ -60,13 +60,6 @@ bool is_left_rightly(int fd, Socket& s) {
   return false;
 }
 
-Pipe::Done send_by_pipe(int fd, Socket& s, const iovec* buffers, int count, PipeRoom room) {
-  if (!s.inherited.load(std::memory_order_relaxed))  // relaxed: of this process
-    return s.pipe.send(buffers, count, room);
-  const Announced announced(fd, s);
-  return s.pipe.send(buffers, count, room);
-}
-
 // One call of send(), as a loop over steps.
 class Sending {
  public:
@@ -77,8 +70,7 @@ class Sending {
         count_(count),
         flags_(flags),
         wanted_(total(buffers, count)),
-        may_wait_((flags & MSG_DONTWAIT) == 0),
-        until_(fd, s) {}
+        may_wait_((flags & MSG_DONTWAIT) == 0) {}
 
   ssize_t run() {
     for (;;) {
@@ -138,11 +130,10 @@ class Sending {
     const bool may_sleep = waits();
     const Slot::UnderWay counted(slot.sends);
     if (!counted) {
-      if (until_.wait(slot.sends)) return Step::again();
+      if (await_gate(slot.sends, turns_++)) return Step::again();
       *shut = true;
       return Step::next();
     }
-    UntilOpen::found_open(s_, s_.sends_wait);
     if (gone) return by_kernel();
     if ((state_of(s_.mine()) & kSending) != 0) return Step::again();
     Part part(buffers_, count_, sent_);
@@ -243,20 +234,20 @@ class Sending {
   }
 
   Step by_pipe() {
+    const OwedRing owed(s_, OwedRing::kSends);
     Pipe::Done done;
     if (sent_ == 0) {
-      done = send_by_pipe(fd_, s_, buffers_, count_, room_);
+      done = s_.pipe.send(buffers_, count_, room_);
     } else {
       Part part(buffers_, count_, sent_);
-      done = send_by_pipe(fd_, s_, part.buffers, part.count, room_);
+      done = s_.pipe.send(part.buffers, part.count, room_);
     }
     if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
       const bool known =
           (state_of(s_.mine()) & kGone) != 0 || sender().ended.load(std::memory_order_relaxed) == 1;
       return known || !is_left_rightly(fd_, s_) || held_up() ? Step::again() : failed_with();
     }
-    if (done.err == EBUSY) return held_up() ? Step::again() : failed_with();
-    const bool rings = must_ring(s_, done);
+    const bool rings = done.must_ring || owed.of_another();
     if (rings) {
       ring(fd_, s_, done);
       if (s_.kernel_error && sent_ == 0) return Step::again();  // nobody is there to read it
@@ -264,7 +255,7 @@ class Sending {
     if (s_.rang.load(std::memory_order_relaxed) != rings)
       s_.rang.store(rings, std::memory_order_relaxed);
     if (s_.pipe.is_large()) [[unlikely]]
-      owe_memory(fd_, s_, false);
+      owe_memory(fd_, s_);
     sent_ += done.bytes;
     if (failed(done)) return failed_with();
     if (sent_ == wanted_) return all();
@@ -315,8 +306,7 @@ class Sending {
       most = nap_ms_ = std::min(nap_ms_ * 2, kLongestNapMs);
     }
     if (room_ == PipeRoom::kWindow) most = 1;
-    // Nor does anybody ring where another thread shuts down writing, or where one of several
-    // readers was killed between making room and telling of it.
+    // Nor does anybody ring where another thread shuts down writing.
     if (most < 0) most = kLongestSleepMs;
     const int timeout = time_left_ms(deadline(), most);
     if (timeout == 0) {
@@ -347,7 +337,7 @@ class Sending {
   std::size_t sent_ = 0;
   int nap_ms_ = 1;
   std::uint64_t deadline_ = 0;  ///< of SO_SNDTIMEO, from the first sleep on
-  UntilOpen until_;
+  std::uint32_t turns_ = 0;     ///< at the gate
 };
 
 // More than one call moves.

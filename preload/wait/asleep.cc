@@ -36,8 +36,6 @@ Asleep::Asleep(int fd, short events, bool rings) : held_(hold(fd)) {
                      (events & (POLLOUT | POLLWRNORM)) != 0);
     const bool sleeps = prepare_sleep(*held_, events, bell() != nullptr);
     if ((events & (POLLOUT | POLLWRNORM)) != 0) longest_ = kRoomNs;
-    if (const std::int64_t nap = nap_beside_ringer(*held_); nap >= 0)
-      longest_ = std::min(longest_, nap);
     ready_ = (!sleeps || !held_->pipe.seems_empty()) && poll_answer(fd, *held_, events, false) != 0;
     // A doorbell for room does not come before the bytes of TCP have been read.
     if (is_held_up(*held_) || (reads_tcp(*held_) && (events & (POLLOUT | POLLWRNORM)) != 0))

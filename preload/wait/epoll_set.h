@@ -126,7 +126,6 @@ struct Set {
 struct SetSleep {
   Set* set;
   SetSleep* next;
-  std::int64_t nap_ns = INT64_MAX;  ///< see nap_beside_ringer()
 };
 
 /// What is ours: a tag, no address, and data by a chance of 1 in 2^42; below it whose it is.

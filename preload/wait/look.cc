@@ -139,7 +139,7 @@ std::int64_t longest_sleep(const Interest& i) {
   // A process that shares the open file may take the doorbell for our room.
   if (waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed))
     return 10'000'000;
-  return waits_for_shared_reader(*i.socket) ? kSharedReaderNs : kNoCap;
+  return kNoCap;
 }
 
 std::int64_t longest_sleep(const Set& set) {
@@ -154,8 +154,6 @@ void arm(Interest& i) {
   if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_held_up(*i.socket)) return;
   if (!i.fired) {
     i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
-    if (nap_beside_ringer(*i.socket) >= 0) return;
-    if (wants_room(i) && waits_for_shared_reader(*i.socket)) return;
     if (is_ready(i) || !i.moved || t_owed.count > 0) return;
   }
   unwatch(i);

@@ -266,9 +266,6 @@ bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
     copy_[i].events &= static_cast<short>(~POLLIN);
     drains_ = true;
   }
-  // Nor those that nobody can read for now.
-  if (tcp_is_held_up(*s) || s->pipe.receive_is_held_up())
-    copy_[i].events &= static_cast<short>(~POLLIN);
   const bool ready = knows_already(i, *s);
   if ((fds_[i].events & (POLLOUT | POLLWRNORM)) != 0 &&
       poll_answer(fds_[i].fd, *s, POLLOUT, false) == 0 && sends_tcp(*s) && !is_held_up(*s)) {

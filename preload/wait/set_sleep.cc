@@ -48,18 +48,11 @@ bool prepare(Set& set, SetSleep** sleep) {
     short events = POLLIN | POLLRDHUP;
     if (wants_room(i)) events |= POLLOUT;
     (void)prepare_sleep(*i.socket, events, watches_bell(i));
-    if (const std::int64_t nap = nap_beside_ringer(*i.socket); nap >= 0)
-      one->nap_ns = std::min(one->nap_ns, nap);
   }
   return !anything(set);
 }
 
-std::int64_t longest_sleep(const SetSleep& sleep) {
-  std::int64_t longest = longest_sleep(*sleep.set);
-  for (const SetSleep* one = &sleep; one != nullptr; one = one->next)
-    longest = std::min(longest, one->nap_ns);
-  return longest;
-}
+std::int64_t longest_sleep(const SetSleep& sleep) { return longest_sleep(*sleep.set); }
 
 bool watches_pipes(const Set& set) {
   for (std::uint32_t k = 0; k < set.watched.count; ++k) {

@@ -22,24 +22,6 @@ void await_end_of(pid_t pid) {
   ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(pid), &how, WEXITED | WNOWAIT), 0);
 }
 
-TEST(Process, IsShownStoppedUntilItGoesOn) {
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::raise(SIGSTOP);
-    ::pause();
-    ::_exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(pid, &status, WUNTRACED), pid);
-  EXPECT_TRUE(sys::is_stopped(pid));
-  ::kill(pid, SIGCONT);
-  ASSERT_EQ(::waitpid(pid, &status, WCONTINUED), pid);
-  EXPECT_FALSE(sys::is_stopped(pid));
-  EXPECT_FALSE(sys::is_stopped(::getpid()));
-  ::kill(pid, SIGKILL);
-  ::waitpid(pid, &status, 0);
-}
-
 TEST(Process, KnowsThePidNamespaceInWhichItCounts) {
   struct stat about {};
   ASSERT_EQ(::stat("/proc/self/ns/pid", &about), 0);
@@ -58,27 +40,6 @@ TEST(Process, OfAThreadsNameHasEndedIfItIsOfThisNamespace) {
   EXPECT_TRUE(sys::is_of_another_namespace(dead ^ 1u << 23));
   EXPECT_FALSE(sys::has_ended(sys::name_of(static_cast<std::uint32_t>(::gettid()))));
   EXPECT_FALSE(sys::has_ended(sys::name_of(0))) << "no thread's";
-}
-
-TEST(Process, MapsNothingOfAFileOnlyIfAllItsMappingsSayIt) {
-  const pid_t before = ::fork();
-  if (before == 0) ::pause();
-  const int file = ::memfd_create("mapped", MFD_CLOEXEC);
-  ASSERT_EQ(::ftruncate(file, 4096), 0);
-  struct stat about {};
-  ASSERT_EQ(::fstat(file, &about), 0);
-  EXPECT_TRUE(sys::maps_nothing_of(::getpid(), about.st_ino));
-  void* const at = ::mmap(nullptr, 4096, PROT_READ, MAP_SHARED, file, 0);
-  ASSERT_NE(at, MAP_FAILED);
-  EXPECT_FALSE(sys::maps_nothing_of(::getpid(), about.st_ino));
-  EXPECT_TRUE(sys::maps_nothing_of(before, about.st_ino));
-  ::kill(before, SIGKILL);
-  await_end_of(before);
-  EXPECT_FALSE(sys::maps_nothing_of(before, about.st_ino)) << "nothing is shown of it any more";
-  ::waitpid(before, nullptr, 0);
-  EXPECT_FALSE(sys::maps_nothing_of(before, about.st_ino));
-  ::munmap(at, 4096);
-  ::close(file);
 }
 
 TEST(Process, ThatRunsExists) { EXPECT_TRUE(sys::exists(::getpid())); }

@@ -58,14 +58,5 @@ TEST(PipeAside, IsNothingUntilItIsSetAside) {
   EXPECT_EQ(p.b.copy_aside(&place, 0, &byte, 1), 1);
 }
 
-TEST(PipeAside, IsLeftToAThreadThatReceives) {
-  PipePair p;
-  put(p.a, {'a'});
-  p.a.page().ends[1].receiver.lock.store(static_cast<std::uint32_t>(::getppid()));
-  EXPECT_EQ(p.b.set_aside(), EBUSY);
-  p.a.page().ends[1].receiver.lock.store(0);
-  EXPECT_EQ(p.b.set_aside(), 0);
-}
-
 }  // namespace
 }  // namespace clan

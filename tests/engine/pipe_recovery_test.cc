@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <thread>
 #include <vector>
 
 #include "support/pipe_pair.h"
@@ -154,16 +155,19 @@ TEST(PipeRecovery, OneThatIsKilledWhileItTakesALockOverLeavesTheLastRecordTheLas
   // The last record is there, and its owner has not said so.
   std::vector<char> page(4096 + 64);
   bool found = false;
+  std::uint32_t owner = 0;
   for (int steps = all; steps > all / 2 && !found; --steps) {
     PipePair p;
     Stepped(steps, [&] { return end(p.a); }).kill();
     auto* bytes = reinterpret_cast<char*>(&p.a.page());
     found = p.a.page().ends[0].sender.ended.load() == 0 && p.b.front() == PipeFront::kEnd;
     page.assign(bytes, bytes + page.size());
+    owner = p.locks[0].sending.load();
   }
   ASSERT_TRUE(found);
   const auto second = [&](PipePair& p, int steps) {
     std::copy(page.begin(), page.end(), reinterpret_cast<char*>(&p.a.page()));
+    p.locks[0].sending.store(owner);
     return Stepped(steps, [&] { return send_in_child(p.a); }).made();
   };
   PipePair one;
@@ -223,27 +227,24 @@ TEST(PipeRecovery, OneThatIsStoppedAnywhereIsWaitedForAndLosesNothing) {
   if (!can_step()) GTEST_SKIP() << "ptrace() is forbidden";
   PipePair first;
   const int all = Stepped(kAll, [&] { return send_in_child(first.a); }).made();
-  int held_up = 0;
   for (int steps = 1; steps < all && !HasFailure(); steps += apart(all, 3)) {
     SCOPED_TRACE(steps);
     PipePair p;
     Writer mine;
     Reader reader;
     Stepped other(steps, [&] { return send_in_child(p.a); });
-    const Pipe::Done sent = mine.send(p.a, kMine);
-    EXPECT_TRUE(sent.bytes == kMine || sent.err == EBUSY) << sent.err;
-    held_up += sent.err == EBUSY ? 1 : 0;
+    std::thread sender([&] { EXPECT_EQ(mine.send(p.a, kMine).bytes, kMine); });
     EXPECT_EQ(other.go_on(), 0);
+    sender.join();
     expect_turns(p, mine, reader);
     EXPECT_EQ(reader.theirs, kTheirs);
     EXPECT_EQ(p.a.unread_by_peer(), 0u);
   }
-  EXPECT_GT(held_up, 0);
 }
 
 #endif
 
-TEST(PipeRecovery, SeveralProcessesAtOnceReceiveEachByteOnceThoughSomeAreStopped) {
+TEST(PipeRecovery, SeveralProcessesAtOnceReceiveEachByteOnceThoughSomeAreStoppedForAWhile) {
   PipePair p;
   constexpr int kReaders = 3;
   constexpr std::size_t kBytes = 1'000'000;

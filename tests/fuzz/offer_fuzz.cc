@@ -324,11 +324,6 @@ class Session {
     auto* const words = reinterpret_cast<std::atomic<std::uint64_t>*>(&page);
     constexpr std::size_t kFirst = offsetof(PipePage, ends) / 8;
     words[kFirst + how * std::size_t{3} % (sizeof(PipePage) / 8 - kFirst)].store(value);
-    // A lock that names a thread that is alive is waited for: not here, where time is short.
-    for (auto& side : page.ends) {
-      side.sender.lock.store(0);
-      side.receiver.lock.store(0);
-    }
   }
 
   Input& in_;

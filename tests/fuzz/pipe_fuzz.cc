@@ -187,8 +187,6 @@ class Session {
     (void)pipe_.want_room();
     pipe_.unwant_data();
     pipe_.fetch_ahead();
-    (void)pipe_.send_is_held_up();
-    (void)pipe_.receive_is_held_up();
   }
 
   void rare() {
@@ -214,18 +212,6 @@ class Session {
     if (how % 4 == 0) value += words[at].load();
     if (how % 4 == 1) value += words[kFirst + how % (kWords - kFirst)].load();
     words[at].store(value);
-    settle_locks();
-  }
-
-  /// A lock that names a thread that is alive is waited for: not here, where time is short.
-  void settle_locks() {
-    constexpr std::uint32_t kNoThread = 5'000'000;
-    for (auto& end : pipe_.page().ends) {
-      for (std::atomic<std::uint32_t>* lock : {&end.sender.lock, &end.receiver.lock}) {
-        const std::uint32_t owner = lock->load();
-        if (owner != 0) lock->store(owner % 8 == 0 ? kNoThread : 0);
-      }
-    }
   }
 
   void put_head() {

@@ -241,12 +241,7 @@ def deed(options, directory, name, which, late):
     if name == "ring" and result == "-1":
         connection.end()
         return "skipped: no io_uring here"
-    # A child of vfork() says it, in memory of its parent's that others cannot look at yet; the
-    # other end knows that much.
-    shown = f"process {doer.pid}: {text}"
-    if name == "executed" and late:
-        shown = "the other end took it back"
-    connection.says(shown, rounds)
+    connection.says(f"process {doer.pid}: {text}", rounds)
     log = doer.logged()
     if name not in QUIET:
         assert log.count(f"{text}; the connection stays on TCP") == 1, (text, log)

@@ -93,8 +93,8 @@ TARGETS = {
     "preload/state/face.h": Target("preload", [Program("preload/state/face_race_test.cc", "*")]),
     "preload/state/socket_identity.h": SOCKET,
     "preload/state/socket.h": SOCKET,
-    "preload/share/slot_table.cc": Target("preload", [
-        Program("preload/share/slot_table_race_test.cc", "*",
+    "preload/state/slot_table.cc": Target("preload", [
+        Program("preload/state/slot_table_race_test.cc", "*",
                 beside=(*CONFIG, "preload/os/config.cc", "preload/os/proc.cc",
                         "preload/state/internal_fds.cc")),
     ]),

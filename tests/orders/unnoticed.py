@@ -51,14 +51,15 @@ ONE_TABLE = "as has_table(): a program makes one table, and one test sees it mad
 LIVES = "users of a slot are processes; there is no model of its lives"
 OTHER = "of another process: ThreadSanitizer sees one"
 SLOT_TABLE = {
-    "own_table .entries.load acquire": ONE_TABLE,
-    "find_here table.entries.load acquire": ONE_TABLE,
-    "is_passable table.entries.load acquire": ONE_TABLE,
-    "take e.slot.sends.load seq_cst": LIVES,
-    "take e.slot.receives.load seq_cst": LIVES,
-    "take_table .entries.load acquire": OTHER,
-    "take_table .entries.store release": OTHER,
-    "new_entry .cookie.store seq_cst": "nothing is read that comes with it",
+    "is_own own.load acquire": ONE_TABLE,
+    "own_table own.load acquire": ONE_TABLE,
+    "find own.load acquire": ONE_TABLE,
+    "give_back_slot own.load acquire": ONE_TABLE,
+    "take slot.sends.load seq_cst": LIVES,
+    "take slot.receives.load seq_cst": LIVES,
+    "take slot.cookie.store seq_cst": "nothing is read that comes with it",
+    "is slot.pipe.load acquire": OTHER,
+    "take_over_table own.compare_exchange_strong acq_rel": OTHER,
 }
 BEHIND = "a generation or a count behind it shows it, too; it is for processes that are killed"
 SHARED_TABLE = {
@@ -85,7 +86,7 @@ UNNOTICED = {
     "preload/os/config.cc": CONFIG,
     "preload/state/socket_identity.h": SOCKET_IDENTITY,
     "preload/state/face.h": FACE,
-    "preload/share/slot_table.cc": SLOT_TABLE,
+    "preload/state/slot_table.cc": SLOT_TABLE,
     "libfabric-provider/shared_table.cc": SHARED_TABLE,
     "core/nic/wakeup.h": WAKEUP,
     "core/engine/pipe_waiting.h": PIPE_WAITING,

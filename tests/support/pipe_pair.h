@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "clan/pipe.h"
@@ -17,15 +19,28 @@ constexpr std::uint32_t kLargeRing = 8 << 20;
 
 struct PipePair {
   explicit PipePair(std::uint32_t ring = kRing) {
-    pipes::t_call_waits.reset();  // of the test before
     auto made = Pipe::create("test-pipe", ring, 0);
     EXPECT_TRUE(made.ok());
     a = std::move(*made);
     auto opened = Pipe::open(::fcntl(a.memfd(), F_DUPFD_CLOEXEC, 3), 1);
     EXPECT_TRUE(opened.ok());
     b = std::move(*opened);
+    // Where a child of fork() has them, too.
+    void* memory = ::mmap(nullptr, 2 * sizeof(PipeLocks), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    locks = static_cast<PipeLocks*>(memory);
+    a.use_locks(locks[0]);
+    b.use_locks(locks[1]);
+  }
+  PipePair(PipePair&& o) noexcept
+      : a(std::move(o.a)), b(std::move(o.b)), locks(std::exchange(o.locks, nullptr)) {}
+  PipePair& operator=(PipePair&&) = delete;
+  ~PipePair() {
+    if (locks != nullptr) ::munmap(locks, 2 * sizeof(PipeLocks));
   }
   Pipe a, b;
+  PipeLocks* locks = nullptr;  ///< of a and of b
 };
 
 inline std::vector<char> bytes_from(std::size_t n, std::uint64_t from) {

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 MAGIC = 0x31657069702D6E63
-VERSION = 11
+VERSION = 12
 PAGE = 4096
 END = 64, 64 + 512  # offsets of the two ends in the page
 SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 384  # in an end
@@ -435,7 +435,8 @@ def check_reasons(clan):
             assert found == f"user {other} is not in the user namespace of process SERVER", found
 
 
-WORDS, WORDS_SIZE, BUCKETS, WAYS = 128 * 1024, 192 * 1024, 1024, 8  # core/include/clan/reasons.h
+# core/include/clan/reasons.h
+WORDS, WORDS_SIZE, BUCKETS, WAYS = 8 << 20, (8 << 20) + (64 << 10), 1024, 8
 REASONS = (Path(__file__).resolve().parents[2] / "core/include/clan/reasons.h").read_text()
 WHYS = re.findall(r"^  (k\w+),", REASONS.split("enum class Why")[1].split("};")[0], re.M)
 UNUSED, INQ = WHYS.index("kUnused"), WHYS.index("kInq")
@@ -449,7 +450,7 @@ def check_words(clan):
         shutil.copy(any_library(), library)
         one = Program(library, SERVER, {})
         port = int(one.said)
-        makes = f"m = os.memfd_create('clan-slots-9'); os.ftruncate(m, {WORDS_SIZE})"
+        makes = f"m = os.memfd_create('clan-slots-10'); os.ftruncate(m, {WORDS_SIZE})"
         two = Program(library, f"{makes}\n{CLIENT.format(port)}", {})
 
         def links(pid):
@@ -460,7 +461,7 @@ def check_words(clan):
             numbers = [int(link[8:-1]) for _, link in links(pid) if link.startswith("socket:[")]
             return max(numbers)  # the listener is older
 
-        path, = (path for path, link in links(two.pid) if "clan-slots-9" in link)
+        path, = (path for path, link in links(two.pid) if "clan-slots-10" in link)
 
         def why(words, size=WORDS_SIZE):
             with open(path, "r+b") as file:
@@ -515,7 +516,7 @@ def check_unread_settings(clan):
         overwrites = ("import ctypes; f = open('/proc/self/stat').read().rsplit(')', 1)[1].split();"
                       " ctypes.memset(int(f[47]), 88, int(f[48]) - int(f[47]) - 1);"
                       " os.setuid(65534)")
-        tells = f"m = os.memfd_create('clan-slots-9'); os.ftruncate(m, {WORDS_SIZE})"
+        tells = f"m = os.memfd_create('clan-slots-10'); os.ftruncate(m, {WORDS_SIZE})"
         for first, wanted in ((overwrites, "perhaps users 0 and 65534, see CLAN_UIDS"),
                               (f"{overwrites}\n{tells}", "fewer than 5 calls of 16")):
             one = Program(library, SERVER, {"CLAN_UIDS": "65534"})

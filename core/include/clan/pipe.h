@@ -10,22 +10,22 @@
 // Wake-up: a sleeper sets its waiting flag, looks again (want_data() and want_room() do both) and
 // sleeps. The thread that publishes bytes or room afterwards is told to ring, once.
 //
-// Thread-safety: every call may come from any thread of any process. Those that move bytes or count
-// them take the lock of their side (a word in the memfd with the owner's thread id); those that
-// look do not. No call allocates, and all but create() and open() are safe in a signal handler. One
-// that interrupted the same side of the same pipe is told so at once (EDEADLK): nothing has been
-// done, nor can it be before the handler returns.
+// Thread-safety: every call may come from any thread of any process of the end. Those that move
+// bytes or count them take the lock of their direction (PipeLocks); the others take none. No call
+// allocates, and all but create() and open() are safe in a signal handler. A call that interrupts
+// one of the same direction of the same pipe fails at once with EDEADLK: nothing has been done, nor
+// can it be before the handler returns.
 //
-// How long a call waits for a lock, and what becomes of one that is kept: clan/wait_budget.h. A
-// process that was killed under one leaves its side as it was before or behind a record: the next
-// call takes the lock and goes on from there.
+// The locks lie in memory of the end's own processes, so the other end can keep nobody waiting. A
+// call waits for as long as the owner of a lock lives; nobody keeps one for longer than a copy
+// takes. A process that is killed under one leaves its direction as it was before a record or
+// behind it: the next call takes the lock and goes on from there.
 #pragma once
 
 #include <clan/export.h>
 #include <clan/pipe_page.h>
 #include <clan/pipe_types.h>
 #include <clan/result.h>
-#include <clan/wait_budget.h>
 #include <sys/uio.h>
 
 #include <atomic>
@@ -56,6 +56,10 @@ class CLAN_EXPORT Pipe {
   /// The process locks what it maps from now on (mlockall with MCL_FUTURE), or does not: pipes are
   /// left out, which would have memory for all of their rings.
   static void process_locks_memory(bool locks);
+
+  /// Takes `locks` for this end in place of those in this object. Processes that share the end use
+  /// the same; they outlive the pipe. Before any other call.
+  void use_locks(PipeLocks& locks) { locks_ = &locks; }
 
   /// To be called in the child of a fork, before anything else: its thread has another id.
   static void after_fork_in_child();
@@ -92,8 +96,6 @@ class CLAN_EXPORT Pipe {
   Done leave();
   /// True when there is room worth waking up for: as for TCP, a third of what there may be.
   bool writable(PipeRoom room = PipeRoom::kWhole) const;
-  /// A call that sends has given up on its lock, which is still taken: the next one would too.
-  bool send_is_held_up() const { return sending_.gave_up() && is_held_up(true); }
   /// Bytes sent that the other end has not read.
   std::uint64_t unread_by_peer() const;
   /// Asks to be rung, `by_bell` if the thread watches its end's. False: there is room now.
@@ -113,11 +115,9 @@ class CLAN_EXPORT Pipe {
   Done receive(const iovec* buffers, int count, bool peek);
   /// Nothing more is written: at most a ring is left. The pipe breaks at records without end.
   void writer_has_gone();
-  int set_aside();  ///< 0, EALREADY, EBUSY, EPROTO: engine/pipe_aside.cc
+  int set_aside();  ///< 0, EALREADY, EDEADLK, EPROTO: engine/pipe_aside.cc
   long copy_aside(PipeAside* place, std::uint64_t from, void* to, std::size_t most) const;
-  /// As send_is_held_up(), of calls that receive.
-  bool receive_is_held_up() const { return receiving_.gave_up() && is_held_up(false); }
-  /// That can be read now. 0 also to a handler of this side, of a broken pipe, and for EBUSY.
+  /// Bytes that can be read now. 0 also in a handler that interrupts a receive, and when broken.
   std::uint64_t readable_bytes() const;
   bool peer_has_room() const { return has_room(1 - end_, PipeRoom::kWhole); }  ///< its writable()
   /// Asks to be rung for bytes (or an end). False: there is something now, or front() cannot tell.
@@ -131,16 +131,11 @@ class CLAN_EXPORT Pipe {
   void keep_wanted(bool room, bool by_bell = false);
   /// Back from the kernel: what both ends touch next comes into the cache together.
   void fetch_ahead() const;
-  /// More of the rings has been touched, since the last release(), than a page of each. A glance.
+  /// More than a page of the ring that this end writes has been touched since release(). A glance.
   bool is_large() const { return large_.load(std::memory_order_relaxed); }
-  /// Gives memory of both rings back to the kernel, but for a page of each, where all has been
-  /// read. Takes the locks of both senders, without waiting for them; a sender that comes meanwhile
-  /// waits. False: a ring had unread bytes in it, or a sender was at it.
+  /// Gives memory of the ring that this end writes back to the kernel, but for a page, when all has
+  /// been read. False: it holds unread bytes, or a thread sends.
   bool release();
-
-  /// Of the connection: what its calls may wait, and owners keep from it; also what lies elsewhere.
-  WaitBudget& call_waits() const { return call_waits_; }
-  WaitBudget& owner_waits() const { return owner_waits_; }
 
   /// Processor the other end last sent from (engine wait policy), 0 = unknown.
   // relaxed: a hint
@@ -156,16 +151,13 @@ class CLAN_EXPORT Pipe {
            PipeSlot* slot) const;
   std::uint64_t most_lines(int end, PipeRoom room) const;
   bool has_room(int end, PipeRoom room) const;
-  bool release(int end);
   void note_large() {
     if (!large_.load(std::memory_order_relaxed)) large_.store(true, std::memory_order_relaxed);
   }
   std::uint32_t sleeps_for_room(bool drained) const;
   bool worth_telling(std::uint64_t lines) const;
-  int wait_for_lock(OwnerWait& wait, std::atomic<std::uint32_t>& word, std::uint32_t mine,
-                    bool in_handler) const;
-  bool owner_has_died(OwnerWait& wait, std::uint32_t owner) const;
-  bool is_held_up(bool of_sender) const;
+  PipeLocks& locks() const { return locks_ != nullptr ? *locks_ : own_locks_; }
+  int wait_for_lock(std::atomic<std::uint32_t>& word, bool in_handler) const;
   void finish_record() const;
   // The other end can write the word in the page, but what has been found to be broken stays so.
   bool broken() const {
@@ -188,9 +180,8 @@ class CLAN_EXPORT Pipe {
   mutable std::atomic<bool> broken_{false};
   std::atomic<bool> large_{false};
   std::atomic<std::uint64_t> last_line_{0};  ///< where reading ends, see writer_has_gone(); 0: open
-  mutable WaitBudget call_waits_{WaitBudget::kMostInCallsNs, WaitBudget::kShortInCallsNs};
-  mutable WaitBudget owner_waits_;
-  mutable OwnerWait sending_, receiving_;
+  PipeLocks* locks_ = nullptr;
+  mutable PipeLocks own_locks_;  ///< of an end that one process has
 };
 
 }  // namespace clan

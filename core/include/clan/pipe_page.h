@@ -58,7 +58,7 @@ struct PipeStamp {
 struct PipePage {
   static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
   /// of this page, with what faces mean by their words
-  static constexpr std::uint32_t kVersion = 11;
+  static constexpr std::uint32_t kVersion = 12;
 
   /// Written by the creator before anyone else sees it.
   struct Head {
@@ -79,7 +79,7 @@ struct PipePage {
     std::atomic<std::uint64_t> messages;  ///< calls that sent something
     std::atomic<std::uint64_t> look_at;   ///< more of PipeProducer
     std::atomic<std::uint64_t> skip_at;
-    std::atomic<std::uint32_t> lock;
+    std::uint32_t pad0;
     std::atomic<std::uint32_t> ended;  ///< 1: half-closed, 2: left
     /// lines of the ring, from line 0 on, that may have memory
     alignas(64) std::atomic<std::uint64_t> touched;
@@ -100,7 +100,7 @@ struct PipePage {
   struct alignas(64) Receiver {
     /// cursors of shm::RingConsumer
     std::atomic<std::uint64_t> head;
-    std::atomic<std::uint32_t> lock;
+    std::uint32_t pad0;
     std::atomic<std::uint32_t> offset;  ///< bytes read of the front record, engine/pipe_parts.h
     std::atomic<std::uint64_t> published;
     std::atomic<std::uint64_t> bytes;  ///< received

@@ -1,6 +1,7 @@
 // What a Pipe (clan/pipe.h) is asked for and answers: plain data.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -17,7 +18,7 @@ enum class PipeFront {
   kBytes,
   kEnd,     ///< the writer has half-closed
   kLeave,   ///< the writer goes on elsewhere: see Pipe::leave()
-  kBroken,  ///< impossible contents, or a lock that is not let go
+  kBroken,  ///< impossible contents
 };
 
 /// How much of its room a send takes before it says that there is none.
@@ -27,9 +28,15 @@ enum class PipeRoom {
 };
 constexpr std::uint64_t kPipeWindow = 512 * 1024;
 
-/// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this side),
-/// EBUSY (another one has the lock), EPROTO (broken), EPIPE (this end has
-/// ended its sending already), or behind `bytes` EFAULT (see Pipe::guard_copies()).
+/// The locks of an end, one for each direction: 0, or the thread that has it (sys::name_of()). In
+/// memory that all processes of the end write, and the other end does not.
+struct PipeLocks {
+  std::atomic<std::uint32_t> sending{0}, receiving{0};
+};
+
+/// What a call has done. `err`: 0, EDEADLK (the caller is a handler that interrupted this
+/// direction), EPROTO (broken), EPIPE (this end has ended its sending already), or behind `bytes`
+/// EFAULT (see Pipe::guard_copies()).
 struct PipeDone {
   std::size_t bytes = 0;
   bool must_ring = false;  ///< the other end sleeps, or is about to: wake it

@@ -2,8 +2,8 @@
 // words, `clan stat` and the log read them. Behind the slots of sockets that are passed on, in the
 // same memfd:
 //
-//   /proc/PID/fd/N -> /memfd:clan-slots-9 (deleted)
-//   +0            slots (preload/share/slot_table.h)
+//   /proc/PID/fd/N -> /memfd:clan-slots-10 (deleted)
+//   +0            slots (preload/state/slot_table.h)
 //   +kSlotBytes   kBuckets buckets, a cache line each: 8 words, 0 = free
 //
 //   word   63 .. 40   39           38 .. 32   31 .. 0
@@ -27,14 +27,14 @@
 namespace clan::reasons {
 
 /// With the version of all that is in it: a process with another one finds none.
-constexpr char kMemfdName[] = "clan-slots-9";
-constexpr char kMemfdLink[] = "/memfd:clan-slots-9 (deleted)";  ///< as /proc/PID/fd/N shows it
+constexpr char kMemfdName[] = "clan-slots-10";
+constexpr char kMemfdLink[] = "/memfd:clan-slots-10 (deleted)";  ///< as /proc/PID/fd/N shows it
 static_assert(std::string_view(kMemfdLink).substr(7, sizeof kMemfdName - 1) == kMemfdName);
 /// What memfds of all versions are called at the beginning.
 constexpr char kMemfdPrefix[] = "clan-slots-";
 
-constexpr std::size_t kSlotBytes = 128 * 1024;
-constexpr std::size_t kWays = 8;  ///< words of a bucket
+constexpr std::size_t kSlotBytes = 8 * 1024 * 1024;  ///< sparse
+constexpr std::size_t kWays = 8;                     ///< words of a bucket
 constexpr std::size_t kBuckets = 1024;
 constexpr std::size_t kWords = kWays * kBuckets;
 constexpr std::size_t kBytes = kSlotBytes + kWords * sizeof(std::uint64_t);

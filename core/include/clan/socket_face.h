@@ -1,8 +1,8 @@
 // What the interposer keeps in PipePage::Face: the state of a TCP connection that has moved into a
 // pipe, for its other end and for `clan stat`.
 //
-// Word by word, each written by the end it belongs to; kState and kBells also by the other end when
-// it does this end's part in going back to TCP.
+// Word by word, each written by the end it belongs to, or by the other end when that does this
+// end's part in going back to TCP.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,9 @@
 namespace clan::socket_face {
 
 enum Word : std::uint32_t {
-  kState = 0,  ///< bits of State, and kSendsAgain
-  kSwitchAt,   ///< bytes this end has sent by TCP before the first in the pipe
-  /// bytes this end has sent by TCP since, to wake the other end; kDoorbellsClosed: for good
-  kDoorbells,
+  kState = 0,     ///< bits of State
+  kSwitchAt,      ///< bytes this end has sent by TCP before the first in the pipe
+  kDoorbells,     ///< bytes this end has sent by TCP since, to wake the other end
   kSwallowed,     ///< such bytes this end has read
   kProcess,       ///< pid << 32 | uid, of the process that moved it here
   kCookie,        ///< SO_COOKIE of this end's socket
@@ -23,10 +22,6 @@ enum Word : std::uint32_t {
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< doorbells this end has rung
   kHolders,  ///< processes of this end that have not closed it; one that was killed counts
-  /// How many threads of this end are ringing, how many of them send a doorbell just now (each
-  /// kSendsDoorbell more); kBellsClosed: none may any more; the id of one of them <<
-  /// kRinger, so that a thread that waits for it sees whether it lives, and kRingerSends.
-  kBells,
   /// when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
   /// reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its
   /// memfd of them
@@ -55,16 +50,6 @@ enum State : std::uint64_t {
   kEnding = 512,  ///< its program has half-closed, and the other end is still to be told: somebody
                   ///< of this end has the lock
 };
-
-/// Above the bits of kState, a shift: a number that those processes of this end have in common
-/// which send again what the other end has not read. 0: none does.
-constexpr unsigned kSendsAgain = 32;
-
-constexpr std::uint64_t kDoorbellsClosed = std::uint64_t{1} << 63;
-constexpr std::uint64_t kSendsDoorbell = 1u << 15;
-constexpr std::uint64_t kBellsClosed = 1u << 30;
-constexpr std::uint64_t kRingerSends = std::uint64_t{1} << 31;  ///< the one that is named
-constexpr unsigned kRinger = 32;                                ///< a shift
 
 /// What an end that leaves says by kGivenBack where it names no bytes: there are none, it has done
 /// the other end's part too, or it reads on in its ring.

@@ -46,10 +46,6 @@ long call(long number, Arguments... arguments) {
 /// was killed and that its parent has not waited for. When in doubt, yes. Changes errno.
 bool exists(pid_t id);
 
-/// /proc shows that process or thread as stopped, by a signal or a debugger. When in doubt, no.
-/// Changes errno.
-bool is_stopped(pid_t id);
-
 /// The inode of the process's pid namespace, in which it counts others. 0: not known. Asked for
 /// once, and again after forget_pid_namespace(), in the child of a fork.
 std::uint32_t pid_namespace();

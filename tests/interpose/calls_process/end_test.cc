@@ -8,68 +8,10 @@
 #include <cstdlib>
 #include <random>
 
-#include "stopped.h"
+#include "helpers.h"
 
 namespace clan::test {
 namespace {
-
-/// A descriptor of the same socket that the library does not know.
-int behind_its_back(int fd) {
-  const int self = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
-  const int copy = static_cast<int>(instruction(SYS_pidfd_getfd, self, fd));
-  ::close(self);
-  return copy;
-}
-
-// A thread is stopped after it has counted a doorbell and before it rings, or is killed there, and
-// another one takes the connection back to TCP.
-TEST(GoingBack, ADoorbellThatIsUnderWayIsWaitedForByLaterCalls) {
-  if (!preloaded()) return;
-  using namespace socket_face;
-  Pair pair;
-  const int copy = behind_its_back(pair.near);
-  ASSERT_GE(copy, 0) << std::strerror(errno);
-  PipePage::Face* face = face_of(pair.near);
-  ASSERT_NE(face, nullptr);
-  const std::uint64_t ringer =
-      static_cast<std::uint64_t>(::gettid()) << kRinger | kRingerSends | kSendsDoorbell | 1;
-  face->words[kBells].fetch_add(ringer);
-  face->words[kDoorbells].fetch_add(1);
-  put(pair.near, "by the pipe, ");
-  {
-    Thread leaver([&] {
-      EXPECT_EQ(set(pair.near, SOL_SOCKET, SO_TIMESTAMP, 1), 0);
-      put(pair.near, "as before, ");  // it goes back when the doorbell has been sent
-    });
-    EXPECT_TRUE(leaver.ends());
-  }
-  EXPECT_EQ(::write(copy, "", 1), 1);
-  face->words[kBells].fetch_sub(ringer);
-  put(pair.near, "by TCP");
-  EXPECT_EQ(get(pair.far, 30), "by the pipe, as before, by TCP");
-  EXPECT_TRUE(by_tcp(pair.far));
-  EXPECT_TRUE(silent(pair.far));
-  ::close(copy);
-}
-
-TEST(GoingBack, ADoorbellThatWasNeverRungIsNoByteOfTheApplications) {
-  if (!preloaded()) return;
-  using namespace socket_face;
-  Pair pair;
-  PipePage::Face* face = face_of(pair.near);
-  ASSERT_NE(face, nullptr);
-  const pid_t dead = child([] { return 0; });
-  EXPECT_EQ(result_of(dead), 0);
-  face->words[kBells].fetch_add(std::uint64_t{lock_word_of(dead)} << kRinger | kRingerSends |
-                                kSendsDoorbell | 1);
-  face->words[kDoorbells].fetch_add(1);
-  put(pair.near, "by the pipe, ");
-  EXPECT_EQ(set(pair.near, SOL_SOCKET, SO_TIMESTAMP, 1), 0);
-  put(pair.near, "by TCP");
-  EXPECT_EQ(get(pair.far, 19), "by the pipe, by TCP");
-  EXPECT_TRUE(silent(pair.far));
-  EXPECT_TRUE(by_tcp(pair.far));
-}
 
 // --- the end -----------------------------------------------------------------------------------
 

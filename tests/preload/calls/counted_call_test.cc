@@ -90,22 +90,6 @@ TEST_F(CountedCall, OfASocketThatHasMovedIsThePipes) {
   EXPECT_EQ(by_kernel, 0);
 }
 
-// Another thread is moving it, and was stopped.
-TEST_F(CountedCall, DoesNotWaitForOneThatKeepsTheCountersClosed) {
-  Slot& slot = pair.socket(0).open_file();
-  ASSERT_TRUE(Slot::try_close(slot.receives, ::getppid()));
-  ASSERT_TRUE(Slot::try_close(slot.sends, ::getppid()));
-  EXPECT_EQ(receive(pair.fd(0)), -1);
-  EXPECT_EQ(errno, EAGAIN);
-  EXPECT_EQ(send(pair.fd(0)), -1);
-  EXPECT_EQ(errno, EAGAIN);
-  EXPECT_EQ(by_kernel, 0);
-  Slot::open(slot.receives, ::getppid());
-  Slot::open(slot.sends, ::getppid());
-  EXPECT_EQ(receive(pair.fd(0)), 11);
-  EXPECT_EQ(send(pair.fd(0)), 11);
-}
-
 TEST(CountedCallBuffers, AreAsManyAsTheKernelTakes) {
   std::array<iovec, 1> one{};
   EXPECT_FALSE(bad_buffers(nullptr, 0));

@@ -30,10 +30,10 @@ TEST_F(Attach, WaitsForACallInTheKernel) {
   make_pipe(1);
   Socket& s = pair.socket(1);
   {
-    const Slot::UnderWay call(s.slot.load()->receives);
+    const Slot::UnderWay call(s.slot->receives);
     EXPECT_FALSE(enter_pipe(pair.fd(1), s, route));
   }
-  EXPECT_EQ(s.slot.load()->sends.load(), 0u);
+  EXPECT_EQ(s.slot->sends.load(), 0u);
   EXPECT_TRUE(enter_pipe(pair.fd(1), s, route));
 }
 
@@ -48,10 +48,10 @@ TEST_F(Attach, DoesNotHappenDuringAFork) {
 TEST_F(Attach, DoesNotHappenToASocketThatIsPinnedOrOnItsWayToAnotherProcess) {
   make_pipe(1);
   Socket& s = pair.socket(1);
-  s.slot.load()->held.fetch_add(Slot::kOnItsWay);
+  s.slot->held.fetch_add(Slot::kOnItsWay);
   EXPECT_FALSE(enter_pipe(pair.fd(1), s, route));
-  s.slot.load()->held.fetch_sub(Slot::kOnItsWay);
-  s.slot.load()->pinned = 1;
+  s.slot->held.fetch_sub(Slot::kOnItsWay);
+  s.slot->pinned = 1;
   EXPECT_FALSE(enter_pipe(pair.fd(1), s, route));
 }
 

@@ -79,86 +79,6 @@ TEST_F(Demote, OfAPeerThatSaysNoMoreThanThatItLeavesHoldsUpNoCall) {
   EXPECT_EQ(pair.receive(0, 8), "pipe tcp");
 }
 
-// The other end can write the word that says what rings.
-TEST_F(Demote, OfAPeerThatNamesALivingThreadAsRingingHoldsUpNoCall) {
-  using namespace clan::socket_face;
-  const auto other =
-      static_cast<std::uint64_t>(::getppid()) << kRinger | kRingerSends | kSendsDoorbell | 1;
-  for (const bool lets_go : {true, false}) {
-    TcpPair one;
-    one.migrate();
-    ASSERT_EQ(one.send(0, "x"), 1);
-    ASSERT_EQ(one.receive(1), "x");
-    ASSERT_EQ(one.send(1, "y"), 1);
-    ASSERT_EQ(one.receive(0), "y");
-    Socket& s = one.socket(1);
-    s.mine().words[kBells].store(other);
-    const auto start = std::chrono::steady_clock::now();
-    leave_pipe(one.fd(0), false, reasons::Why::kUrgent);
-    for (int k = 0; k < 20; ++k) (void)one.receive(1);
-    EXPECT_TRUE(answers_later(s));
-    EXPECT_EQ(one.send(1, "pipe"), 4);
-    if (lets_go) {
-      s.mine().words[kBells].store(0);
-    } else {
-      s.answer_wanted_ns.fetch_sub(11'000'000'000u);  // which is too long
-    }
-    (void)look_at_kernel(one.fd(1), s);
-    EXPECT_FALSE(answers_later(s));
-    EXPECT_EQ(s.kernel_error, !lets_go);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
-    if (lets_go) {
-      EXPECT_EQ(one.receive(0), "pipe");
-    }
-  }
-}
-
-// A thread of this end rings for long, while the other one leaves and is done.
-TEST_F(Demote, TellsOfNoEndBeforeWhatCameByTcp) {
-  using namespace clan::socket_face;
-  Socket& s = pair.socket(1);
-  const auto other =
-      static_cast<std::uint64_t>(::getppid()) << kRinger | kRingerSends | kSendsDoorbell | 1;
-  s.mine().words[kBells].store(other);
-  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
-  ASSERT_EQ(pair.send(0, "by tcp"), 6);
-  ASSERT_EQ(::shutdown(pair.fd(0), SHUT_WR), 0);
-  for (int k = 0; k < 3; ++k) {
-    EXPECT_EQ(pair.receive(1), "");
-    EXPECT_EQ(errno, EAGAIN) << "it is no end";
-    EXPECT_EQ(pair.send(1, "lost?"), -1);
-    EXPECT_EQ(errno, EAGAIN) << "nobody knows whether it is to go by TCP";
-    EXPECT_EQ(readiness(pair.fd(1), s, true), 0);
-  }
-  s.mine().words[kBells].store(0);
-  EXPECT_EQ(pair.receive(1), "by tcp");
-  EXPECT_EQ(pair.receive(1), "");
-  EXPECT_EQ(errno, 0);
-  ASSERT_EQ(pair.send(1, "back"), 4);
-  EXPECT_EQ(pair.receive(0), "back");
-}
-
-// By its own wish, while another process keeps it from doing so at once.
-TEST_F(Demote, IsDoneLaterWhileAnotherHasTheLock) {
-  Socket& s = pair.socket(0);
-  auto& lock = s.pipe.page().ends[s.pipe.end()].sender.lock;
-  lock.store(static_cast<std::uint32_t>(::getppid()));
-  const auto start = std::chrono::steady_clock::now();
-  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
-  EXPECT_FALSE(sends_tcp(s));
-  EXPECT_TRUE(answers_later(s));
-  EXPECT_EQ(pair.send(0, "!", MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL), -1)
-      << "it would be no urgent byte";
-  EXPECT_EQ(errno, EAGAIN);
-  lock.store(0);
-  (void)look_at_kernel(pair.fd(0), s);
-  EXPECT_TRUE(sends_tcp(s));
-  EXPECT_FALSE(s.kernel_error);
-  ASSERT_EQ(pair.send(0, "tcp"), 3);
-  EXPECT_EQ(pair.receive(1), "tcp");
-}
-
 // A process that shares it was stopped in the middle of the switch, or another call of it is in the
 // kernel for long.
 TEST(DemoteUnswitched, DoesNotWaitForASwitchThatIsUnderWay) {
@@ -199,6 +119,32 @@ TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneDoesNotWaitForASilentPeer) {
             false);
 }
 
+// The other end has nothing unread, and makes its next call when the program has the socket.
+TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneNeedsNoCallOfAPeerThatIsSilent) {
+  EXPECT_TRUE(pair.socket(1).pipe.want_data());  // it sleeps
+  const auto start = std::chrono::steady_clock::now();
+  leave_pipe(pair.fd(0), true, reasons::Why::kUrgent);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  ASSERT_EQ(pair.send(1, "later"), 5);
+  std::string text(64, '\0');
+  EXPECT_EQ(::recv(pair.fd(0), text.data(), text.size(), 0), 5) << "and no doorbell";
+  EXPECT_EQ(text.substr(0, 5), "later");
+  ASSERT_EQ(::send(pair.fd(0), "back", 4, 0), 4);
+  EXPECT_EQ(pair.receive(1), "back");
+}
+
+// A send of the other end that has begun before.
+TEST_F(Demote, WhatIsPutIntoThePipeOfAnEndThatHasLeftIsSentAgain) {
+  leave_pipe(pair.fd(0), true, reasons::Why::kUrgent);
+  char bytes[] = "late";
+  const iovec io{bytes, 4};
+  ASSERT_EQ(pair.socket(1).pipe.send(&io, 1).bytes, 4u);
+  ASSERT_EQ(pair.send(1, "r"), 1);
+  std::string text(64, '\0');
+  EXPECT_EQ(::recv(pair.fd(0), text.data(), 5, MSG_WAITALL), 5);
+  EXPECT_EQ(text.substr(0, 5), "later");
+}
+
 TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneLosesNoByte) {
   ASSERT_EQ(pair.send(1, "unread by end 0"), 15);
   ASSERT_EQ(pair.send(0, "unread by end 1"), 15);
@@ -233,7 +179,7 @@ TEST_F(Demote, NeverMovesASocketThatWasPinned) {
   TcpPair other;
   never_move(other.fd(0), other.socket(0), reasons::Why::kSpliced);
   EXPECT_TRUE(other.socket(0).stays_on_tcp());
-  EXPECT_EQ(other.socket(0).slot.load()->pinned.load(), 1);
+  EXPECT_EQ(other.socket(0).slot->pinned.load(), 1);
 }
 
 TEST(DemoteUnjoined, TakesAnEndBackWhosePeerNeverCame) {

@@ -205,60 +205,6 @@ TEST_F(CarrierConnection, AnEndThatLeavesIsAnsweredAndThenAllIsOver) {
   EXPECT_EQ(ends_[0].calls.losses + ends_[1].calls.losses, 0);
 }
 
-// As a thread of the program has it that gives memory of the pipe back.
-class HeldLock {
- public:
-  explicit HeldLock(std::atomic<std::uint32_t>& lock) : lock_(lock) {
-    holder_ = std::thread([this] {
-      id_.set_value(static_cast<std::uint32_t>(::gettid()));
-      over_.get_future().wait();
-    });
-    lock_.store(id_.get_future().get());
-  }
-  ~HeldLock() {
-    lock_.store(0);
-    over_.set_value();
-    holder_.join();
-  }
-  HeldLock(const HeldLock&) = delete;
-  HeldLock& operator=(const HeldLock&) = delete;
-
- private:
-  std::atomic<std::uint32_t>& lock_;
-  std::promise<std::uint32_t> id_;
-  std::promise<void> over_;
-  std::thread holder_;
-};
-
-TEST_F(CarrierConnection, AnEndThatFindsThePipesLockTakenIsNotForgotten) {
-  join();
-  switch_both();
-  {
-    const HeldLock held(ends_[1].pipe.page().ends[1].sender.lock);
-    (void)ends_[0].pipe.end_sending();
-    turn();
-    EXPECT_EQ(ends_[1].pipe.front(), PipeFront::kNothing);
-  }
-  turn();
-  EXPECT_EQ(ends_[1].pipe.front(), PipeFront::kEnd);
-}
-
-TEST_F(CarrierConnection, AnEndThatLeavesIsNotGoneBeforeThePipeSaysSo) {
-  join();
-  switch_both();
-  {
-    const HeldLock held(ends_[1].pipe.page().ends[1].sender.lock);
-    (void)ends_[0].pipe.leave();
-    add(ends_[0], kLeaving | kGone);
-    turn();
-    EXPECT_EQ(other_state(ends_[1]) & kGone, 0u);
-  }
-  turn();
-  EXPECT_EQ(ends_[1].pipe.front(), PipeFront::kLeave);
-  EXPECT_EQ(other_state(ends_[1]) & kGone, kGone);
-  EXPECT_EQ(ends_[1].calls.backs, 1);
-}
-
 TEST_F(CarrierConnection, AResetIsToldBehindWhatWasSent) {
   join();
   switch_both();

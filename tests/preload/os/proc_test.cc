@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <set>
 #include <string>
@@ -43,8 +44,31 @@ TEST(Proc, FindsADescriptorByItsLinkAmongThoseThatAreLookedAt) {
                 "self", [memfd](int fd) { return fd == memfd; }, is),
             true);
   EXPECT_EQ(any_descriptor("0", link), std::nullopt);
-  EXPECT_TRUE(has_descriptor_of(::getpid(), link));
   ::close(memfd);
+}
+
+TEST(Proc, OpensMemfdsOfAProcessUntilOneIsTheRightOne) {
+  const char* const link = "/memfd:proc-test (deleted)";
+  int made[2];
+  for (int& memfd : made) memfd = ::memfd_create("proc-test", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(made[1], 7), 0);
+  int opened = 0, found = -1;
+  const auto is_right = [&](int memfd) {
+    struct stat about {};
+    ++opened;
+    if (::fstat(memfd, &about) == 0 && about.st_size == 7) return found = memfd, true;
+    ::close(memfd);
+    return false;
+  };
+  const std::string self = std::to_string(::getpid());
+  const auto has_it = [&](const char* pid) {
+    return pid == self && any_memfd_of(pid, link, is_right);
+  };
+  EXPECT_TRUE(any_process(has_it));
+  EXPECT_GE(found, 0);
+  EXPECT_EQ(opened, 2);
+  EXPECT_FALSE(any_process([](const char*) { return false; }));
+  for (const int memfd : {made[0], made[1], found}) ::close(memfd);
 }
 
 TEST(Proc, CountsThisProcessAsItself) {

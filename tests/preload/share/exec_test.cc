@@ -40,15 +40,31 @@ TEST_F(OverExec, ListsWhatStaysOpenAndKeepsItsPipeOpenToo) {
   ASSERT_EQ(::fcntl(memfd, F_SETFD, FD_CLOEXEC), 0);
   const char* const list = hand_on();
   ASSERT_NE(list, nullptr);
-  EXPECT_EQ(list, "CLAN_INHERITED=" + std::to_string(pair.fd(0)) + ":" + std::to_string(memfd) +
-                      ":" + std::to_string(pair.socket(0).pipe.end()) + ",");
+  const int table = passing_memfd.load();
+  EXPECT_EQ(list, "CLAN_INHERITED=" + std::to_string(table) + ";" + std::to_string(pair.fd(0)) +
+                      ":" + std::to_string(memfd) + ":" +
+                      std::to_string(pair.socket(0).pipe.end()) + ",");
+  EXPECT_FALSE(closes_at_exec(table));
   EXPECT_FALSE(closes_at_exec(memfd));
   EXPECT_TRUE(closes_at_exec(pair.socket(1).pipe.memfd()));
   EXPECT_FALSE(goes_back(0));
   take_pipes_back();  // the exec has failed
   EXPECT_TRUE(closes_at_exec(memfd));
+  EXPECT_TRUE(closes_at_exec(table));
   EXPECT_EQ(pair.send(0, "goes on"), 7);
   EXPECT_EQ(pair.receive(1), "goes on");
+}
+
+TEST_F(OverExec, LeavesTheSlotsOfWhatIsClosedUntilItHasFailed) {
+  for (const int end : {0, 1}) ASSERT_EQ(::fcntl(pair.fd(end), F_SETFD, FD_CLOEXEC), 0);
+  Slot& slot = pair.socket(0).open_file();
+  slot.held.fetch_add(1);  // its parent
+  EXPECT_EQ(hand_on(), nullptr);
+  EXPECT_EQ(Slot::users(slot.held.load()), 1u);
+  use_slots_again();
+  EXPECT_EQ(Slot::users(slot.held.load()), 2u);
+  EXPECT_EQ(slot.to_follow.load(), 0);
+  slot.held.fetch_sub(1);
 }
 
 TEST_F(OverExec, ListsNothingWhereAllIsClosed) {

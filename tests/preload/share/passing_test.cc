@@ -5,8 +5,8 @@
 
 #include "os/sys.h"
 #include "preload/tcp_pair.h"
-#include "share/slot_table.h"
 #include "state/face.h"
+#include "state/slot_table.h"
 
 namespace clan::preload {
 namespace {
@@ -26,12 +26,10 @@ struct PassingOn : testing::Test {
 TEST_F(PassingOn, CountsADescriptorWhereItsReceiverFindsTheCount) {
   pass_on(pair.fd(0), through[0]);
   EXPECT_EQ(on_its_way(0), 1u);
-  EXPECT_TRUE(is_passable(&pair.socket(0).open_file()));
+  EXPECT_TRUE(is_findable(pair.socket(0).open_file()));
   SocketIdentity id;
   ASSERT_TRUE(identify(pair.fd(0), &id));
-  const SlotEntry* entry = find_entry(-1, id);
-  ASSERT_NE(entry, nullptr);
-  EXPECT_EQ(&entry->slot, &pair.socket(0).open_file());
+  EXPECT_EQ(find_slot(-1, id), &pair.socket(0).open_file());
 }
 
 TEST_F(PassingOn, KeepsTheConnectionOnTcpWhileItIsOnItsWay) {

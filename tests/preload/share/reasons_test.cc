@@ -10,9 +10,9 @@
 
 #include "clan/reason_text.h"
 #include "preload/tcp_pair.h"
-#include "share/slot_table.h"
 #include "state/hooks.h"
 #include "state/internal_fds.h"
+#include "state/slot_table.h"
 #include "state/withdraw.h"
 
 namespace clan::preload {

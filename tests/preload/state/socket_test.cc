@@ -12,9 +12,6 @@ TEST(Socket, KnowsNothingOfTheConnectionBeforeWhenItIsReset) {
   s.nonblocking = 1;
   s.state = Socket::State::kShared;
   s.last_fork = 3;
-  s.own_slot.pipe_fd = 9;
-  s.own_slot.pipe_end = 1;
-  s.own_slot.held = 5;
   s.drained = true;
   s.rang = true;
   s.low_water = 100;
@@ -33,10 +30,7 @@ TEST(Socket, KnowsNothingOfTheConnectionBeforeWhenItIsReset) {
   EXPECT_EQ(s.nonblocking, -1);
   EXPECT_EQ(s.state, Socket::State::kTcp);
   EXPECT_EQ(s.last_fork, 0u);
-  EXPECT_EQ(s.slot.load(), &s.own_slot);
-  EXPECT_EQ(s.own_slot.pipe_fd, -1);
-  EXPECT_EQ(s.own_slot.pipe_end, 0);
-  EXPECT_EQ(s.own_slot.held, 1u);
+  EXPECT_EQ(s.slot, nullptr);
   EXPECT_FALSE(s.drained);
   EXPECT_FALSE(s.rang);
   EXPECT_EQ(s.low_water, 1);
@@ -53,13 +47,14 @@ TEST(Socket, KnowsNothingOfTheConnectionBeforeWhenItIsReset) {
 
 TEST(Socket, StaysOnTcpForGoodOnlyWhenAllProcessesKnow) {
   Socket s;
-  s.slot = &s.own_slot;
+  Slot slot;
+  s.slot = &slot;
   EXPECT_FALSE(s.stays_on_tcp());
   s.state = Socket::State::kKernel;
   EXPECT_TRUE(s.stays_on_tcp());
   s.inherited = true;
   EXPECT_FALSE(s.stays_on_tcp());
-  s.own_slot.pinned = 1;
+  slot.pinned = 1;
   EXPECT_TRUE(s.stays_on_tcp());
   s.in_sets = true;
   EXPECT_FALSE(s.stays_on_tcp());

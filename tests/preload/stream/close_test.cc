@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "preload/tcp_pair.h"
+#include "stream/poll_tcp.h"
 
 namespace clan::preload {
 namespace {
@@ -76,12 +77,13 @@ TEST_F(HalfClose, WaitsForASendThatIsUnderWay) {
   Socket& s = pair.socket(1);
   std::thread closer;
   {
-    const Slot::UnderWay send(s.slot.load()->sends);
+    const Slot::UnderWay send(s.slot->sends);
     closer = std::thread([&] { EXPECT_EQ(shared_shutdown(pair.fd(1), s, SHUT_WR), 0); });
     pollfd p{pair.fd(0), POLLRDHUP, 0};
     EXPECT_EQ(::poll(&p, 1, 30), 0) << "TCP has told of an end";
   }
   closer.join();
+  (void)look_at_kernel(pair.fd(1), s);  // as each later call does
   expect_the_other_way_goes_on();
 }
 

@@ -12,9 +12,7 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kBells;
 using socket_face::kDoorbells;
-using socket_face::kRinger;
 
 struct SetSleeps : EpollSet {
   SetSleeps() { EXPECT_TRUE(look_at_kernel(pair.fd(1), pair.socket(1))); }  // no doorbell is left
@@ -105,42 +103,6 @@ TEST_F(SetSleeps, ReachTheSetsInASet) {
   awake(sleep);
   EXPECT_EQ(set(outer).sleepers, 0);
   EXPECT_EQ(set(epfd).sleepers, 0);
-}
-
-TEST_F(SetSleeps, AreShortBesideAPeerThatIsAboutToRing) {
-  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  nest();
-  auto& bells = pair.socket(0).mine().words[kBells];
-  bells.store(static_cast<std::uint64_t>(::getpid()) << kRinger | 1);
-  bool sleeps = false;
-  std::int64_t longest = kNoCap;
-  SetSleep* sleep = set_prepare_sleep(outer, &sleeps, &longest);
-  EXPECT_TRUE(sleeps);
-  EXPECT_GT(longest, 0);
-  EXPECT_LE(longest, 10'000'000);
-  set_awake(sleep);
-  bells.store(0);
-  sleep = set_prepare_sleep(outer, &sleeps, &longest);
-  EXPECT_EQ(longest, kNoCap);
-  set_awake(sleep);
-}
-
-TEST_F(SetSleeps, AreAsShortWhereTheSetHasAnotherOneInIt) {
-  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  const int inner = make_set();
-  epoll_event event{};
-  event.events = EPOLLIN;
-  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, inner, &event), 0);
-  hear();
-  auto& bells = pair.socket(0).mine().words[kBells];
-  bells.store(static_cast<std::uint64_t>(::getpid()) << kRinger | 1);
-  bool sleeps = false;
-  std::int64_t longest = kNoCap;
-  set_awake(set_prepare_sleep(epfd, &sleeps, &longest));
-  EXPECT_LE(longest, 10'000'000);
-  bells.store(0);
-  forget_epoll(inner);
-  ::close(inner);
 }
 
 TEST_F(SetSleeps, OfSocketsThatHaveBeenSilentForLongArmThem) {

@@ -2,8 +2,7 @@
 // there may be used.
 #include <gtest/gtest.h>
 
-#include "share/slot_table.h"
-#include "state/socket_identity.h"
+#include "state/slot_table.h"
 #include "support/hand_over.h"
 
 namespace clan::preload {
@@ -15,7 +14,7 @@ TEST(SlotTable, OneThatFindsTheTableSeesWhatItsMakerHasDone) {
   test::hand_over(
       [&] {
         before = 1;
-        EXPECT_NE(new_entry(), nullptr);
+        EXPECT_TRUE(is_findable(*take_slot()));
       },
       [&] {
         EXPECT_TRUE(has_table());
@@ -24,8 +23,7 @@ TEST(SlotTable, OneThatFindsTheTableSeesWhatItsMakerHasDone) {
 }
 
 TEST(SlotTable, OneThatFindsAnEntryByItsNameSeesWhatWasDoneBeforeItGotIt) {
-  SlotEntry* const entry = new_entry();
-  ASSERT_NE(entry, nullptr);
+  Slot* const slot = take_slot();
   int before = 0;
   SocketIdentity id{};
   id.cookie = 77;
@@ -33,15 +31,14 @@ TEST(SlotTable, OneThatFindsAnEntryByItsNameSeesWhatWasDoneBeforeItGotIt) {
       [&] {
         before = 1;
         // As share/passing.cc names it.
-        entry->inode.store(id.inode, std::memory_order_relaxed);
-        entry->pids.store(id.pids, std::memory_order_relaxed);
-        entry->cookie.store(id.cookie, std::memory_order_release);
+        slot->inode.store(id.inode, std::memory_order_relaxed);
+        slot->cookie.store(id.cookie, std::memory_order_release);
       },
       [&] {
-        EXPECT_EQ(find_entry(-1, id), entry);
+        EXPECT_EQ(find_slot(-1, id), slot);
         EXPECT_EQ(before, 1);
       });
-  entry->cookie.store(0, std::memory_order_relaxed);
+  slot->cookie.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace
