@@ -14,11 +14,6 @@ bool copy_head(std::span<const std::byte> record, T* head) {
   return true;
 }
 
-void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
-  // relaxed: for people; one writer, under the VI's lock
-  counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
-}
-
 }  // namespace
 
 Status PeerBuffers::meet(Stream& stream) {

@@ -22,13 +22,6 @@ constexpr std::uint64_t kLong = 256 * 1024;
 constexpr std::size_t kMostFlights = 64;
 constexpr std::size_t kMostPeerMemory = 64;  ///< imports that are kept (the paper's cache, 3.5)
 
-void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
-  // relaxed: for people; one writer, under the VI's lock
-  counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
-}
-
-unsigned long long as_long(std::uint64_t n) { return n; }
-
 bool is_rights_error(int err) { return err == EACCES || err == ESTALE || err == ERANGE; }
 
 }  // namespace
@@ -234,8 +227,9 @@ Vi::Outcome Vi::start_rdma(Work& work, std::uint64_t bytes) {
   const RdmaOp op = reads ? RdmaOp::kRead : RdmaOp::kWrite;
   const VIP_ADDRESS_SEGMENT& target = segment_of(d, 0).Remote;
   std::uint64_t offset = 0;
-  const auto remote = rdma_memory(target.Handle, op, target.Data.AddressBits, bytes, &offset);
-  if (!remote) return fail_transfer(d, EACCES);
+  const auto found = rdma_memory(target.Handle, op, target.Data.AddressBits, bytes, &offset);
+  if (!found) return fail_transfer(d, found.error().err);
+  const std::shared_ptr<RemoteAperture>& remote = *found;
   Flight flight;
   flight.remotes.push_back(remote);
   if (tells) {
@@ -357,10 +351,11 @@ std::shared_ptr<RemoteAperture> Vi::slot_memory(const Piece& piece) {
   return slot.remote;
 }
 
-std::shared_ptr<RemoteAperture> Vi::rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op,
-                                                std::uint64_t address, std::uint64_t bytes,
-                                                std::uint64_t* offset) {
-  if (op == RdmaOp::kRead ? !theirs.rdma_read : !theirs.rdma_write) return nullptr;
+Result<std::shared_ptr<RemoteAperture>> Vi::rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op,
+                                                        std::uint64_t address, std::uint64_t bytes,
+                                                        std::uint64_t* offset) {
+  const Error refused{EACCES, "the peer has not allowed it"};
+  if (op == RdmaOp::kRead ? !theirs.rdma_read : !theirs.rdma_write) return refused;
   auto known = peer_memory.find(handle);
   // Its rights may have changed.
   if (known != peer_memory.end() && !known->second.memory->check()) {
@@ -370,12 +365,13 @@ std::shared_ptr<RemoteAperture> Vi::rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op
   if (known == peer_memory.end()) {
     Context& context = provider()->context;
     const auto named = RemoteAperture::look_up(context, peer_node, handle);
+    if (!named && named.error().err != ENOENT) return named.error();  // it is gone
     if (!named || named->note_bytes != sizeof(PeerMemory::base)) {
       CLAN_DEBUG("VIA: RDMA refused: the peer has no memory %x for it", handle);
-      return nullptr;
+      return refused;
     }
     auto made = RemoteAperture::import(context, named->cookie);
-    if (!made) return nullptr;
+    if (!made) return made.error();
     if (peer_memory.size() >= kMostPeerMemory) peer_memory.erase(peer_memory.begin());
     PeerMemory named_memory{0, named->cookie.rights,
                             std::make_shared<RemoteAperture>(std::move(*made))};
@@ -388,10 +384,10 @@ std::shared_ptr<RemoteAperture> Vi::rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op
   const bool allowed =
       includes(target.rights, op == RdmaOp::kRead ? Rights::kRead : Rights::kWrite);
   if (!allowed || *offset > size || bytes > size - *offset) {
-    CLAN_DEBUG("VIA: RDMA of %llu bytes at %llx refused: memory %x is %llx to %llx, rights %u",
-               as_long(bytes), as_long(address), handle, as_long(target.base),
-               as_long(target.base + size), static_cast<unsigned>(target.rights));
-    return nullptr;
+    CLAN_DEBUG("VIA: RDMA of %zu bytes at %zx refused: memory %x is %zx to %zx, rights %u", bytes,
+               address, handle, target.base, target.base + size,
+               static_cast<unsigned>(target.rights));
+    return refused;
   }
   return target.memory;
 }

@@ -174,9 +174,9 @@ class Vi : public Object {
   MessageRecord next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::uint32_t buffer);
   bool write(MessageRecord record, SegmentWalk* data);
   std::shared_ptr<RemoteAperture> slot_memory(const Piece& piece);
-  std::shared_ptr<RemoteAperture> rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op,
-                                              std::uint64_t address, std::uint64_t bytes,
-                                              std::uint64_t* offset);
+  Result<std::shared_ptr<RemoteAperture>> rdma_memory(VIP_MEM_HANDLE handle, RdmaOp op,
+                                                      std::uint64_t address, std::uint64_t bytes,
+                                                      std::uint64_t* offset);
   bool has_work() const {
     return !flights.empty() || started < sends.posted.size() || told < receives.posted.size() ||
            needs_bulk;

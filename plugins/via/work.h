@@ -124,6 +124,11 @@ struct Flight {
   std::vector<std::shared_ptr<RemoteAperture>> remotes;
 };
 
+inline void add(std::atomic<std::uint64_t>& counter, std::uint64_t more) {
+  // relaxed: for people; one writer, under the VI's lock
+  counter.store(counter.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
+
 /// Where the data segments of a descriptor are.
 inline std::uint32_t first_segment(const VIP_DESCRIPTOR& d) {
   return (d.CS.Control & VIP_CONTROL_OP_MASK) == VIP_CONTROL_OP_SENDRECV ? 0 : 1;
