@@ -62,6 +62,8 @@ class Place {
     for (;;) {
       const std::uint32_t seen = dekker::look(news_);
       if (look()) return true;
+      // A peer may have woken this thread to take part in a long copy.
+      RdmaQueue::help(context_);
       if (monotonic_ns() >= deadline_ns) return false;
       std::unique_lock lock(mutex_);
       if (dekker::look(news_) != seen) continue;
@@ -80,8 +82,6 @@ class Place {
       lock.unlock();
       others_.notify_one();
       if (n.ok()) take(std::span<const Event>(events.data(), *n));
-      // The peer has woken this thread before it copies a long message: both do.
-      RdmaQueue::help(context_);
       if (!n.ok() && n.error().err != ETIMEDOUT && n.error().err != EINTR) return false;
     }
   }
