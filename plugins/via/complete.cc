@@ -34,32 +34,15 @@ VIP_RETURN take(Vi& vi, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor, Look
   return (status & VIP_STATUS_ERROR_MASK) == 0 ? VIP_SUCCESS : VIP_DESCRIPTOR_ERROR;
 }
 
-VIP_RETURN done(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor) {
-  Vi* vi = nullptr;
-  if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
-  if (descriptor == nullptr) return VIP_INVALID_PARAMETER;
-  *descriptor = nullptr;
-  const Held held(*vi);
-  return take(*vi, member, descriptor, Look::kGlance);
-}
-
-VIP_RETURN wait(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_ULONG timeout_ms,
-                VIP_DESCRIPTOR** descriptor) {
-  Vi* vi = nullptr;
-  if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
-  if (descriptor == nullptr) return VIP_INVALID_PARAMETER;
-  *descriptor = nullptr;
-  return wait_for(*vi, member, deadline_of(timeout_ms), nullptr, descriptor);
-}
-
-}  // namespace
-
-VIP_RETURN wait_for(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
-                    const std::atomic<bool>* ends, VIP_DESCRIPTOR** descriptor) {
+// What wait_for() does once the first look has found nothing.
+VIP_RETURN wait_longer(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
+                       const std::atomic<bool>* ends, VIP_DESCRIPTOR** descriptor) {
   VIP_RETURN rc = VIP_NOT_DONE;
   const auto look_as = [&](Look how) {
     if (ends != nullptr && dekker::look(*ends)) return true;
     const Held held(vi);
+    if (vi.magic == 0) rc = VIP_INVALID_PARAMETER;
+    if (rc != VIP_NOT_DONE) return true;
     // Of one that waits for the sake of a handler, a descriptor may be posted later.
     if (ends != nullptr && (vi.*member).posted.empty()) return false;
     rc = take(vi, member, descriptor, how);
@@ -87,6 +70,40 @@ VIP_RETURN wait_for(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
       deadline_ns, [&] { return look_as(Look::kWhole); }, serve, expect);
   vi.waiter.slept();
   return rc == VIP_NOT_DONE ? VIP_TIMEOUT : rc;
+}
+
+VIP_RETURN done(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor) {
+  Vi* vi = nullptr;
+  if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
+  if (descriptor == nullptr) return VIP_INVALID_PARAMETER;
+  *descriptor = nullptr;
+  const Held held(*vi);
+  return take(*vi, member, descriptor, Look::kGlance);
+}
+
+VIP_RETURN wait(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_ULONG timeout_ms,
+                VIP_DESCRIPTOR** descriptor) {
+  Vi* vi = nullptr;
+  if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
+  if (descriptor == nullptr) return VIP_INVALID_PARAMETER;
+  *descriptor = nullptr;
+  return wait_for(*vi, member, deadline_of(timeout_ms), nullptr, descriptor);
+}
+
+}  // namespace
+
+VIP_RETURN wait_for(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
+                    const std::atomic<bool>* ends, VIP_DESCRIPTOR** descriptor) {
+  VIP_RETURN rc = VIP_NOT_DONE;
+  {
+    const Held held(vi);
+    if (ends == nullptr) rc = take(vi, member, descriptor, Look::kGlance);
+    if (rc != VIP_NOT_DONE) return rc;
+    ++vi.users;
+  }
+  rc = wait_longer(vi, member, deadline_ns, ends, descriptor);
+  leave(vi);
+  return rc;
 }
 
 }  // namespace clan::via

@@ -175,6 +175,31 @@ VIP_RETURN request(Vi& vi, const NetAddress& local, const NetAddress& remote,
   return await_answer(vi, deadline_ns, theirs);
 }
 
+VIP_RETURN disconnect(Vi& vi, Reports* reports) {
+  for (bool first = true;; first = false) {
+    {
+      const Held held(vi, reports);
+      if (first && vi.abandon_peering()) return VIP_SUCCESS;
+      if (first && vi.state != VIP_STATE_CONNECTED && vi.state != VIP_STATE_ERROR)
+        return VIP_INVALID_STATE;
+      if (first) {
+        vi.progress();  // what has arrived, has
+        vi.close_stream();
+        vi.state = VIP_STATE_ERROR;
+      }
+      vi.progress();
+      if (vi.flights.empty()) {
+        vi.flush();
+        vi.attend();
+        vi.state = VIP_STATE_IDLE;
+        return VIP_SUCCESS;
+      }
+    }
+    // Memory of the program is in use until the transfer is over.
+    std::this_thread::yield();
+  }
+}
+
 }  // namespace
 }  // namespace clan::via
 
@@ -266,26 +291,9 @@ extern "C" CLAN_EXPORT VIP_RETURN VipConnectRequest(VIP_VI_HANDLE handle, VIP_NE
 extern "C" CLAN_EXPORT VIP_RETURN VipDisconnect(VIP_VI_HANDLE handle) {
   Vi* vi = nullptr;
   if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
-  for (bool first = true;; first = false) {
-    {
-      const Held held(*vi);
-      if (first && vi->abandon_peering()) return VIP_SUCCESS;
-      if (first && vi->state != VIP_STATE_CONNECTED && vi->state != VIP_STATE_ERROR)
-        return VIP_INVALID_STATE;
-      if (first) {
-        vi->progress();  // what has arrived, has
-        vi->close_stream();
-        vi->state = VIP_STATE_ERROR;
-      }
-      vi->progress();
-      if (vi->flights.empty()) {
-        vi->flush();
-        vi->attend();
-        vi->state = VIP_STATE_IDLE;
-        return VIP_SUCCESS;
-      }
-    }
-    // Memory of the program is in use until the transfer is over.
-    std::this_thread::yield();
-  }
+  // A handler may destroy the VI.
+  Reports reports;
+  const VIP_RETURN rc = disconnect(*vi, &reports);
+  tell(reports);
+  return rc;
 }

@@ -25,4 +25,7 @@ class Held {
   Reports* const later_;
 };
 
+/// Ends a use (Vi::users) of a VI that is not held; the last one of a destroyed VI deletes it.
+void leave(Vi& vi);
+
 }  // namespace clan::via

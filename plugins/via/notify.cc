@@ -66,11 +66,11 @@ VIP_RETURN notify(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_PVOID context
   Place* const place = vi->place_of(queue);
   if (place == nullptr) return VIP_ERROR_RESOURCE;
   if (!queue.notifier) queue.notifier.reset(new Notifier(*place));
-  queue.notifier->add([=](const std::atomic<bool>& ends) {
+  queue.notifier->add([=, nic = &vi->nic](const std::atomic<bool>& ends) {
     VIP_DESCRIPTOR* descriptor = nullptr;
     while (!words::look(ends)) {
       (void)wait_for(*vi, member, kNoDeadline, &ends, &descriptor);
-      if (descriptor != nullptr) return handler(context, &vi->nic, vi, descriptor);
+      if (descriptor != nullptr) return handler(context, nic, vi, descriptor);
     }
   });
   return VIP_SUCCESS;

@@ -105,6 +105,7 @@ class Vi : public Object {
   VIP_VI_ATTRIBUTES attributes;
   VIP_CLAN_VI_OPTIONS options{};
   VIP_VI_STATE state = VIP_STATE_IDLE;
+  std::uint32_t users = 0;  ///< calls that wait, or destroy it
   std::atomic<VIP_PVOID> user_data{nullptr};
   WorkQueue sends, receives;
   Reports reports;
@@ -138,10 +139,9 @@ class Vi : public Object {
   struct Peering;  ///< a VipConnectPeerRequest() that is under way (peer.cc)
   std::shared_ptr<Peering> peering;
 
-  std::uint32_t number = 0;  ///< the Bulk's
-  std::uint32_t tag = 0;     ///< in the receive CQ
-  bool again = false;        ///< under the receive CQ's members_mutex: to be looked at again
-  std::uint32_t looks = 0;   ///< that have found nothing
+  std::uint32_t number = 0, tag = 0;  ///< the Bulk's; in the receive CQ
+  bool again = false;       ///< under the receive CQ's members_mutex: to be looked at again
+  std::uint32_t looks = 0;  ///< that have found nothing
   bool needs_bulk = false, bulk_waits = false;
   // Under the lock of the Bulk's queue.
   std::vector<int> finished_requests;  ///< errno of each

@@ -26,6 +26,22 @@ VIP_RETURN find_cq(VIP_CQ_HANDLE handle, Cq** cq) {
 }
 
 }  // namespace
+
+void leave(Vi& vi) {
+  bool is_last = false;
+  {
+    const Held held(vi);
+    is_last = --vi.users == 0 && vi.magic == 0;
+  }
+  if (!is_last) return;
+  if (vi.sends.cq != nullptr) vi.sends.cq->remove(vi, false);
+  if (vi.receives.cq != nullptr) vi.receives.cq->remove(vi, true);
+  provider()->bulk.remove(vi);
+  leave_tag(vi.attributes.Ptag);
+  vi.nic.leave();
+  delete &vi;
+}
+
 }  // namespace clan::via
 
 using namespace clan::via;
@@ -55,7 +71,8 @@ extern "C" CLAN_EXPORT VIP_RETURN VipCreateVi(VIP_NIC_HANDLE handle, VIP_VI_ATTR
   return VIP_SUCCESS;
 }
 
-// Descriptors that are complete and have not been taken go with it.
+// Descriptors that are complete and have not been taken go with it. The caller may be an error
+// handler in a thread that waits on the VI, which deletes it then.
 extern "C" CLAN_EXPORT VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle) {
   Vi* vi = nullptr;
   if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
@@ -65,16 +82,12 @@ extern "C" CLAN_EXPORT VIP_RETURN VipDestroyVi(VIP_VI_HANDLE handle) {
         vi->sends.completed < vi->sends.posted.size()) {
       return VIP_INVALID_STATE;
     }
+    vi->magic = 0;
+    ++vi->users;
   }
   vi->sends.notifier.reset();
   vi->receives.notifier.reset();
-  if (vi->sends.cq != nullptr) vi->sends.cq->remove(*vi, false);
-  if (vi->receives.cq != nullptr) vi->receives.cq->remove(*vi, true);
-  provider()->bulk.remove(*vi);
-  leave_tag(vi->attributes.Ptag);
-  vi->nic.leave();
-  vi->magic = 0;
-  delete vi;
+  leave(*vi);
   return VIP_SUCCESS;
 }
 

@@ -264,6 +264,36 @@ TEST(ViaReceive, ADescriptorWhoseMemoryIsGoneCannotBeCompleted) {
   EXPECT_TRUE(pair.a.errors.has(VIP_ERROR_COMP_PROT));
 }
 
+// The thread that waits learns of the end, and calls the handler.
+TEST(ViaReceive, AnErrorHandlerMayDestroyTheViOnWhichItsThreadWaits) {
+  const auto destroy = [](VIP_PVOID end, VIP_ERROR_DESCRIPTOR* error) {
+    EXPECT_EQ(VipDisconnect(error->ViHandle), VIP_SUCCESS);
+    EXPECT_EQ(VipDestroyVi(error->ViHandle), VIP_SUCCESS);
+    static_cast<End*>(end)->vi = nullptr;
+  };
+  for (const bool shares : {false, true}) {
+    End a, b;
+    VIP_CQ_HANDLE cq = nullptr;
+    ASSERT_EQ(VipCreateCQ(a.host.nic, 8, &cq), VIP_SUCCESS);
+    a.create(VIP_SERVICE_RELIABLE_DELIVERY, nullptr, shares ? cq : nullptr);
+    b.create(VIP_SERVICE_RELIABLE_DELIVERY);
+    ASSERT_EQ(a.post_recv(a.host.make(0, 0, 8)), VIP_SUCCESS);
+    connect(a, b);
+    ASSERT_EQ(VipErrorCallback(a.host.nic, &a, destroy), VIP_SUCCESS);
+    std::thread waits([&] {
+      VIP_DESCRIPTOR* d = nullptr;
+      EXPECT_EQ(VipRecvWait(a.vi, kSoon, &d),
+                shares ? VIP_INVALID_PARAMETER : VIP_DESCRIPTOR_ERROR);
+    });
+    // It waits by then, most likely; the outcome does not depend on it.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ASSERT_EQ(VipDisconnect(b.vi), VIP_SUCCESS);
+    waits.join();
+    EXPECT_EQ(a.vi, nullptr);
+    EXPECT_EQ(VipDestroyCQ(cq), VIP_SUCCESS);
+  }
+}
+
 TEST(ViaReceive, IsFlushedInOrderWhenTheConnectionEnds) {
   Pair pair;
   for (int i = 0; i < 10; ++i) ASSERT_EQ(pair.a.post_recv(pair.a.host.make(i, 0, 8)), VIP_SUCCESS);
