@@ -1,3 +1,5 @@
+#include <sys/wait.h>
+
 #include <fstream>
 
 #include "ends.h"
@@ -35,6 +37,18 @@ TEST(ViaNic, NullAndForeignHandlesAreInvalidParameters) {
   EXPECT_EQ(VipCreatePtag(host.nic, nullptr), VIP_INVALID_PARAMETER);
   VIP_CQ_HANDLE cq = nullptr;
   EXPECT_EQ(VipCreateCQ(nullptr, 1, &cq), VIP_INVALID_PARAMETER);
+}
+
+TEST(ViaNic, IsNotToBeHadWhereClanIsDisabled) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    VIP_NIC_HANDLE nic = nullptr;
+    ::setenv("CLAN_DISABLE", "1", 1);
+    ::_exit(VipOpenNic("x", &nic) == VIP_ERROR_RESOURCE ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(ViaNic, IsNotClosedWhileItHasObjects) {
@@ -140,6 +154,22 @@ TEST(ViaMemory, BadParametersAreRefused) {
   EXPECT_EQ(VipRegisterMem(host.nic, host.data, 1ul << 60, &attributes, &handle),
             VIP_ERROR_RESOURCE);
   EXPECT_EQ(VipSetMemAttributes(host.nic, host.memory, host.handle, &bad), VIP_INVALID_PTAG);
+}
+
+TEST(ViaMemory, IsRegisteredAsOftenAsTheNicSays) {
+  Host host;
+  VIP_NIC_ATTRIBUTES nic;
+  ASSERT_EQ(VipQueryNic(host.nic, &nic), VIP_SUCCESS);
+  VIP_MEM_ATTRIBUTES attributes{host.tag, 0, 0};
+  std::vector<VIP_MEM_HANDLE> handles;
+  VIP_MEM_HANDLE handle = 0;
+  VIP_RETURN rc = VIP_SUCCESS;
+  while ((rc = VipRegisterMem(host.nic, host.data, 1, &attributes, &handle)) == VIP_SUCCESS)
+    handles.push_back(handle);
+  EXPECT_EQ(rc, VIP_ERROR_RESOURCE);
+  EXPECT_EQ(handles.size() + 1, nic.MaxRegisterRegions) << "the host has one";
+  for (const VIP_MEM_HANDLE one : handles)
+    ASSERT_EQ(VipDeregisterMem(host.nic, host.data, one), VIP_SUCCESS);
 }
 
 TEST(ViaPtag, IsNotDestroyedWhileItIsInUse) {

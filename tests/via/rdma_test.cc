@@ -43,6 +43,26 @@ TEST(ViaRdma, AWriteWithImmediateDataTakesAReceiveDescriptor) {
   EXPECT_EQ(pair.b.sent(w), kRdmaWrite);
 }
 
+// What a read brings is what the send behind it carries.
+TEST(ViaRdma, AFencedSendBeginsWhenTheReadBeforeItIsOver) {
+  constexpr std::uint32_t kBytes = 500'000;
+  Pair pair;
+  pair.connect();
+  for (int round = 1; round < 20; ++round) {
+    std::memset(pair.a.host.data, round, kBytes);
+    ASSERT_EQ(pair.a.post_recv(pair.a.host.make(0, kBytes, kBytes)), VIP_SUCCESS);
+    VIP_DESCRIPTOR* r =
+        pair.b.host.make_rdma(0, 0, kBytes, VIP_CONTROL_OP_RDMAREAD, pair.a.host, 0);
+    VIP_DESCRIPTOR* s = pair.b.host.make(1, 0, kBytes, VIP_CONTROL_QFENCE);
+    ASSERT_EQ(pair.b.post_send(r), VIP_SUCCESS);
+    ASSERT_EQ(pair.b.post_send(s), VIP_SUCCESS);
+    ASSERT_EQ(pair.b.sent(r), kRdmaRead);
+    ASSERT_EQ(pair.b.sent(s), VIP_STATUS_DONE);
+    ASSERT_EQ(pair.a.received(), VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
+    ASSERT_EQ(std::memcmp(pair.a.host.data, pair.a.host.data + kBytes, kBytes), 0);
+  }
+}
+
 TEST(ViaRdma, AWriteWithImmediateDataAndNoDescriptorIsAborted) {
   Pair pair;
   pair.connect();
@@ -162,7 +182,12 @@ TEST(ViaOptions, DeferredSendsWaitForABuffer) {
     EXPECT_EQ(pair.a.received(r), VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE);
   }
   for (int i = 0; i < 4; ++i) EXPECT_EQ(pair.b.sent(pair.b.host.descriptor(i)), VIP_STATUS_DONE);
-  ASSERT_EQ(pair.b.post_send(pair.b.host.make(0, 0, 8)), VIP_SUCCESS);
+  VIP_DESCRIPTOR* const s = pair.b.host.make(0, 0, 8);
+  VIP_NIC_ATTRIBUTES nic;
+  ASSERT_EQ(VipQueryNic(pair.b.host.nic, &nic), VIP_SUCCESS);
+  for (VIP_ULONG i = 0; i < nic.MaxDescriptorsPerQueue; ++i)
+    ASSERT_EQ(pair.b.post_send(s), VIP_SUCCESS);
+  EXPECT_EQ(pair.b.post_send(s), VIP_ERROR_RESOURCE) << "the queue is full";
   ASSERT_EQ(VipDisconnect(pair.b.vi), VIP_SUCCESS);
   EXPECT_EQ(pair.b.sent(), VIP_STATUS_DONE | VIP_STATUS_DESC_FLUSHED_ERROR);
 }
