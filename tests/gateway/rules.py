@@ -141,14 +141,19 @@ def a_limit_for_each_client_counts_those_behind_a_proxy():
             g.line("client=9.8.7.1:80", "max-per-source")
 
 
-def all_addresses_of_a_host_are_tried():
+@contextlib.contextmanager
+def of_hosts(*addresses):
+    """What a program starts behind that is to find these addresses for the host `many`."""
     if os.geteuid() != 0:
         raise support.Skip("a file of hosts of its own takes root")
-    hosts = "127.0.0.3 many\n127.0.0.2 many\n127.0.0.1 many\n"
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "hosts").write_text(hosts)
-        prefix = ["unshare", "-m", "sh", "-c",
-                  f'mount --bind {directory}/hosts /etc/hosts; exec "$@"', "-"]
+        Path(directory, "hosts").write_text("".join(f"{one} many\n" for one in addresses))
+        yield ["unshare", "-m", "sh", "-c",
+               f'mount --bind {directory}/hosts /etc/hosts; exec "$@"', "-"]
+
+
+def all_addresses_of_a_host_are_tried():
+    with of_hosts("127.0.0.3", "127.0.0.2", "127.0.0.1") as prefix:
         for host in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
             with support.Server(named(b"a"), (host, 0)) as server, \
                     gateway(f"many:{server.port}", prefix=prefix) as g:
@@ -271,6 +276,17 @@ def a_check_expects_an_answer():
         assert numbers(g)["targets"][0]["failures"] == 0, numbers(g)
 
 
+def a_check_tries_all_addresses_of_a_host():
+    with of_hosts("127.0.0.1", "127.0.0.2") as prefix, \
+            support.Server(named(b"no")) as wrong, \
+            support.Server(named(b"yes"), ("127.0.0.2", wrong.port)), \
+            gateway(f"many:{wrong.port}", "--check", "0.05", "--check-send", "x",
+                    "--check-expect", "yes", prefix=prefix) as g:
+        until(lambda: ask(g) == b"yes", "the check has found the right one")
+        target = numbers(g)["targets"][0]
+        assert target["works"] and target["failures"] == 0, target
+
+
 def a_target_that_does_not_answer_is_given_up():
     with full_listener() as port, support.Server(named(b"b")) as server:
         with gateway(f"127.0.0.1:{port},127.0.0.1:{server.port}", "--balance", "first",
@@ -334,6 +350,6 @@ support.main({test.__name__: test for test in (
     targets_take_turns_and_those_that_fail_are_left_out,
     a_check_begins_when_the_one_before_has_ended,
     checks_find_what_fails_and_what_works_again, a_check_expects_an_answer,
-    a_target_that_does_not_answer_is_given_up,
+    a_check_tries_all_addresses_of_a_host, a_target_that_does_not_answer_is_given_up,
     without_descriptors_clients_wait, what_is_wrong_is_said,
     stat_and_prometheus_have_its_counters)})

@@ -108,9 +108,9 @@ void Gateway::finish_connect(Connection& connection) {
 
 void Gateway::connected(Connection& connection) {
   Target& target = *connection.target;
-  connection.in.held.insert(0, header_of(connection));
   if (connection.is_check()) {
-    const std::string sent = connection.in.held + connection.route->rule().check_send;
+    const std::string sent = header_of(connection) + connection.route->rule().check_send;
+    connection.out.held.clear();
     if (connection.stream)
       (void)NativeEnd(*connection.stream).send(bytes_of(sent));
     else
@@ -120,6 +120,7 @@ void Gateway::connected(Connection& connection) {
     connection.server.watch(set_.fd(), EPOLLIN, tag_of(connection.id, kServer));
     return check(connection);
   }
+  connection.in.held.insert(0, header_of(connection));
   connection.route->worked(target);
   target.address = connection.address;
   ++target.connections;
@@ -153,7 +154,8 @@ void Gateway::failed(Connection& connection, const char* why) {
   Target& target = *connection.target;
   say(fmt::format("event=failed target={} why=\"{}\"", target.name.text, why));
   connection.server.close();
-  if (connection.stage == Connection::Stage::kConnecting && connection.addresses_left > 1) {
+  if (connection.addresses_left > 1) {
+    connection.stage = Connection::Stage::kConnecting;
     --connection.addresses_left;
     connection.address = (connection.address + 1) % target.name.addresses.size();
     if (connect_socket(connection)) return;
