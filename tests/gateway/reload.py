@@ -212,6 +212,18 @@ def a_reload_answers_for_itself():
             assert asking.returncode == 1 and "ended" in said_of_it, said_of_it
 
 
+def a_gateway_of_another_version_is_not_waited_for():
+    """Its page says nothing of what a reload has come to."""
+    old = ("import os, signal, sys, time; signal.signal(signal.SIGUSR2, signal.SIG_IGN)\n"
+           "page = os.memfd_create('clan-gateway')\n"
+           "os.write(page, b'cln-gw01' + os.getpid().to_bytes(4, 'little') + bytes(20000))\n"
+           "print('ready', flush=True); time.sleep(1000)")
+    with running(sys.executable, "-c", old, text=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == "ready\n"
+        said_of_it = reload(process.pid, 1)
+        assert "of this version" in said_of_it and said_of_it.count("\n") == 1, said_of_it
+
+
 def draining_has_a_limit():
     port = free_port()
     with support.Server(echo) as server, by_file(
@@ -276,5 +288,6 @@ support.main({test.__name__: test for test in (
     replaced_under_load_nobody_fails, names_are_handed_on, a_wrong_file_replaces_nothing,
     a_file_is_read_anew_and_old_connections_live_on,
     connections_of_a_rule_that_was_read_anew_count, a_reload_answers_for_itself,
-    draining_has_a_limit, one_that_nobody_connects_to_ends, one_without_connections_ends,
+    a_gateway_of_another_version_is_not_waited_for, draining_has_a_limit,
+    one_that_nobody_connects_to_ends, one_without_connections_ends,
     a_service_manager_gives_the_listener_and_is_told)})

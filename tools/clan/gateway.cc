@@ -72,9 +72,10 @@ int reload(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2) pids.push_back(pid_of(arguments[1].c_str()).value_or(0));
   pids = serving(pids);
   if (arguments.size() > 2 || pids.size() != 1) {
-    fmt::print(stderr, "clan gateway reload: {} gateways are seen{}\n", pids.size(),
-               pids.size() > 1 ? ": which one? clan gateway reload PID" : "");
-    return pids.size() > 1 ? kUsage : 1;
+    fmt::print(stderr, "clan gateway reload: {}\n",
+               pids.empty() ? "no gateway of this version serves (kill -USR2 PID reloads another)"
+                            : "several gateways serve: clan gateway reload PID");
+    return pids.empty() ? 1 : kUsage;
   }
   Watched gateway(pids[0]);
   const std::uint16_t failed_before = value_in(gateway.look().failed_starts);

@@ -10,7 +10,7 @@ namespace clan::gateway {
 
 /// The page; a memfd named kGatewayMemfdName. Counters never decrease, but for what there is now.
 struct GatewayPage {
-  static constexpr std::uint64_t kMagic = 0x31'30'77'67'2d'6e'6c'63;  // "cln-gw01"
+  static constexpr std::uint64_t kMagic = 0x32'30'77'67'2d'6e'6c'63;  // "cln-gw02"
   using Count = std::atomic<std::uint64_t>;
   std::uint64_t magic = kMagic;
   std::uint32_t pid = 0;
