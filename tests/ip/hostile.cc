@@ -4,6 +4,7 @@
 //     ip-hostile CLAIMED PEER claims says that it has an address which another process has,
 //                                and sends datagrams from it, until the connection has been ended
 //                                or some are on their way
+//     ip-hostile OWN PEER late       a peer at its own address, which greets when a line has come
 //     ip-hostile OWN PEER fewer      a peer at its own address, which takes fewer offloads later
 //     ip-hostile OWN PEER noise      messages without a Hello
 //     ip-hostile OWN PEER crowd      300 peers, of addresses from OWN on, each of which goes once
@@ -120,12 +121,18 @@ int run(const Address& own, const Address& peer, const std::string& mode) {
   }
   auto context = clan::Context::create();
   if (!context) return 1;
-  auto endpoint = clan::MessageEndpoint::create(
-      *context, mode == "lies" || mode == "fewer" ? service_of(own, "", directory) : "");
+  const bool claims = mode == "claims" || mode == "noise";
+  auto endpoint =
+      clan::MessageEndpoint::create(*context, claims ? "" : service_of(own, "", directory));
   if (!endpoint) return 1;
   const auto to = endpoint->connect(service_of(peer, "", directory), 10'000);
   if (!to) return 1;
   Ends ends{std::move(*context), std::move(*endpoint), *to};
+  if (mode == "late") {
+    std::puts("connected");
+    std::fflush(stdout);
+    (void)std::getchar();
+  }
   if (mode != "noise") say_who(ends, own);
   if (mode == "noise") {
     std::byte bytes[100] = {};
@@ -134,7 +141,7 @@ int run(const Address& own, const Address& peer, const std::string& mode) {
     lie(ends, own, peer);
   } else if (mode == "fewer") {
     say_who(ends, own, kCsum);
-  } else {
+  } else if (mode == "claims") {
     for (int i = 0; i < 100 && !ends.endpoint.has_gone(ends.to); ++i)
       send(ends, datagram(own, peer));
   }

@@ -6,6 +6,7 @@ others notice nothing.
 """
 
 import contextlib
+import signal
 import subprocess
 import sys
 
@@ -89,11 +90,46 @@ def claims_of_a_verified_peers_address_interrupt_nothing(clan):
             assert eventually(lambda: b.pings(a.address)), a.status()
 
 
+def a_claim_interrupts_no_opening(clan):
+    """A peer has greeted and does not answer yet, as it is stopped, when another process claims its
+    address: its connection stays, and the device finds it when it goes on."""
+    with devices.namespaces(clan, 3) as (a, _, c):
+        a.up()
+        with subprocess.Popen(c.command(PROGRAM, c.address, a.address, "late"), text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              env=c.environment) as peer:
+            try:
+                assert peer.stdout.readline() == "connected\n"
+                a.process.send_signal(signal.SIGSTOP)
+                peer.stdin.write("\n")
+                peer.stdin.flush()
+                assert peer.stdout.readline() == "done\n"
+                peer.send_signal(signal.SIGSTOP)
+                a.process.send_signal(signal.SIGCONT)
+                assert eventually(lambda: a.status()["peers"]), a.status()
+                with hostile(c, c.address, a.address, "claims"):
+                    assert eventually(lambda: a.status()["strangers"] == 1), a.status()
+                    peer.send_signal(signal.SIGCONT)
+                    assert eventually(lambda: a.peer(c.address)["up"]), a.status()
+            finally:
+                a.process.send_signal(signal.SIGCONT)
+                peer.kill()
+
+
 def peers_that_have_gone_make_room(clan):
-    """More peers come than there are places for, one after the other."""
+    """More peers come than there are places for, one after the other; no counter decreases."""
     with devices.namespaces(clan, 3) as (a, b, c):
         a.up("--address", "10.10.255.254/16")
+        b.up()
+        assert eventually(lambda: b.pings(a.address)), a.status()
+        b.down()
+
+        def received():
+            return sum(peer["received"] for peer in a.status()["peers"])
+
+        before = received()
         with hostile(c, "10.10.0.1", "10.10.255.254", "crowd"):
+            assert received() >= before > 0, (before, received())
             b.up()
             assert eventually(lambda: b.pings(a.address)), a.status()
             assert len(a.status()["peers"]) == 255
@@ -124,5 +160,5 @@ def noise_ends_the_connection(clan):
 if __name__ == "__main__":
     sys.exit(devices.main([lies_reach_no_kernel, claims_of_anothers_address_are_refused,
                            claims_of_a_verified_peers_address_interrupt_nothing,
-                           peers_that_have_gone_make_room,
+                           a_claim_interrupts_no_opening, peers_that_have_gone_make_room,
                            a_peer_takes_fewer_offloads_later, noise_ends_the_connection]))

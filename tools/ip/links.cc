@@ -5,7 +5,7 @@
 #include <clan/words.h>
 
 #include <algorithm>
-#include <new>
+#include <cstdio>
 
 #include "page.h"
 
@@ -62,9 +62,12 @@ std::optional<std::size_t> Links::place() const {
 }
 
 Peer* Links::put(std::unique_ptr<Peer> peer, std::size_t place) {
-  peer->row = new (&own_page().row[place]) IpRow;
-  to_string(peer->prefixes[0].address).copy(peer->row->address, sizeof peer->row->address - 1);
-  peer->service.copy(peer->row->service, sizeof peer->row->service - 1);
+  IpRow& row = *(peer->row = &own_page().row[place]);
+  std::snprintf(row.address, sizeof row.address, "%s",
+                to_string(peer->prefixes[0].address).c_str());
+  std::snprintf(row.service, sizeof row.service, "%s", peer->service.c_str());
+  show(row.offloads, 0u);
+  show(row.mtu, 0u);
   if (place == peers_.size()) {
     peers_.push_back(std::move(peer));
     words::publish(own_page().rows, static_cast<std::uint32_t>(peers_.size()));
@@ -141,7 +144,6 @@ void Links::close(Peer& peer, bool failed) {
   if (peer.state == Peer::State::kUp) CLAN_INFO("%s is gone", peer.row->address);
   if (peer.out) peer.face->endpoint.disconnect(*std::exchange(peer.out, std::nullopt));
   drop_in(peer);
-  if (peer.claim) peer.face->endpoint.resume(*std::exchange(peer.claim, std::nullopt));
   peer.state = Peer::State::kDown;
   peer.failed = failed;
   show(peer.row->up, 0u);
@@ -163,6 +165,7 @@ void Links::drop_in(Peer& peer) {
   if (!peer.in) return;
   peer.face->by_in.erase(*peer.in);
   if (std::exchange(peer.held, false)) peer.face->endpoint.resume(*peer.in);
+  if (peer.claim) peer.face->endpoint.resume(*std::exchange(peer.claim, std::nullopt));
   peer.face->endpoint.disconnect(*std::exchange(peer.in, std::nullopt));
 }
 
@@ -199,13 +202,13 @@ bool Links::waits(Face& face, PeerIndex from, const Hello& hello) {
   if (of(face, from) != nullptr) return false;
   for (auto& peer : peers_) {
     if (peer->face != &face || peer->prefixes[0].address != hello.from()) continue;
-    if (peer->state != Peer::State::kUp || same(*peer, from)) return false;
+    if (!peer->in || (peer->out && same(*peer, from))) return false;
     face.endpoint.hold();
     if (const auto before = std::exchange(peer->claim, from)) {
       face.endpoint.resume(*before);
       face.endpoint.disconnect(*before);
     }
-    say_hello(*peer);  // another host answers it, or the peer is known to have gone
+    if (peer->out) say_hello(*peer);  // another host answers it, or the peer is known to have gone
     count(own_page().strangers);
     return true;
   }

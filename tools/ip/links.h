@@ -50,7 +50,7 @@ struct Peer {
   bool fresh = false;   ///< `out` was begun after the peer's Hello had come
   std::optional<PeerIndex> out, in;  ///< ours, and the one that its Hello came by
   bool held = false;                 ///< packets wait in `in`
-  std::optional<PeerIndex> claim;    ///< of another process: held until this peer has gone
+  std::optional<PeerIndex> claim;    ///< of another process: held until `in` ends
   Hello hello;                       ///< the last one of `in`
   unsigned takes = 0;                ///< offloads that we take from it
   std::uint64_t since_ns = 0;        ///< of opening
@@ -83,8 +83,8 @@ class Links {
   void close(Peer& peer, bool failed);
   /// A Hello, of a stranger or of a peer once more. False: it is not a peer's.
   bool greet(Face& face, PeerIndex from, const Hello& hello);
-  /// Whether a Hello that has just been shown is to be left: it names a peer that is up, and comes
-  /// from another process. The peer keeps its place until it has gone.
+  /// Checks whether a Hello that has just been shown stays in its ring: another process has greeted
+  /// with that address, and has neither gone nor proved to be a stranger.
   bool waits(Face& face, PeerIndex from, const Hello& hello);
   /// Whether a packet that has just been shown is to be left until its peer is verified.
   bool hold(Peer& peer);

@@ -8,7 +8,7 @@
 
 namespace clan::ip {
 
-/// One peer. Its texts change only when the peer has gone and another one takes the row.
+/// One peer. When it has gone, another one may take the row: the texts change, the counters go on.
 struct IpRow {
   char address[64] = {};   ///< the first that it has
   char service[160] = {};  ///< where it is looked for
