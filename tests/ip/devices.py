@@ -35,16 +35,20 @@ class Host:
     def command(self, *words):
         return hosts.inside(self.name, *words)
 
+    def done(self, words, seconds):
+        return subprocess.run(self.command(*words), text=True, capture_output=True,
+                              timeout=seconds, env=self.environment, stdin=subprocess.DEVNULL)
+
     def run(self, *words, seconds=60):
         """What a program says there, and its exit code."""
-        done = subprocess.run(self.command(*words), text=True, capture_output=True,
-                              timeout=seconds, env=self.environment, stdin=subprocess.DEVNULL)
+        done = self.done(words, seconds)
         return done.returncode, done.stdout + done.stderr
 
     def must(self, *words, seconds=60):
-        code, said = self.run(*words, seconds=seconds)
-        assert code == 0, (words, code, said)
-        return said
+        """What a program says on its standard output; it must succeed."""
+        done = self.done(words, seconds)
+        assert done.returncode == 0, (words, done)
+        return done.stdout
 
     def up(self, *more):
         words = [self.clan, "ip", "up", DEVICE, "--address", f"{self.address}/24", *self.options]
