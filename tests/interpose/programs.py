@@ -912,6 +912,8 @@ Subsystem sftp internal-sftp
         said["copied"] = (run.directory / "copied").read_bytes() == contents
         run.run("scp", "-q", *options, "-P", port, f"{here}:{file}", "fetched")
         said["fetched"] = (run.directory / "fetched").read_bytes() == contents
+        said["forwarded"] = run.text("ssh", *options, "-p", port, "-W", f"127.0.0.1:{port}", here,
+                                     data=b"hello\r\n").startswith("SSH-2.0")
         run.end(server)
     return said
 
