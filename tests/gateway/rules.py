@@ -7,6 +7,7 @@
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -172,6 +173,19 @@ def idle_connections_end():
         with contextlib.suppress(ConnectionResetError):
             raise AssertionError(s.recv(1))
         g.line("idle time-out")
+
+
+def silent_clients_are_probed():
+    if shutil.which("ss") is None:
+        raise support.Skip("ss is not installed")
+    with support.Server(echo) as server:
+        for options, wanted in (("--keep-alive", "1000"), "16min"), ((), ""):
+            with gateway(server.port, *options) as g, g.connect() as s:
+                s.sendall(b"x")
+                assert s.recv(1) == b"x"
+                said = subprocess.run(["ss", "-Htno", "sport", "=", f":{g.port}"], text=True,
+                                      stdout=subprocess.PIPE, check=True).stdout
+                assert f"keepalive,{wanted}" in said, said
 
 
 def named(who):
@@ -346,7 +360,7 @@ support.main({test.__name__: test for test in (
     headers_are_sent_to_targets, headers_are_taken_from_proxies_and_passed_on,
     values_of_a_header_are_passed_on, wrong_headers_are_refused, limits_hold,
     a_limit_for_each_client_counts_those_behind_a_proxy, all_addresses_of_a_host_are_tried,
-    idle_connections_end,
+    idle_connections_end, silent_clients_are_probed,
     targets_take_turns_and_those_that_fail_are_left_out,
     a_check_begins_when_the_one_before_has_ended,
     checks_find_what_fails_and_what_works_again, a_check_expects_an_answer,
