@@ -108,6 +108,20 @@ def goes_on_after_a_kill(clan):
                 assert other.pings(killed.address), other.status()
 
 
+def finds_a_peer_at_its_new_address(clan):
+    """A peer that comes again with another address is found there, and no more at the old one."""
+    with devices.namespaces(clan) as (a, b):
+        a.up()
+        b.up()
+        assert eventually(lambda: a.pings(b.address)), a.status()
+        before, b.address = b.address, "10.9.0.77"
+        b.down()
+        b.up()
+        assert eventually(lambda: a.pings(b.address)), a.status()
+        assert b.pings(a.address) and not a.pings(before), a.status()
+        assert [peer["up"] for peer in a.status()["peers"]] == [False, True], a.status()
+
+
 def leaves_routes_and_devices_as_found(clan):
     """After down, and after a kill, links, addresses, routes and files are those of before."""
     with devices.namespaces(clan) as (a, b):
@@ -249,7 +263,8 @@ def main():
         sys.stdout.reconfigure(line_buffering=True)
     return devices.main([
         reaches_in_either_order, sends_all_sizes, answers_for_addresses_that_nobody_has,
-        says_which_mtu_would_do, goes_on_after_a_kill, leaves_routes_and_devices_as_found, refuses,
+        says_which_mtu_would_do, goes_on_after_a_kill,
+        finds_a_peer_at_its_new_address, leaves_routes_and_devices_as_found, refuses,
         ends_when_its_device_is_removed, holds_no_rights, serves_a_third_while_one_is_stopped,
         clan_stat_has_its_counters,
         sends_without_offloads_to_one_that_has_none, leaves_an_offload_that_a_kernel_refuses])
