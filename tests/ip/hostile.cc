@@ -49,14 +49,16 @@ void send(Ends& ends, const Frame& frame) {
   send(ends, bytes);
 }
 
-void say_who(Ends& ends, const Address& own, unsigned offloads = kAllOffloads) {
+Hello hello_of(const Address& own, unsigned offloads = kAllOffloads) {
   Hello hello;
   hello.mtu = 1500;
   hello.offloads = offloads;
   hello.v6 = own.v6;
   std::copy(own.bytes.begin(), own.bytes.end(), hello.address);
-  send(ends, std::as_bytes(std::span(&hello, 1)));
+  return hello;
 }
+
+void say_who(Ends& ends, const Hello& hello) { send(ends, std::as_bytes(std::span(&hello, 1))); }
 
 Frame any_frame(std::mt19937& random, const Address& own, const Address& peer) {
   Frame f = random() % 2 == 0 ? segments(false) : frame(false, IPPROTO_UDP, 20 + random() % 9000);
@@ -84,7 +86,7 @@ void lie(Ends& ends, const Address& own, const Address& peer) {
   }
 }
 
-// Comes, is greeted and goes.
+// Comes, is greeted and goes. Not by say_who(), which drops what has come.
 bool visit(const Address& own, const Address& peer, const std::string& directory) {
   auto context = clan::Context::create();
   if (!context) return false;
@@ -92,10 +94,10 @@ bool visit(const Address& own, const Address& peer, const std::string& directory
   if (!endpoint) return false;
   const auto to = endpoint->connect(service_of(peer, "", directory), 10'000);
   if (!to) return false;
-  Ends ends{std::move(*context), std::move(*endpoint), *to};
-  say_who(ends, own);
+  const Hello hello = hello_of(own);
   std::byte bytes[100];
-  return ends.endpoint.recv(bytes, 10'000).ok();
+  return endpoint->send(*to, std::as_bytes(std::span(&hello, 1))).ok() &&
+         endpoint->recv(bytes, 10'000).ok();
 }
 
 // One that is turned away, as the device has yet to notice that others have gone, comes again.
@@ -133,14 +135,14 @@ int run(const Address& own, const Address& peer, const std::string& mode) {
     std::fflush(stdout);
     (void)std::getchar();
   }
-  if (mode != "noise") say_who(ends, own);
+  if (mode != "noise") say_who(ends, hello_of(own));
   if (mode == "noise") {
     std::byte bytes[100] = {};
     send(ends, bytes);
   } else if (mode == "lies") {
     lie(ends, own, peer);
   } else if (mode == "fewer") {
-    say_who(ends, own, kCsum);
+    say_who(ends, hello_of(own, kCsum));
   } else if (mode == "claims") {
     for (int i = 0; i < 100 && !ends.endpoint.has_gone(ends.to); ++i)
       send(ends, datagram(own, peer));
