@@ -110,7 +110,7 @@ LockTable* map_table() {
   return memory == MAP_FAILED ? nullptr : static_cast<LockTable*>(memory);
 }
 
-void start_over_in_child() {
+void start_pinner_over_in_child() {
   if (table == nullptr) return;
   LockTable* parents = table;
   table = map_table();
@@ -133,7 +133,7 @@ std::size_t PagePinner::page_size() {
 Result<std::unique_ptr<PagePinner>> PagePinner::create(const Options& options) {
   if (!populate_is_known()) return Error{ENOSYS, "page pinner: madvise(MADV_POPULATE_READ)"};
   if (options.mode == Mode::kLock) {
-    if (!hold_over_forks<table_mutex, start_over_in_child>()) {
+    if (!hold_over_forks<table_mutex, start_pinner_over_in_child>()) {
       return Error{ENOMEM, "page pinner: pthread_atfork"};
     }
     std::lock_guard lock(table_mutex);
