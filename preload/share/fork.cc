@@ -95,7 +95,7 @@ void share_slots() {
 bool forked() {
   const std::uint32_t before = sys::pid_namespace();
   Pipe::after_fork_in_child();
-  const bool elsewhere = sys::pid_namespace() != before;
+  const bool other_namespace = sys::pid_namespace() != before;
   pipe_count_forked();
   for_each_socket(
       [](int, Socket& s, void*) {
@@ -114,7 +114,7 @@ bool forked() {
         }
       },
       nullptr);
-  return elsewhere;
+  return other_namespace;
 }
 
 }  // namespace
@@ -151,9 +151,9 @@ void after_fork(bool in_child) {
   unlock_epoll();
   forking.unlock();
   if (in_child) resends_forked();
-  const bool elsewhere = in_child && forked();
+  const bool other_namespace = in_child && forked();
   allow_moves();
-  if (elsewhere) take_back_moved(reasons::Why::kForked);
+  if (other_namespace) take_back_moved(reasons::Why::kForked);
   leave_section();
 }
 

@@ -40,8 +40,8 @@ constinit Slot pinned_slot;
 
 // Slots of our table that this process has given back, as a stack. A child has a copy:
 // Slot::held says whether a process has it.
-std::uint32_t given_back[kSlots];
-std::size_t given_back_count = 0;
+std::uint32_t returned[kSlots];
+std::size_t returned_count = 0;
 std::size_t without_scan = 0;  ///< takes until all slots are looked through again
 bool fork_is_under_way = false;
 
@@ -208,8 +208,8 @@ Slot* take_slot() {
   // A descriptor that is made in borrowed memory is not the lender's.
   const bool may_make = !config().disabled && permits_memory() && !in_borrowed_memory();
   Slot* const table = has_table() || may_make ? own_table() : nullptr;
-  while (table != nullptr && given_back_count > 0) {
-    if (Slot& slot = table[given_back[--given_back_count]]; take(slot, false)) return &slot;
+  while (table != nullptr && returned_count > 0) {
+    if (Slot& slot = table[returned[--returned_count]]; take(slot, false)) return &slot;
   }
   while (table != nullptr && in_use(table) < kSlots) {
     // relaxed: a count
@@ -232,9 +232,9 @@ void give_back_slot(Slot* slot) {
   if (!is_own(*slot)) return drop_slot(slot);
   // relaxed: looked at again when it is taken
   if (Slot::users(slot->held.load(std::memory_order_relaxed)) != 0) return;
-  if (given_back_count == kSlots) return;
+  if (returned_count == kSlots) return;
   // PAIR preload.slots
-  given_back[given_back_count++] =
+  returned[returned_count++] =
       static_cast<std::uint32_t>(slot - own.load(std::memory_order_acquire));
 }
 
