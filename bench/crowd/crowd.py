@@ -8,7 +8,6 @@ decides as much as the carrier does.
 
 import argparse
 import itertools
-import json
 import os
 import random
 import re
@@ -17,9 +16,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-LOAD = Path(__file__).resolve().parent / "clan-crowd-load"
+import report
+
+HERE = Path(__file__).resolve().parent
+LOAD = HERE / "clan-crowd-load"
 HOGS = {"none": "alone", "0": "nice 0", "19": "nice 19"}
-KEYS = ("rate", "p50", "p99", "max", "cpu", "near", "hogs")
+KEYS = ("rate", "p50", "p99", "max", "cpu", "near", "hogs")   # as the load program prints them
+# Title, unit, what a sample is divided by, and whether more is better.
+FIGURES = {
+    "rate": ("trips a second, least / median; processor time of both ends for a trip in us",
+             "k/s", 1e3, True),
+    "p50": ("a trip, median", "us", 1, False), "p99": ("a trip, 99th percentile", "us", 1, False),
+    "max": ("the longest trip", "us", 1, False),
+    "near": ("share of trips whose ends were on one core", "", 1, False),
+    "hogs": ("share of the cores' time that the computations had", "", 1, True)}
 
 
 def rows(quick):
@@ -50,17 +60,28 @@ def measure(row, column, options):
     return dict(zip(words[0::2], map(float, words[1::2])))
 
 
-def line(text, name, figures, base):
-    f = {key: statistics.median(one[key] for one in figures) for key in KEYS}
-    spread = [one["rate"] for one in figures]
-    ratio = [f"{f['rate'] / statistics.median(b['rate'] for b in of):6.2f}" for of in base]
-    cpu = f["cpu"] / statistics.median(b["cpu"] for b in base[0])
-    return (f"{text:34} {name:8} {f['rate'] / 1e3:8.1f} {min(spread) / 1e3:7.1f} "
-            f"{max(spread) / 1e3:7.1f} {' '.join(ratio)} {f['p50']:7.1f} {f['p99']:8.1f} "
-            f"{f['cpu']:6.1f} {cpu:5.2f} {f['near']:5.2f} {f['hogs']:5.2f}")
+def item_of(key, samples, wanted, options):
+    """The table of one figure: a row of the table for each of `wanted`."""
+    title, unit, scale, higher = FIGURES[key]
+    item = report.Item(key, title)
+    for row in wanted:
+        text, medians = text_of(row), {}
+        for column in options.columns:
+            values = [one[key] / scale for one in samples[row, column]]
+            medians[column] = statistics.median(values)
+            item.rows.append(report.Row(text, column, row[1], medians[column], unit, "pairs",
+                                        higher, min(values), max(values), text=text,
+                                        samples=values))
+            if key == "rate":
+                item.rows[-1].cpu = statistics.median(one["cpu"] for one in samples[row, column])
+        if key == "rate":
+            item.lines.append(report.Line(text, ratios={
+                f"{mine}/{base}": [medians[mine] / medians[base]]
+                for mine in medians for base in ("tcp", "unix") if mine not in ("tcp", "unix")}))
+    return item
 
 
-def arguments():
+def parse():
     parser = argparse.ArgumentParser(prog="clan bench crowd", description=__doc__.split("\n\n")[0])
     parser.add_argument("--clan", default="clan", help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: two minutes")
@@ -70,7 +91,8 @@ def arguments():
     parser.add_argument("--also", action="append", default=[], metavar="NAME=CLAN",
                         help="another build's `clan`, measured in the same rounds")
     parser.add_argument("--list", action="store_true", help="names of the rows")
-    parser.add_argument("-o", "--output", type=Path, help="file for every sample, in JSON")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
+                        help="directory for crowd.md and crowd.json")
     options = parser.parse_args()
     options.load = LOAD
     options.rounds = options.rounds or (2 if options.quick else 5)
@@ -82,27 +104,25 @@ def arguments():
 
 
 def main():
-    options = arguments()
+    options = parse()
     wanted = [row for row in rows(options.quick) if re.search(options.only, text_of(row))]
     if options.list:
         print("\n".join(map(text_of, wanted)))
-        return
+        return 0
     if len(os.sched_getaffinity(0)) != 2:
         print("warning: not two cores; every row is another one elsewhere", file=sys.stderr)
+    results = report.Report(
+        "crowd", "Pairs of processes on few cores",
+        report.describe_machine(HERE, sorted(os.sched_getaffinity(0))),
+        f"{options.rounds} rounds of {options.seconds:g} s, new processes each, in random order")
     samples = {(row, column): [] for row in wanted for column in options.columns}
     for _ in range(options.rounds):
         for row, column in random.sample(list(samples), len(samples)):
             samples[row, column].append(measure(row, column, options))
-    print(f"{'':43} {'k/s':>8} {'least':>7} {'most':>7} {'of tcp':>6} {'unix':>6} {'p50 us':>7} "
-          f"{'p99':>8} {'CPU':>6} {'of':>5} {'near':>5} {'hogs':>5}")
-    for row in wanted:
-        for column in options.columns:
-            print(line(text_of(row), column, samples[row, column],
-                       (samples[row, "tcp"], samples[row, "unix"])))
-    if options.output is not None:
-        options.output.write_text(json.dumps(
-            {f"{text_of(row)}, {column}": figures for (row, column), figures in samples.items()}))
+    for key in FIGURES:
+        results.add(item_of(key, samples, wanted, options))
+    return results.end(options.output)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

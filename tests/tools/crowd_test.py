@@ -10,6 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench/support"))
+
+import report
+
 ROW = "block 1 pair unpinned nice 19"
 
 
@@ -26,21 +30,26 @@ def quick_has_fewer_rows_than_all(clan):
     assert set(rows["--quick", ]) < set(rows[()]), rows
 
 
-def a_row_is_measured_over_each_carrier_and_written(clan):
+def a_row_is_measured_over_each_carrier_and_written_in_the_one_form(clan):
     with tempfile.TemporaryDirectory() as top:
-        out = Path(top, "samples")
-        said = run(clan, "--only", f"^{ROW}$", "--rounds", 1, "--seconds", 0.2, "-o", out).stdout
-        samples = json.loads(out.read_text())
-        assert set(samples) == {f"{ROW}, {column}" for column in ("tcp", "unix", "clan")}, said
-        for figures in samples.values():
-            assert len(figures) == 1 and figures[0]["rate"] > 0, samples
-            assert 0 <= figures[0]["near"] <= 1 and figures[0]["p50"] <= figures[0]["p99"], samples
+        said = run(clan, "--only", f"^{ROW}$", "--rounds", 1, "--seconds", 0.2, "-o", top).stdout
+        data = json.loads(Path(top, "crowd.json").read_text())
+    assert data["version"] == report.VERSION and data["bench"] == "crowd", data
+    figures = {}
+    for row in report.rows_of(data):
+        assert row.text == ROW and len(row.samples) == 1, row
+        figures.setdefault(row.variant, []).append(row.value)
+    assert set(figures) == {"tcp", "unix", "clan"} and ROW in said, said
+    for rate, p50, p99, _, near, _ in figures.values():
+        assert rate > 0 and 0 <= near <= 1 and p50 <= p99, figures
+    line, = data["items"]["rate"]["lines"]
+    assert set(line["ratios"]) == {"clan/tcp", "clan/unix"}, line
 
 
 def main():
     clan = sys.argv[1]
     quick_has_fewer_rows_than_all(clan)
-    a_row_is_measured_over_each_carrier_and_written(clan)
+    a_row_is_measured_over_each_carrier_and_written_in_the_one_form(clan)
 
 
 if __name__ == "__main__":
