@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <set>
 #include <string>
@@ -166,25 +165,23 @@ const Row* find(const Results& results, const Which& which) {
   return best;
 }
 
-const char* judged(const Line& line, double times, bool mixed) {
-  if (mixed) return "mixed regimes: measure again";
-  if (times < line.limit) return "MISSED";
-  return line.bar == Bar::kOfBound && times > kNoise ? "the bound is exceeded: none" : "ok";
-}
-
-std::string verdict(const Line& line, const Results& results) {
+Verdict verdict(const Line& line, const Results& results) {
   const Row* mine = find(results, line.mine);
   const bool compares = line.bar == Bar::kTimesBetter || line.bar == Bar::kOfBound;
   const Row* other = compares ? find(results, line.other) : nullptr;
-  if (mine == nullptr || (compares && other == nullptr)) return "not measured";
-  if (compares) {
-    const double times = times_better(*mine, *other);
-    return fmt::format("{:>8.2f} x, wanted {:>5.2f}   {}", times, line.limit,
-                       judged(line, times, regimes_differ(*mine, *other)));
+  Verdict out{line.text, fmt::format("at {} {:.5g}", compares ? "least" : "most", line.limit)};
+  if (mine == nullptr || (compares && other == nullptr)) return out;
+  const double figure = compares                   ? times_better(*mine, *other)
+                        : line.bar == Bar::kAtMost ? mine->stats.p50
+                                                   : mine->to_probe();
+  out.figure = fmt::format("{:.2f}", figure);
+  if (compares && regimes_differ(*mine, *other)) {
+    out.figure += ", mixed regimes: measure again";
+    return out;
   }
-  const double value = line.bar == Bar::kAtMost ? mine->stats.p50 : mine->to_probe();
-  return fmt::format("{:>8.2f}, at most {:>6.1f}   {}", value, line.limit,
-                     value <= line.limit ? "ok" : "MISSED");
+  out.verdict = (compares ? figure >= line.limit : figure <= line.limit) ? "met" : "missed";
+  if (line.bar == Bar::kOfBound && figure > kNoise) out.figure += ", so the bound is none";
+  return out;
 }
 
 /// CPU time of a throughput, CLAN's and that of what it is compared with.
@@ -211,27 +208,25 @@ bool bars_need(const std::string& question) {
   return kNeeded.count(question) > 0;
 }
 
-std::string bars_table(const Results& results) {
-  std::vector<std::array<std::string, 4>> cells{{"", "", "both polling", "CPU time"}};
+std::vector<Verdict> bars(const Results& results) {
+  std::vector<Verdict> out;
   for (const Line& line : lines()) {
-    const bool names_size =
-        line.mine.benchmark == "message_latency" && line.other.benchmark == "ucx_latency";
+    Verdict& bar = out.emplace_back(verdict(line, results));
+    if (line.mine.benchmark == "message_latency" && line.other.benchmark == "ucx_latency")
+      bar.text += ", " + format_x(line.mine.x, "bytes");
+    bar.more = {{"both polling", beside(line, results)}, {"CPU time", cpu_times(line, results)}};
+  }
+  return out;
+}
+
+std::string bars_table(const std::vector<Verdict>& bars) {
+  std::vector<std::vector<std::string>> cells{
+      {"", "figure", "wanted", "", "both polling", "CPU time"}};
+  for (const Verdict& bar : bars) {
     cells.push_back(
-        {names_size ? fmt::format("{}, {}", line.text, format_x(line.mine.x, "bytes")) : line.text,
-         verdict(line, results), beside(line, results), cpu_times(line, results)});
+        {bar.text, bar.figure, bar.wanted, bar.verdict, bar.more[0].second, bar.more[1].second});
   }
-  std::array<std::size_t, 4> width{};
-  for (const auto& row : cells) {
-    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
-  }
-  std::string out;
-  for (const auto& row : cells) {
-    std::string shown = fmt::format("  {:<{}} {:<{}}   {:<{}}   {}", row[0], width[0], row[1],
-                                    width[1], row[2], width[2], row[3]);
-    shown.erase(shown.find_last_not_of(' ') + 1);
-    out += shown + "\n";
-  }
-  return out +
+  return aligned(cells, cells[0].size()) +
          "  Against TCP: CLAN polls, TCP sockets block, as programs use them; \"both polling\" is "
          "the same CLAN\n"
          "  against TCP sockets that poll. Against UNIX sockets: both wait as they do by "

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "support/results.h"
 
@@ -10,9 +11,11 @@ namespace clan::bench {
 /// Whether a question's rows are needed for a bar.
 bool bars_need(const std::string& question);
 
-/// One line per bar: what was measured, what is wanted, whether it holds or wasn't measured. A bar
-/// against a kernel socket that blocks also shows the ratio to one that polls, where that was
-/// measured.
-std::string bars_table(const Results& results);
+/// What is wanted of each bar, and whether it is met. A bar against a kernel socket that blocks
+/// also has the ratio to one that polls, where that was measured.
+std::vector<Verdict> bars(const Results& results);
+
+/// One line per bar.
+std::string bars_table(const std::vector<Verdict>& bars);
 
 }  // namespace clan::bench

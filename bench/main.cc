@@ -74,18 +74,22 @@ void run_question(Context& context, const Question& question) {
   std::fflush(stdout);
 }
 
-int finish(Context& context, const Machine& machine) {
+int finish(Context& context, const Machine& machine, const std::string& question) {
   int dropped = 0;
   for (const Row& r : context.results().rows()) dropped += r.dropped;
   fmt::print("\n{} samples were dropped and repeated because the cache-line probe changed.\n",
              dropped);
   const std::string& out = context.options().output;
   if (!out.empty()) {
-    if (!context.results().write(out, machine)) {
+    const Options& options = context.options();
+    const About about{question,
+                      fmt::format("{} samples of {} ms", options.samples, options.sample_ms),
+                      {options.core_a, options.core_b}};
+    if (!context.results().write(out, machine, about)) {
       fmt::print(stderr, "clan-bench: cannot write to {}: {}\n", out, std::strerror(errno));
       return 1;
     }
-    fmt::print("Written: {0}/results.json and a plot per benchmark, {0}/*.svg\n", out);
+    fmt::print("Written: {0}/{1}.json and a plot per benchmark, {0}/*.svg\n", out, question);
   }
   return context.failures() == 0 ? 0 : 1;
 }
@@ -110,7 +114,7 @@ void declare(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(0.01, 10000.0));
   app.add_option("--deadline", line.options.deadline_s, "seconds after which a row is given up")
       ->capture_default_str();
-  app.add_option("-o,--output", line.options.output, "directory for results.json and plots");
+  app.add_option("-o,--output", line.options.output, "directory for QUESTION.json and plots");
   app.add_flag("--smoke", line.options.smoke, "a few iterations: does everything run?");
   for (const Question& q : kQuestions) {
     app.add_subcommand(q.name, q.text)->callback([&line, &q] { line.question = q.name; });
@@ -194,7 +198,7 @@ int run(CommandLine& line) {
     }
     Context context(options);
     quick(context);
-    return finish(context, machine);
+    return finish(context, machine, line.question);
   }
   Context context(options);
   for (const Question& q : kQuestions) {
@@ -203,9 +207,10 @@ int run(CommandLine& line) {
     if (wanted) run_question(context, q);
   }
   if (line.question == "all" || line.question == "bars") {
-    fmt::print("\nbars\n{}", bars_table(context.results()));
+    context.results().judge(bars(context.results()));
+    fmt::print("\nbars\n{}", bars_table(context.results().verdicts()));
   }
-  return finish(context, machine);
+  return finish(context, machine, line.question);
 }
 
 }  // namespace

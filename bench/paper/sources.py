@@ -104,14 +104,6 @@ def questions(run):
     return runner, re.findall(r"^  (\w+)\s", listed, re.M)
 
 
-def of_bench(row):
-    """A row of clan-bench's results.json."""
-    scale, unit = (1000.0, "us") if row["unit"] == "ns" else (1.0, row["unit"])
-    return Row(row["benchmark"], row["variant"], row["x"], row["p50"] / scale, unit,
-               row["x_name"], row["higher_is_better"], row["min"] / scale, row["p99"] / scale,
-               row["probe_ns"] / 1000 or None, row["to_probe"] or None, row["note"])
-
-
 def question(name, without):
     """A source that is a question of clan-bench; `without` says why it may not be there."""
     def measure(run):
@@ -121,9 +113,11 @@ def question(name, without):
         out = run.own(name)
         run.call(runner, name, "--cores", ",".join(map(str, run.cores)), *SAMPLES[run.length],
                  "-o", out)
-        results = json.loads((out / "results.json").read_text())
-        run.skips |= {(s["benchmark"], s["variant"]): s["reason"] for s in results["skipped"]}
-        return [of_bench(row) for row in results["results"] if row["p50"] is not None]
+        data = json.loads((out / f"{name}.json").read_text())
+        for what, why in data["skipped"].items():
+            benchmark, _, variant = what.partition(", ")
+            run.skips[benchmark, variant] = why
+        return [row for row in report.rows_of(data) if row.value is not None]
     return measure
 
 

@@ -76,7 +76,7 @@ void Context::failed(const std::string& benchmark, const std::string& variant,
                      const std::string& why) {
   ++failures_;
   fmt::print(stderr, "clan-bench: {} {}: {}\n", benchmark, variant, why);
-  results_.skip({benchmark, variant, "failed: " + why});
+  results_.skip({benchmark, variant, why, true});
 }
 
 Row make_row(const std::string& benchmark, const std::string& variant, double x,

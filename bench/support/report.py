@@ -15,7 +15,7 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-VERSION = 2   # of NAME.json
+VERSION = 2   # of NAME.json, as in results.cc
 
 
 @dataclass
@@ -261,6 +261,8 @@ class Report:
 
 
 def rows_of(data):
-    """The rows of a NAME.json."""
+    """The rows of a NAME.json; ValueError if it is of another version."""
+    if data["version"] != VERSION:
+        raise ValueError(f"version {data['version']} of the results, {VERSION} is known")
     return [Row(**{key: item for key, item in row.items() if key != "series"})
             for item in data["items"].values() for row in item["rows"]]

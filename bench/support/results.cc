@@ -17,51 +17,65 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int kVersion = 2;  ///< VERSION of report.py
+
 /// What is not finite is null, as JSON has it.
 Json number(double v) { return std::isfinite(v) ? Json(v) : Json(); }
+Json number_above_zero(double v) { return v > 0 ? number(v) : Json(); }
 
-Json json_of(const Machine& m) {
-  return {{"cpu", m.cpu_model},     {"cores", m.cores},       {"kernel", m.kernel},
-          {"governor", m.governor}, {"clock", m.clock},       {"date", m.date},
-          {"commit", m.commit},     {"compiler", m.compiler}, {"load", m.load_average}};
+Json json_of(const Machine& m, const About& about) {
+  return {{"cpu", m.cpu_model},     {"cores", m.cores},
+          {"used", about.cores},    {"kernel", m.kernel},
+          {"governor", m.governor}, {"date", m.date},
+          {"commit", m.commit},     {"compiler", m.compiler},
+          {"load", m.load_average}, {"others", {{"clock", m.clock}}}};
 }
 
+/// Times are microseconds.
 Json json_of(const Row& r) {
-  const auto cpu = cpu_time(r);
-  return {{"benchmark", r.benchmark},
+  const bool is_time = r.unit == "ns";
+  const double scale = is_time ? 1000 : 1;
+  return {{"series", r.variant},
+          {"benchmark", r.benchmark},
           {"variant", r.variant},
           {"x", number(r.x)},
+          {"value", number(r.stats.p50 / scale)},
+          {"unit", is_time ? "us" : r.unit},
           {"x_name", r.x_name},
-          {"unit", r.unit},
-          {"higher_is_better", r.higher_is_better},
-          {"min", number(r.stats.min)},
-          {"p50", number(r.stats.p50)},
-          {"p99", number(r.stats.p99)},
-          {"max", number(r.stats.max)},
-          {"mad", number(r.stats.mad)},
-          {"count", r.stats.count},
-          {"runs", r.stats.runs},
-          {"op_ns", number(r.op_ns)},
-          {"probe_ns", number(r.probe_ns)},
-          {"to_probe", number(r.to_probe())},
-          {"cpu", cpu ? number(cpu->value) : Json()},
-          {"cpu_unit", cpu ? Json(cpu->unit) : Json()},
-          {"dropped", r.dropped},
-          {"note", r.note}};
+          {"higher", r.higher_is_better},
+          {"low", number(r.stats.min / scale)},
+          {"high", number(r.stats.p99 / scale)},
+          {"probe_us", number_above_zero(r.probe_ns / 1000)},
+          {"trips", number_above_zero(r.to_probe())},
+          {"note", r.note},
+          {"text", fmt::format("{}, {}", r.benchmark, format_x(r.x, r.x_name))},
+          {"cpu", number_above_zero(r.cpu_ns / 1000)},
+          {"samples", Json::array()}};
 }
 
-Json json_of(const Skip& s) {
-  return {{"benchmark", s.benchmark}, {"variant", s.variant}, {"reason", s.reason}};
+Json json_of(const Verdict& v) {
+  Json more = Json::object();
+  for (const auto& [heading, text] : v.more) more[heading] = text;
+  return {{"text", v.text},     {"wanted", v.wanted},       {"verdict", v.verdict},
+          {"figure", v.figure}, {"ratios", Json::object()}, {"more", more}};
 }
 
-template <typename T>
-Json list_of(const std::vector<T>& items) {
-  Json list = Json::array();
-  for (const T& item : items) list.push_back(json_of(item));
-  return list;
+Json item(const std::string& title) {
+  return {{"title", title},
+          {"state", "measured"},
+          {"said", Json::array()},
+          {"rows", Json::array()},
+          {"lines", Json::array()}};
 }
 
-/// Columns as wide as their widest cell; the first `left` columns left-aligned.
+bool write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::trunc);
+  out << text;
+  return static_cast<bool>(out.flush());
+}
+
+}  // namespace
+
 std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size_t left) {
   std::vector<std::size_t> width;
   for (const auto& row : rows) {
@@ -84,14 +98,6 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size
   }
   return out;
 }
-
-bool write_file(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::trunc);
-  out << text;
-  return static_cast<bool>(out.flush());
-}
-
-}  // namespace
 
 std::string format_x(double x, const std::string& x_name) {
   if (x_name == "bytes") {
@@ -166,21 +172,36 @@ std::string Results::table(const std::string& benchmark) const {
   std::string out = aligned(cells, 2);
   for (const Skip& s : skips_) {
     if (s.benchmark == benchmark) {
-      out += fmt::format("  skipped {}: {}\n", s.variant, s.reason);
+      out += fmt::format("  {} {}: {}\n", s.failed ? "failed" : "skipped", s.variant, s.reason);
     }
   }
   return out;
 }
 
-std::string Results::json(const Machine& m) const {
-  const Json json{
-      {"machine", json_of(m)}, {"results", list_of(rows_)}, {"skipped", list_of(skips_)}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+std::string Results::json(const Machine& machine, const About& about) const {
+  Json json{
+      {"version", kVersion},      {"bench", about.name},       {"machine", json_of(machine, about)},
+      {"how", about.how},         {"warnings", Json::array()}, {"failed", Json::object()},
+      {"skipped", Json::object()}};
+  for (const Skip& s : skips_) {
+    json[s.failed ? "failed" : "skipped"][s.benchmark + ", " + s.variant] = s.reason;
+  }
+  for (const char* verdict : {"met", "missed", "not judged"}) {
+    json[verdict] = std::count_if(verdicts_.begin(), verdicts_.end(),
+                                  [=](const Verdict& v) { return v.verdict == verdict; });
+  }
+  Json& items = json["items"] = Json::object();
+  for (const std::string& name : benchmarks()) items[name] = item(name);
+  for (const Row& r : rows_) items[r.benchmark]["rows"].push_back(json_of(r));
+  if (!verdicts_.empty()) items["bars"] = item("what CLAN has to reach");
+  for (const Verdict& v : verdicts_) items["bars"]["lines"].push_back(json_of(v));
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-bool Results::write(const std::string& directory, const Machine& machine) const {
+bool Results::write(const std::string& directory, const Machine& machine,
+                    const About& about) const {
   if (mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST) return false;
-  if (!write_file(directory + "/results.json", json(machine))) return false;
+  if (!write_file(directory + "/" + about.name + ".json", json(machine, about))) return false;
   for (const std::string& name : benchmarks()) {
     std::vector<Row> rows;
     std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(rows),

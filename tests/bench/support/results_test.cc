@@ -31,7 +31,7 @@ TEST(CpuTime, OfBytesIsSecondsOfAGigabyteAndOfMessagesNanoseconds) {
   EXPECT_EQ(format_cpu_time(throughput("clan", "M msg/s", 0)), "-");
 }
 
-TEST(Results, HaveTheCpuTimeInTheTableAndInJson) {
+TEST(Results, HaveTheCpuTimeInTheTable) {
   Results results;
   results.add(throughput("bulk", "GB/s", 512));
   results.add(throughput("small", "M msg/s", 123.4));
@@ -41,13 +41,31 @@ TEST(Results, HaveTheCpuTimeInTheTableAndInJson) {
   EXPECT_NE(line_of(table, "bulk").find("0.500 s/GB"), std::string::npos) << table;
   EXPECT_NE(line_of(table, "small").find("123.4 ns"), std::string::npos) << table;
   EXPECT_EQ(line_of(table, "latency").find("/GB"), std::string::npos) << table;
+}
 
-  const auto rows = nlohmann::json::parse(results.json({}))["results"];
-  EXPECT_DOUBLE_EQ(rows[0]["cpu"], 0.5);
-  EXPECT_EQ(rows[0]["cpu_unit"], "s/GB");
-  EXPECT_DOUBLE_EQ(rows[1]["cpu"], 123.4);
-  EXPECT_EQ(rows[1]["cpu_unit"], "ns");
-  EXPECT_TRUE(rows[2]["cpu"].is_null() && rows[2]["cpu_unit"].is_null());
+TEST(Results, AreWrittenInTheFormOfTheReports) {
+  Results results;
+  results.add(throughput("bulk", "GB/s", 512));
+  Row trip = throughput("clan", "ns", 0);
+  trip.probe_ns = 100;
+  trip.op_ns = 250;
+  results.add(trip);
+  results.skip({"rate", "ucx", "not installed"});
+  results.skip({"rate", "tcp", "no memory", true});
+  results.judge({{"a bar", "at least 2", "missed", "1.00", {{"CPU time", "3 ns"}}}});
+  const auto data = nlohmann::json::parse(results.json({}, {"some", "once", {0, 1}}));
+  EXPECT_EQ(data["bench"], "some");
+  EXPECT_EQ(data["skipped"]["rate, ucx"], "not installed");
+  EXPECT_EQ(data["failed"]["rate, tcp"], "no memory");
+  EXPECT_EQ(data["missed"], 1);
+  EXPECT_EQ(data["items"]["bars"]["lines"][0]["more"]["CPU time"], "3 ns");
+  const auto& rows = data["items"]["rate"]["rows"];
+  EXPECT_DOUBLE_EQ(rows[0]["cpu"], 0.512);
+  EXPECT_DOUBLE_EQ(rows[0]["value"], 2);
+  EXPECT_EQ(rows[1]["unit"], "us");
+  EXPECT_DOUBLE_EQ(rows[1]["value"], 0.002);
+  EXPECT_DOUBLE_EQ(rows[1]["trips"], 2.5);
+  EXPECT_TRUE(rows[1]["cpu"].is_null());
 }
 
 }  // namespace
