@@ -156,11 +156,11 @@ bool brings_bytes(Form form) {
   });
 }
 
-void print_times(Form form, std::size_t bytes) {
+void print_times(Form form, std::size_t bytes, std::size_t trips) {
   (void)run(form, [&](Socket& socket, bool client) {
     using Clock = std::chrono::steady_clock;
     std::vector<std::byte> data(bytes);
-    const std::size_t trips = 20'000, many = std::max<std::size_t>(100'000'000 / bytes, 2000) / 4;
+    const std::size_t many = std::max<std::size_t>(5'000 * trips / bytes, 40) / 4;
     const auto begin = Clock::now();
     for (std::size_t i = 0; i < trips; ++i) {
       if (client) socket.send(data.data(), bytes);
@@ -186,15 +186,17 @@ void print_times(Form form, std::size_t bytes) {
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "--times") == 0) {
+    const std::size_t trips = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 20'000;
     for (const Form form : kForms) {
-      for (std::size_t bytes = 8; bytes <= 16384; bytes *= 2) print_times(form, bytes);
+      for (std::size_t bytes = 8; bytes <= 16384; bytes *= 2) print_times(form, bytes, trips);
     }
     return 0;
   }
   if (argc > 1) {
     std::puts(
         "vmmc_stream           both ends, a process each: checks 1 MB in each form\n"
-        "vmmc_stream --times   the paper's figures 10 and 11: GB/s and one-way us by message size");
+        "vmmc_stream --times [TRIPS]\n"
+        "                      the paper's figures 10 and 11: GB/s and one-way us by message size");
     return std::strcmp(argv[1], "--help") != 0;
   }
   for (const Form form : kForms) {

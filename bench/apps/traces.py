@@ -123,6 +123,7 @@ def main():
     if not results:
         print("; ".join(skipped.values()))
         sys.exit(77)
+    skipped |= {name: "not chosen" for name in PROGRAMS if name not in options.only}
     print(json.dumps({"results": results, "skipped": skipped}, indent=1))
 
 

@@ -52,7 +52,8 @@ def measure(address, options):
     row = {}
     row["ping"], row["ping +-"], row["ping p50"] = pings(address, "-c", str(options.pings), "-i",
                                                          str(options.interval))
-    row["flood"], row["flood +-"], _ = pings(address, "-q", "-f", "-c", "2000")
+    flood = pings(address, "-q", "-f", "-c", str(40 * options.pings))
+    row["flood"], row["flood +-"], _ = flood
     server = A if address.startswith("127.") else B
     with ways.running(inside(server, LOAD, "serve", address, PORT), lines=1):
         before = busy_s()
@@ -75,7 +76,7 @@ def parse():
     parser.add_argument("--pings", type=int, default=50)
     parser.add_argument("--interval", type=float, default=0.01,
                         help="seconds between pings (the paper: 100 pings, a second between)")
-    parser.add_argument("--only", help="ways that have one of these words, with commas")
+    parser.add_argument("--only", help="ways of these names or with these words, with commas")
     parser.add_argument("--nbody", metavar="PROGRAM",
                         help="instead, how much a second rank helps bin/examples/mpi_nbody")
     parser.add_argument("--cores", type=arguments.cores, default=arguments.first_cores(),
@@ -86,8 +87,10 @@ def parse():
 
 
 def chosen(options):
+    names = [name for name, _, _ in ways.WAYS]
+    words = options.only.split(",") if options.only else [""]
     for name, way, program in ways.WAYS:
-        if options.only and not any(word in name for word in options.only.split(",")):
+        if not any(word == name if word in names else word in name for word in words):
             continue
         if program is not None and shutil.which(program) is None:
             print(f"{name}: {program} is not installed", file=sys.stderr)

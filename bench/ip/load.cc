@@ -94,12 +94,15 @@ int ttcp(const sockaddr_in& at, double seconds, std::size_t size) {
   if (::connect(tcp, plain(at), sizeof at) != 0) return 1;
   const std::vector<char> bytes(size);
   const auto start = Clock::now();
+  std::uint64_t sent = 0;
   while (seconds_since(start) < seconds) {
-    if (::send(tcp, bytes.data(), size, MSG_NOSIGNAL) < 0) return 1;
+    const ssize_t n = ::send(tcp, bytes.data(), size, MSG_NOSIGNAL);
+    if (n < 0) return 1;
+    sent += static_cast<std::uint64_t>(n);
   }
   ::shutdown(tcp, SHUT_WR);
   std::uint64_t total = 0;
-  if (::recv(tcp, &total, sizeof total, MSG_WAITALL) != sizeof total) return 1;
+  if (::recv(tcp, &total, sizeof total, MSG_WAITALL) != sizeof total || total != sent) return 1;
   std::printf("%.0f\n", static_cast<double>(total) / seconds_since(start));
   return 0;
 }

@@ -6,6 +6,7 @@ falls on all of them. README.md says how to read the table; --list says what is 
 """
 
 import argparse
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
@@ -133,6 +134,8 @@ def parse():
                         help="how often everything is measured (5)")
     parser.add_argument("--ms", type=arguments.positive,
                         help="length of one figure's measurement (20)")
+    parser.add_argument("--most", type=arguments.positive, metavar="BYTES",
+                        help="only messages of at most so many bytes")
     parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
                         help="the cores (default: the first two allowed)")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR",
@@ -146,7 +149,9 @@ def parse():
     for name in names:
         if name not in known:
             parser.error(f'"{name}" is no group; `clan bench mpi --list` has all')
-    options.rows = [known[name] for name in names]
+    options.rows = [dataclasses.replace(known[name], points=[
+        point for point in known[name].points if point.bytes <= (options.most or point.bytes)
+    ]) for name in names]
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.ms = options.ms or (6 if options.quick else 20)
     options.cores = options.cores or arguments.first_cores()

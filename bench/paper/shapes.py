@@ -183,4 +183,6 @@ def judged(lines, series):
             out.append((text, "met" if met else "missed", figure))
         except NotJudged as why:
             out.append((text, "not judged", str(why)))
+        except ZeroDivisionError:   # too short a run for the digits that a program prints
+            out.append((text, "not judged", "a figure is 0"))
     return out

@@ -72,7 +72,7 @@ class Run:
         except OSError as error:
             raise Failed(f"{words[0]}: {error.strerror}") from None
         if process.returncode == 77:
-            raise Unavailable(out.strip())
+            raise Unavailable(out.strip() or err.strip())
         if process.returncode != 0:
             said = (err.strip() or out.strip())[-300:]
             raise Failed(f"{' '.join(words[:4])}: exit code {process.returncode}: {said}")
@@ -166,7 +166,8 @@ ROUNDS = {"smoke": ["--rounds", "1", "--ms", "1"], "quick": ["--quick"], "full":
 def mpi(run):
     if shutil.which("mpirun") is None:
         raise Unavailable("Open MPI is not installed (Debian package openmpi-bin)")
-    rows = script(run, "mpi", "CLAN_MPI", "--only", "messages", *ROUNDS[run.length])
+    short = ["--most", "64"] if run.length == "smoke" else []
+    rows = script(run, "mpi", "CLAN_MPI", "--only", "messages", *ROUNDS[run.length], *short)
     return [usual(row) for row in rows if row.x > 0]
 
 
@@ -211,15 +212,14 @@ def no_smoke(run, program):
 
 
 def nbody(run):
-    no_smoke(run, "mpi_nbody")
     program = run.program("examples/mpi_nbody")
     if program is None:
         raise Unavailable("the example mpi_nbody is not built")
     if shutil.which("mpirun") is None:
         raise Unavailable("Open MPI is not installed (Debian package openmpi-bin)")
-    quick = [] if run.length == "full" else ["--quick"]
+    short = [] if run.length == "full" else [f"--{run.length}"]
     run.begins()
-    text = run.call(sys.executable, "-B", Path(__file__).resolve().parent / "speedup.py", *quick,
+    text = run.call(sys.executable, "-B", Path(__file__).resolve().parent / "speedup.py", *short,
                     run.clan, program)
     heading, *lines = text.splitlines()
     names = re.split(r"\s{2,}", heading.strip())[1:]  # behind "particles one rank us"
@@ -231,12 +231,12 @@ def stream(run):
     program = run.program("examples/vmmc_stream")
     if program is None:
         raise Unavailable("the example vmmc_stream is not built (CLAN_VMMC)")
-    no_smoke(run, "vmmc_stream")
     run.begins()
+    run.call(program)   # checks what arrives; with --times nothing does
     rows = []
     for form, size, us, rate in re.findall(
             r"^(\S+) +(\d+) B +([\d.]+) us one way +([\d.]+) GB/s$",
-            run.call(program, "--times"), re.M):
+            run.call(program, "--times", *["5"] * (run.length == "smoke")), re.M):
         rows += [Row("vmmc_stream_latency", form, int(size), 2 * float(us), "us"),
                  Row("vmmc_stream_bandwidth", form, int(size), float(rate), "GB/s", higher=True)]
     return rows
@@ -255,13 +255,13 @@ def tlbsim(run):
 
 def traces(run):
     """Misses of real programs, whose sockets clan-tlbsim has recorded."""
-    no_smoke(run, "the recording of traces")
     path, program = run.program("apps/traces.py"), run.program("clan-tlbsim")
     if path is None or program is None:
         raise Unavailable("clan bench apps or clan-tlbsim is not built")
     out = run.own("traces")
+    short = ["--only", "redis", "--seconds", "1"] if run.length == "smoke" else []
     found = json.loads(run.call(sys.executable, "-B", path, "--clan", run.clan, "--tlbsim", program,
-                                "--cores", ",".join(map(str, run.cores)), "--keep", out))
+                                "--cores", ",".join(map(str, run.cores)), "--keep", out, *short))
     run.skips |= {("tlb_misses", name): why for name, why in found["skipped"].items()}
     return [Row("tlb_misses", line["trace"], line["entries"],
                 sum(line[op]["non_compulsory_misses"] for op in ("r", "w", "recv")), "misses",
@@ -270,11 +270,11 @@ def traces(run):
 
 def ip(run):
     """`clan ip` beside veth, between network namespaces."""
-    no_smoke(run, "clan bench ip")
     if os.geteuid() != 0:
         raise Unavailable("needs root, to make network namespaces")
-    rows = script(run, "ip", "CLAN_BENCH", "--only", "veth,clan ip", "--rounds",
-                  "3" if run.length == "full" else "1")
+    short = {"smoke": ["--rounds", "1", "--pings", "2", "--seconds", "0.05"],
+             "quick": ["--rounds", "1"], "full": []}
+    rows = script(run, "ip", "CLAN_BENCH", "--only", "veth,clan ip", *short[run.length])
     for row in rows:
         # The text is the way there, the variant the figure.
         row.benchmark, row.variant = row.variant, row.text

@@ -2,7 +2,7 @@
 """How much a second processor helps the n-body program next to this file, by transport (figure 5 of
 the CLAN paper).
 
-    speedup.py [--quick] CLAN PROGRAM   PROGRAM: bin/examples/mpi_nbody
+    speedup.py [--quick | --smoke] CLAN PROGRAM   PROGRAM: bin/examples/mpi_nbody
 
 One rank, then two ranks over btl tcp, vader, mtl ofi over CLAN and btl clan, all in turns; the
 fastest of all turns. The speed-up is one rank's time over two ranks' time. Exit code 77 where Open
@@ -70,12 +70,14 @@ def measure(options, environment):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one turn, three sizes")
+    parser.add_argument("--smoke", action="store_true", help="one turn, one size")
     parser.add_argument("clan")
     parser.add_argument("program")
     options = parser.parse_args()
     options.clan, options.program = os.path.abspath(options.clan), os.path.abspath(options.program)
-    options.particles = [16, 128, 1024] if options.quick else PARTICLES
-    options.rounds = 1 if options.quick else 5
+    options.particles = ([128] if options.smoke else [16, 128, 1024] if options.quick
+                         else PARTICLES)
+    options.rounds = 1 if options.quick or options.smoke else 5
     if shutil.which("mpirun") is None or len(os.sched_getaffinity(0)) < 2:
         print("it takes Open MPI (Debian package openmpi-bin) and two processors")
         return 77

@@ -7,10 +7,13 @@ was measured. Nothing is measured here.
 
 import html.parser
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import unittest.mock
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -72,6 +75,18 @@ def an_item_is_drawn_measured_or_says_why_not():
         assert all(name in sources.SOURCES for name in item.sources), item.name
 
 
+def every_measured_item_has_a_smoke_run():
+    text = (BENCH / "paper/CMakeLists.txt").read_text()
+    groups = dict(re.findall(r"set\(of_(\w+) (\S+)\)", text))
+    run = re.search(r"foreach\(name IN ITEMS (.*)\)", text)[1].split()
+    assert sorted(groups) == sorted(run), set(groups) ^ set(run)
+    chosen = [item for names in groups.values() for item in items.find(paper.ITEMS,
+                                                                       names.split(","))]
+    assert len(chosen) == len(set(chosen)), "an item is in two smoke runs"
+    without = {item.name for item in paper.ITEMS if item.series and item not in chosen}
+    assert not without, without
+
+
 def lines_name_series_of_their_item():
     for item in paper.ITEMS:
         series = {s.label: rates(*((x, x + 1.0) for x in range(1, 4))) for s in item.series}
@@ -113,6 +128,12 @@ def half_of_the_peak_is_found_between_points():
     assert abs(shapes.half_of_peak(rows)[1] - 128) < 1e-6, shapes.half_of_peak(rows)
     assert verdict(shapes.half_size("a", 127), a=rows) == "missed"
     assert verdict(shapes.half_size("a", 129), a=rows) == "met"
+
+
+def a_figure_of_0_is_not_judged():
+    nothing = rates((64, 0), (256, 8), unit="GB/s")
+    assert verdict(shapes.half_size("a", 129), a=nothing) == "not judged"
+    assert verdict(shapes.holds("a", 0.7), a=rates((1, 0), (2, 0))) == "not judged"
 
 
 def limits_and_counts_can_be_missed():
@@ -200,9 +221,27 @@ def written(results):
     """(the directory's files by name)"""
     about = {"machine": {"cpu": "a & b", "cores": 2, "kernel": "k", "load": "0 0", "commit": "c",
                          "date": "d"}, "how": "made up", "warnings": ["<busy>"]}
-    with tempfile.TemporaryDirectory() as directory:
+    no_converter = unittest.mock.patch.dict(os.environ, PATH="")
+    with tempfile.TemporaryDirectory() as directory, no_converter:
         page.write(results, about, Path(directory))
         return {path.name: path.read_text() for path in Path(directory).iterdir()}
+
+
+def a_plot_is_a_png_too_where_a_converter_can():
+    converter = '#!/bin/sh\nread line < "$5" && echo made > "$4"\n'
+    with tempfile.TemporaryDirectory() as top:
+        svg, png = Path(top, "a.b.svg"), Path(top, "a.b.png")
+        svg.write_text("<svg/>\n")
+        with unittest.mock.patch.dict(os.environ, PATH=top):
+            page.write_png(svg)
+            assert not png.exists()
+            for name, text in (("rsvg-convert", "#!/bin/sh\necho half > \"$4\"; exit 1\n"),
+                               ("inkscape", converter)):
+                Path(top, name).write_text(text)
+                Path(top, name).chmod(0o755)
+                page.write_png(svg)
+                assert png.exists() == (name == "inkscape"), name
+        assert png.read_text() == "made\n", png.read_text()
 
 
 def plots_are_xml_and_have_every_series_and_stated_number():
@@ -370,17 +409,20 @@ def only_takes_items_and_papers():
 def main():
     every_figure_and_table_is_an_item_once()
     an_item_is_drawn_measured_or_says_why_not()
+    every_measured_item_has_a_smoke_run()
     lines_name_series_of_their_item()
     a_slower_series_is_not_ahead()
     a_series_that_was_not_measured_is_not_judged()
     a_round_trip_that_grows_is_not_flat()
     a_throughput_that_falls_does_not_hold()
     half_of_the_peak_is_found_between_points()
+    a_figure_of_0_is_not_judged()
     limits_and_counts_can_be_missed()
     rates_of_two_regimes_are_compared_only_where_they_differ_by_more()
     a_line_and_an_item_without_figures_count_as_skipped()
     a_series_that_nobody_has_skipped_is_missing()
     plots_are_xml_and_have_every_series_and_stated_number()
+    a_plot_is_a_png_too_where_a_converter_can()
     peers_and_limits_are_drawn_by_lines_of_their_own()
     a_peer_of_two_regimes_is_not_drawn_in_trips()
     what_is_only_drawn_beside_an_item_does_not_make_it_measured()
