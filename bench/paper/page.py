@@ -1,5 +1,9 @@
-"""What `clan bench paper -o DIR` writes: paper.json, a plot per measured item, index.html."""
+"""What `clan bench paper -o DIR` writes: paper.json, a plot per measured item as SVG and, if a
+converter is installed, as PNG, index.html."""
 
+import contextlib
+import shutil
+import subprocess
 from dataclasses import asdict
 from html import escape
 
@@ -146,6 +150,23 @@ def html(results, about):
     return "\n".join([*out, "</body></html>", ""])
 
 
+# What makes PNG of SVG, the best first.
+CONVERTERS = (("rsvg-convert", "-z", "2", "-o", "{png}", "{svg}"),
+              ("inkscape", "-d", "192", "-o", "{png}", "{svg}"),
+              ("convert", "-density", "192", "{svg}", "{png}"))
+
+
+def write_png(svg):
+    """Writes a plot as PNG beside it, if a converter is installed that can."""
+    png = svg.with_suffix(".png")
+    for words in (words for words in CONVERTERS if shutil.which(words[0])):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run([word.format(svg=svg, png=png) for word in words], timeout=60,
+                           check=True, capture_output=True)
+            return
+        png.unlink(missing_ok=True)
+
+
 def write(results, about, directory):
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "paper.json").write_text(as_json(results, about))
@@ -155,4 +176,6 @@ def write(results, about, directory):
             f"{machine['date'][:10]}, {about['how'].split(',')[0]}")
     for result in results:
         if result.state == "measured":
-            (directory / f"{result.item.name}.svg").write_text(draw.figure(result, foot))
+            svg = directory / f"{result.item.name}.svg"
+            svg.write_text(draw.figure(result, foot))
+            write_png(svg)
