@@ -21,9 +21,11 @@ h3{margin:2.5rem 0 .25rem}p{margin:.4rem 0}.faint{color:#66727f;font-size:.9rem}
 svg{display:block;width:100%;max-width:640px;height:auto;margin:.75rem 0;border:1px solid #e4e7eb}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.875rem;margin:.5rem 0}
 td,th{padding:.25rem .6rem;border-bottom:1px solid #e4e7eb;text-align:left;vertical-align:top}
-td.n,th.n{text-align:right;white-space:nowrap}
-td:first-child{min-width:6rem}ul{padding-left:1.2rem;margin:.4rem 0}
+td{overflow-wrap:anywhere}td.n,th.n{text-align:right;white-space:nowrap}
+td:first-child,th:first-child{min-width:6rem;position:sticky;left:0;background:#fff}
+td.n small{white-space:normal;color:#66727f}ul{padding-left:1.2rem;margin:.4rem 0}
 .met,.missed,.unjudged{font-weight:600}.met{color:#0b6b4f}.missed{color:#b42318}
+@media(max-width:600px){svg{width:calc(100% + 32px);margin:.75rem -16px;border-width:1px 0}}
 .unjudged{color:#66727f}summary{cursor:pointer;padding:.4rem 0}a{color:#0b5cad}
 """
 CLASS = {"met": "met", "missed": "missed", "not judged": "unjudged"}
@@ -79,9 +81,9 @@ def stated_table(result):
         theirs = draw.said(stated)
         if stated.unit == "us" and base:
             theirs += f"<br>{in_trips(stated.value / base)}"
-        rows.append([escape(stated.text), theirs, value_of(ours) if ours else "",
-                     f"{escape(label)}, {plain(x)}" if ours else ""])
-    return table(["the paper", "its number", "ours", "of"], rows, 1) if rows else ""
+        mine = f"{value_of(ours)}<br><small>{escape(label)}, {plain(x)}</small>" if ours else ""
+        rows.append([escape(stated.text), theirs, mine])
+    return table(["the paper", "its number", "ours"], rows, 1) if rows else ""
 
 
 def rows_table(result):
@@ -115,15 +117,15 @@ def section(result):
 def overview(results):
     rows = []
     for result in results:
-        item = result.item
+        item, name = result.item, result.item.name
+        said = f"{result.state}: {escape(result.reason)}"
         if result.state == "measured":
             verdicts = [verdict for _, verdict, _ in result.lines]
             said = ", ".join(f'<span class="{CLASS[v]}">{verdicts.count(v)} {v}</span>'
                              for v in CLASS if v in verdicts)
-            rows.append([f'<a href="#{item.name}">{item.name}</a>', escape(item.title), said])
-        else:
-            rows.append([item.name, escape(item.title), f"{result.state}: {escape(result.reason)}"])
-    return table(["item", "subject", ""], rows, 3)
+            name = f'<a href="#{name}">{name}</a>'
+        rows.append([f"{name}<br>{escape(item.title)}", said])
+    return table(["item", ""], rows, 2)
 
 
 def html(results, about):
