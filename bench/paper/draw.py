@@ -52,6 +52,10 @@ class View:
     def of_stated(self, stated):
         return stated.value / self.base if self.in_trips else stated.value
 
+    def words(self, length, value):
+        """What is written at a bar's end."""
+        return f"{short(length)} trips, {value}" if self.in_trips else value
+
 
 def styles(result):
     """Colour and dashes by label: what is measured is solid, peers are dashed, limits dotted."""
@@ -210,12 +214,14 @@ def bars(result, view):
     rows = [(label, row) for label, rows in view.series.items() for row in rows]
     several = len({row.x for _, row in rows}) > 1
     entries = [(f"{label}, {plain(row.x)} {row.x_name}" if several else label, view.of_row(row),
-                short(view.of_row(row)), view.styles[label][0] if view.styles[label][1]
-                != SOLID else COLOURS[0]) for label, row in rows]
-    entries += [(f"paper: {s.text}", view.of_stated(s), said(s), None) for s in view.stated]
+                view.words(view.of_row(row), f"{short(row.value)} {row.unit}"),
+                view.styles[label][0] if view.styles[label][1] != SOLID else COLOURS[0])
+               for label, row in rows]
+    entries += [(f"paper: {s.text}", view.of_stated(s), view.words(view.of_stated(s), said(s)),
+                 None) for s in view.stated]
     above = [value for _, value, _, _ in entries if value > 0] or [1]
     spread = max(above) / min(above) > 30
-    start, end, y, out = 14, WIDTH - 100, TOP + 8, []
+    start, end, y, out = 14, WIDTH - 150, TOP + 8, []
     axis = Axis([min(above) / 3, max(above)] if spread else [0, max(above)], start, end, spread)
     for label, value, words, colour in entries:
         length = max(axis(value) - start, 1) if value > 0 else 1

@@ -102,10 +102,13 @@ CLAN = (
                  Series("ip", "bandwidth", "veth", "veth")), limits=COPIES, axis="bandwidth",
          lines=(shapes.rises("CLAN IP"),)),
     Item("clan.table2", "ping over CLAN IP", "CLAN IP answers sooner than Gigabit Ethernet.",
-         series=(Series("ip", "ping", "clan ip", "CLAN IP"),
-                 Series("ip", "ping", "veth", "veth")),
-         stated=(Stated("CLAN IP, normal", 78, "us"), Stated("CLAN IP, flood", 54, "us"),
-                 Stated("3c985, normal", 196, "us"), Stated("3c985, flood", 216, "us")),
+         series=tuple(Series("ip", figure, way, f"{label}{more}")
+                      for figure, more in (("ping", ""), ("flood", ", flood"))
+                      for way, label in (("clan ip", "CLAN IP"), ("veth", "veth"))),
+         stated=(Stated("CLAN IP, normal", 78, "us", None, ("CLAN IP", 64)),
+                 Stated("CLAN IP, flood", 54, "us", None, ("CLAN IP, flood", 64)),
+                 Stated("3c985, normal", 196, "us", None, ("veth", 64)),
+                 Stated("3c985, flood", 216, "us", None, ("veth, flood", 64))),
          lines=(shapes.faster("CLAN IP", "veth", 64),)),
     Item("clan.fig9", "CLAN server room", missing=HARDWARE),
     Item("clan.fig10", "The prototype Gigabit Ethernet bridge", missing=HARDWARE),

@@ -109,7 +109,8 @@ def section(result):
     out.append(stated_table(result))
     out.append(f"<details><summary>All figures</summary>{rows_table(result)}</details>")
     notes = dict.fromkeys(row.note for rows in result.series.values() for row in rows if row.note)
-    for words in filter(None, (*result.absent, "; ".join(notes))):
+    noted = [f"Some points: {'; '.join(notes)}"] * bool(notes)
+    for words in (*result.absent, *noted):
         out.append(f'<p class="faint">{escape(words)}</p>')
     return "\n".join(out)
 

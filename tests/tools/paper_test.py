@@ -271,6 +271,13 @@ def peers_and_limits_are_drawn_by_lines_of_their_own():
     assert draw.LIMITED in svg and "UCX" in svg and "memcpy" in svg, svg
 
 
+def a_bar_has_its_trips_and_its_time():
+    item = items.Item("clan.some", "some", "claims", series=(items.Series("s", "b", "v", "a"),),
+                      stated=(items.Stated("theirs", 11.2, "us"),))
+    svg = draw.figure(found.result_of(item, {"s": times((8, 0.3))}, {}, {}))
+    assert ">3 trips, 0.3 us<" in svg and ">2 trips, 11.2 us<" in svg, svg
+
+
 def a_peer_of_two_regimes_is_not_drawn_in_trips():
     mixed = [Row("b", "v", 8, 0.5, "us")]
     svg = draw.figure(some_latency(s=times((1, 0.2), (8, 0.3)), u=mixed))
@@ -424,6 +431,7 @@ def main():
     plots_are_xml_and_have_every_series_and_stated_number()
     a_plot_is_a_png_too_where_a_converter_can()
     peers_and_limits_are_drawn_by_lines_of_their_own()
+    a_bar_has_its_trips_and_its_time()
     a_peer_of_two_regimes_is_not_drawn_in_trips()
     what_is_only_drawn_beside_an_item_does_not_make_it_measured()
     a_peer_that_is_not_there_is_said_and_fails_nothing()
