@@ -124,6 +124,16 @@ def holds(label, share):
     return f"{label} does not fall under load", judge
 
 
+def knee(label, x, share):
+    def judge(series):
+        rows = curve_of(series, label)
+        there, best = point(series, label, x), max(rows, key=lambda row: row.value)
+        reached = there.value / best.value
+        return at_least_times(reached, share, moved([there, best])), (
+            f"{reached:.2f} of the best, at least {share:g}")
+    return f"{label}: more than {plain(x)} help little", judge
+
+
 def rises(label):
     def judge(series):
         rows = curve_of(series, label)

@@ -119,7 +119,7 @@ std::string format_value(double value) {
 std::optional<CpuTime> cpu_time(const Row& row) {
   if (row.cpu_ns <= 0) return std::nullopt;
   // Nanoseconds of a byte are seconds of a gigabyte.
-  if (row.unit == "GB/s") return CpuTime{row.cpu_ns / row.x, "s/GB"};
+  if (row.unit == "GB/s" && row.x_name == "bytes") return CpuTime{row.cpu_ns / row.x, "s/GB"};
   return CpuTime{row.cpu_ns, "ns"};
 }
 

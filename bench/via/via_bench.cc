@@ -5,6 +5,7 @@
 // via_one_core     the same with both ends on one core
 // via_beside       the same beside a computation on each core, of the niceness that is its number
 // via_bandwidth    figure 6: four buffers at the receiver, credits back
+// via_buffers      the same with 1 KB, by the number of buffers: four are where more help little
 // via_load         figure 7: requests per second at a server with one completion queue
 //
 // "via-poll" calls Done until something is done, "via" waits. "messages" are the engine's message
@@ -68,18 +69,29 @@ bool stream_member(Member& m, ViaStream& end, std::size_t bytes) {
   return true;
 }
 
-std::optional<Row> via_stream(Context& context, std::size_t bytes) {
-  ViaStreamTransport transport;
+std::optional<Row> via_stream(Context& context, const char* benchmark, std::size_t bytes,
+                              std::size_t buffers) {
+  ViaStreamTransport transport(buffers);
   const auto outcome =
-      run_pair(context, "via_bandwidth", transport, bytes, context.across_cores(),
+      run_pair(context, benchmark, transport, bytes, context.across_cores(),
                [&](Member& m, ViaStream& end) { return stream_member(m, end, bytes); });
   if (!outcome) return std::nullopt;
-  Row row = make_row("via_bandwidth", "via-poll", static_cast<double>(bytes), "GB/s", *outcome);
+  Row row = make_row(benchmark, "via-poll", static_cast<double>(bytes), "GB/s", *outcome);
   row.higher_is_better = true;
   row.op_ns = row.stats.p50;
   std::vector<double> runs = outcome->members.front().runs[0];
   for (double& ns : runs) ns = static_cast<double>(bytes) / ns;
   row.stats = summarise_runs(runs);
+  return row;
+}
+
+constexpr std::size_t kPapersBuffers = 4;
+
+std::optional<Row> via_buffers(Context& context, std::size_t buffers) {
+  auto row = via_stream(context, "via_buffers", 1024, buffers);
+  if (!row) return row;
+  row->x = static_cast<double>(buffers);
+  row->x_name = "receive buffers";
   return row;
 }
 
@@ -165,12 +177,14 @@ void via(Context& context) {
        context.sizes({8, 64, 128, 512, 1024, 4096, 16384, 65536, 262144, 1048576}, {64, 65536},
                      {64, 65536})) {
     context.point({
-        [=](Context& c) { return via_stream(c, bytes); },
+        [=](Context& c) { return via_stream(c, "via_bandwidth", bytes, kPapersBuffers); },
         stream_variant(messages(WaitMode::kPoll), "messages", bytes),
         stream_variant([] { return KernelTransport(Family::kUnixStream, Wait::kBlock); }, "unix",
                        bytes),
     });
   }
+  for (std::size_t buffers : context.sizes({1, 2, 4, 8, 16}, {4, 16}, {4, 16}))
+    context.point({[=](Context& c) { return via_buffers(c, buffers); }});
   for (std::size_t n : context.sizes({1, 4, 16, 64, 256, 1000}, {1, 64}, {1, 8})) {
     context.point({
         via_load_variant([] { return ViaHubTransport(ViaWait::kPoll); }, n),

@@ -159,14 +159,15 @@ std::optional<ViaEnd> ViaTransport::open(Side side) {
 
 // --- one way -------------------------------------------------------------------------------------
 
-ViaStream::ViaStream(std::unique_ptr<ViaNic> nic, VIP_VI_HANDLE vi, std::size_t bytes)
-    : nic_(std::move(nic)), vi_(vi), bytes_(bytes) {}
+ViaStream::ViaStream(std::unique_ptr<ViaNic> nic, VIP_VI_HANDLE vi, std::size_t bytes,
+                     std::size_t buffers)
+    : nic_(std::move(nic)), vi_(vi), bytes_(bytes), buffers_(buffers) {}
 
 // A credit is an empty message.
 bool ViaStream::take_credit() {
   VIP_DESCRIPTOR* d = take(vi_, ViaWait::kPoll, VipRecvDone, VipRecvWait);
   if (d == nullptr || VipPostRecv(vi_, d, nic_->handle) != VIP_SUCCESS) return false;
-  credits_ += kCredit;
+  credits_ += credit_;
   return true;
 }
 
@@ -180,7 +181,7 @@ bool ViaStream::send(std::span<const std::byte> message) {
   } else {
     memory = nic_->register_once(message.data(), message.size());
   }
-  VIP_DESCRIPTOR* d = nic_->send(sending_++ % kBuffers, data, message.size(), memory);
+  VIP_DESCRIPTOR* d = nic_->send(sending_++ % buffers_, data, message.size(), memory);
   return VipPostSend(vi_, d, nic_->handle) == VIP_SUCCESS &&
          take(vi_, ViaWait::kPoll, VipSendDone, VipSendWait) != nullptr;
 }
@@ -193,8 +194,8 @@ std::span<const std::byte> ViaStream::next() {
 
 bool ViaStream::release() {
   if (VipPostRecv(vi_, front_, nic_->handle) != VIP_SUCCESS) return false;
-  if (++released_ % kCredit != 0) return true;
-  VIP_DESCRIPTOR* d = nic_->send(released_ % kBuffers, nic_->slot(0), 0, nic_->handle);
+  if (++released_ % credit_ != 0) return true;
+  VIP_DESCRIPTOR* d = nic_->send(released_ % buffers_, nic_->slot(0), 0, nic_->handle);
   return VipPostSend(vi_, d, nic_->handle) == VIP_SUCCESS &&
          take(vi_, ViaWait::kPoll, VipSendDone, VipSendWait) != nullptr;
 }
@@ -206,14 +207,14 @@ std::string ViaStreamTransport::prepare(std::size_t bytes) {
 }
 
 std::optional<ViaStream> ViaStreamTransport::open(Side side) {
-  auto nic = std::make_unique<ViaNic>(ViaStream::kBuffers, std::max(bytes_, kSmall));
+  auto nic = std::make_unique<ViaNic>(buffers_, std::max(bytes_, kSmall));
   VIP_VI_HANDLE vi = nic->make_vi(nullptr);
   if (vi == nullptr) return std::nullopt;
-  for (std::size_t i = 0; i < ViaStream::kBuffers; ++i) {
+  for (std::size_t i = 0; i < buffers_; ++i) {
     if (!nic->post(vi, i, i)) return std::nullopt;
   }
   if (!nic->connect(vi, side, name_)) return std::nullopt;
-  return ViaStream(std::move(nic), vi, bytes_);
+  return ViaStream(std::move(nic), vi, bytes_, buffers_);
 }
 
 // --- many ----------------------------------------------------------------------------------------

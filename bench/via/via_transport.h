@@ -4,6 +4,7 @@
 
 #include <vipl.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -83,12 +84,11 @@ class ViaTransport {
   std::size_t bytes_ = 0;
 };
 
-/// One way, as the paper's figure 6 has it: four buffers at the receiver, and credits back, one
-/// message for two buffers.
+/// One way, as the paper's figure 6 has it: some buffers at the receiver, and credits back, one
+/// message for half of them.
 class ViaStream {
  public:
-  static constexpr std::size_t kBuffers = 4, kCredit = 2;
-  ViaStream(std::unique_ptr<ViaNic> nic, VIP_VI_HANDLE vi, std::size_t bytes);
+  ViaStream(std::unique_ptr<ViaNic> nic, VIP_VI_HANDLE vi, std::size_t bytes, std::size_t buffers);
   /// Sender: when there is a credit.
   bool send(std::span<const std::byte> message);
   /// Receiver: the next message, where it lies; release() gives its buffer and a credit back.
@@ -107,7 +107,8 @@ class ViaStream {
   bool take_credit();
   std::unique_ptr<ViaNic> nic_;
   VIP_VI_HANDLE vi_;
-  std::size_t bytes_, credits_ = kBuffers, released_ = 0, sending_ = 0;
+  std::size_t bytes_, buffers_, credits_ = buffers_, released_ = 0, sending_ = 0;
+  std::size_t credit_ = std::max<std::size_t>(buffers_ / 2, 1);  ///< of one message
   VIP_DESCRIPTOR* front_ = nullptr;
 };
 
@@ -141,13 +142,14 @@ class ViaHubTransport {
 /// A stream for one_way measurements of its own (via_bench.cc).
 class ViaStreamTransport {
  public:
+  explicit ViaStreamTransport(std::size_t buffers) : buffers_(buffers) {}
   std::string name() const { return "via"; }
   std::string prepare(std::size_t bytes);
   std::optional<ViaStream> open(Side side);
 
  private:
   std::string name_;
-  std::size_t bytes_ = 0;
+  std::size_t buffers_, bytes_ = 0;
 };
 
 }  // namespace clan::bench

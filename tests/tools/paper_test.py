@@ -31,13 +31,13 @@ import shapes
 import sources
 from sources import Row
 
-# As the papers count them; single_word and acknowledgements are sections with numbers of their own,
-# and programs is figure 3 once more.
+# As the papers count them; single_word, acknowledgements and buffers are sections with numbers of
+# their own, and programs is figure 3 once more.
 EXPECTED = {
     "clan": [f"fig{n}" for n in range(1, 12)] + [f"table{n}" for n in range(1, 5)] +
     ["single_word", "acknowledgements"],
     "driver": [f"fig{n}" for n in range(1, 7)],
-    "via": [f"fig{n}" for n in range(1, 8)] + ["table1"],
+    "via": [f"fig{n}" for n in range(1, 8)] + ["table1", "buffers"],
     "shrimp": [f"fig{n}" for n in range(1, 14)],
     "unet": ["fig1", "fig2", "fig3", "table1", "programs"],
 }
@@ -119,6 +119,13 @@ def a_throughput_that_falls_does_not_hold():
     line = shapes.holds("a", 0.7)
     assert verdict(line, a=rates((1, 10), (16, 100), (1000, 80))) == "met"
     assert verdict(line, a=rates((1, 10), (16, 100), (1000, 60))) == "missed"
+
+
+def a_curve_that_still_rises_behind_its_knee_has_none():
+    line = shapes.knee("a", 4, 0.8)
+    assert verdict(line, a=rates((1, 2), (4, 9), (16, 10))) == "met"
+    assert verdict(line, a=rates((1, 2), (4, 7), (16, 10))) == "missed"
+    assert verdict(line, a=rates((1, 2), (16, 10))) == "not judged"
 
 
 def half_of_the_peak_is_found_between_points():
@@ -422,6 +429,7 @@ def main():
     a_series_that_was_not_measured_is_not_judged()
     a_round_trip_that_grows_is_not_flat()
     a_throughput_that_falls_does_not_hold()
+    a_curve_that_still_rises_behind_its_knee_has_none()
     half_of_the_peak_is_found_between_points()
     a_figure_of_0_is_not_judged()
     limits_and_counts_can_be_missed()
