@@ -14,13 +14,13 @@ std::uint64_t number_of(const void* memory) { return reinterpret_cast<std::uintp
 Result<std::unique_ptr<Translations>> Translations::create(const Options& options) {
   std::unique_ptr<Translations> made(new Translations);
   if (options.keep) {
-    auto watch = UnmapWatch::get();
-    if (!watch) return watch.error();
-    made->watch_ = std::move(*watch);
+    auto monitor = UnmapMonitor::get();
+    if (monitor) made->monitor_ = std::move(*monitor);
+    if (!monitor) made->why_not_ = monitor.error();
   }
   PagePinner::Options pinning;
   pinning.mode = options.mode;
-  pinning.monitor = made->keeps() ? &made->watch_->monitor() : nullptr;
+  pinning.monitor = made->monitor_.get();
   auto pinner = PagePinner::create(pinning);
   if (!pinner) return pinner.error();
   made->pinner_ = std::move(*pinner);
@@ -29,12 +29,12 @@ Result<std::unique_ptr<Translations>> Translations::create(const Options& option
   auto tlb = Tlb::create(config, *made->pinner_);
   if (!tlb) return tlb.error();
   made->tlb_ = std::move(*tlb);
-  if (made->watch_) made->watch_->add(*made);
+  if (made->monitor_) made->monitor_->add(*made);
   return made;
 }
 
 Translations::~Translations() {
-  if (keeps()) watch_->remove(*this);
+  if (keeps()) monitor_->remove(*this);
 }
 
 // --- unmaps --------------------------------------------------------------------------------------
@@ -56,9 +56,9 @@ void Translations::on_end() {
 // The lock, when no unmap that this thread may know of is unknown to the Tlb.
 std::unique_lock<BriefLock> Translations::settled() {
   std::unique_lock lock(mutex_);
-  if (watch_ && !watch_->settled()) [[unlikely]] {
+  if (monitor_ && !monitor_->settled()) [[unlikely]] {
     lock.unlock();
-    watch_->settle();
+    monitor_->settle();
     lock.lock();
   }
   return lock;

@@ -1,7 +1,7 @@
 // Translations: the TLB of one NIC, what it pins pages with, and what has it forget them: entries
-// outlive their transfers where unmaps are watched (nic/unmap_watch.h).
+// outlive their transfers where unmaps are watched (nic/unmap_monitor.h).
 //
-// The watch's thread takes mutex_, under which nobody allocates or unmaps memory.
+// The monitor's thread takes mutex_, under which nobody allocates or unmaps memory.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 #include "clan/brief_lock.h"
 #include "clan/tlb.h"
 #include "nic/page_pinner.h"
-#include "nic/unmap_watch.h"
+#include "nic/unmap_monitor.h"
 
 namespace clan::nic {
 
-class Translations final : private UnmapWatch::Listener {
+class Translations final : private UnmapMonitor::Listener {
  public:
   struct Options {
     TlbConfig tlb;
@@ -67,8 +67,8 @@ class Translations final : private UnmapWatch::Listener {
   bool resolve();
 
   /// Whether entries are kept; why_not() says what was refused.
-  bool keeps() const { return watch_ && watch_->available(); }
-  Error why_not() const { return watch_ ? watch_->why_not() : Error{ENOSYS, "not asked for"}; }
+  bool keeps() const { return monitor_ && monitor_->available(); }
+  Error why_not() const { return why_not_; }
   TlbStats stats();
 
  private:
@@ -81,7 +81,8 @@ class Translations final : private UnmapWatch::Listener {
 
   BriefLock mutex_;  ///< the Tlb, and what pins for it
   std::mutex resolving_;
-  std::shared_ptr<UnmapWatch> watch_;  ///< outlives the pinner; null: not asked for
+  std::shared_ptr<UnmapMonitor> monitor_;  ///< outlives the pinner; null: no entry is kept
+  Error why_not_{ENOSYS, "not asked for"};
   std::unique_ptr<PagePinner> pinner_;
   std::unique_ptr<Tlb> tlb_;
 };

@@ -1,15 +1,15 @@
 #include "nic/unmap_monitor.h"
 
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <mutex>
-#include <utility>
 
 #include "base/fork_lock.h"
 
@@ -45,21 +45,10 @@ constexpr std::uint64_t kNeeded = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_
                                   UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 constexpr std::uint64_t kShared = UFFD_FEATURE_WP_HUGETLBFS_SHMEM;  // memfd, shared anonymous
 
-// A child that kept the parent's descriptor would keep the parent's ranges registered after the
-// parent closed it, with nobody to read: the parent's next munmap would sleep for ever. So a forked
-// child closes what it finds here. The lock is held over fork.
-constexpr std::size_t kMostMonitors = 64;
-constinit std::mutex monitors_mutex;
-constinit std::array<int, kMostMonitors> open_fds{};  // fd + 1, 0 = free
-constinit std::atomic<unsigned> fork_generation{0};   // relaxed: a child starts with one thread
-
-void close_in_child() {
-  fork_generation.fetch_add(1, std::memory_order_relaxed);
-  for (int& entry : open_fds) {
-    int fd = std::exchange(entry, 0) - 1;
-    if (fd >= 0) ::close(fd);
-  }
-}
+// Held over fork, and while a monitor begins or ends.
+constinit std::mutex monitor_mutex;
+constinit UnmapMonitor* monitor_of_process = nullptr;
+constexpr std::size_t kPage = 4096;
 
 Result<Fd> open_userfaultfd(std::uint64_t features) {
   Fd fd(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)));
@@ -73,59 +62,126 @@ Result<Fd> open_userfaultfd(std::uint64_t features) {
 
 }  // namespace
 
-UnmapMonitor UnmapMonitor::open() {
-  UnmapMonitor monitor;
-  monitor.fork_generation_ = fork_generation.load(std::memory_order_relaxed);
-  if (!hold_over_forks<monitors_mutex, close_in_child>()) {
-    monitor.why_not_ = Error{ENOMEM, "pthread_atfork"};
-    return monitor;
+// A child that kept the parent's descriptor would keep the parent's ranges registered after the
+// parent closed it, with nobody to read: the parent's next munmap would sleep for ever.
+void UnmapMonitor::start_over_in_child() {
+  if (monitor_of_process != nullptr) monitor_of_process->close();
+  monitor_of_process = nullptr;
+}
+
+Result<std::shared_ptr<UnmapMonitor>> UnmapMonitor::get() {
+  if (!hold_over_forks<monitor_mutex, start_over_in_child>())
+    return Error{ENOMEM, "unmap monitor: pthread_atfork"};
+  std::shared_ptr<UnmapMonitor> made;  // goes after the lock, which its destructor takes
+  std::unique_lock lock(monitor_mutex);
+  while (monitor_of_process != nullptr) {
+    if (auto found = monitor_of_process->weak_from_this().lock()) return found;
+    lock.unlock();  // its destructor waits for that
+    ::sched_yield();
+    lock.lock();
   }
-  std::lock_guard lock(monitors_mutex);
-  auto free = std::find(open_fds.begin(), open_fds.end(), 0);
-  if (free == open_fds.end()) {
-    monitor.why_not_ = Error{EMFILE, "too many unmap monitors in this process"};
-    return monitor;
+  made.reset(new UnmapMonitor);
+  if (auto s = made->start(); !s) {
+    made->close();
+    return s.error();
   }
+  monitor_of_process = made.get();
+  return made;
+}
+
+Status UnmapMonitor::start() {
   Result<Fd> fd = open_userfaultfd(kNeeded | kShared);
   if (!fd && fd.error().err == EINVAL) fd = open_userfaultfd(kNeeded);
-  if (!fd) {
-    monitor.why_not_ = fd.error();
-    return monitor;
+  if (!fd) return fd.error();
+  fd_ = std::move(*fd);
+  maps_ = Fd(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
+  if (::fstat(fd_.get(), &opened_) != 0) return errno_error("userfaultfd: fstat");
+  void* const page = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return errno_error("unmap monitor: mmap");
+  last_page_ = page;
+  if (auto s = watch(reinterpret_cast<std::uintptr_t>(page), kPage); !s) return s;
+  // The application's signals are the business of its own threads.
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  Status started;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::exception&) {
+    started = Error{EAGAIN, "no thread to watch unmaps"};
   }
-  *free = fd->get() + 1;
-  monitor.slot_ = static_cast<int>(free - open_fds.begin());
-  monitor.fd_ = std::move(*fd);
-  monitor.maps_ = Fd(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
-  return monitor;
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  return started;
 }
 
-UnmapMonitor::UnmapMonitor(UnmapMonitor&& other) noexcept
-    : fd_(std::move(other.fd_)),
-      maps_(std::move(other.maps_)),
-      why_not_(other.why_not_),
-      slot_(std::exchange(other.slot_, -1)),
-      fork_generation_(other.fork_generation_) {}
+UnmapMonitor::~UnmapMonitor() {
+  std::lock_guard lock(monitor_mutex);
+  if (monitor_of_process == this) monitor_of_process = nullptr;
+  const bool ends = available() && thread_.joinable();
+  words::publish(ends_, true);  // PAIR unmap.ends: this thread asks nothing of the monitor any more
+  if (last_page_ != nullptr) ::munmap(last_page_, kPage);
+  if (ends) thread_.join();
+  if (thread_.joinable()) thread_.detach();  // a child: the thread is its parent's
+  close();
+}
 
-UnmapMonitor::~UnmapMonitor() { close(); }
+void UnmapMonitor::run() {
+  pthread_setname_np(pthread_self(), "clan-unmaps");
+  pollfd event{fd_.get(), POLLIN, 0};
+  Change change;
+  while (!words::look(ends_) && is_ours()) {  // PAIR unmap.ends: sees that it may be closed
+    if (::poll(&event, 1, -1) < 0) continue;
+    // PAIR unmap.rounds: odd before the read that lets an unmap return
+    words::add(rounds_, 1u);
+    while (is_ours() && read_event(change)) {
+      std::lock_guard lock(mutex_);
+      for (Listener* l = first_; l != nullptr; l = l->next_) l->on_change(change);
+    }
+    words::add(rounds_, 1u);  // PAIR unmap.rounds: what was read has been forgotten
+  }
+  // Closes by itself only at the end: an application thread may be in watch() before that.
+  if (words::look(ends_)) close();  // PAIR unmap.ends: as above
+  std::lock_guard lock(mutex_);
+  for (Listener* l = first_; l != nullptr; l = l->next_) l->on_end();
+}
+
+bool UnmapMonitor::is_ours() const {
+  struct stat now;
+  return ::fstat(fd_.get(), &now) == 0 && now.st_ino == opened_.st_ino &&
+         now.st_dev == opened_.st_dev;
+}
 
 void UnmapMonitor::close() {
-  maps_.reset();
-  if (fork_generation_ != fork_generation.load(std::memory_order_relaxed)) {
-    fd_.release();  // closed at the fork; the number may be someone else's by now
-  } else if (slot_ >= 0) {
-    std::lock_guard lock(monitors_mutex);
-    fd_.reset();
-    open_fds[static_cast<std::size_t>(slot_)] = 0;
+  if (!is_ours()) {
+    fd_.release();
+    maps_.release();
   }
-  slot_ = -1;
+  fd_.reset();
+  maps_.reset();
 }
 
-bool UnmapMonitor::available() const {
-  return fd_ && fork_generation_ == fork_generation.load(std::memory_order_relaxed);
+void UnmapMonitor::settle() const {
+  const std::uint32_t seen = words::look(rounds_);  // PAIR unmap.rounds: as in settled()
+  if (seen % 2 == 0) return;
+  while (words::look(rounds_) == seen) ::sched_yield();  // PAIR unmap.rounds: sees what is undone
+}
+
+void UnmapMonitor::add(Listener& listener) {
+  std::lock_guard lock(mutex_);
+  listener.next_ = first_;
+  first_ = &listener;
+}
+
+void UnmapMonitor::remove(Listener& listener) {
+  std::lock_guard lock(mutex_);
+  for (Listener** l = &first_; *l != nullptr; l = &(*l)->next_) {
+    if (*l != &listener) continue;
+    *l = listener.next_;
+    return;
+  }
 }
 
 Status UnmapMonitor::watch(std::uint64_t start, std::uint64_t length) {
-  if (!available()) return Error{ENOSYS, "unmap monitor not available"};
   std::uint64_t end = start + length;
   uffdio_register request{};
   for (std::uint64_t at = start; at < end; at = request.range.start + request.range.len) {
@@ -145,7 +201,6 @@ Status UnmapMonitor::watch(std::uint64_t start, std::uint64_t length) {
 }
 
 bool UnmapMonitor::read_event(Change& change) {
-  if (!available()) return false;
   uffd_msg message{};
   for (;;) {
     ssize_t n = ::read(fd_.get(), &message, sizeof message);

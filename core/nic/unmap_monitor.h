@@ -1,45 +1,51 @@
-// UnmapMonitor: the kernel tells the NIC when the application changes its mappings.
+// UnmapMonitor: tells all that keep translations when the program changes its mappings.
 //
 // A translation is only as good as the mapping it was made from. userfaultfd reports munmap, a mmap
 // over an old mapping, mremap and madvise(DONTNEED) of the ranges watched; no page fault is ever
-// taken from the application. Needs no privilege (UFFD_USER_MODE_ONLY, no fork events).
+// taken from the program. Needs no privilege (UFFD_USER_MODE_ONLY, no fork events). There is one
+// for the process, as a page can be watched by one only, with a thread of its own:
 //
-//   application thread                  thread that processes events
+//   application thread          thread of the monitor             thread that serves a NIC
 //   munmap(x)
 //     mapping is gone
-//     sleeps until the event is read
-//                                       process_events(): reads the event ...
-//   munmap returns                        ... invalidates x in the Tlb
+//     sleeps                    rounds_ odd
+//                               reads the event
+//   munmap returns                ... each Listener: forgets x
+//   posts a request             rounds_ even                      settle(): until rounds_ is even
+//                                                                 look-up: misses
 //
-// nic/unmap_watch.h shows what a NIC does about the time in between.
+// So a request that is posted after an unmap has returned finds no entry of it. While the unmap is
+// under way, another thread may be given the same address: the entry is then that of a page which
+// is not there, and the NIC touches what is. As the NIC names memory by virtual addresses, it
+// touches what the request asks for all the same.
 //
-// Rules for the thread that calls process_events():
-// - It frees sleeping application threads, so nothing it does may need one of them. From beginning
-//   to end it never allocates, frees or unmaps memory: what lies beside watched memory is watched
-//   too, and nobody would read the event that it waits for itself. Nor does it wait for a lock
-//   under which somebody else allocates, frees or unmaps, the lock of the Tlb included: a thread
-//   sleeping in munmap may hold malloc's lock. Tlb and PagePinner keep to that. A driver that can't
-//   promise it gives the monitor a thread of its own; a process that has no such thread can't have
-//   a monitor.
-// - It goes on as long as the monitor is open, and close()s it before it ends. That frees all
-//   sleepers; the Tlb must then forget all it has.
+// The monitor's thread frees sleeping application threads, so nothing that it or a Listener does
+// may need one of them. It never allocates, frees or unmaps memory: what lies beside watched memory
+// is watched too, and nobody would read the event that it waits for itself. Nor does it wait for a
+// lock under which somebody else does, the lock of the Tlb included: a thread that sleeps in munmap
+// may hold malloc's lock. Tlb and PagePinner keep to that.
 //
 // After fork the child has no monitor (available() is false, the descriptor is closed) and its
-// mappings are watched by nobody. Memory that the application itself gave to another userfaultfd,
-// or that the kernel can't watch (files on disk), fails in watch(): do not keep entries for it.
+// mappings are watched by nobody; get() makes it one. Memory that the program itself gave to
+// another userfaultfd, or that the kernel can't watch (files on disk), fails in watch(): do not
+// keep entries for it. So does all memory once the program has closed the monitor's descriptor.
 #pragma once
 
-#include <linux/userfaultfd.h>
+#include <sys/stat.h>
 
-#include <cstddef>
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
 
 #include "base/fd.h"
 #include "clan/result.h"
+#include "clan/words.h"
 
 namespace clan::nic {
 
-class UnmapMonitor {
+class UnmapMonitor : public std::enable_shared_from_this<UnmapMonitor> {
  public:
   enum class Kind : std::uint8_t {
     kUnmapped,  ///< munmap, or mapped over
@@ -52,50 +58,63 @@ class UnmapMonitor {
     std::uint64_t length = 0;
     std::uint64_t to = 0;
   };
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void on_change(const Change& change) = 0;
+    /// Nothing is watched any more: all entries are to go.
+    virtual void on_end() = 0;
 
-  /// Always gives a monitor; available() says whether it works, why_not() what was refused.
-  static UnmapMonitor open();
+   private:
+    friend class UnmapMonitor;
+    Listener* next_ = nullptr;
+  };
 
-  UnmapMonitor(UnmapMonitor&& other) noexcept;
-  UnmapMonitor& operator=(UnmapMonitor&& other) = delete;
+  /// That of this process, which lives as long as somebody has it. Fails with what was refused.
+  static Result<std::shared_ptr<UnmapMonitor>> get();
   ~UnmapMonitor();
+  UnmapMonitor(const UnmapMonitor&) = delete;
+  UnmapMonitor& operator=(const UnmapMonitor&) = delete;
 
-  bool available() const;
+  /// False in a forked child, which makes its own.
+  bool available() const { return static_cast<bool>(fd_); }
 
-  /// Ends it: nothing is watched any more. Under the lock, by the thread that processes events.
-  void close();
-
-  Error why_not() const { return why_not_; }
-
-  /// Readable when there are events. For the driver's epoll.
-  int fd() const { return available() ? fd_.get() : -1; }
+  void add(Listener& listener);
+  /// Not called any more when this returns.
+  void remove(Listener& listener);
 
   /// Asks for the events of a page-aligned range. Watching twice is no error. What is watched is
   /// the whole mapping around it where the kernel can tell (Linux 6.11): a mapping watched in part
-  /// is two, and the application's mremap across both would fail with EFAULT.
+  /// is two, and the program's mremap across both would fail with EFAULT.
   Status watch(std::uint64_t start, std::uint64_t length);
 
-  /// Reads all events there are and hands each to `on_change(const Change&)`. Returns how many.
-  template <typename OnChange>
-  std::size_t process_events(OnChange&& on_change) {
-    std::size_t count = 0;
-    Change change;
-    while (read_event(change)) {
-      on_change(static_cast<const Change&>(change));
-      ++count;
-    }
-    return count;
+  /// True: no unmap that this thread may know of is unknown to a Listener.
+  bool settled() const {
+    // PAIR unmap.rounds: sees that an event has been read, if an unmap has returned for it
+    return words::look(rounds_) % 2 == 0;
   }
+  /// Waits for that, without a lock that a Listener takes.
+  void settle() const;
 
  private:
   UnmapMonitor() = default;
+  static void start_over_in_child();
+  Status start();
+  void run();
+  /// False: the program has closed the descriptor, and the number may be another file's by now.
+  bool is_ours() const;
   bool read_event(Change& change);
+  void close();
 
   Fd fd_;
-  Fd maps_;  // /proc/self/maps, to ask for the extent of a mapping
-  Error why_not_{0, ""};
-  int slot_ = -1;  // in the table of descriptors a forked child closes
-  unsigned fork_generation_ = 0;
+  struct stat opened_ {};      ///< what fd_ named from the beginning
+  Fd maps_;                    ///< /proc/self/maps, to ask for the extent of a mapping
+  void* last_page_ = nullptr;  ///< watched: its unmap wakes the thread, which then ends
+  std::mutex mutex_;           ///< the list; a Listener is called under it
+  Listener* first_ = nullptr;
+  std::atomic<std::uint32_t> rounds_{0};  ///< odd: events have been read that are not done with
+  std::atomic<bool> ends_{false};
+  std::thread thread_;
 };
 
 }  // namespace clan::nic

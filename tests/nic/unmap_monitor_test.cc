@@ -3,7 +3,6 @@
 #include <clan/tlb.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +15,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,33 +48,28 @@ bool reserve(void* p, std::size_t pages = 1) {
 
 std::uint64_t vaddr(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
 
-// A NIC driver: a thread with an epoll's worth of poll(), a lock, a Tlb. The tests are
-// applications.
-class Driver {
+// A NIC driver: a lock, a Tlb. The tests are applications.
+class Driver final : UnmapMonitor::Listener {
  public:
-  explicit Driver(PagePinner::Mode mode) : monitor_(UnmapMonitor::open()) {
+  Driver(std::shared_ptr<UnmapMonitor> monitor, PagePinner::Mode mode)
+      : monitor_(std::move(monitor)) {
     PagePinner::Options options;
     options.mode = mode;
-    options.monitor = &monitor_;
+    options.monitor = monitor_.get();
     auto pinner = PagePinner::create(options);
-    if (!monitor_.available() || !pinner.ok()) return;
+    if (!pinner.ok()) return;
     pinner_ = std::move(*pinner);
     tlb_ = std::move(*Tlb::create({}, *pinner_));
-    stop_ = std::move(*create_eventfd());
-    thread_ = std::thread([this] { run(); });
+    monitor_->add(*this);
   }
-  ~Driver() {
-    if (!thread_.joinable()) return;
-    signal_eventfd(stop_.get());
-    thread_.join();
-  }
+  ~Driver() override { monitor_->remove(*this); }
   bool usable() const { return tlb_ != nullptr; }
 
   /// Serves a request: reads `length` bytes at `from` through the Tlb. False = fault.
   bool copy(std::uint64_t from, void* to, std::uint64_t length) {
     for (;;) {
       {
-        std::lock_guard lock(mutex_);
+        const auto lock = settled();
         TlbUse use = tlb_->acquire(0, from, length, PageAccess::kRead);
         if (use.outcome() == RangeOutcome::kFault) return false;
         if (use.ready()) {
@@ -86,15 +81,15 @@ class Driver {
     }
   }
   bool has(const void* p) {
-    std::lock_guard lock(mutex_);
+    const auto lock = settled();
     return tlb_->contains(0, vaddr(p));
   }
   std::uint64_t pinned() {
-    std::lock_guard lock(mutex_);
+    const auto lock = settled();
     return tlb_->stats().pinned;
   }
   UnmapMonitor::Change last() {
-    std::lock_guard lock(mutex_);
+    const auto lock = settled();
     return last_;
   }
   std::optional<unsigned char> first_byte(const void* p) {
@@ -104,7 +99,12 @@ class Driver {
   }
 
  private:
-  void on_change(const UnmapMonitor::Change& change) {
+  std::unique_lock<std::mutex> settled() {
+    monitor_->settle();
+    return std::unique_lock(mutex_);
+  }
+  void on_change(const UnmapMonitor::Change& change) override {
+    std::lock_guard lock(mutex_);
     last_ = change;
     bool kept = change.kind == UnmapMonitor::Kind::kEmptied;
     if (change.kind == UnmapMonitor::Kind::kMoved) {
@@ -113,35 +113,21 @@ class Driver {
     tlb_->invalidate(0, change.start, change.length,
                      kept ? Tlb::Mapping::kKept : Tlb::Mapping::kGone);
   }
-  void run() {
-    for (;;) {
-      pollfd fds[] = {{monitor_.fd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-      ::poll(fds, 2, -1);
-      std::lock_guard lock(mutex_);
-      if ((fds[1].revents & POLLIN) != 0) {
-        monitor_.close();
-        tlb_->invalidate(0);
-        return;
-      }
-      monitor_.process_events([this](const UnmapMonitor::Change& change) { on_change(change); });
-    }
-  }
+  void on_end() override {}
 
-  UnmapMonitor monitor_;
+  std::shared_ptr<UnmapMonitor> monitor_;
   std::unique_ptr<PagePinner> pinner_;
   std::unique_ptr<Tlb> tlb_;
   std::mutex mutex_;
   UnmapMonitor::Change last_;
-  Fd stop_;
-  std::thread thread_;
 };
 
 class UnmapMonitorTest : public ::testing::TestWithParam<PagePinner::Mode> {
  protected:
   void SetUp() override {
-    UnmapMonitor probe = UnmapMonitor::open();
-    if (!probe.available()) GTEST_SKIP() << probe.why_not().message();
-    driver_ = std::make_unique<Driver>(GetParam());
+    auto monitor = UnmapMonitor::get();
+    if (!monitor) GTEST_SKIP() << monitor.error().message();
+    driver_ = std::make_unique<Driver>(std::move(*monitor), GetParam());
     if (!driver_->usable()) GTEST_SKIP() << "no page pinner here";
   }
   std::unique_ptr<Driver> driver_;
@@ -260,7 +246,7 @@ TEST_P(UnmapMonitorTest, ForkNeitherHangsNorBreaksTheParent) {
     // Nobody watches here: must not sleep, must not disturb the parent's monitor.
     p[0] = 'c';
     ::munmap(p, 2 * kPage);
-    ::_exit(UnmapMonitor::open().available() ? 0 : 1);
+    ::_exit(0);
   }
   p[0] = 'b';
   EXPECT_EQ(driver_->first_byte(p), 'b') << "copy-on-write after fork";
@@ -298,16 +284,93 @@ INSTANTIATE_TEST_SUITE_P(Modes, UnmapMonitorTest,
                            return instance.param == PagePinner::Mode::kLock ? "Lock" : "Populate";
                          });
 
-TEST(UnmapMonitor, ClosingItFreesSleepers) {
-  std::optional<UnmapMonitor> monitor(UnmapMonitor::open());
-  if (!monitor->available()) GTEST_SKIP() << monitor->why_not().message();
-  Bytes p = map(1, 'a');
-  ASSERT_TRUE(monitor->watch(vaddr(p), kPage).ok());
-  std::thread application([&] { ::munmap(p, kPage); });
-  pollfd event{monitor->fd(), POLLIN, 0};
-  ASSERT_EQ(::poll(&event, 1, -1), 1);  // it sleeps
-  monitor.reset();
-  application.join();
+struct Counted final : UnmapMonitor::Listener {
+  void on_change(const UnmapMonitor::Change&) override { changes.fetch_add(1); }
+  void on_end() override { ended = true; }
+  std::atomic<int> changes{0};
+  bool ended = false;
+};
+
+Bytes watched_page(UnmapMonitor& monitor) {
+  Bytes page = map(1, 'a');
+  EXPECT_TRUE(monitor.watch(vaddr(page), kPage).ok());
+  return page;
+}
+
+TEST(UnmapMonitor, IsOneForTheProcessAndTellsAll) {
+  auto monitor = UnmapMonitor::get(), again = UnmapMonitor::get();
+  if (!monitor) GTEST_SKIP() << monitor.error().message();
+  EXPECT_EQ(*monitor, *again);
+  Counted first, second;
+  (*monitor)->add(first);
+  (*monitor)->add(second);
+  ::munmap(watched_page(**monitor), kPage);
+  (*monitor)->settle();
+  EXPECT_TRUE((*monitor)->settled());
+  EXPECT_GE(first.changes.load(), 1);
+  EXPECT_GE(second.changes.load(), 1);
+  const int before = first.changes.load();
+  (*monitor)->remove(first);
+  ::munmap(watched_page(**monitor), kPage);
+  (*monitor)->settle();
+  EXPECT_EQ(first.changes.load(), before);
+  EXPECT_GE(second.changes.load(), 2);
+  again = Error{ENOENT, ""};
+  monitor = Error{ENOENT, ""};
+  EXPECT_TRUE(second.ended);
+  EXPECT_FALSE(first.ended);
+}
+
+TEST(UnmapMonitor, AForkedChildMakesItsOwn) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer starts no threads in a child of a process that has some";
+#endif
+  auto monitor = UnmapMonitor::get();
+  if (!monitor) GTEST_SKIP() << monitor.error().message();
+  Bytes page = watched_page(**monitor);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::munmap(page, kPage);  // which nobody is told of
+    auto own = UnmapMonitor::get();
+    const bool right = own.ok() && *own != *monitor && (*own)->available();
+    monitor = Error{ENOENT, ""};
+    ::munmap(watched_page(**own), kPage);
+    ::_exit(right ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ::munmap(page, kPage);
+}
+
+// The number of the process's one userfaultfd, by which a program that closes all would find it.
+int descriptor_of_monitor() {
+  for (int fd = 0; fd < 1024; ++fd) {
+    char name[64] = {};
+    const std::string link = "/proc/self/fd/" + std::to_string(fd);
+    if (::readlink(link.c_str(), name, sizeof name - 1) > 0 &&
+        std::string_view(name) == "anon_inode:[userfaultfd]")
+      return fd;
+  }
+  return -1;
+}
+
+TEST(UnmapMonitor, LeavesAloneAFileThatTheProgramPutInItsPlace) {
+  auto monitor = UnmapMonitor::get();
+  if (!monitor) GTEST_SKIP() << monitor.error().message();
+  Bytes page = watched_page(**monitor);
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const int number = descriptor_of_monitor();
+  ASSERT_EQ(::dup2(ends[0], number), number);
+  ASSERT_EQ(::write(ends[1], "x", 1), 1);
+  ::munmap(page, kPage);
+  monitor = Error{ENOENT, ""};
+  char byte = 0;
+  EXPECT_EQ(::read(number, &byte, 1), 1) << "closed, or its bytes were taken";
+  EXPECT_EQ(byte, 'x');
+  for (int fd : {number, ends[0], ends[1]}) ::close(fd);
+  EXPECT_TRUE(UnmapMonitor::get().ok());
 }
 
 TEST(UnmapMonitor, WithoutOneNothingIsKeptAcrossTransfers) {
@@ -325,13 +388,16 @@ TEST(UnmapMonitor, WithoutOneNothingIsKeptAcrossTransfers) {
 }
 
 TEST(UnmapMonitor, WorksWithoutPrivilege) {
-  if (!UnmapMonitor::open().available()) GTEST_SKIP() << "not even with the rights we have";
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer starts no threads in a child of a process that has some";
+#endif
+  if (!UnmapMonitor::get()) GTEST_SKIP() << "not even with the rights we have";
   if (::geteuid() != 0) GTEST_SKIP() << "we have none to give up: the other tests show it";
   pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
-    ::_exit(UnmapMonitor::open().available() ? 0 : 1);
+    ::_exit(UnmapMonitor::get() ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
