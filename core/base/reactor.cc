@@ -3,7 +3,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <new>
 
@@ -11,6 +14,28 @@
 #include "clan/log.h"
 
 namespace clan {
+namespace {
+
+class Timer final : public Pollable {
+ public:
+  Timer(Reactor& reactor, Fd fd, std::function<void()> then)
+      : reactor_(reactor), fd_(std::move(fd)), then_(std::move(then)) {}
+  void on_ready(std::uint32_t) override {
+    // The event may be of a descriptor that had this number before.
+    std::uint64_t times;
+    if (::read(fd_.get(), &times, sizeof times) != sizeof times) return;
+    reactor_.remove(fd_.get());
+    then_();
+  }
+  void abandon_after_fork() override { fd_.reset(); }
+
+ private:
+  Reactor& reactor_;
+  Fd fd_;
+  const std::function<void()> then_;
+};
+
+}  // namespace
 
 Reactor::~Reactor() {
   stop();
@@ -64,6 +89,21 @@ Status Reactor::add(int fd, std::shared_ptr<Pollable> pollable) {
     return errno_error("epoll_ctl(add)");
   }
   return {};
+}
+
+Result<int> Reactor::call_at(std::uint64_t at_ns, std::function<void()> then) {
+  Fd fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!fd) return errno_error("timerfd_create");
+  at_ns = std::max<std::uint64_t>(at_ns, 1);  // 0 would be never
+  itimerspec when{};
+  when.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000u);
+  when.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000u);
+  if (::timerfd_settime(fd.get(), TFD_TIMER_ABSTIME, &when, nullptr) != 0)
+    return errno_error("timerfd_settime");
+  const int number = fd.get();
+  if (auto s = add(number, std::make_shared<Timer>(*this, std::move(fd), std::move(then))); !s)
+    return s.error();
+  return number;
 }
 
 void Reactor::remove(int fd) {

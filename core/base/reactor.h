@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -38,6 +39,10 @@ class Reactor {
 
   /// Watches `fd` for input and hang-up. Starts the thread if needed.
   Status add(int fd, std::shared_ptr<Pollable> pollable);
+  /// Calls `then` once on the reactor's thread, at `at_ns` or after it (CLOCK_MONOTONIC). Returns
+  /// what remove() takes to prevent that; until then, or until the call has begun, the number is
+  /// taken.
+  Result<int> call_at(std::uint64_t at_ns, std::function<void()> then);
   /// After it returns (on another thread) the pollable may still finish one call that had begun.
   void remove(int fd);
   /// Whether on_ready() is also called while `fd` has room for output.

@@ -1,8 +1,5 @@
 #include "engine/connect_attempt.h"
 
-#include <sys/timerfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -11,24 +8,6 @@
 #include "engine/network.h"
 
 namespace clan::engine {
-
-// Ends the attempt when its time is up.
-class ConnectAttempt::Timer final : public Pollable {
- public:
-  Timer(std::shared_ptr<ConnectAttempt> attempt, Fd fd)
-      : attempt_(std::move(attempt)), fd_(std::move(fd)) {}
-  int fd() const { return fd_.get(); }
-  void on_ready(std::uint32_t) override {
-    // The event may be of a descriptor that had this number before.
-    std::uint64_t times;
-    if (::read(fd_.get(), &times, sizeof times) == sizeof times) attempt_->expire();
-  }
-  void abandon_after_fork() override { fd_.reset(); }
-
- private:
-  const std::shared_ptr<ConnectAttempt> attempt_;
-  Fd fd_;
-};
 
 Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(
     std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid,
@@ -40,9 +19,10 @@ Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(
   for (std::span<const std::byte> g : greetings)
     attempt->greetings_.emplace_back(g.begin(), g.end());
   std::lock_guard lock(attempt->mutex_);
-  if (auto s = attempt->start_timer(std::min(deadline_ns, monotonic_ns() + kAcceptTimeoutNs)); !s) {
-    return s.error();
-  }
+  auto timer = context->reactor().call_at(std::min(deadline_ns, monotonic_ns() + kAcceptTimeoutNs),
+                                          [attempt] { attempt->expire(); });
+  if (!timer) return timer.error();
+  attempt->timer_ = *timer;
   std::uint32_t endpoint = 0;
   auto link = context->links().known(service_name(uid, service), &endpoint);
   attempt->remembered_ = link != nullptr;
@@ -52,22 +32,6 @@ Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(
     return begun.error();
   }
   return attempt;
-}
-
-Status ConnectAttempt::start_timer(std::uint64_t deadline_ns) {
-  Fd fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  if (!fd) return errno_error("timerfd_create");
-  itimerspec when{};
-  when.it_value.tv_sec = static_cast<time_t>(deadline_ns / 1'000'000'000u);
-  when.it_value.tv_nsec = static_cast<long>(deadline_ns % 1'000'000'000u);
-  if (deadline_ns == 0) when.it_value.tv_nsec = 1;
-  if (::timerfd_settime(fd.get(), TFD_TIMER_ABSTIME, &when, nullptr) != 0) {
-    return errno_error("timerfd_settime");
-  }
-  auto timer = std::make_shared<Timer>(shared_from_this(), std::move(fd));
-  if (auto s = context_->reactor().add(timer->fd(), timer); !s) return s;
-  timer_ = timer->fd();
-  return {};
 }
 
 // The functions from here to tell_owner(): under the mutex.

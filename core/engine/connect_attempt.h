@@ -49,7 +49,6 @@ class ConnectAttempt final : public Pollable,
   void on_answer() override;
 
  private:
-  class Timer;
   ConnectAttempt(std::shared_ptr<ContextCore> context, std::string service, uid_t uid,
                  ConnectionKind kind, const Address& from, std::weak_ptr<AnswerSink> owner)
       : context_(std::move(context)),
@@ -58,7 +57,6 @@ class ConnectAttempt final : public Pollable,
         kind_(kind),
         from_(from),
         owner_(std::move(owner)) {}
-  Status start_timer(std::uint64_t deadline_ns);
   Status dial();
   Status dial_far();
   void on_dialled(Result<std::shared_ptr<nic::Link>> link, std::uint32_t endpoint);
@@ -86,7 +84,7 @@ class ConnectAttempt final : public Pollable,
   std::optional<link::ShmPeer> dialling_;
   std::shared_ptr<udp::Dialling> far_dialling_;  ///< the same on another host
   std::shared_ptr<Connection> connection_;
-  int timer_ = -1;       ///< its descriptor; the reactor holds it, and it us
+  int timer_ = -1;       ///< ends the attempt; the reactor holds it, and it us
   bool let_go_ = false;  ///< nobody asks for the result
 };
 

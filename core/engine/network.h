@@ -72,7 +72,6 @@ class Network final : public PacketSource {
  private:
   class Teller;
   class HolderWatch;
-  class Rejoin;
 
   Status start();
   Result<udp::SocketAddress> address_of(std::string host);

@@ -3,7 +3,6 @@
 // are.
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -129,22 +128,6 @@ class Network::HolderWatch final : public Pollable {
   std::vector<Fd> watchers_, others_;  ///< of our user, of other ones
 };
 
-/// Joins the directory again a little later.
-class Network::Rejoin final : public Pollable {
- public:
-  Rejoin(Network* network, Fd timer) : network_(network), timer_(std::move(timer)) {}
-  int fd() const { return timer_.get(); }
-  void on_ready(std::uint32_t) override {
-    network_->context_.reactor().remove(timer_.get());
-    network_->join_directory();
-  }
-  void abandon_after_fork() override { timer_.reset(); }
-
- private:
-  Network* const network_;
-  Fd timer_;
-};
-
 // --- services ------------------------------------------------------------------------------------
 
 int Network::find_service(const std::string& service, bool directory, udp::Greeting* answer) {
@@ -210,15 +193,10 @@ void Network::holder_ended(std::uint64_t after_ns) {
 }
 
 void Network::join_later() {
-  Fd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
-  const std::uint64_t wait_ms = std::uint64_t{kFirstWaitMs} << joins_;
-  itimerspec when{};
-  when.it_value.tv_sec = static_cast<time_t>(wait_ms / 1000);
-  when.it_value.tv_nsec = static_cast<long>(wait_ms % 1000 * 1'000'000);
-  if (joins_ < kMostJoins && timer && ::timerfd_settime(timer.get(), 0, &when, nullptr) == 0) {
-    auto rejoin = std::make_shared<Rejoin>(this, std::move(timer));
-    if (context_.reactor().add(rejoin->fd(), rejoin).ok()) return;
-  }
+  const std::uint64_t wait_ns = std::uint64_t{kFirstWaitMs * 1'000'000} << joins_;
+  if (joins_ < kMostJoins &&
+      context_.reactor().call_at(monotonic_ns() + wait_ns, [this] { join_directory(); }))
+    return;
   const auto owner = udp_port_owner(options_.directory_port);
   CLAN_INFO(
       "UDP port %u is in use by user %s, of whom no CLAN program answers: other hosts do not find "

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <vector>
 
@@ -123,6 +124,32 @@ TEST(Reactor, LetsACallbackRemoveAnotherThatIsReadyToo) {
   EXPECT_TRUE(eventually([&] { return bells[0]->calls() + bells[1]->calls() >= 1; }));
   reactor.stop();
   for (auto& bell : bells) EXPECT_LE(bell->calls(), 1);
+}
+
+TEST(Reactor, CallsOnceAtATimeUnlessThatIsRemoved) {
+  const std::size_t before = open_descriptors();
+  {
+    Reactor reactor;
+    std::atomic<int> calls{0}, removed{0};
+    std::atomic<bool> on_driver{false}, early{false};
+    const std::uint64_t at = monotonic_ns() + 20'000'000;
+    auto never = reactor.call_at(at, [&] { removed.fetch_add(1); });
+    ASSERT_TRUE(never);
+    reactor.remove(*never);
+    ASSERT_TRUE(reactor.call_at(at, [&] {
+      early = monotonic_ns() < at;
+      on_driver = reactor.on_reactor_thread();
+      calls.fetch_add(1);
+    }));
+    ASSERT_TRUE(reactor.call_at(0, [&] { calls.fetch_add(1); })) << "a time that has passed";
+    EXPECT_TRUE(eventually([&] { return calls.load() == 2; }));
+    EXPECT_TRUE(on_driver.load());
+    EXPECT_FALSE(early.load());
+    reactor.stop();
+    EXPECT_EQ(calls.load(), 2);
+    EXPECT_EQ(removed.load(), 0);
+  }
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST(Reactor, StopsEvenWhileADescriptorIsAlwaysReady) {
