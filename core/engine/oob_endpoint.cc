@@ -36,16 +36,12 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
 
   Address address() const { return context_->address_of(endpoint_); }
   ContextCore& context() { return *context_; }
-  std::uint64_t discarded() const {
-    return discarded_.load(std::memory_order_relaxed);  // relaxed: a statistic
-  }
 
   // --- driver thread -----------------------------------------------------------------------------
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
     if ((message.type & kOobInternal) != 0) return;
     std::lock_guard lock(mutex_);
     if (messages_.size() == context_->options().oob_queue) {
-      discarded_.fetch_add(1, std::memory_order_relaxed);
       count(context_->counters().oob_discarded);
       return;
     }
@@ -119,7 +115,6 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   std::string service_;
   std::uint32_t endpoint_ = 0;
   std::atomic<std::uint32_t> arrivals_{0};  ///< futex word
-  std::atomic<std::uint64_t> discarded_{0};
   Waiter waiter_;
 
   std::mutex mutex_;  ///< guards what follows: the driver thread puts messages in
@@ -172,7 +167,6 @@ Result<OobArrival> OobEndpoint::try_recv() { return core_->try_recv(); }
 Result<OobArrival> OobEndpoint::recv(std::int64_t timeout_ms) {
   return core_->recv(deadline_after_ms(timeout_ms));
 }
-std::uint64_t OobEndpoint::discarded() const { return core_->discarded(); }
 Status OobEndpoint::register_with(EventQueue& queue, std::uint64_t tag) {
   return core_->bind(queue.core(), tag);
 }

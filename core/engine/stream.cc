@@ -182,11 +182,6 @@ void Stream::commit(std::size_t bytes) {
   core_->connection().commit(bytes, engine::RecordType::kData);
 }
 
-void Stream::commit_quietly(std::size_t bytes) {
-  if (bytes == 0) return;
-  core_->connection().commit(bytes, engine::RecordType::kData, engine::Notify::kNo);
-}
-
 Status Stream::append(std::span<const std::byte> first, std::span<const std::byte> second) {
   return core_->append(first, second, engine::Notify::kYes);
 }

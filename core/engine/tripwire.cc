@@ -111,24 +111,6 @@ void Tripwire::disarm() {
   if (core_->valid()) core_->nic().disarm(core_->index());
 }
 
-void Tripwire::arm_all(std::span<Tripwire* const> tripwires) {
-  std::vector<std::uint32_t> indices;
-  indices.reserve(tripwires.size());
-  // One NIC at a time: tripwires for different peer users lie in different tables.
-  for (std::size_t i = 0; i < tripwires.size();) {
-    nic::Nic& nic = tripwires[i]->core_->nic();
-    indices.clear();
-    for (; i < tripwires.size() && &tripwires[i]->core_->nic() == &nic; ++i) {
-      tripwires[i]->core_->note_armed();
-      if (!tripwires[i]->core_->valid()) continue;
-      // PAIR tripwire.sleepers
-      dekker::announce(nic.image().signals->tripwires[tripwires[i]->core_->index()].sleepers, 1);
-      indices.push_back(tripwires[i]->core_->index());
-    }
-    nic.arm_all(indices);
-  }
-}
-
 bool Tripwire::test_and_clear() {
   return core_->valid() && core_->nic().test_and_clear(core_->index());
 }
@@ -143,12 +125,5 @@ Status Tripwire::register_with(EventQueue& queue, std::uint64_t tag) {
   return core_->bind(queue.core(), tag);
 }
 Status Tripwire::watch(const RemoteAperture& peer) { return core_->watch(peer.core()->link()); }
-void Tripwire::fire() {
-  if (core_->valid()) core_->fire();
-}
-std::uint32_t Tripwire::index() const { return core_->index(); }
-std::span<const std::atomic<std::uint64_t>> Tripwire::state_words() const {
-  return {core_->nic().state_words(), shm::kMaxTripwires / 64};
-}
 
 }  // namespace clan

@@ -35,7 +35,6 @@ TEST(Tripwire, FiresOnceWhenItsBytesAreWritten) {
   t.arm();
   ASSERT_OK(r.publish(120, 1));
   EXPECT_OK(t.wait(5000));
-  EXPECT_NE(t.state_words()[t.index() / 64].load() & (std::uint64_t{1} << (t.index() % 64)), 0u);
   EXPECT_TRUE(t.test_and_clear());
   t.arm();
   t.disarm();
@@ -50,8 +49,8 @@ TEST(Tripwire, FiresOnReadsOrEveryTimeWhenAskedTo) {
   auto r = must(RemoteAperture::import(c.peer, a.cookie()));
   auto on_read = must(Tripwire::create(a, 0, 8, {.on_write = false, .on_read = true}));
   auto every = must(Tripwire::create(a, 0, 8, {.persistent = true}));
-  Tripwire* both[] = {&on_read, &every};
-  Tripwire::arm_all(both);
+  on_read.arm();
+  every.arm();
   std::uint64_t word = 1;
   for (int i = 0; i < 3; ++i) {
     ASSERT_OK(r.write(0, &word, 8));

@@ -62,8 +62,6 @@ class CLAN_EXPORT OobEndpoint {
   Result<OobArrival> try_recv();
   /// The same, waiting. ETIMEDOUT, EINTR, ESHUTDOWN.
   Result<OobArrival> recv(std::int64_t timeout_ms = -1);
-  /// Messages discarded because the ring was full.
-  std::uint64_t discarded() const;
 
   /// Posts Event{tag, kOob} when a message has arrived.
   Status register_with(EventQueue& queue, std::uint64_t tag);

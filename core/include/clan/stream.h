@@ -71,12 +71,10 @@ class CLAN_EXPORT Stream {
   Result<std::span<std::byte>> reserve(std::size_t bytes);
   /// What one commit() hands over one peek() shows, where nothing of it has been read before.
   void commit(std::size_t bytes);
-  /// The same for bytes that nobody waits for: on one host they wake no thread and are no event. A
-  /// thread that looks, for them or for what is sent behind them, finds them.
-  void commit_quietly(std::size_t bytes);
   /// reserve(), a copy of both and commit() in one, for what is short. EAGAIN.
   Status append(std::span<const std::byte> first, std::span<const std::byte> second = {});
-  /// The same with commit_quietly().
+  /// The same for bytes that nobody waits for: on one host they wake no thread and are no event. A
+  /// thread that looks, for them or for what is sent behind them, finds them.
   Status append_quietly(std::span<const std::byte> first, std::span<const std::byte> second = {});
   std::size_t max_reserve() const;
   /// Makes an event for the peer, which wakes a thread that sleeps there, and says nothing else.

@@ -14,10 +14,8 @@
 #include <clan/aperture.h>
 #include <clan/event_queue.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 
 namespace clan {
@@ -44,10 +42,9 @@ class CLAN_EXPORT Tripwire {
   Tripwire& operator=(Tripwire&&) noexcept;
   ~Tripwire();
 
-  /// From now on accesses are seen. Costs a membarrier (about 1 us); arm many with arm_all().
+  /// From now on accesses are seen. Costs a membarrier (about 1 us).
   void arm();
   void disarm();
-  static void arm_all(std::span<Tripwire* const> tripwires);
 
   /// Has it fired since this was last asked? Reads and clears the state bit; no system call.
   bool test_and_clear();
@@ -63,16 +60,8 @@ class CLAN_EXPORT Tripwire {
   /// peer at a time.
   Status watch(const RemoteAperture& peer);
 
-  /// Fires it, armed or not, as an access would.
-  void fire();
-
   /// Posts Event{tag, kTripwire} when it fires.
   Status register_with(EventQueue& queue, std::uint64_t tag);
-
-  /// The state bitmap of the context's tripwires (of one peer uid): bit index() % 64 of word
-  /// index() / 64. Poll many tripwires a word at a time.
-  std::uint32_t index() const;
-  std::span<const std::atomic<std::uint64_t>> state_words() const;
 
  private:
   explicit Tripwire(std::shared_ptr<engine::TripwireCore> core) : core_(std::move(core)) {}
