@@ -110,7 +110,8 @@ int find_owner(SockDiag& kernel, const ClanName& name, sockaddr_in* place, SockD
   return -1;
 }
 
-// The one we connected to is the one we had looked at: nobody took the place in between.
+// Whether the socket that we connected to is the one that we had checked: no other took its place
+// in between.
 bool reached(SockDiag& kernel, int fd, const sockaddr_in& place, const SockDiag::Found& owner) {
   sockaddr_in local{};
   socklen_t size = sizeof local;

@@ -30,7 +30,7 @@ namespace clan::preload {
 int af_clan_kernel_domain(int type, int protocol);
 bool af_clan_appeared(int fd, int type);
 
-/// Of descriptors that are AF_CLAN, with what the calls of these names return.
+/// Act on descriptors that are AF_CLAN, and return what the calls of these names return.
 int af_clan_bind(int fd, const sockaddr* address, socklen_t size);
 int af_clan_listen(int fd, int backlog);
 /// Not to nowhere (AF_UNSPEC), as which a stream is one of TCP like others.
@@ -40,7 +40,7 @@ int af_clan_getpeername(int fd, sockaddr* address, socklen_t* size);
 /// `fd` has been accepted from `listener`: tells its peer's name.
 int af_clan_accepted(int listener, int fd, sockaddr* address, socklen_t* size);
 
-/// Of packet sockets: the names in their messages.
+/// Translate the names in the messages of packet sockets.
 ssize_t af_clan_sendto(int fd, const void* data, size_t n, int flags, const sockaddr* to,
                        socklen_t size);
 ssize_t af_clan_recvfrom(int fd, void* data, size_t n, int flags, sockaddr* from, socklen_t* size);

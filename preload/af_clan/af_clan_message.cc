@@ -123,7 +123,7 @@ int af_clan_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, times
     if (got < 0) return done > 0 ? static_cast<int>(done) : -1;
     messages[done++].msg_len = static_cast<unsigned>(got);
     if (ns == kForEver) continue;
-    // As the kernel: looked at after each message, and what is left told.
+    // As in the kernel: checks the time-out after each message, and returns what is left of it.
     const std::int64_t left = limit.left();
     *timeout = as_timespec(left);
     if (left == 0) break;

@@ -51,7 +51,7 @@ std::uint64_t hash(const char* text, std::size_t size, unsigned attempt) {
   return h ^ (h >> 31);
 }
 
-// "\0clan1/af/p/": what stands in front of a name.
+// "\0clan1/af/p/": the prefix of a name.
 constexpr std::size_t kPrefix = 12;
 static_assert(kPrefix + CLAN_NAME_MAX == sizeof(sockaddr_un::sun_path));
 constexpr char kBefore[] = "\0clan1/af/";

@@ -1,6 +1,6 @@
 // Names of AF_CLAN, and their forms: sockaddr_clan as the application has it, and the addresses of
-// the kernel's sockets that stand behind. The latter are shared by all processes of a host:
-// changing them needs another "clan1".
+// the kernel's sockets behind them. The latter are shared by all processes of a host: changing them
+// needs another "clan1".
 #pragma once
 
 #include <netinet/in.h>
@@ -30,10 +30,12 @@ struct ClanName {
   static constexpr unsigned kPlaces = 4;
   sockaddr_in place(unsigned attempt) const;
 
-  /// Of SOCK_SEQPACKET and SOCK_DGRAM. Any other name than ours reads as none.
+  /// Converts names of SOCK_SEQPACKET and SOCK_DGRAM. A name that is not the library's reads as
+  /// none.
   socklen_t to_unix(int type, sockaddr_un* address) const;
   void from_unix(const sockaddr_un& address, socklen_t address_size);
-  /// Of messages: the application's memory is used as it is, as the C library would.
+  /// Fills in the address of a message. Uses the application's memory unchecked, as the C library
+  /// does.
   void fill_in(sockaddr* address, socklen_t room, socklen_t* address_size) const;
 };
 

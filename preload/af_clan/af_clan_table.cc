@@ -51,7 +51,7 @@ Entry* entry(int fd) {
 // All below: under the lock.
 void leave(Named* n) {
   if (n == nullptr || --n->refs > 0) return;
-  // relaxed: one that is looked at meanwhile is being closed
+  // relaxed: a descriptor that is read meanwhile is being closed
   n->socket_type.store(0, std::memory_order_relaxed);
   n->next_free = pool;
   pool = n;

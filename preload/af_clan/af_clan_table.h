@@ -1,5 +1,5 @@
 // The table of descriptors that are AF_CLAN, with the names of streams, which the kernel does not
-// know. It is handed on over fork and exec. A process that has none pays for one load per call.
+// know. It survives fork and exec. A process that has none pays for one load per call.
 #pragma once
 
 #include <sys/socket.h>
@@ -22,7 +22,7 @@ inline bool is_af_clan_packet(int fd) {
   return af_clan_used.load(std::memory_order_relaxed) && af_clan_type(fd) > SOCK_STREAM;
 }
 
-/// Of a stream.
+/// For a stream.
 struct AfClanNames {
   ClanName local, peer;
 };

@@ -15,7 +15,7 @@
 
 using namespace clan::preload;
 
-// The mode is there if a file is to be made, and else not looked at.
+// The mode is passed if a file is to be made; otherwise it is ignored.
 CLAN_INTERPOSED(int, open, (const char* path, int flags, mode_t mode), (path, flags, mode)) {
   return with_room([&] { return real().open(path, flags, mode); });
 }

@@ -52,8 +52,8 @@ int call_with(char* const* environment, bool without, std::initializer_list<char
   return call(static_cast<char* const*>(with));
 }
 
-// `call` with an environment that tells of our connections and names. A program that does not
-// load us takes no notice.
+// `call` with an environment that lists the library's connections and names. A program that does
+// not load us takes no notice.
 template <typename Call>
 int exec(const char* path, char* const* environment, Call&& call) {
   if (!in_borrowed_memory()) finish_resends();
@@ -209,7 +209,7 @@ CLAN_INTERPOSE int execveat(int directory, const char* path, char* const* argume
   });
 }
 
-// The C library makes these children by itself: nothing can be handed on.
+// The C library makes these children by itself: they inherit nothing.
 CLAN_INTERPOSE int posix_spawn(pid_t* pid, const char* path,
                                const posix_spawn_file_actions_t* actions,
                                const posix_spawnattr_t* attributes, char* const* arguments,

@@ -100,7 +100,8 @@ CLAN_INTERPOSE ssize_t sendfile64(int to, int from, off_t* offset, size_t n) {
 
 namespace {
 
-// Of the kernel's. False, with errno, also where there is no descriptor.
+// Whether the descriptor is a pipe of the kernel's. False, with errno, also where there is no
+// descriptor.
 bool is_pipe(int fd) {
   if (goes_into_pipe(fd)) return true;
   if (sys::fcntl(fd, F_GETFD) >= 0) errno = EINVAL;  // else it is EBADF

@@ -1,4 +1,4 @@
-// What stands in front of the C library's functions: the symbols of calls.def, and nothing else.
+// The wrappers of the C library's functions: the symbols of calls.def, and nothing else.
 #pragma once
 
 #include "os/cancel.h"
@@ -28,7 +28,7 @@
   CLAN_ENTRY(result, name, parameters, arguments, kept_)                                      \
   static result call_##name parameters
 
-/// Likewise, one that moves bytes and keeps errno by itself (counted_call.h).
+/// The same, for a call that moves bytes and keeps errno by itself (counted_call.h).
 #define CLAN_INTERPOSED_BYTES(result, name, parameters, arguments) \
   [[gnu::noinline]] static result call_##name parameters;          \
   CLAN_ENTRY(result, name, parameters, arguments, call_)           \

@@ -68,7 +68,7 @@ std::size_t bytes_of(const msghdr& message) {
   return n;
 }
 
-// The time-out is the kernel's: looked at after each message, and what is left is told.
+// The time-out works as the kernel's: checked after each message, and the rest is returned.
 ssize_t receive_messages(int fd, Socket& s, mmsghdr* messages, unsigned count, int flags,
                          timespec* timeout) {
   std::int64_t ns;
@@ -142,7 +142,7 @@ int plain_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespe
   return n;
 }
 
-// What carries descriptors, each of which pass_on() has been told of.
+// Sends a message with descriptors, each of which pass_on() has prepared.
 ssize_t send_passing(int fd, const msghdr& message, int flags) {
   const PipesToSend pipes(message);
   const ssize_t n = plain_sendmsg(fd, pipes.message(), flags);

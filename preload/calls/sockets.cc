@@ -179,7 +179,7 @@ CLAN_INTERPOSED(int, dup, (int fd), (fd)) {
 
 namespace {
 
-// dup2 closes what `to` was. We have to be told before, while it can still be spoken to.
+// dup2 closes what `to` was. The library has to act before, while `to` can still be used.
 void before_dup_onto(int fd, int to) {
   if (fd == to || !(is_ours(to) || known(to))) return;
   KeepErrno keep;
@@ -205,7 +205,7 @@ CLAN_INTERPOSED(int, dup3, (int fd, int to, int flags), (fd, to, flags)) {
 }
 
 CLAN_INTERPOSED(int, fcntl, (int fd, int command, void* argument), (fd, command, argument)) {
-  // SIGIO tells of what comes by TCP.
+  // SIGIO reports what comes by TCP.
   if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0)
     leave_pipe(fd, false, clan::reasons::Why::kSigio);
   const bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
@@ -279,8 +279,8 @@ CLAN_INTERPOSED(int, shutdown, (int fd, int how), (fd, how)) {
   Held s = hold_current(fd);
   const bool known_how = how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR;
   if (s && known_how) {
-    // Half closed it is not worth moving any more; nor would an end that TCP tells then be told
-    // from a close.
+    // Half closed it is not worth moving any more; nor could an end that TCP reports then be
+    // distinguished from a close.
     const bool may_move = !s->shared() && is_connected(fd);
     if (may_move) (void)keep_on_tcp(fd, *s, clan::reasons::Why::kHalfClosed);
     if (s->shared()) return shared_shutdown(fd, *s, how);

@@ -69,9 +69,9 @@ bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {
   return has_waited_for_long(wanted_ns) || has_said_all(fd, s);
 }
 
-// Bytes of this end that it holds cannot be had. By its part in this, done by us: the application
-// is told of a reset, not of an end. TCP is reset before kGone, behind which others send by it: the
-// other end's program would read on behind what is missing.
+// Bytes of this end that it holds cannot be had. This end does the other one's part: the
+// application gets a reset, not an end. TCP is reset before kGone, behind which others send by it:
+// the other end's program would read on behind what is missing.
 void lose(int fd, Socket& s) {
   break_off(fd, s,
             "its peer goes back to TCP, and holds bytes of this end that cannot be had (another "
@@ -121,7 +121,7 @@ bool go(int fd, Socket& s) {
   if (is_remote(s) && !words::look(s.remote_parked)) return false;
   auto& sends = s.open_file().sends;
   const std::int32_t us = closer_id(), resender = Slot::kSendsAgain | us;
-  // Of calls that are counted none is in the kernel: they step back, or were killed.
+  // No call that is counted is in the kernel: it steps back, or was killed.
   for (std::uint32_t turn = 0; !Slot::try_close_over(sends, us); ++turn) {
     Given given;
     if (take_resend_over(s, resender, &given))

@@ -9,10 +9,10 @@
 
 namespace clan::preload {
 
-/// A process of this end is on its way back to TCP, and may have been stopped or killed there. Not
-/// as long as the other end would not follow: it has to be told first what has been read here.
+/// A process of this end is on its way back to TCP, and may have been stopped or killed there.
+/// False as long as the other end would not follow: first it needs to know what has been read here.
 inline bool has_begun_to_go(const Socket& s) {
-  // relaxed: glances; what is to be done is looked at when it is done
+  // relaxed: hints; each step checks again
   const auto relaxed = std::memory_order_relaxed;
   return (state_of(s.mine()) & socket_face::kLeaving) != 0 &&
          (s.mine().words[socket_face::kGivenBack].load(relaxed) != 0 ||
@@ -45,8 +45,8 @@ bool answer_leaving(int fd, Socket& s);
 /// read next is the kernel's.
 bool came_back(int fd, Socket& s);
 
-/// What both ends do of it, under s.moving. False: not for now. go_or_later(): tries for a moment,
-/// and else leaves it to all threads that look at the socket.
+/// What both ends do of it, under s.moving. False: not for now. go_or_later(): tries for a moment;
+/// then every thread that uses the socket tries.
 bool go(int fd, Socket& s);
 bool go_now(int fd, Socket& s);
 bool go_or_later(int fd, Socket& s);

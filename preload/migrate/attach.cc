@@ -74,7 +74,7 @@ bool ends_by_tcp(int fd, Slot& slot) {
   while (sys::recv(fd, doorbells, sizeof doorbells, MSG_DONTWAIT) > 0) {
   }
   slot.pin();
-  slot.pipe_fd.store(-1, std::memory_order_release);  // PAIR preload.moved: likewise
+  slot.pipe_fd.store(-1, std::memory_order_release);  // PAIR preload.moved: the same
   return true;
 }
 
@@ -289,7 +289,7 @@ void wait_for_mover(const Slot& slot) {
 void move_only_alone(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
-  dekker::announce(s.open_file().alone, 1);  // PAIR preload.alone: before the look at the gate
+  dekker::announce(s.open_file().alone, 1);  // PAIR preload.alone: before the check of the gate
   wait_for_mover(s.open_file());
   catch_up(fd, s);
 }

@@ -40,8 +40,9 @@ inline Held hold_current(int fd) {
 /// As catch_up() does it: the calling process finds the connection moved. Under Socket::moving.
 void begin_sharing(int fd, Socket& s, bool counted, bool moves);
 
-/// Of a socket that other processes share: this one will not be able to follow it, or they this
-/// one. It moves only while one process has it. Follows now if one of them has moved it.
+/// For a socket that other processes share: this process will not be able to follow it, or they
+/// will not be able to follow this process. The socket moves only while one process has it. Follows
+/// now if one of them has moved it.
 void move_only_alone(int fd, Socket& s);
 
 /// The connection stays on TCP for good: no process that shares the open file moves it any more.
@@ -57,8 +58,8 @@ std::uint32_t moves_of_shared();
 void forbid_moves();
 void allow_moves();
 
-/// Of a socket in whose pipe the other end has not come yet: it will not any more, and without a
-/// pipe calls cost less. Counts the call.
+/// Whether the other end of a socket, which has not attached to the pipe yet, will not attach any
+/// more; calls cost less without a pipe. Counts the call.
 bool has_waited_for_peer(Socket& s);
 
 /// One thread at a time decides where a socket goes, and others do not wait.

@@ -27,14 +27,14 @@ inline bool gives_up(const Socket& s, std::uint32_t call) {
   return call >= kMostOfferCalls || have_exchanged_much(s);
 }
 
-/// Whether it looks at this call of it: each time at first, then eight times until there have been
-/// twice as many.
+/// Whether a socket is checked at this call: each time at first, then eight times until there have
+/// been twice as many.
 inline bool looks_at(std::uint32_t call) {
   return call < 16 || call % (std::bit_floor(call) / 8) == 0;
 }
 
-/// Of an offer. A program that sends without end makes so many calls in a millisecond, in which the
-/// other end need not have run: it gets a second, too.
+/// Whether an offer has waited long enough. A program that sends without end makes so many calls in
+/// a millisecond, in which the other end need not have run: it gets a second, too.
 inline bool has_waited_long(const Socket& s, std::uint32_t call) {
   return call >= kMostOfferCalls && looks_at(call) && monotonic_ns() - s.offered_ns > kLeastOfferNs;
 }

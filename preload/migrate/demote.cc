@@ -136,8 +136,8 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
     settle(fd, s);
     return false;
   }
-  // The doorbell that wakes the other end has to be told from the application's bytes. Without a
-  // switch there is none, and the other end notices at its next look.
+  // The other end must distinguish the doorbell that wakes it from the application's bytes. Without
+  // a switch there is none, and the other end notices at its next look.
   for (const Moment moment; !is_remote(s) && !switch_sending(fd, s) && !moment.over(); nap()) {
     if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0) break;
   }

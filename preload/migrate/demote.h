@@ -4,7 +4,7 @@
 //   leaver L                                         other end Y
 //   says kLeaving
 //   puts its last record into the pipe, rings, kGone
-//                                                    notices kLeaving at its next look at the
+//                                                    notices kLeaving at its next check of the
 //                                                    socket last record, kGone
 //   reads the pipe to its end, then Y's doorbells
 //

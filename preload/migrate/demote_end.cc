@@ -75,7 +75,7 @@ void settle(int fd, Socket& s) {
   Slot& slot = s.open_file();
   // PAIR preload.gate: behind kGone, so that no other process sends again where it is not said
   if (Slot::is_resend(words::look(slot.sends))) {
-    s.resending.store(true, std::memory_order_seq_cst);  // PAIR preload.resending: looked at later
+    s.resending.store(true, std::memory_order_seq_cst);  // PAIR preload.resending: checked later
     return;
   }
   slot.pin();
@@ -88,7 +88,7 @@ void read_kernel(int fd, Socket& s) {
       low_water > 1 && !has_remote_bells(s)) {
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
   }
-  // PAIR preload.back_in: SO_RCVLOWAT is the application's again. seq_cst: settle() looks at
+  // PAIR preload.back_in: SO_RCVLOWAT is the application's again. seq_cst: settle() reads
   // `resending` next
   s.back_in.store(true, std::memory_order_seq_cst);
 }

@@ -34,10 +34,10 @@ void set_gone(PipePage::Face& face);
 /// Our last record, behind all bytes. EDEADLK: not for now.
 Pipe::Done put_last_record(Socket& s);
 
-/// Sends the doorbell that tells of that record, `last`; then this end sends none any more, and has
+/// Sends the doorbell for that record, `last`; then this end sends none any more, and has
 /// gone. `rings` false: only if a call before may owe one for bytes before that record; what the
-/// end sends by TCP tells of the record soon enough. A doorbell that its receiver has not read when
-/// it is killed makes the kernel reset the connection, and drop what it had sent by TCP.
+/// end sends by TCP announces the record soon enough. A doorbell that its receiver has not read
+/// when it is killed makes the kernel reset the connection, and drop what it had sent by TCP.
 ///
 /// A process may be killed at each step, and another one does it again. Before kGone nobody sends
 /// anything but doorbells by TCP, so the kernel's number of bytes counts them.

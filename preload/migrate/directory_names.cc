@@ -157,7 +157,7 @@ std::optional<int> sweep() {
   if (directory < 0) return 0;
   timespec clock{};
   ::clock_gettime(CLOCK_REALTIME, &clock);
-  // Of many that are alive, others each time.
+  // Reads a different part of many live names each time.
   const unsigned part = turn.fetch_add(1, std::memory_order_relaxed) % 4;
   DirectoryReader names(directory);
   int read = 0, seen = 0, probes = 0;

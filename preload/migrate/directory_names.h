@@ -35,7 +35,7 @@ bool bind_offer(int listener, std::uint64_t name, mode_t mode);
 /// read; none: it has been done a moment ago.
 std::optional<int> sweep();
 
-/// Of one sweep, whatever they are: others may have made a million.
+/// Limits one sweep: others may have made a million names.
 constexpr int kMostNamesRead = 8192;
 
 }  // namespace clan::preload

@@ -15,7 +15,7 @@ constexpr char kPipeLink[] = "/memfd:clan-pipe (deleted)";
 /// peer does at least. -1: none has it that may be asked.
 int find_pipe(std::uint64_t cookie, int* end);
 
-/// Likewise of memfds that somebody has passed to us, as a descriptor of its own.
+/// Does the same with memfds that a process has passed; returns a new descriptor.
 int find_among(std::span<const int> memfds, std::uint64_t cookie, int* end);
 
 /// `end` of the pipe behind a memfd, if that is the one of the socket with this cookie. Takes the

@@ -10,10 +10,10 @@
 
 namespace clan::preload {
 
-/// A setting or a filter keeps the connection on TCP, and that is told.
+/// Whether a setting or a filter keeps the connection on TCP; records the reason.
 bool is_kept(int fd, Socket& s, const Route& route);
 
-/// Client: offers. Not told: connections to other hosts are no matter of this library.
+/// Client: offers. Records no reason for connections to other hosts, which never move.
 void offer(int fd, Socket& s);
 
 /// Client: has anybody taken up the offer?

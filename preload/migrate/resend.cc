@@ -289,8 +289,8 @@ bool resends(int fd, Socket& s) {
   const bool gone = (state_of(s.mine()) & socket_face::kGone) != 0;
   if (gone && is_resend()) go_on_with_resend(fd, s);
   if (is_resend()) return true;
-  // PAIR preload.resending: all has been sent. seq_cst: settle() looks at `back_in` next, and a
-  // thread that sets that looks here
+  // PAIR preload.resending: all has been sent. seq_cst: settle() reads `back_in` next, and a thread
+  // that sets `back_in` then reads this
   s.resending.store(false, std::memory_order_seq_cst);
   settle(fd, s);
   return false;

@@ -24,7 +24,7 @@ class ResendSource {
   bool sent(std::uint64_t* bytes) const;
   /// The bytes from `at` on.
   SentAgain send(std::uint64_t at);
-  /// Of that call.
+  /// The bytes of that call.
   std::uint64_t count() const { return count_; }
 
  private:

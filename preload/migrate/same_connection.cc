@@ -18,7 +18,7 @@ namespace {
 constexpr int kEstablished = 1;  // TCP_ESTABLISHED
 constexpr int kLooks = 3;        ///< at the counters, in one call
 
-/// What may be under way from the other end beyond what it has been told of, while bytes come in.
+/// What may be under way from the other end beyond its window, while bytes come in.
 constexpr std::uint64_t kMostUnderWay = 1u << 20;
 
 struct Counters {

@@ -57,7 +57,7 @@ bool take_bells(int fd, Socket& s, std::uint64_t limit) {
   const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
   const std::uint64_t now = std::max(had, std::min(limit, rung));
   swallowed.store(now, std::memory_order_relaxed);
-  // Bytes of before the switch are told of by the kernel.
+  // The kernel reports bytes from before the switch.
   if (now == rung && s.has_drained()) set_low_water(fd, kQuiet);
   return true;
 }

@@ -4,9 +4,9 @@
 // When an end switches to its pipe it sends one byte by TCP, which lies unread in the other end's
 // socket from then on. With SO_RCVLOWAT at 2 that byte does not make the descriptor readable. To
 // ring is to set 1: the kernel then wakes all threads that sleep on the socket, in recv, poll,
-// select or epoll, nested sets included. To take the bell away is to set 2. How often has been rung
-// and taken away stands in the words of the pipe as of other doorbells (kDoorbells of the other
-// end, kSwallowed of this one).
+// select or epoll, nested sets included. To take the bell away is to set 2. The words of the pipe
+// count the rings and their removals, as they count other doorbells (kDoorbells of the other end,
+// kSwallowed of this one).
 //
 // When the other end has gone back to TCP, the byte is what it looks like: one doorbell by TCP that
 // has not been read. From then on the pipe is as any other, and needs no carrier.

@@ -17,9 +17,9 @@ namespace {
 /// What was under way when TCP ended comes within this time of the last that came: as long as a
 /// host is given to answer. A frame is seen when all of it has come, which may take seconds.
 constexpr std::uint64_t kAfterTcpNs = 15'000'000'000;
-/// An orderly end is told of within this time, mostly: else it is asked whether it is there.
+/// An orderly end usually arrives within this time: else it is asked whether it is there.
 constexpr std::uint64_t kAskNs = 20'000'000;
-/// A program that writes to an end that is gone, and does not read, is told of that.
+/// A program that writes to an end that is gone, and does not read, gets an error.
 constexpr std::uint64_t kDeafNs = 500'000'000;
 /// What a program that has closed has left to be sent is given up, when the other end takes none.
 constexpr std::uint64_t kAfterCloseNs = 30'000'000'000;
@@ -169,7 +169,7 @@ std::uint64_t RemoteConnection::serve() {
   if (may_switch && switched) {
     must_switch_ = false;
     move(true);          // what has been said by that
-    if (again_) post();  // behind the look at the time
+    if (again_) post();  // after the time is read
   }
   if (must_ring_ || must_park_ || must_answer_ || tell_lost_) post();
   if (must_switch_) {

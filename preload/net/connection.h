@@ -44,7 +44,7 @@ enum class CarrierStage : std::uint32_t {
 /// Calls of a thread of the carrier, with the socket that dial() or await() named; none after
 /// release().
 struct CarrierCalls {
-  /// The program is to look at its pipe.
+  /// The program is to check its pipe.
   void (*ring)(void* socket);
   /// The other end is in its pipe: this direction may switch. False: a call is under way.
   bool (*may_switch)(void* socket);
@@ -69,7 +69,7 @@ class RemoteConnection : public std::enable_shared_from_this<RemoteConnection> {
   RemoteConnection(const RemoteConnection&) = delete;
   RemoteConnection& operator=(const RemoteConnection&) = delete;
 
-  /// Ready to be served: an event by which the queue is told of this connection.
+  /// Ready to be served: an event that puts this connection into the queue.
   Status open();
 
   // --- any thread of the program ---------------------------------------------------------------
@@ -88,7 +88,7 @@ class RemoteConnection : public std::enable_shared_from_this<RemoteConnection> {
   // --- the carrier's threads -------------------------------------------------------------------
   const Route& names() const { return names_; }
   bool is_client() const { return client_; }
-  /// Of the directory: the same at both ends.
+  /// The name in the directory, the same at both ends.
   std::string service() const;
   /// The end that accepted is to be found.
   Status listen(Context& context);
@@ -109,7 +109,7 @@ class RemoteConnection : public std::enable_shared_from_this<RemoteConnection> {
   bool is_quiet();
   std::uint64_t tag() const { return tag_; }
 
-  // Of the dialler, under its lock.
+  // The dialler's, under its lock.
   std::uint64_t dial_at = 0;  ///< not before
   std::uint64_t dial_wait_ns = 0;
   bool dialling = false, has_met = false;
@@ -174,7 +174,7 @@ class RemoteConnection : public std::enable_shared_from_this<RemoteConnection> {
   bool lost_ = false, tell_lost_ = false, went_back_ = false, asked_ = false;
   /// The other end takes nothing more; as it has closed.
   bool deaf_ = false, closed_there_ = false;
-  /// Of the last turn: the stream has no room; the pipe has none; a lock was in the way.
+  /// In the last turn: the stream has no room; the pipe has none; a lock was in the way.
   bool blocked_ = false, full_ = false, again_ = false;
   bool must_answer_ = false, must_switch_ = false, must_ring_ = false, must_park_ = false,
        must_say_switched_ = false, for_carrier_ = false;

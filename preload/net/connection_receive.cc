@@ -198,10 +198,10 @@ void RemoteConnection::stream_ended() {
   lose("the way to the other host is gone");
 }
 
-// Before nobody looks without being told. False: there is something to be done.
+// Before that, nobody checks without an event. False: there is something to be done.
 bool RemoteConnection::arm() {
   if (!pipe_ || again_) return true;
-  // A full stream tells of room; the last record stays where it is.
+  // A full stream reports room; the last record stays where it is.
   const PipeFront front = pipe_.front();
   const bool takes = front == PipeFront::kNothing || (front == PipeFront::kBytes && said_switch_);
   if (!blocked_ && takes && !said_closed_ && !pipe_.want_data()) return false;

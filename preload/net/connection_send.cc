@@ -34,7 +34,7 @@ bool RemoteConnection::say(const Frame& frame, std::span<const std::byte> behind
   return true;
 }
 
-// The words come after a look at the pipe: what lies there was put there after them.
+// The words come after a check of the pipe: what lies there was put there after them.
 void RemoteConnection::say_state(std::uint64_t state) {
   if (must_say_switched_) must_say_switched_ = !say({.type = FrameType::kSwitched});
   if (!said_attached_ && (state & kAttached) != 0)
@@ -116,7 +116,7 @@ bool RemoteConnection::send_out() {
   PipeFront front = pipe_.front();
   // PAIR face.state: sees kSwitchAt, and that the last record has been put there
   const std::uint64_t state = pipe_.peer_face().words[kState].load(std::memory_order_acquire);
-  // Neither is to be told before all that was put there before it, perhaps since that look.
+  // Neither may be sent before all that was put there before it, perhaps since that check.
   if (front == PipeFront::kNothing && (state & (kGone | kClosed)) != 0) front = pipe_.front();
   say_state(state);
   if (blocked_ || deaf_) return false;

@@ -79,23 +79,23 @@ class Node {
   std::deque<std::shared_ptr<RemoteConnection>> to_dial_;
   std::condition_variable dials_;
   bool dials_now_ = false;
-  /// Of the thread that serves: when connections are to be looked at without an event.
+  /// The serving thread's: when to check connections without an event.
   std::unordered_map<std::uint64_t, std::uint64_t> due_;
   std::atomic<bool> ends_{false};
-  /// Of threads of the program that look: when one did last, 0 when one has gone to sleep since;
+  /// For threads of the program that look: when one did last, 0 when one has gone to sleep since;
   /// how often.
   std::atomic<std::uint64_t> looked_ns_{0};
   std::atomic<std::uint32_t> looks_{0};
   /// When one has looked that has sent or received, 0 when one has gone to sleep since.
   std::atomic<std::uint64_t> worked_ns_{0};
   std::uint32_t looks_seen_ = 0;  ///< of the thread that serves, at the begin of its last nap
-  bool has_napped_ = false;       ///< likewise
+  bool has_napped_ = false;       ///< the same
   // Under the mutex.
   PacketDuty duty_;
   bool naps_ = false, is_left_ = false;
   std::condition_variable wakes_;
   std::unordered_set<std::uint64_t> called_;  ///< to be served by that thread, others found them
-  std::uint32_t called_event_ = 0;            ///< of the queue, by which it is told
+  std::uint32_t called_event_ = 0;            ///< of the queue, which wakes it
 };
 
 }  // namespace clan::preload

@@ -1,4 +1,4 @@
-// Node: which thread looks at the network, and how threads sleep on it.
+// Node: which thread polls the network, and how threads sleep on it.
 #include <clan/clock.h>
 
 #include <array>
@@ -10,7 +10,8 @@
 namespace clan::preload {
 namespace {
 
-// A thread of the program looks at the network when one has so short ago, or so often in a nap.
+// A thread of the program polls the network if another has done so this recently, or so often in a
+// nap.
 constexpr std::uint64_t kJustNowNs = 100'000;
 constexpr std::uint32_t kLooks = 4;
 constexpr std::uint64_t kBetweenNs = 50'000;  ///< looks of one that sends or receives
@@ -41,7 +42,7 @@ bool Node::fetch() {
   return take_events();
 }
 
-// Of the queue, by a thread of the program.
+// Takes events of the queue. A thread of the program calls it.
 bool Node::take_events() {
   std::array<Event, 16> events;
   const std::size_t n = queue_.poll(events);
@@ -107,7 +108,7 @@ void Node::wake_if_wanted() {
   if (naps_) wakes_.notify_one();
 }
 
-// Of the thread that serves.
+// The serving thread calls it.
 bool Node::keeps_out() {
   const std::lock_guard lock(mutex_);
   const std::uint64_t now = monotonic_ns();

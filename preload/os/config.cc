@@ -69,7 +69,7 @@ bool every_user_is_mapped() {
 }
 
 void read() {
-  (void)log_level();  // which complains of a CLAN_LOG that is none, even if there is nothing to log
+  (void)log_level();  // which reports an invalid CLAN_LOG, even if there is nothing to log
   const char* path = std::getenv("CLAN_CONFIG");
   const char* why = nullptr;
   char* file = read_file(path, &why);

@@ -13,7 +13,7 @@ namespace clan::preload {
 
 using clan::kFileBytes;
 
-/// Of an offer's name in CLAN_DIR: clan1-0123456789abcdef.
+/// The length of an offer's name in CLAN_DIR: clan1-0123456789abcdef.
 constexpr std::size_t kOfferName = 22;
 
 /// What was asked for, and what became of it.
@@ -29,8 +29,7 @@ struct Config : Settings {
 };
 
 const Config& config();
-/// Of what is set at this moment the network's part: nothing is said of what is wrong, and nothing
-/// is kept.
+/// Reads the network's settings from the environment now. Reports no errors and keeps nothing.
 Settings network_settings_now();
 /// From now on this process leaves new connections alone.
 void disable();

@@ -18,7 +18,7 @@ namespace clan::preload {
 int open_memfd_of(unsigned pid, int fd, const char* link, int flags) {
   char path[64], text[64];
   std::snprintf(path, sizeof path, "/proc/%u/fd/%d", pid, fd);
-  // Looked at first: opening something else, a terminal or a FIFO, could do something.
+  // Checked first: opening something else, a terminal or a FIFO, could do something.
   const long n = sys::call(SYS_readlinkat, AT_FDCWD, path, text, sizeof text - 1);
   text[n > 0 ? n : 0] = 0;
   if (std::strcmp(text, link) != 0) {

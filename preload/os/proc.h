@@ -1,4 +1,4 @@
-// What /proc tells of processes: their descriptors, their credentials, and what they have mapped.
+// What /proc shows of processes: their descriptors, their credentials, and what they have mapped.
 #pragma once
 
 #include <fcntl.h>
@@ -45,8 +45,8 @@ class DirectoryReader {
 /// The other process may have counted in another pid namespace: what is found must be known by its
 /// contents.
 int open_memfd_of(unsigned pid, int fd, const char* link, int flags);
-/// Of one of the descriptors of a process ("self", or its number) that `looks_at(fd)` names, the
-/// link that /proc shows `is(link)`. Nothing: it may not be asked.
+/// Whether `is(link)` for the link in /proc of a descriptor of a process ("self", or its number),
+/// among those for which `looks_at(fd)`. Nothing: /proc may not be read.
 template <typename LooksAt, typename Is>
 std::optional<bool> any_descriptor(const char* process, LooksAt&& looks_at, Is&& is) {
   char path[40], text[64];
@@ -66,7 +66,7 @@ std::optional<bool> any_descriptor(const char* process, LooksAt&& looks_at, Is&&
   sys::close(directory);
   return any;
 }
-/// Likewise, of all of them.
+/// The same, for all of them.
 inline std::optional<bool> any_descriptor(const char* process, const char* link) {
   return any_descriptor(
       process, [](int) { return true; },

@@ -6,7 +6,7 @@
 
 namespace clan::preload {
 
-/// Rings that may name a descriptor, as far as we were told.
+/// Rings that may name a descriptor, as far as the library knows.
 inline std::atomic<int> open_rings{0};
 // PAIR preload.rings
 inline bool rings_alive() { return open_rings.load(std::memory_order_acquire) > 0; }

@@ -47,7 +47,7 @@ struct Status {
   int parent = 0;
 };
 
-// Of /proc/PID/status, whose list of groups may be long.
+// Reads /proc/PID/status, whose list of groups may be long.
 Status read_status(const char* path = "/proc/self/status") {
   Status found;
   const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
@@ -124,7 +124,7 @@ constexpr Probe kNeeded[] = {
     {"close", SYS_close, {kNone}, EBADF},
     {"prlimit64", SYS_prlimit64, {0, RLIMIT_NOFILE, 0, kBuffer}, 0},
     {"getpid", SYS_getpid, {}, 0},
-    // So much for memory that others can look at.
+    // That was memory that others can read.
     {"socket(AF_UNIX)", SYS_socket, {AF_UNIX, 0xf, 0}, EINVAL},
     {"socket(AF_NETLINK)", SYS_socket, {AF_NETLINK, SOCK_DGRAM, 0xff}, kAny},
     {"bind", SYS_bind, {kNone}, EBADF},
@@ -333,7 +333,7 @@ bool permits_moving() {
   if (now == kPermits) return true;
   if (now == kUnknown) {
     (void)is_filtered();
-    now = state.load(std::memory_order_relaxed);  // relaxed: likewise
+    now = state.load(std::memory_order_relaxed);  // relaxed: the same
   }
   if (now == kNoFilter) {
     int known =

@@ -27,7 +27,7 @@ struct Refusal {
   bool by_filter = false;
 };
 Refusal refusal_found();
-/// Memory that others can look at may be made, whether or not connections may move.
+/// Whether memory that others can read may be made, whether or not connections may move.
 bool permits_memory();
 /// The program has made a process, or a filter has let pass so much before exec.
 void note_fork(bool in_child);

@@ -37,8 +37,8 @@ namespace {
 constexpr std::uint64_t kWantsInfo = std::uint64_t{1} << 63;
 constexpr std::uint64_t kRestarts = std::uint64_t{1} << 62;  ///< SA_RESTART
 constexpr std::uint64_t kAddress = kRestarts - 1;
-// order: seq_cst where it is set, before the kernel is told; the signals that are delivered from
-// then on read it.
+// order: seq_cst where it is set, before the call into the kernel; the signals that are delivered
+// from then on read it.
 std::atomic<std::uint64_t> handlers[NSIG];
 /// of siginterrupt(), for signal(); bits as the kernel's sets, each by itself
 std::atomic<std::uint64_t> interrupt{0};
@@ -133,7 +133,7 @@ class KeptSignals {
 };
 constinit thread_local KeptSignals kept_signals __attribute__((tls_model("initial-exec")));
 
-// Of one that only the call under way blocks: another thread may be there to take it.
+// For a signal that only the call under way blocks: another thread may be there to take it.
 bool is_for_process(int number, const siginfo_t& info) {
   return (t_signals.blocked & bit(number)) != 0 &&
          (info.si_code == SI_USER || info.si_code == SI_KERNEL || number == SIGCHLD);
@@ -310,7 +310,7 @@ void guard_buffers() {
     struct sigaction now {};
     if (real().sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
     const struct sigaction ours_then = for_faults();
-    // order: before the kernel is told
+    // order: before the call into the kernel
     handlers[number].store(0, std::memory_order_seq_cst);
     real().sigaction(number, &ours_then, nullptr);
   }
@@ -328,12 +328,12 @@ int set_action(int number, const struct sigaction* action, struct sigaction* old
   std::uint64_t before = handlers[number].load(std::memory_order_relaxed);  // relaxed: a word alone
   struct sigaction with {};
   if (wrap && default_of_fault) {
-    // order: before the kernel is told
+    // order: before the call into the kernel
     before = handlers[number].exchange(0, std::memory_order_seq_cst);
     with = for_faults();
   } else if (wrap) {
     with = *action;
-    // order: before the kernel is told
+    // order: before the call into the kernel
     before = handlers[number].exchange(entry_of(with), std::memory_order_seq_cst);
     with.sa_sigaction = handle;
     with.sa_flags |= SA_SIGINFO;
@@ -364,7 +364,7 @@ sighandler_t set_handler(int number, sighandler_t handler, bool restarts, SetHan
   std::uint64_t before = in_range(number) ? handlers[number].load(std::memory_order_relaxed) : 0;
   if (wrap) {
     const auto entry = reinterpret_cast<std::uint64_t>(handler) | (restarts ? kRestarts : 0);
-    // order: before the kernel is told
+    // order: before the call into the kernel
     before = handlers[number].exchange(entry, std::memory_order_seq_cst);
   }
   const sighandler_t old = call(number, wrap ? ours : handler);

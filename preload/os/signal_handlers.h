@@ -14,7 +14,8 @@ int set_action(int number, const struct sigaction* action, struct sigaction* old
 using SetHandler = sighandler_t (*)(int, sighandler_t);
 sighandler_t set_handler(int number, sighandler_t handler, bool restarts, SetHandler call);
 
-/// Of handlers that signal() sets; and siginterrupt() has changed it, for the one that is set, too.
+/// Whether handlers that signal() sets restart calls. note_interrupts(): siginterrupt() has changed
+/// that, also for the handler that is set.
 bool signal_restarts(int number);
 void note_interrupts(int number, bool interrupts);
 

@@ -8,15 +8,15 @@
 // came.
 //
 // So do signals that the mask of ppoll() or its kin blocks, for as long as such a call waits awake.
-// Of real-time signals several of one number may be queued: they are handled in their order.
+// Several real-time signals of one number may be queued: they are handled in their order.
 //
 // Not put off: faults (SIGSEGV and its like), as what has faulted cannot go on, and handlers that
 // were set by system call, past the C library.
 //
 // The library's handler also gets the faults of copies from and to the application's buffers: where
-// there is no such memory the kernel would say EFAULT, and so do we. For that it stands, once a
-// connection has moved, where the application has set none; the application does not see it, and
-// what is not such a fault ends the program as ever. A thread that blocks SIGSEGV cannot be helped:
+// there is no such memory the kernel would say EFAULT, and so do we. So it is installed, once a
+// connection has moved, if the application has set none; the application does not see it, and what
+// is not such a fault ends the program as ever. A thread that blocks SIGSEGV cannot be helped:
 // there the kernel ends the program.
 #pragma once
 
@@ -30,14 +30,14 @@
 
 namespace clan::preload {
 
-/// Of a thread. Written by it and by the handlers that interrupt it.
+/// A thread's signals. Written by it and by the handlers that interrupt it.
 struct SignalState {
   std::uint32_t sections;  ///< open ones
   std::uint32_t handled;   ///< handlers that have run
   /// of these, those after which the kernel restarts nothing (no SA_RESTART)
   std::uint32_t interrupting;
   std::uint64_t put_off;  ///< signals, by bits as the kernel's sets
-  /// what the call under way blocks beside the thread's own mask, likewise; see MaskOfCall
+  /// what the call under way blocks beside the thread's own mask, in the same bits; see MaskOfCall
   std::uint64_t blocked;
   std::int32_t thread;  ///< its id, 0: not asked yet
   void** copying;       ///< where to go on if the application's buffer is not there

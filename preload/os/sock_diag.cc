@@ -20,7 +20,7 @@
 namespace clan::preload {
 namespace {
 
-// The question's number, so that its answer is told from those to others' questions on the same
+// The question's number, which distinguishes its answer from those to others' questions on the same
 // socket.
 std::atomic<std::uint32_t> questions{0};
 constexpr int kMostStrays = 16;

@@ -32,7 +32,7 @@ bool route_of(int fd, Route* route);
 
 class SockDiag {
  public:
-  /// Of our own network namespace.
+  /// Opens one for the process's own network namespace.
   SockDiag();
   /// Takes a socket that came from another process, and is genuine().
   explicit SockDiag(int passed) : netlink_(passed) {}

@@ -11,7 +11,7 @@ namespace clan::preload {
 /// Bytes the kernel has taken from the application, and doorbells, for this connection, ever.
 /// False: it does not say.
 bool sent_by_tcp(int fd, std::uint64_t* bytes);
-/// Likewise, to another host, where packets are lost: two ways of counting have to agree.
+/// The same, to another host, where packets are lost: two ways of counting must agree.
 /// `connected`: this end's SYN is counted as a byte.
 bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes);
 /// Asks for TCP_INFO, and for what lies in the queue at the same moment. False: the kernel does not
@@ -23,8 +23,8 @@ std::uint64_t arrived(int fd);
 std::uint64_t cookie_of(int fd);
 /// BPF_TCP_CLOSE and so on; -1: it is no socket of TCP.
 int tcp_state_of(int fd);
-/// The kernel says that the other end has not ended its side of TCP. By poll() and recv() it tells
-/// of an end, too, where this one has shut down reading.
+/// The kernel says that the other end has not ended its side of TCP. poll() and recv() report an
+/// end also if this end has shut down reading.
 bool other_end_is_open(int fd);
 /// When nothing else is right any more.
 void reset_connection(int fd);

@@ -11,7 +11,7 @@
 
 namespace clan::preload {
 
-/// Of a call's time-out, in ns; kForEver if there is none, or it is longer than anybody lives.
+/// Converts a call's time-out to ns; kForEver if there is none, or it is longer than anybody lives.
 /// False: the kernel would not have it, and errno says so.
 constexpr std::int64_t kForEver = -1;
 inline bool nanoseconds(const timespec* timeout, std::int64_t* ns) {

@@ -105,7 +105,7 @@ void leave_behind(int fd, Socket& s, void*) {
   use_slot_no_more(s);
 }
 
-// The list of what has not been handed on after all: each connection once.
+// Takes back what exec did not pass on after all: each connection once.
 void take_pipe_back(int, Socket& s, void*) {
   if (!s.shared() || s.pipe.memfd() < 0) return;
   sys::fcntl(s.pipe.memfd(), F_SETFD, FD_CLOEXEC);

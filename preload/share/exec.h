@@ -15,7 +15,7 @@ void use_slots_again();
 /// Somebody without the library is going to have what is not closed at exec.
 void take_all_back();
 
-/// At the start: the connections that the program before exec has handed on.
+/// At the start: takes the connections that the program before exec passed on.
 void take_over_connections();
 
 }  // namespace clan::preload

@@ -101,7 +101,7 @@ bool forked() {
       [](int, Socket& s, void*) {
         s.moving.unlock();
         s.charge = {};
-        // An edge is told to one process of those that wait in one set.
+        // An edge wakes only one of the processes that wait in one set.
         if (const int set = s.bell_set.take(); set >= 0) sys::close(set);
         s.in_bell_set.unlock();
         s.remote.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
@@ -125,7 +125,7 @@ void before_fork() {
   forking.lock();
   share_slots();
   lock_epoll();
-  lock_resends();  // behind it: a look at a set may take over what is sent again
+  lock_resends();  // behind it: a check of a set may take over what is sent again
   share_sets();
   lock_af_clan();
   lock_sockets();

@@ -3,7 +3,7 @@
 
 namespace clan::preload {
 
-/// The environment names the library, and the program is not told to leave all sockets alone.
+/// The environment names the library, and no setting tells the program to leave all sockets alone.
 bool names_us(char* const* environment);
 
 enum class Loader {
@@ -15,7 +15,7 @@ enum class Loader {
   kLeavesUs,  ///< there is none, or it takes nothing from LD_PRELOAD
 };
 
-/// Of a program, or of the one that a script is for.
+/// Finds the loader of a program, or of a script's interpreter.
 Loader loader_of(const char* path, int depth);
 
 /// The program cannot start with the library: it gets an environment without it.

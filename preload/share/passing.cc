@@ -59,7 +59,7 @@ bool put_on_its_way(int fd, Socket& s) {
     return false;
   Slot* slot = &s.open_file();
   constexpr std::uint64_t kMost = 1000;  // a process takes them that does not claim
-  // PAIR preload.held: looked at again when it counts
+  // PAIR preload.held: checked again when it counts
   if (dekker::look(slot->pinned) != 0 || Slot::on_its_way(dekker::look(slot->held)) > kMost) {
     return false;
   }
@@ -73,7 +73,7 @@ bool put_on_its_way(int fd, Socket& s) {
     withdraw_offer(s);
     s.become(Socket::State::kTcp);
   }
-  // PAIR preload.held: Dekker with enter_pipe(), before the looks at its gate and its pipe
+  // PAIR preload.held: Dekker with enter_pipe(), before the checks of its gate and its pipe
   dekker::add(slot->held, Slot::kOnItsWay);
   // Another process, which moves it just now, has looked before.
   constexpr std::uint64_t kPatienceNs = 1'000'000'000;
@@ -237,7 +237,7 @@ void pass_on(int fd, int through) {
   leave_to_others(fd, *s);
   if (s->shared()) {
     add_holders(s->mine(), 1);                          // the receiver, before we may close ours
-    dekker::add(s->open_file().held, Slot::kOnItsWay);  // PAIR preload.held: likewise
+    dekker::add(s->open_file().held, Slot::kOnItsWay);  // PAIR preload.held: the same
   } else {
     never_move(fd, *s, reasons::Why::kPassed);
   }

@@ -27,7 +27,7 @@ struct Socket;
 /// received again. `pipes`: memfds that came along, and stay the caller's.
 void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes = {});
 
-/// pidfd_getfd(), by which a process takes a descriptor of another one that is not told. If its
+/// pidfd_getfd(), by which a process takes another one's descriptor without its knowledge. If its
 /// connection has moved it goes back to TCP.
 int take_from(int pidfd, int target, unsigned flags);
 

@@ -105,7 +105,8 @@ class ControlWriter {
   bool cut_ = false;
 };
 
-// Of one SCM_RIGHTS: the program's, and behind them the pipes and the table of slots.
+// Takes the descriptors of one SCM_RIGHTS: the program's, and behind them the pipes and the table
+// of slots.
 void take_rights(const cmsghdr& c, ControlWriter& out, int through, bool peeked) {
   int fds[kMostPassed];
   const int all = static_cast<int>(

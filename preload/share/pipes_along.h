@@ -41,8 +41,8 @@ class PipesToSend {
 };
 
 /// A message that is received may bring pipes: not if it is null, or has no room for a descriptor.
-/// Of any socket: what the program's filters of system calls let pass is not known, so nothing is
-/// asked that it has not asked.
+/// Covers any socket: the program's seccomp filter is unknown, so the library makes no system call
+/// that the program has not made.
 inline bool may_bring_pipes(const msghdr* message) {
   return message != nullptr && message->msg_control != nullptr &&
          message->msg_controllen >= CMSG_LEN(sizeof(int));

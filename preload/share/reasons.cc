@@ -25,7 +25,7 @@ using reasons::reason_of;
 using reasons::Why;
 using Word = std::atomic<std::uint64_t>;
 
-// Relaxed, all of it: a word is all that is told, and nothing else is published by it.
+// Relaxed, all of it: only the word itself is read, and it publishes nothing else.
 
 Word* words() {
   // A descriptor that is made in borrowed memory is not the lender's.

@@ -21,7 +21,7 @@ constexpr int kMost = 16;
 /// rings by system call: descriptor + 1; relaxed: each is a number alone
 std::atomic<int> noted[kMost];
 
-// Duplicates, and rings we were not told of. No answer: yes.
+// Duplicates, and rings that the library has not seen. No answer: yes.
 bool any_open() { return any_descriptor("self", "anon_inode:[io_uring]").value_or(true); }
 
 }  // namespace
@@ -29,7 +29,7 @@ bool any_open() { return any_descriptor("self", "anon_inode:[io_uring]").value_o
 constinit thread_local bool t_in_liburing = false;
 
 void ring_made() {
-  // PAIR preload.rings: before the looks at what has migrated
+  // PAIR preload.rings: before the checks of what has migrated
   if (open_rings.fetch_add(1, std::memory_order_seq_cst) == 0) {
     CLAN_INFO("the program has an io_uring: its connections stay on TCP while it lives");
   }

@@ -9,7 +9,7 @@
 
 namespace clan::preload {
 
-/// Of the rings of a pipe that is made here.
+/// Returns the size of the rings of a pipe that is made here.
 std::uint32_t ring_bytes();
 
 /// The address space of this process is limited, and a pipe that somebody else has made takes much

@@ -80,7 +80,7 @@ void release(Socket* s) {
 /// What the calling thread closes, see Closing.
 constinit thread_local int t_closing __attribute__((tls_model("initial-exec"))) = -1;
 
-/// Stands in the table for a descriptor that is being closed: a Socket that nobody can hold. Null:
+/// Marks a descriptor in the table that is being closed: a Socket that nobody can hold. Null:
 /// there was none to be closed yet.
 std::atomic<Socket*> closing_mark{nullptr};
 
@@ -100,7 +100,7 @@ Socket* mark_of_closing() {
   return none;
 }
 
-// The mark is there no more. PAIR preload.entry: likewise
+// The mark is there no more. PAIR preload.entry: the same
 void end_closing(Entry& e, Socket* mark) { (void)words::replace(e, mark, nullptr); }
 
 // False: it is the calling thread that closes it, or it takes long. A close may wait for its peer
@@ -119,7 +119,7 @@ void drop(Socket* s, int fd) {
   if (s == nullptr || is_closing(s)) return;
   const Undisturbed undisturbed;
   if (s->is_watched()) hooks.left_descriptor(*s, fd);
-  // PAIR preload.refs: likewise, of descriptors
+  // PAIR preload.refs: the same, for descriptors
   if (words::subtract(s->fds, 1) == 1) {
     if (s->shared()) hooks.before_last_close(fd, *s);
     const bool others = leave_slot(*s);

@@ -5,8 +5,8 @@
 
 namespace clan::preload {
 
-/// Any thread sets it, any looks. Sequentially consistent: a thread that has set it then looks
-/// whether another sleeps, and one that is about to sleep looks at it. It is set once in a
+/// Any thread sets it, any looks. Sequentially consistent: a thread that has set it then checks
+/// whether another sleeps, and one that is about to sleep checks it. It is set once in a
 /// connection's life.
 class Flag {
  public:
@@ -24,7 +24,7 @@ class Flag {
   }
   /// For the next connection: nobody has this one any more.
   void reset() {
-    set_.store(false, std::memory_order_relaxed);  // relaxed: the pool's lock hands it on
+    set_.store(false, std::memory_order_relaxed);  // relaxed: the pool's lock passes it on
   }
 
  private:

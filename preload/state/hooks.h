@@ -19,7 +19,7 @@ struct Hooks {
   void (*held_up)(Socket& s);                  ///< a call has given up its wait for another process
   bool (*set_sleeps)(const Socket& s, std::uint32_t events);  ///< see watcher_sleeps()
   bool (*put_off)(int fd, Socket& s);                         ///< see put_off()
-  // To what is told of connections that stay on TCP (share/reasons.h).
+  // To the record of why connections stay on TCP (share/reasons.h).
   void (*said_why)(int fd, Socket& s, reasons::Why why, std::uint32_t number);
   void (*unsaid)(Socket& s);  ///< it has moved, or nobody here has it any more
   void (*process_said)(reasons::Why why, std::uint32_t number);
@@ -40,7 +40,7 @@ inline bool watcher_sleeps(const Socket& s, std::uint32_t events) {
 inline void say_why(int fd, Socket& s, reasons::Why why, std::uint32_t number = 0) {
   hooks.said_why(fd, s, why, number);
 }
-/// Likewise, of all connections that the process makes from now on.
+/// Says the same of all connections that the process makes from now on.
 inline void say_of_process(reasons::Why why, std::uint32_t number = 0) {
   hooks.process_said(why, number);
 }

@@ -73,7 +73,7 @@ int close_ours_below(int end) {
         auto ours = [&](int number) { return number >= 0 && number < r.end; };
         if (s.pipe && (ours(s.bell.get()) || ours(s.others_bell.get()) || ours(s.bell_set.get())))
           give_up_bells(s), ++r.closed;
-        // One that has gone back to TCP keeps its pipe: a thread may be looking at it.
+        // One that has gone back to TCP keeps its pipe: a thread may be reading it.
         if (s.shared() || s.state_now() == Socket::State::kKernel) {
           const int memfd = s.pipe.memfd();
           if (ours(memfd) && s.shared() && s.followed.load(std::memory_order_relaxed)) {

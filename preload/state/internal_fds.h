@@ -25,7 +25,7 @@ constexpr int first_internal(int limit) { return std::min(limit / 4 * 3, 48 * 10
 /// `fd` with an internal number, and closed where it was. -1 with errno: there is no room, and it
 /// is closed. -1 stays -1.
 int move_high(int fd);
-/// Likewise, where that leaves enough for pipes: what a connection can do without.
+/// Does the same if that leaves enough for pipes: for descriptors that a connection can do without.
 int move_high_to_spare(int fd);
 /// A pipe's. False: there is no room, and it is where it was.
 bool move_high(Pipe& pipe);

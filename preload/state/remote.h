@@ -61,7 +61,7 @@ struct RemoteConnections {
   /// Takes what has come for all connections, by a thread that waits. True: something has.
   bool (*look)();
   /// A thread goes to sleep, and fetches packets meanwhile if it may and no other does. False:
-  /// there is something to look at first, and it has not begun to sleep.
+  /// there is something to check first, and it has not begun to sleep.
   bool (*begin_sleep)(pid_t thread, bool may_fetch, PacketFds* watched);
   /// It has slept, and takes what has come if it `fetches`. True: something has. A thread that a
   /// signal handler has taken out of its sleep need not say so.
@@ -94,7 +94,8 @@ inline bool has_remote_bells(const Socket& s) {
   return s.remote_bells.load(std::memory_order_relaxed);
 }
 
-/// Of waits for another host: a round trip takes longer, and one that sleeps two wake-ups.
+/// Options of waits for another host: a round trip takes longer, and one that sleeps costs two
+/// wake-ups.
 constexpr WaitOptions kRemoteWait{.max_spin_us = 100};
 
 /// The component has been loaded by this process.

@@ -10,8 +10,8 @@
 //
 // From then on TCP carries only doorbells: bytes that mean nothing but make the descriptor
 // readable, so that all threads that sleep on it in the kernel (recv, poll, epoll, of any process)
-// wake up. Their number is in the pipe's page, so they are told from the application's bytes of
-// before and after.
+// wake up. Their number is in the pipe's page, which distinguishes them from the application's
+// bytes before and after.
 //
 // The end of a connection is the kernel's word: when the peer's process is gone or has closed, TCP
 // says so. What then is left in the pipe is read first.

@@ -1,4 +1,4 @@
-// Of a Socket: its way back to TCP.
+// A Socket's way back to TCP.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ struct Demotion {
   Flag anew;
   /// what the other end gave back is on its way; nothing may overtake it
   std::atomic<bool> resending{false};
-  /// When this end first looked whether it can answer the other one, which goes back to TCP; 0: it
+  /// When this end first checked whether it can answer the other one, which goes back to TCP; 0: it
   /// need not yet.
   std::atomic<std::uint64_t> answer_wanted_ns{0};
 

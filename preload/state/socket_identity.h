@@ -1,4 +1,4 @@
-// Of a Socket: which connection it is, and whose.
+// Which connection a Socket is, and whose.
 #pragma once
 
 #include <atomic>
@@ -37,14 +37,14 @@ struct Identity {
 
   /// Under Migration::moving, or with nobody else there. Not into kShared: that publishes the pipe.
   void become(State next) {
-    // order: before the look whether a set holds it; see control_add()
+    // order: before the check whether a set holds it; see control_add()
     state.store(next, std::memory_order_seq_cst);
   }
   /// Under Migration::moving; elsewhere it may be old.
   State state_now() const { return state.load(std::memory_order_relaxed); }
   /// Other processes may have the same open file from now on.
   void share() {
-    // order: before the looks at its gate and its pipe that follow
+    // order: before the checks of its gate and its pipe that follow
     inherited.store(true, std::memory_order_seq_cst);
   }
   /// For the next connection. Not the counts of references: there are none. Relaxed stores: a

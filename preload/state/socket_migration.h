@@ -1,4 +1,4 @@
-// Of a Socket: what is done to find its other end, and to move into a pipe.
+// A Socket's state while it finds its other end and moves into a pipe.
 #pragma once
 
 #include <atomic>

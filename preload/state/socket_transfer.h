@@ -1,4 +1,4 @@
-// Of a Socket: bytes on their way through its pipe, and threads that wait for them.
+// A Socket's bytes on their way through its pipe, and the threads that wait for them.
 #pragma once
 
 #include <atomic>
@@ -30,13 +30,13 @@ struct Transfer {
   std::atomic<bool> rang{false};  ///< the other end slept when something was last sent to it
   /// counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic<std::uint32_t> full{0};
-  /// counts calls that gave up, likewise for EPOLLIN: stream/held_up.h
+  /// counts calls that gave up, for edge-triggered EPOLLIN: stream/held_up.h
   std::atomic<std::uint32_t> held_up{0};
-  /// Of memory.cc: it is to release memory; when it last did; how often since it could not.
+  /// For memory.cc: it is to release memory; when it last did; how often since it could not.
   std::atomic<bool> owes_memory{false};
   std::atomic<std::uint64_t> released_ns{0};
   std::atomic<int> release_looks{0};
-  /// Of TCP_INFO, which never falls.
+  /// A count of TCP_INFO, which never falls.
   struct Counter {
     std::atomic<std::uint64_t> told{0}, changed_ns{0};
   } told_sent, told_acked, told_received;

@@ -1,4 +1,4 @@
-// Of a Socket: the epoll sets it is in.
+// The epoll sets that a Socket is in.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ struct Watch {
   std::atomic<std::uint32_t> unwatched_calls{0};
 
   void reset();
-  /// order: after the store of what sets are to see, which is told of its Interest or finds it (see
+  /// order: after the store of what sets are to see. A set notifies its Interest or finds it (see
   /// control_add()).
   bool is_watched() const { return in_sets.load(std::memory_order_seq_cst); }
 };

@@ -20,7 +20,7 @@ using reasons::Why;
 
 constexpr char kSetLink[] = "anon_inode:[eventpoll]";
 constexpr unsigned kMost = 65536;  ///< a set with a higher number goes for one that is seen
-/// Bits, by descriptor. relaxed, all of it: a thread that knows of a descriptor was told of it.
+/// Bits, by descriptor. relaxed, all of it: a thread learns of a descriptor in an ordered way.
 constinit std::atomic<std::uint64_t> seen[kMost / 64]{};
 
 constexpr std::uint64_t bit(unsigned fd) { return std::uint64_t{1} << fd % 64; }

@@ -12,10 +12,10 @@
 
 namespace clan::preload {
 
-/// Of the file of an offer: by the connection's addresses.
+/// For the file of an offer: by the connection's addresses.
 socklen_t path_of(std::uint64_t name, sockaddr_un* path);
 void unlink_offer(std::uint64_t name);
-/// Of all these names.
+/// For all these names.
 constexpr char kOfferPrefix[] = "clan1-";
 constexpr std::size_t kOfferPrefixSize = sizeof kOfferPrefix - 1;
 static_assert(kOfferPrefixSize + 16 == kOfferName);
@@ -26,7 +26,7 @@ void withdraw_offer(Socket& s);
 
 void drop_offer(Socket& s);
 
-/// The connection stays on TCP for good, which is told.
+/// Keeps the connection on TCP for good, and records the reason.
 void stay(int fd, Socket& s, reasons::Why why, std::uint32_t number = 0);
 
 }  // namespace clan::preload

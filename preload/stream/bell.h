@@ -33,7 +33,7 @@ class BellSleep {
   explicit operator bool() const { return s_ != nullptr; }
   /// What to poll besides the socket; its number, 0 or 1.
   nfds_t watch(pollfd* at) const;
-  /// Of `at` as the kernel has answered it: the bell was rung. Takes the edge.
+  /// Whether the bell was rung, by `at` as the kernel has answered it. Takes the edge.
   bool rung(const pollfd* at) const;
 
  private:

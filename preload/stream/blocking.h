@@ -26,8 +26,8 @@ int time_left_ms(std::uint64_t deadline, int most);
 /// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and
 /// cancellation are the kernel's. `bell`: its wish is by bell. `more`: bytes of the same call have
 /// been read, so it is not to begin anew after a signal; nor does the kernel begin one anew that
-/// has a time-out. 1: there is a byte; 0: something is to be looked at; kFetched: in the pipe only;
-/// or -1 with errno.
+/// has a time-out. 1: there is a byte; 0: 0: something is to be checked; kFetched: in the pipe
+/// only; or -1 with errno.
 constexpr int kFetched = 2;
 int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::uint64_t deadline,
                     SinceEntry& since);
@@ -35,8 +35,7 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::ui
 /// The sleep of a send has failed. False: so does the send.
 bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since);
 
-/// Sleeps in poll(), until the send's descriptor says something, but not without looking at what
-/// has run.
+/// Sleeps in poll(), until the send's descriptor is ready, but checks first what has run.
 int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since, const BellSleep& bell = {});
 
 /// A moment of a blocking call that another process keeps from its bytes or its room, of which it

@@ -38,8 +38,8 @@ using socket_face::kLeaving;
 using socket_face::kReset;
 using socket_face::kSending;
 
-// Says that nothing more is sent, or leaves that to later looks at the socket. False: TCP is to say
-// it, now.
+// Says that nothing more is sent, or leaves that to later checks of the socket. False: TCP is to
+// say it, now.
 bool end_by_pipe(int fd, Socket& s) {
   const Moment moment;
   do {
@@ -64,7 +64,7 @@ bool only_end_is_left(int fd, Socket& s) {
   do {
     const std::uint64_t theirs = state_of(s.theirs());
     if (((theirs | state_of(s.mine())) & (kLeaving | kGone)) != 0) return false;
-    // An end that is only shut down is told of in the pipe, not by TCP.
+    // The pipe, not TCP, reports an end that is only shut down.
     const bool is_closed = closed(fd);
     if (is_closed && ((theirs & kReset) != 0 || swallow_doorbells(fd, s))) return true;
     if (!is_closed && !has_ended(s) && (theirs & socket_face::kClosed) == 0) return false;
@@ -125,8 +125,8 @@ void shared_close(int fd, Socket& s, bool others) {
   look_at_kernel(fd, s);
   // no thread is left that could sleep for them, and unread they would make a reset
   swallow_doorbells(fd, s);
-  // The kernel's word comes in a moment; a peer that looks at the pipe sees this one at once,
-  // behind all bytes. Not while a call is under way, which goes on until it returns.
+  // The kernel's word comes in a moment; a peer that reads the pipe sees this one at once, behind
+  // all bytes. Not while a call is under way, which goes on until it returns.
   if (!unread && !at_once && s.refs.load(std::memory_order_relaxed) == 1 &&
       (state_of(s.mine()) & (kSending | kGone)) == kSending &&
       (state_of(s.theirs()) & kLeaving) == 0) {
@@ -153,7 +153,7 @@ int shared_shutdown(int fd, Socket& s, int how) {
     add_state(s.mine(), socket_face::kShut);
   // Threads that sleep on this descriptor here have to notice.
   if (how != SHUT_WR) (void)real().shutdown(fd, SHUT_RD);
-  note_held_up(s);  // sets look at it again, and what holds is an edge
+  note_held_up(s);  // sets check it again, and what holds is an edge
   if (connected) return 0;
   errno = ENOTCONN;
   return -1;

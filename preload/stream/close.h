@@ -9,7 +9,7 @@ namespace clan::preload {
 /// socket.
 void shared_close(int fd, Socket& s, bool others);
 
-/// Likewise, before the process leaves its slot. The other end has closed and this process has
+/// The same, before the process leaves its slot. The other end has closed and this process has
 /// read all of it, so the pipe goes with us: processes that share this end and have not followed
 /// find what TCP says of such a connection, and no pipe to look for.
 void hand_over_end(int fd, Socket& s);

@@ -45,7 +45,7 @@ inline bool failed(const Pipe::Done& done) {
 /// What send says to an end that nobody reads. `flags`: MSG_NOSIGNAL.
 ssize_t broken_pipe(int flags);
 
-/// SO_ERROR, which is told once.
+/// SO_ERROR, which is reported once.
 int take_error(int fd, Socket& s);
 
 /// how often a busy sender asks whether the peer is alive

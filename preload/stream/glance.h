@@ -1,4 +1,4 @@
-// What a few loads tell of a connection that has moved.
+// What a few loads show about a connection that has moved.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // A connection that is on its way back to TCP, where the other end has to do its part first.
 //
 // Meanwhile it is not ready for what waits for that, so nobody spins; nobody rings when it is over,
-// so nobody sleeps for long; and what then is ready is an edge, as the program has been told that
-// there was nothing.
+// so nobody sleeps for long; and what then is ready is an edge, as the program has got the answer
+// that there was nothing.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ inline bool is_on_its_way(const Socket& s) {
          (state_of(s.mine()) & socket_face::kGone) == 0;
 }
 
-/// Something may come that nobody tells of.
+/// Something may come that nobody announces.
 inline bool is_held_up(const Socket& s) {
   return answers_later(s) || s.is_resending() || owes_end(s) || is_on_its_way(s);
 }

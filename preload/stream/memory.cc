@@ -36,7 +36,7 @@ void set(int fd) {
   any.store(true, std::memory_order_relaxed);
 }
 
-// Nanoseconds until it is to be looked at again, or kSettled.
+// Nanoseconds until it is to be checked again, or kSettled.
 constexpr std::int64_t kSettled = -1;
 std::int64_t release_one(int fd, std::uint64_t now) {
   const Held s = hold(fd);

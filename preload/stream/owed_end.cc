@@ -32,7 +32,7 @@ bool tell_end(int fd, Socket& s) {
   const Pipe::Done done = s.pipe.end_sending();
   if (done.must_ring) ring(fd, s, done);
   const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
-  // Broken: its end is told by other ways.
+  // Broken: its end is reported in other ways.
   if (sender.ended.load(std::memory_order_relaxed) != 1 && done.err != EPROTO) return false;
   // order: a bit by itself, in a word whose others publish
   s.mine().words[kState].fetch_and(~std::uint64_t{kEnding}, std::memory_order_acq_rel);

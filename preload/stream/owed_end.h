@@ -1,9 +1,9 @@
-// shutdown() of a connection that has moved, while another process keeps the other end from being
-// told.
+// shutdown() of a connection that has moved, while another process keeps this one from announcing
+// it.
 //
 // The kernel's shutdown() returns at once, whatever other processes with the socket do. So does
-// ours: what is left to be done stands in the pipe's page (socket_face::kEnding), and every process
-// of this end does it at its next look at the socket. Meanwhile sends answer EPIPE, and nobody
+// ours: the pipe's page records what is left to be done (socket_face::kEnding), and every process
+// of this end does it at its next check of the socket. Meanwhile sends answer EPIPE, and nobody
 // sleeps for long.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace clan::preload {
 
-/// shutdown() has returned, and the other end has not been told.
+/// shutdown() has returned, and the other end does not know.
 inline bool owes_end(const Socket& s) { return (state_of(s.mine()) & socket_face::kEnding) != 0; }
 
 /// Tells the other end in the pipe, or by TCP once this end is back there for good. False: later.

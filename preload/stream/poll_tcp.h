@@ -1,4 +1,4 @@
-// Looking at what TCP has: doorbells, and its end.
+// Checks of what TCP has: doorbells, and its end.
 #pragma once
 
 #include <cstddef>

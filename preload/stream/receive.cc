@@ -209,7 +209,7 @@ class Receiving {
   // There are none, or not enough.
   Step look_behind() {
     if (s_.shut_read.load(std::memory_order_relaxed)) {
-      if (got_ == 0) look_at_kernel(fd_, s_);  // a reset is told all the same
+      if (got_ == 0) look_at_kernel(fd_, s_);  // a reset is reported all the same
       return got_ > 0 ? all() : Step::over(ended(s_));
     }
     if (got_ > 0 && got_ >= target_) return all();
@@ -308,8 +308,8 @@ class Receiving {
   bool leaves_ = false;  ///< the other end's last record says that it goes back to TCP
 };
 
-// Of more than one call moves, or into a buffer that is null. Below, such buffers discard. Here it
-// is one that is not there, as the kernel has it: another address of the page without memory.
+// Receives into several buffers, or into one that is null. Below, null buffers discard. Here it is
+// one that is not there, as the kernel has it: another address of the page without memory.
 [[gnu::noinline]] ssize_t receive_changed(int fd, Socket& s, const iovec* buffers, int count,
                                           int flags) {
   const Changed given = within_one_call(buffers, count);

@@ -45,9 +45,9 @@ void ring_doorbell(int fd, Socket& s) {
     (void)switch_sending(fd, s);
     return wake_remote(fd, s);
   }
-  // Doorbells are told from the application's bytes by their number since the switch. Another
-  // thread may just be sending by TCP: then the other end has not read all of TCP's, and does not
-  // sleep for long for room.
+  // The number of doorbells since the switch distinguishes them from the application's bytes.
+  // Another thread may just be sending by TCP: then the other end has not read all of TCP's, and
+  // does not sleep for long for room.
   if (!switch_sending(fd, s)) return;
   if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
   if (send_counted_doorbell(fd, s) > 0) {

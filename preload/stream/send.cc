@@ -48,10 +48,10 @@ using socket_face::kLeaving;
 using socket_face::kSending;
 
 constexpr int kOfTcpAlone = MSG_OOB | MSG_ZEROCOPY;  ///< what goes when this end is back there
-constexpr int kLongestNapMs = 16;                    ///< of a send that cannot be told of room
+constexpr int kLongestNapMs = 16;                    ///< of a send that gets no news of room
 constexpr int kLongestSleepMs = 100;                 ///< of any other
 
-// Of an end whose last record says that it leaves: one of the two wants that, or it has gone.
+// Whether an end may leave, as its last record says: one of the two wants that, or it has gone.
 // False: it is a lie, and the connection is reset.
 bool is_left_rightly(int fd, Socket& s) {
   const std::uint64_t own = state_of(s.mine());
@@ -208,7 +208,7 @@ class Sending {
     return reset_of(s_) != 0 ? refused() : to_nobody();
   }
 
-  // By what TCP would say of its state: an error that has not been told, else EPIPE.
+  // Fails as TCP would: with an error that has not been reported, else EPIPE.
   Step refused() {
     const int error = tell_reset(s_);
     if (sent_ > 0) return all();
@@ -229,7 +229,7 @@ class Sending {
       const ssize_t taken = sys::call(SYS_sendmsg, fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (taken > 0) n = taken;
     }
-    note_held_up(s_);  // the kernel, which may have been reset by doorbells, need not tell of this
+    note_held_up(s_);  // the kernel, which doorbells may have reset, need not report this
     return Step::over(n);
   }
 
@@ -299,7 +299,7 @@ class Sending {
     // would make this return at once, as SHUT_RD does, so then only a short nap is taken.
     pollfd p{fd_, POLLIN | POLLRDHUP, 0};
     int most = -1;
-    // relaxed: the kernel has been told before
+    // relaxed: the call into the kernel came before
     const bool shut = s_.shut_read.load(std::memory_order_relaxed);
     if (reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_held_up(s_)) {
       p.events = 0;

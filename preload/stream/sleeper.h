@@ -15,7 +15,7 @@ class Sleeper {
  public:
   explicit Sleeper(Socket& s, bool for_data, bool for_room)
       : s_(s), data_(for_data), room_(for_room) {
-    // order: before the calls that ask to be rung; others look at it before they drop a doorbell
+    // order: before the calls that ask to be rung; others check it before they drop a doorbell
     if (data_) s_.data_sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (room_) s_.room_sleepers.fetch_add(1, std::memory_order_seq_cst);
   }

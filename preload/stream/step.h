@@ -10,7 +10,7 @@ class Step {
  public:
   static Step next() { return Step(kNext); }
   static Step again() { return Step(kAgain); }
-  /// Of the call: bytes, or -1 with errno.
+  /// The call is over: bytes, or -1 with errno.
   static Step over(ssize_t answer) { return Step(answer); }
   bool goes_on() const { return value_ == kNext; }
   bool is_answer() const { return value_ >= -1; }

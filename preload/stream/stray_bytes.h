@@ -18,7 +18,7 @@ namespace clan::preload {
 ///
 /// so with kSwallowed taken first, then the queue, then kDoorbells, the queue holds no more than
 /// kDoorbells - kSwallowed, whatever is stopped, killed or off its processor wherever. kGone is
-/// looked at last: what was sent after it is the application's.
+/// checked last: what was sent after it is the application's.
 bool reset_for_strays(int fd, Socket& s);
 
 }  // namespace clan::preload

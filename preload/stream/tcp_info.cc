@@ -29,8 +29,8 @@ std::uint64_t pipe_bytes(const Socket& s, int end) {
   return s.pipe.page().ends[end].sender.bytes.load(std::memory_order_relaxed);
 }
 
-// Of `counted` bytes of TCP those that the application wrote: all up to the switch, or all but the
-// doorbells when it writes there again. `besides`: bytes that are counted and nobody wrote.
+// Returns how many of `counted` bytes of TCP the application wrote: all up to the switch, or all
+// but the doorbells when it writes there again. `besides`: bytes that are counted and nobody wrote.
 std::uint64_t applications(std::uint64_t counted, const PipePage::Face& face,
                            std::uint64_t besides) {
   const std::uint64_t state = state_of(face);
@@ -40,8 +40,8 @@ std::uint64_t applications(std::uint64_t counted, const PipePage::Face& face,
   return counted - std::min(counted, doorbells_of(face, relaxed));
 }
 
-// Raises a counter that never falls, and says since when it stands, in ms. A change is noticed when
-// somebody asks, so the time is one by which it had happened.
+// Raises a counter that never falls, and says since when it has not changed, in ms. A change is
+// noticed when somebody asks, so the time is one by which it had happened.
 struct Told {
   std::uint64_t value;
   std::uint32_t quiet_ms;
@@ -95,7 +95,7 @@ void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size) {
   if (in > 0) {
     CLAN_PUT(tcpi_last_data_recv, std::min(info.tcpi_last_data_recv, received.quiet_ms));
   }
-  // What TCP has not sent or not been told of are doorbells.
+  // What TCP has not sent, or has no acknowledgement for, are doorbells.
   if (by_pipe) {
     CLAN_PUT(tcpi_notsent_bytes, 0);
     CLAN_PUT(tcpi_unacked, 0);

@@ -151,7 +151,7 @@ bool switch_sending_now(int fd, Socket& s) {
       if (switched) wake_remote(fd, s);
       return switched;
     }
-    // An end that leaves says so and then looks whether we have switched: one sees the other.
+    // An end that leaves says so and then checks whether this one has switched: one sees the other.
     switched = (now & kGone) == 0 && (state_of(s.theirs()) & kLeaving) == 0;
     // PAIR face.state: taken back
     if (!switched) {

@@ -13,7 +13,8 @@
 
 namespace clan::preload {
 
-/// Of a call on a descriptor: another thread has closed it; others of the same socket may be left.
+/// Whether another thread has closed the descriptor of a call; others of the same socket may be
+/// left.
 inline bool closed_under_us() { return errno == EBADF || errno == ENOTSOCK; }
 
 /// As switch_sending(), past the glance.

@@ -40,9 +40,9 @@ class Asleep {
   bool ready() const { return ready_; }
   /// Doorbells lie in TCP that somebody else sleeps for.
   bool left_to_others() const { return left_to_others_; }
-  /// For how many ns the kernel may be left to tell of it.
+  /// For how many ns the thread may rely on the kernel to report it.
   std::int64_t longest() const { return longest_; }
-  /// Of a socket that the thread sleeps on by its bell as well; else null.
+  /// The bell of a socket that the thread also sleeps on by its bell; else null.
   const BellSleep* bell() const { return bell_ && *bell_ ? &*bell_ : nullptr; }
   /// Null if it is no socket that has moved.
   Socket* socket() const { return sleeper_ ? held_.get() : nullptr; }

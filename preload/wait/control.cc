@@ -86,8 +86,8 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
     KeepErrno keep;
     sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
   }
-  // One that has moved is asked for doorbells at once: of those that lie there already a thread
-  // asleep in the set would be told as of bytes.
+  // One that has moved is asked for doorbells at once: doorbells that lie there already would wake
+  // a thread asleep in the set, as bytes do.
   epoll_event bells = for_doorbells(fd);
   const bool moved = s.shared() && set != nullptr && kernel_would_take(event);
   const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, moved ? &bells : event);
@@ -110,7 +110,7 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   i->next_of_socket = s.interests;
   s.interests = i;
   // A thread that has gone back to TCP meanwhile sees this, or we see that below.
-  // order: before the look whether the socket is shared(); demotion stores that first and looks
+  // order: before the check whether the socket is shared(); demotion stores that first and looks
   // here then
   s.in_sets.store(true, std::memory_order_seq_cst);
   i->since = order_stamp() & PipeStamp::kTimeMask;

@@ -27,7 +27,7 @@ constinit std::atomic<int> sets_end{0};
 }  // namespace
 
 void reach(int epfd) {
-  // relaxed, both: no thread is told of the descriptor before
+  // relaxed, both: no thread knows the descriptor before
   int end = sets_end.load(std::memory_order_relaxed);
   while (end <= epfd && !sets_end.compare_exchange_weak(end, epfd + 1, std::memory_order_relaxed)) {
   }
@@ -67,7 +67,7 @@ Set* make(int epfd) {
   set->remote_waiter.emplace(kRemoteWait);
   set->plain = !is_empty(epfd);
   set->seen_moves = moves_of_shared() - 1;
-  // PAIR preload.sets: publishes the set. order: before the look at plain_sleepers, as in add()
+  // PAIR preload.sets: publishes the set. order: before the load of plain_sleepers, as in add()
   sets[epfd].store(set, std::memory_order_seq_cst);
   reach(epfd);
   return set;
@@ -88,7 +88,7 @@ bool add(Set& set, Interest* i) {
   set.changes.fetch_add(1, std::memory_order_relaxed);
   i->index = set.interests.count;
   set.interests.at[set.interests.count++] = i;
-  // order: before the look at plain_sleepers; a sleeper counts itself there first and looks here
+  // order: before the load of plain_sleepers; a sleeper counts itself there first and looks here
   // then
   set.remembered.store(set.interests.count, std::memory_order_seq_cst);
   return true;

@@ -10,18 +10,18 @@
 // Edges: a new record of the peer is an edge for reading, a send that found no room makes the next
 // room an edge for writing.
 //
-// What a wait costs does not depend on how many sockets have moved. Those that are *watched* are
-// looked at in shared memory each time; there are few, those with recent events. The others are
+// What a wait costs does not depend on how many sockets have moved. Each wait checks those that are
+// *watched* in shared memory; there are few, those with recent events. The others are
 // *armed*: their peers ring a doorbell with the next bytes, which the kernel reports, and then they
 // are watched again.
 //
-// What one wait answers is a snapshot: whatever happened before an event that it tells of is told
-// of too, or has been (gather()). Its events stand in the order in which they became ready
+// What one wait answers is a snapshot: whatever happened before an event that it reports is
+// reported too, or has been (gather()). Its events are in the order in which they became ready
 // (event_order.h).
 //
 // A thread may sleep in a set while another one asks for more in it: what is newly asked for is
-// prepared as prepare() does for what was asked for before, and looked at; the kernel then wakes
-// the sleeper (tell_sleepers()).
+// prepared as prepare() does for what was asked for before, and checked; the kernel then wakes the
+// sleeper (tell_sleepers()).
 #pragma once
 
 #include <sys/epoll.h>
@@ -113,7 +113,7 @@ struct Set {
   SetUse* use = nullptr;     ///< if it has lived through a fork
   /// several use it, and its sockets are on their way to TCP
   std::atomic<bool> taken_back{false};
-  /// moves_of_shared() at our last look at what others have moved
+  /// moves_of_shared() at the last check of what others have moved
   std::atomic<std::uint32_t> seen_moves{0};
   List<Interest*> interests;  ///< all
   List<Interest*> watched;    ///< moved ones
@@ -137,7 +137,7 @@ class Guard {
  public:
   Guard();
   ~Guard();
-  /// Something has been put off: when it has been done, the sockets are to be looked at again.
+  /// Something has been put off: when it has been done, the sockets are to be checked again.
   bool owes() const { return t_owed.count > 0; }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
@@ -151,7 +151,7 @@ constexpr int kMostSets = 65536;
 extern constinit std::atomic<Set*> sets[kMostSets];
 /// Threads in the kernel's wait for a set of which nothing is remembered, by Set::epfd, not locked.
 extern constinit std::atomic<std::uint32_t> plain_sleepers[kMostSets];
-/// No set or sleeper has this number or a higher one, as far as reach() was told.
+/// No set or sleeper has this number or a higher one, as far as reach() knows.
 int sets_below();
 void reach(int epfd);
 
@@ -161,7 +161,7 @@ inline Set* find(int epfd) {
   return sets[epfd].load(std::memory_order_acquire);
 }
 
-/// Of this set, or a new one; null: no memory.
+/// Returns this set's state, or makes one; null: no memory.
 Set* make(int epfd);
 
 Interest* find(Set& set, const Socket* s, int fd);
@@ -173,7 +173,7 @@ bool add(Set& set, Interest* i);
 Interest* new_interest();
 void remove(Interest* i);
 
-/// Looks at it from now on.
+/// Checks it from now on.
 void watch(Interest& i);
 void unwatch(Interest& i);
 

@@ -1,20 +1,20 @@
 // The order of the events that one epoll_wait() answers: that in which they became ready, as in the
 // kernel.
 //
-// The kernel keeps a list. A descriptor enters it when it becomes ready, and one that has been told
-// of by level enters it again at that moment, behind those that are still to be told. Sockets that
-// have moved carry the time at which their bytes were written (PipeStamp), so they are put in order
-// among themselves. Of the others the kernel tells only their own order, and that they became ready
-// after it was last asked. Between the two kinds stands:
+// The kernel keeps a list. A descriptor enters it when it becomes ready, and one that has been
+// reported by level enters it again at that moment, behind those that are still to be reported.
+// Sockets that have moved carry the time at which their bytes were written (PipeStamp), so they are
+// put in order among themselves. The kernel gives only the order of the others among themselves,
+// and that they became ready after it was last asked. Between the two kinds come:
 //
 //   - a doorbell in the kernel's answer: what it lists in front was ready before the doorbell was
-//     rung. A socket that has migrated and whose news are still TCP's (its bytes, its end) stands
-//     there itself, as a plain one
+//     rung. A socket that has migrated and whose news are still TCP's (its bytes, its end) is there
+//     itself, as a plain one
 //   - what the writer of a record says of itself: when it last wrote past pipes. A plain descriptor
 //     that became ready since the kernel was last asked is put there.
 //
-// So the writes of one thread are told in their order. Of two threads that know nothing of each
-// other no order is known, nor is there one.
+// So the writes of one thread are reported in their order. Writes of two threads that do not
+// synchronize have no order.
 #pragma once
 
 #include <sys/epoll.h>
@@ -29,11 +29,11 @@ namespace clan::preload {
 
 struct Interest;
 
-/// Up to where the edges of a socket have been told.
+/// Up to where the edges of a socket have been reported.
 struct ToldEdges {
   std::uint64_t in = ~std::uint64_t{0};  ///< in_stamp()
   std::uint32_t full = 0;                ///< Socket::full
-  bool out = false;                      ///< room has been told of
+  bool out = false;                      ///< room has been reported
 };
 
 /// A descriptor that is ready, while one answer is put together. Times: order_stamp(), 48 bits.
@@ -43,7 +43,7 @@ struct Found {
   std::uint64_t since = 0;  ///< ready, or told of last
   std::uint64_t edge = 0;   ///< what changes with each edge
   std::uint64_t floor = 0;  ///< not ready before this time; 0: unknown
-  bool by_kernel = false;   ///< the kernel says where it stands
+  bool by_kernel = false;   ///< the kernel says where it is
   PipeStamp past_pipes{};   ///< of the record in front
   std::uint32_t index = 0;  ///< scratch of put_in_order()
 };

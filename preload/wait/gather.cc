@@ -76,8 +76,8 @@ void take_in_tcp(Set& set, Interest& i, const KernelOrder& order) {
   Found found = look_at(i, false);
   found.event.data = i.data;
   order.place(found);
-  if (!i.moved) {  // back on TCP: only the place is kept, and is_known() when the kernel tells of
-                   // it again
+  if (!i.moved) {  // back on TCP: only the place is kept, and is_known() when the kernel reports it
+                   // again
     found.interest = nullptr;
     found.event.events = 0;
     set.found.at[set.found.count++] = found;
@@ -125,8 +125,7 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
   return plain;
 }
 
-// Looks at what is watched and has not been found yet. `first`: for the first time in this
-// gather().
+// Checks what is watched and has not been found yet. `first`: for the first time in this gather().
 void find_ready(Set& set, bool first) {
   for (std::uint32_t k = 0; k < set.watched.count;) {
     Interest& i = *set.watched.at[k];
@@ -158,7 +157,7 @@ void find_ready(Set& set, bool first) {
   }
 }
 
-// A set in this one may have been told of from here and by the kernel.
+// This code and the kernel may both have reported a set in this one.
 int without_repeated_sets(const Set& set, epoll_event* events, int n) {
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     const Interest& i = *set.interests.at[k];
@@ -187,7 +186,7 @@ bool has_plain(const Set& set) {
 
 namespace {
 
-// More sockets wait for their bells than watch_armed() looks at.
+// More sockets wait for their bells than watch_armed() checks.
 bool many_are_armed(const Set& set) { return set.moved - set.watched.count > kArmedFew; }
 
 // The kernel may know what we do not: of plain descriptors always, of sockets that have moved their

@@ -13,7 +13,7 @@ namespace clan::preload {
 /// `events` that the kernel has answered in this call, asked at `before`; <0: it has not been
 /// asked.
 ///
-///   1  note the time   2  ask the kernel   3  look at what has moved   4  again, as long as
+///   1  note the time   2  ask the kernel   3 check what has moved   4  again, as long as
 ///   something that has been found may have happened after 1
 ///
 /// Set::looked is the 1 of the last time that 2 was answered in full, Set::happened the latest time
@@ -31,7 +31,7 @@ namespace clan::preload {
 ///     now.
 ///
 /// More may be ready than there is room for. Then the kernel comes first in one call, and what has
-/// migrated in the next: so every descriptor is told of within two rounds of the set.
+/// migrated in the next: so every descriptor is reported within two rounds of the set.
 ///
 /// `kernel_is_asked_later`: the caller goes on to spin or to sleep, and asks the kernel there. Then
 /// a set in which nothing that has moved has news, and of which the kernel had nothing else to tell

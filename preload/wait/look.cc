@@ -31,7 +31,7 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
   const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;
   // relaxed: stored before the kernel wakes those that sleep here
   const bool shut = s.shut_read.load(std::memory_order_relaxed);
-  // order: what is looked at later is no older than this tail
+  // order: what is read later is no older than this tail
   return of_tcp + given_up + peer.tail.load(std::memory_order_acquire) * 16 + (shut ? 8u : 0u) +
          (reads_tcp(s) ? 0u : 4u) + ((s.kernel_end || s.kernel_error) && !told_in_pipe ? 2u : 0u) +
          (reset_of(s) != 0 ? 1u : 0u);
@@ -45,7 +45,7 @@ bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, st
 
 namespace {
 
-// All of `ready` is told.
+// Notes that all of `ready` is reported.
 void note_told(ToldEdges& told, const Socket& s, std::uint64_t in_stamp, std::uint32_t ready) {
   if ((ready & kForReading) != 0) told.in = in_stamp;
   if ((ready & EPOLLOUT) == 0) return;
@@ -77,7 +77,7 @@ bool count_edges(Set& set) {
   return any;
 }
 
-// Of a set in another one.
+// Checks a set in another one.
 void look_at_nested(const Interest& i, Found& found) {
   const bool by_edges = (i.events & EPOLLET) != 0;
   if (!(by_edges ? count_edges(*i.inner) : anything(*i.inner))) return;

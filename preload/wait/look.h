@@ -1,4 +1,4 @@
-// Looking at what an epoll set holds: what is ready, and what of it is an edge.
+// Checks of what an epoll set holds: what is ready, and what of it is an edge.
 #pragma once
 
 #include <sys/epoll.h>
@@ -29,10 +29,11 @@ inline bool quiet(const Interest& i) {
          i.told.full == s.full.load(std::memory_order_relaxed);
 }
 
-/// By edges: something of `ready` is new since `told`. Then all of it is told, as the kernel does.
+/// By edges: something of `ready` is new since `told`. Then all of it is reported, as the kernel
+/// does.
 bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, std::uint32_t ready);
 
-/// What holds for an interest. Under the lock. Nothing has been told of it before told() is called.
+/// What holds for an interest. Under the lock. Nothing of it is reported before told() is called.
 Found look_at(Interest& i, bool look);
 
 /// It is being reported, as the one with this stamp.
@@ -43,15 +44,15 @@ inline bool is_ready(Interest& i) { return look_at(i, false).event.events != 0; 
 /// A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
 bool waits_for_tcp_room(const Interest& i);
 
-/// For how many ns the kernel may be left to tell of it.
+/// For how many ns the thread may rely on the kernel to report it.
 std::int64_t longest_sleep(const Interest& i);
-/// Of all that are watched in it, and in the sets in it.
+/// The same for all that are watched in it, and in the sets in it.
 std::int64_t longest_sleep(const Set& set);
 
 constexpr std::uint64_t kQuietNs = 5'000'000;  ///< without an event, and a socket is armed
 inline bool quiet_for_long(const Interest& i) { return i.set->now() - i.heard_ns > kQuietNs; }
 
-/// Stops looking at it, if its peer will ring with the next news.
+/// Stops checking it, if its peer will ring with the next news.
 void arm(Interest& i);
 
 /// Something is ready, of what has moved and is watched.

@@ -7,7 +7,7 @@
 namespace clan::preload {
 
 struct OwedAnswers {
-  static constexpr int kMost = 8;  ///< what finds no place is found at the next look at the socket
+  static constexpr int kMost = 8;  ///< what finds no place is found at the next check of the socket
   bool putting_off;
   int count;
   struct {

@@ -31,7 +31,7 @@ namespace clan::preload {
 namespace {
 
 constexpr nfds_t kOnStack = 256;
-/// Of a thread that cannot be told of room, each twice as long as the one before.
+/// Naps of a thread that gets no news of room, each twice as long as the one before.
 constexpr std::int64_t kFirstNapNs = 1'000'000, kLongestNapNs = 16'000'000;
 
 // One call of poll(). `copy` is what the kernel is asked, and answers; behind it is room for what
@@ -103,7 +103,7 @@ class MovedPoll {
   nfds_t bell_of_ = 0;
   bool remote_ = false;     // one of them is, or was, to another host
   bool drains_ = false;     // bytes lie in TCP that nobody asks for
-  bool is_untold_ = false;  // one of them reads no more: the kernel cannot tell of room
+  bool is_untold_ = false;  // one of them reads no more: the kernel cannot report room
   std::int64_t nap_ns_ = kFirstNapNs;
   std::int64_t longest_ = kNoCap;  // in the kernel
   std::optional<int> answered_;
@@ -143,8 +143,8 @@ void MovedPoll::answer_moved(nfds_t i, Socket& s, Kernel kernel) {
   }
   const int more = from_kernel ? copy_[i].revents & POLLPRI : 0;
   short ready = poll_answer(fds_[i].fd, s, fds_[i].events, ask);
-  // What holds anyway, as room does, says nothing of a reset; behind bytes one is told of now and
-  // then. relaxed: a hint
+  // What holds anyway, as room does, says nothing of a reset; behind bytes a reset shows only now
+  // and then. relaxed: a hint
   const bool holds = has_ended(s) || s.shut_read.load(std::memory_order_relaxed) ||
                      (ready & ~(POLLOUT | POLLWRNORM)) == 0;
   if (!from_kernel && ready != 0 && (holds || check_due(s)))
@@ -186,7 +186,7 @@ int MovedPoll::look(Kernel kernel) {
     }
     here |= answer_set(i);
     n += fds_[i].revents != 0;
-    // Of one whose doorbell the kernel has told, the bytes were written before it answered.
+    // If the kernel has reported a socket's doorbell, the bytes were written before it answered.
     const bool told = (copy_[i].revents & POLLIN) != 0 || (bell_ != nullptr && bell_of_ == i);
     const bool known = bells_are_new_ && from_kernel && told;
     moved_ready_ += here && fds_[i].revents != 0 && !known;
@@ -194,9 +194,9 @@ int MovedPoll::look(Kernel kernel) {
   return n;
 }
 
-// The kernel has answered in `copy`. Whatever happened before an event that the call tells of is
-// told of too: so what has moved is looked at after the kernel, and both again as long as that
-// finds more of it. `before`: so many of what has moved had been found before the kernel was asked.
+// The kernel has answered in `copy`. Whatever happened before an event that the call reports is
+// reported too: so what has moved is checked after the kernel, and both again as long as that finds
+// more of it. `before`: so many of what has moved had been found before the kernel was asked.
 int MovedPoll::snapshot(int before) {
   int n = look(Kernel::kHasAnswered);
   bells_are_new_ = false;
@@ -239,11 +239,11 @@ bool MovedPoll::beyond() {
   return kernel_told_;
 }
 
-// What the kernel has told, and would go on telling. True: the call is to tell of it; it may be
-// known only since the look at the doorbells just now.
+// What the kernel has told, and would go on telling. True: the call is to report it; perhaps only
+// the check of the doorbells just now has shown it.
 bool MovedPoll::knows_already(nfds_t i, Socket& s) {
   const bool is_over = s.kernel_end || s.kernel_error;
-  // relaxed: the kernel has been told before
+  // relaxed: the call into the kernel came before
   const bool shut = s.shut_read.load(std::memory_order_relaxed);
   if (!is_over && !shut) return false;
   if (is_over) {
@@ -255,7 +255,7 @@ bool MovedPoll::knows_already(nfds_t i, Socket& s) {
   return poll_answer(fds_[i].fd, s, fds_[i].events, false) != 0;
 }
 
-// Of a socket that sleeps. True: it is ready.
+// Asks the kernel about a socket that sleeps. True: it is ready.
 bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
   Socket* const s = one.socket();
   // It has gone back: what to ask the kernel is another question.
@@ -292,7 +292,7 @@ bool MovedPoll::prepare_all(Many<Asleep>& asleep, bool* ready) {
   return true;
 }
 
-// kNoCap: the kernel tells of all that is waited for.
+// kNoCap: the kernel reports all that is waited for.
 std::int64_t MovedPoll::longest_nap() {
   if (drains_) return kFirstNapNs;
   if (!is_untold_) return longest_;

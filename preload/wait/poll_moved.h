@@ -12,7 +12,7 @@
 
 namespace clan::preload {
 
-/// Of the calling thread, for all its calls.
+/// The calling thread's, for all its calls.
 inline Waiter& waiter_of_poll() {
   static thread_local Waiter w{WaitOptions{}};
   return w;

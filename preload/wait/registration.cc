@@ -133,8 +133,7 @@ void tell_sleepers(Interest& i, bool look) {
   i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
   if (look && !is_ready(i) && longest_sleep(i) == kNoCap) return;
   if (!i.moved) return;
-  // To be asked for room that is always there makes the kernel tell of it at once, each time it is
-  // asked.
+  // If the kernel is asked for room that is always there, it reports that at once, each time.
   epoll_event event = for_doorbells(i.fd);
   event.events |= EPOLLOUT;
   change_to(set, i.fd, &event);

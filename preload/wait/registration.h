@@ -1,4 +1,5 @@
-// What the kernel has of an epoll set: which descriptors, and what it is asked to tell of them.
+// What the kernel has of an epoll set: which descriptors, and what it is asked to report about
+// them.
 #pragma once
 
 #include <fcntl.h>
@@ -43,7 +44,7 @@ bool for_registered(int epfd, F&& f) {
 /// As far as the kernel says.
 bool is_empty(int epfd);
 
-/// Of a set that has been closed nobody knows the descriptor.
+/// Nobody knows the descriptor of a set that has been closed.
 int change(const Set& set, int op, int fd, epoll_event* event);
 
 /// What the kernel has to say, without waiting.

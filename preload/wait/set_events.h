@@ -1,4 +1,4 @@
-// What sets are told of the sockets in them (state/hooks.h).
+// What sets learn about the sockets in them (state/hooks.h).
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ void went_back(Socket& s);
 /// kernel's alone.
 void stayed(Socket& s);
 
-/// A call has answered EAGAIN although there may be bytes or room: sets look at the socket again,
-/// and do not sleep for long meanwhile.
+/// A call has answered EAGAIN although there may be bytes or room: sets check the socket again, and
+/// do not sleep for long meanwhile.
 void held_up(Socket& s);
 
 /// A descriptor is about to be closed. The kernel keeps what is registered by it while another one
-/// of the same socket is open, and goes on to tell of that: such a connection is TCP's from now on,
+/// of the same socket is open, and goes on to report that: such a connection is TCP's from now on,
 /// as nobody can speak to its socket by that descriptor any more.
 void before_descriptor_goes(int fd);
 

@@ -77,7 +77,7 @@ void awake(SetSleep* sleep) {
 
 namespace {
 
-// `holds()`: something of what has moved there is to be told of.
+// `holds()`: something of what has moved there is to be reported.
 template <typename Holds>
 bool only_doorbells(Set& set, Holds&& holds) {
   if (holds()) return false;
@@ -107,7 +107,8 @@ bool is_no_news_of_nested(Set& set, const epoll_event& event) {
     Interest& i = *set.interests.at[k];
     if (!i.nested || i.data.u64 != event.data.u64) continue;
     if ((i.events & EPOLLONESHOT) != 0) {
-      // The kernel tells of it once, and so do we; not spent: the event is of another one.
+      // The kernel reports it once, and so does the library; not spent: the event is of another
+      // one.
       if (is_spent(i)) return std::exchange(i.fired, true);
       continue;
     }

@@ -14,7 +14,7 @@ namespace clan::preload {
 /// To be followed by awake(*sleep).
 bool prepare(Set& set, SetSleep** sleep);
 
-/// Of its set, and of those in it; to be asked after prepare().
+/// The longest sleep for its set, and for those in it; to be called after prepare().
 std::int64_t longest_sleep(const SetSleep& sleep);
 
 /// Something may come by shared memory.
@@ -26,8 +26,8 @@ void awake(SetSleep* sleep);
 /// The kernel calls a set ready. For doorbells alone?
 bool only_doorbells(Set& set);
 
-/// Of the kernel's events of a set: this one is of a set in it, and nothing holds there, or all
-/// that does has been told of.
+/// Whether an event of the kernel's is for a set in `set` in which nothing holds, or all that does
+/// has been reported.
 bool is_no_news_of_nested(Set& set, const epoll_event& event);
 
 /// The kernel's wait, after prepare() if `prepared`. The thread may be cancelled there.

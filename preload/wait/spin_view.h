@@ -1,4 +1,4 @@
-// What a thread that spins in epoll_wait looks at.
+// What a thread that spins in epoll_wait checks.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace clan::preload {
 
-/// What a thread that spins looks at, without the lock: sockets that have moved and have nothing to
+/// What a thread that spins checks, without the lock: sockets that have moved and have nothing to
 /// say.
 class SpinView {
  public:
@@ -26,7 +26,7 @@ class SpinView {
   SpinView(const SpinView&) = delete;
   SpinView& operator=(const SpinView&) = delete;
 
-  /// Under the lock. False: nothing is there that could be looked at.
+  /// Under the lock. False: there is nothing to check.
   bool take(const Set& set) {
     clear();
     changes_ = set.changes.load(std::memory_order_relaxed);
@@ -43,7 +43,7 @@ class SpinView {
     }
     return watches_pipes(set);
   }
-  /// Of some of them, others each time.
+  /// Checks some of them, others each time.
   bool any() {
     for (std::uint32_t k = std::min(count_, kSome); k > 0; --k) {
       next_ = next_ + 1 < count_ ? next_ + 1 : 0;

@@ -52,7 +52,7 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
   struct Counted {
     std::atomic<std::uint32_t>& sleepers;
     explicit Counted(std::atomic<std::uint32_t>& s) : sleepers(s) {
-      // order: before the look at what the set remembers, see epoll_set.cc
+      // order: before the read of what the set remembers, see epoll_set.cc
       sleepers.fetch_add(1, std::memory_order_seq_cst);
     }
     // Also when cancelled. order: behind the sleep
