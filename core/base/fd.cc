@@ -40,7 +40,7 @@ Result<AbstractAddress> abstract_address(std::string_view name) {
     return Error{ENAMETOOLONG, "abstract socket name must have 1 to 107 bytes"};
   }
   a.address.sun_family = AF_UNIX;
-  // Of a file the zero stands behind the name.
+  // A file's name has its zero behind it.
   std::memcpy(a.address.sun_path + (name.front() == '/' ? 0 : 1), name.data(), name.size());
   a.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return a;

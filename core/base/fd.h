@@ -69,7 +69,7 @@ bool may_be_eventfd(int fd);
 /// purpose.
 void signal_eventfd(int fd);
 
-/// Sets an eventfd's counter to 0. As above.
+/// Sets an eventfd's counter to 0. Does not block either.
 void drain_eventfd(int fd);
 
 /// Passed with a datagram by SCM_RIGHTS.

@@ -1,7 +1,7 @@
 #include "clan/preemption.h"
 
 #if defined(CLAN_HAS_RSEQ)
-// What the kernel checks before it looks whether a thread is in the sequence: version and flags 0,
+// What the kernel checks first, and then whether a thread is in the sequence: version and flags 0,
 // a place to go on at outside of it, and in front of that the signature of the C library's
 // registration.
 asm(R"(

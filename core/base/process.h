@@ -1,4 +1,4 @@
-// What /proc tells of other processes, besides what clan/system_call.h asks.
+// What /proc shows of other processes, apart from what clan/system_call.h asks.
 #pragma once
 
 namespace clan::sys {

@@ -40,7 +40,8 @@ Question question_of(const TcpEnd& local, const TcpEnd& remote) {
   return q;
 }
 
-// Of a line of /proc/net/udp or udp6: "  12: 00000000:12B6 00000000:0000 07 00000000:00000000
+// Finds the owner in a line of /proc/net/udp or udp6: " 12: 00000000:12B6 00000000:0000 07
+// 00000000:00000000
 // 00:00000000 00000000  1000 ...".
 std::optional<uid_t> owner_in(const char* table, std::uint16_t port) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(table, "re"), std::fclose);

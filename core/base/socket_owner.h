@@ -16,13 +16,13 @@ struct TcpEnd {
   std::uint16_t port = 0;
 };
 
-/// Of the TCP socket at `local` that is connected to `remote`: the user of the process that has
-/// connected or accepted it. Nothing: there is none, or the kernel is not to be asked (sock_diag,
+/// Returns the user of the process that has connected or accepted the TCP socket at `local` that is
+/// connected to `remote`. Nothing: there is none, or the kernel is not to be asked (sock_diag,
 /// AF_NETLINK).
 std::optional<uid_t> tcp_owner(const TcpEnd& local, const TcpEnd& remote);
 
-/// Of the UDP socket that is bound to the port, at whatever address: the user of the process that
-/// has made it. Nothing: there is none, or no /proc.
+/// Returns the user of the process that has made the UDP socket that is bound to the port, at
+/// whatever address. Nothing: there is none, or no /proc.
 std::optional<uid_t> udp_port_owner(std::uint16_t port);
 
 }  // namespace clan

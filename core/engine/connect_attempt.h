@@ -4,7 +4,8 @@
 //       └────────────────┴── refused, dead, too late, cancelled ──> failed
 //
 // Dialling is skipped where there is a link with the service's process already. The driver thread
-// takes it from step to step; its owner is told when it has ended, and looks.
+// takes it from step to step; it notifies its owner when it has ended, and the owner asks for the
+// result.
 //
 // Thread-safety: everything from any thread.
 #pragma once
@@ -24,9 +25,9 @@ class ConnectAttempt final : public Pollable,
                              public AnswerSink,
                              public std::enable_shared_from_this<ConnectAttempt> {
  public:
-  /// `greetings` are the first records of the connection, of the type kMessage. `owner` hears of
-  /// the end, unless it was there before begin() returned. ECONNREFUSED: nobody offers the service;
-  /// EAGAIN: more ask than the peer has room for.
+  /// `greetings` are the first records of the connection, of the type kMessage. `owner` is notified
+  /// of the end, unless the attempt ended before begin() returned. ECONNREFUSED: nobody offers the
+  /// service; EAGAIN: more ask than the peer has room for.
   static Result<std::shared_ptr<ConnectAttempt>> begin(
       std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid,
       ConnectionKind kind, const Address& from,
@@ -37,7 +38,7 @@ class ConnectAttempt final : public Pollable,
   Result<std::shared_ptr<Connection>> result();
   /// Sleeps until it has ended. False: it has not.
   bool wait(std::uint64_t deadline_ns);
-  /// It ends without a result, and `owner` does not hear of that.
+  /// It ends without a result, and `owner` is not notified.
   void cancel();
   /// The same, but the greetings go if the peer accepts in time; then the connection is closed.
   void let_go();

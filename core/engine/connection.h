@@ -40,7 +40,7 @@ class Connection final : public OobSink,
                                                  std::uint32_t remote_endpoint, ConnectionKind kind,
                                                  Address from);
   /// The second: the connection is open, or why not, and then it is closed. EAGAIN: no answer yet,
-  /// `asker` will hear of it.
+  /// `asker` will be notified of it.
   Status answer(std::weak_ptr<AnswerSink> asker);
   /// The same by the name of a service, whose endpoint may have changed since it was last asked.
   static Result<std::shared_ptr<Connection>> connect_service(std::shared_ptr<ContextCore> context,

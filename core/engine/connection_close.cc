@@ -46,7 +46,8 @@ void Connection::peer_left(int reason, bool done) {
   if (remains) remains->release();
 }
 
-// Fires our own tripwires as if the peer had written: sleepers look again, event queues hear of it.
+// Fires our own tripwires as if the peer had written: sleepers check again, event queues get their
+// events.
 void Connection::wake_local() {
   for (std::uint32_t t : {ring_tripwire_, credit_tripwire_}) {
     if (t == shm::kNoTripwire) continue;

@@ -11,7 +11,7 @@
 namespace clan::engine {
 
 /// What is left of a connection that we have closed: its region, which the peer may write to until
-/// it closes as well or dies, and the endpoint by which we hear of that. Kept by the context.
+/// it closes as well or dies, and the endpoint that reports that. Kept by the context.
 class ClosedConnection final : public OobSink {
  public:
   ClosedConnection(ContextCore& context, std::shared_ptr<nic::Link> link, nic::Nic& nic,

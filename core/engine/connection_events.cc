@@ -1,4 +1,4 @@
-// Connection: what event queues hear of it.
+// Connection: the events that it posts to queues.
 #include "engine/connection.h"
 
 namespace clan::engine {

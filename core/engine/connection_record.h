@@ -59,7 +59,7 @@ struct ConnectRecord {
 };
 static_assert(sizeof(ConnectRecord) <= kOobPayload);
 
-/// Of a ring; no context makes a larger one.
+/// The largest ring; no context makes a larger one.
 constexpr std::uint64_t kMostRingBytes = 64u << 20;
 
 constexpr std::uint64_t kRegionOffers = 64;

@@ -1,5 +1,5 @@
 // What a Connection keeps: its own region, which it receives by; the peer's, which it sends by; and
-// what it shares with the driver thread. Of the Connection alone; connection.h says how it is used.
+// what it shares with the driver thread. Only Connection uses it; connection.h says how.
 #pragma once
 
 #include <atomic>

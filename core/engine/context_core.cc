@@ -42,7 +42,7 @@ Status ContextCore::initialise() {
   own_lane_ = lane(uid_, &why);
   if (own_lane_ == nullptr) return why;
   if (!options_.network.enabled) return {};
-  if (auto s = listen_as_node(); !s) return s;  // before peers are told our number (add_far_link)
+  if (auto s = listen_as_node(); !s) return s;  // before peers learn its number (add_far_link)
   auto network = Network::start(*this, options_.network);
   if (!network) return network.error();
   network_ = std::move(*network);

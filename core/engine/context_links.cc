@@ -25,8 +25,8 @@ class Doorbell final : public Pollable {
   int fd_;
 };
 
-// Whether a process of this host listens as that node. Whatever stands in the way of asking it,
-// somebody is there.
+// Whether a process of this host listens as that node. If it cannot be asked, for whatever reason,
+// it is there.
 bool answers_here(const ContextCore& context, NodeId node) {
   const auto answers = [&](uid_t uid) {
     const auto socket = connect_abstract(node_name(uid, node), 0);
@@ -46,8 +46,8 @@ void ContextCore::add_link(std::shared_ptr<nic::Link> link) {
 }
 
 // A process of this host that comes by the loopback address is taken at its word, as it is by
-// shared memory: it counts as our own user. A context listens as a node before others hear of its
-// number, so a number that nobody answers to now is none of this host's.
+// shared memory: it counts as our own user. A context listens as a node before others learn its
+// number, so a number that nobody answers to now belongs to no node of this host.
 void ContextCore::add_far_link(std::shared_ptr<nic::Link> link) {
   const std::string address = link->remote_address();
   const NodeId node = link->remote_node();

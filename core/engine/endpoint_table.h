@@ -13,8 +13,8 @@
 
 namespace clan::engine {
 
-/// What receives the out-of-band messages of one endpoint, and hears of dead peers. Called on the
-/// driver thread, with no lock held.
+/// What receives the out-of-band messages of one endpoint, and the news of dead peers. Called on
+/// the driver thread, with no lock held.
 class OobSink {
  public:
   virtual ~OobSink() = default;

@@ -214,7 +214,7 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
 Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
   count(context_->counters().sleeps);
   int rc = 0;
-  // relaxed: looked at again before we sleep
+  // relaxed: checked again before the sleep
   if (lanes() == 1 && !context_->packets().has_packets() &&
       eventfd_.load(std::memory_order_relaxed) < 0) {
     const auto each = [this](const auto& look) { return each_lane(look); };

@@ -23,7 +23,7 @@ namespace clan::engine {
 
 class EventQueueCore {
  public:
-  /// A context has no more than that: nobody would hear of events in another one.
+  /// A context has no more than that: events in another lane would be lost.
   static constexpr std::size_t kMaxLanes = 64;
 
   static Result<std::shared_ptr<EventQueueCore>> create(std::shared_ptr<ContextCore> context);
@@ -59,7 +59,7 @@ class EventQueueCore {
   void add_lane(const nic::NicImage& lane);
   /// Wakes the threads that sleep on the descriptor. Any thread.
   void ring();
-  /// Wakes every sleeper, so that it looks at the state of the context again.
+  /// Wakes every sleeper, so that it checks the state of the context again.
   void wake_all();
   /// A peer died: one of its posts may have stopped half-way. Finds every event again.
   void rescan();

@@ -157,7 +157,7 @@ void LinkTable::announce_revoked(const nic::Nic& nic, std::uint32_t aperture,
 }
 
 bool LinkTable::help_one(std::atomic<std::uint64_t>& help_wanted) {
-  // PAIR job.help: cleared before the look at the links, so that a job announced later sets it
+  // PAIR job.help: cleared before the check of the links, so that a job announced later sets it
   // again
   dekker::announce(help_wanted, 0);
   // At most one link is helped per call, without the lock: a copy takes its time.

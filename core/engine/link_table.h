@@ -30,7 +30,7 @@ namespace clan::engine {
 /// with it held; it is never held while a link helps, sends or ends.
 class LinkTable {
  public:
-  /// Of the context that is node `own`; `packets` hears when the first link of packets comes.
+  /// The table of the context that is node `own`; notifies `packets` of the first link of packets.
   LinkTable(NodeId own, PacketWait& packets) : own_(own), packets_(packets) {}
 
   /// A link whose peer is believed to be the node that it says it is.
@@ -38,7 +38,7 @@ class LinkTable {
   /// Before add() of a link that came from `address` of another host: whether its peer is believed.
   /// `here`: a process of this host has the number that the peer says it is.
   bool believe(const nic::Link& link, NodeId node, const std::string& address, bool here);
-  /// True when the link was there: one caller is told so.
+  /// True when the link was there: for one caller.
   bool remove(const std::shared_ptr<nic::Link>& link);
   std::vector<std::shared_ptr<nic::Link>> all();
   /// How many are alive and in use by both ends.
@@ -59,7 +59,8 @@ class LinkTable {
   /// That endpoint is gone. True when a service was known to be there.
   bool forget(const nic::Link& link, std::uint32_t endpoint);
 
-  /// Of a link that is not in the table (any more) one that is not kept.
+  /// Returns the arena of a link. For a link that is not in the table (any more) it returns one
+  /// that is not kept.
   std::shared_ptr<RegionArena> arena(const nic::Link* link);
 
   /// Takes an aperture of this process away from its peers, waiting for copies under way.

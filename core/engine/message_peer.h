@@ -28,7 +28,7 @@ struct MessageOffer {
   RdmaCookie cookie;
   std::uint64_t user_cookie = 0;
   std::span<const std::byte> message;
-  // Of a message that goes in fragments: its header, which goes first.
+  // The header of a message that goes in fragments, which goes first.
   std::array<std::byte, kMaxMessageHeader> header{};
   std::size_t header_bytes = 0;
   std::size_t total() const { return header_bytes + message.size(); }
@@ -41,7 +41,7 @@ struct MessagePeer {
   bool hot = false;
   bool departed = false;
   enum class Held : std::uint8_t { kNo, kYes, kShowAgain };
-  Held held = Held::kNo;  ///< kYes: by hold(), nothing of it is looked at
+  Held held = Held::kNo;  ///< kYes: by hold(), nothing of it is read
   bool chosen = false;    ///< we connected to it, it did not connect to us
   std::uint32_t event = 0;
   std::vector<MessageOffer> offers;  ///< 64 when the first is made

@@ -53,7 +53,7 @@ Status MessageEndpointCore::join(Peer& peer, std::shared_ptr<Connection> connect
   peer.event = *event;
   peer.connection = std::move(connection);
   Status bound = user_queue_ ? bind_peer(peer) : Status();
-  if (!bound) {  // the application would not hear of what it sends
+  if (!bound) {  // no event would announce what it sends
     peer.connection.reset();
     arrivals_->remove(*event);
   }
@@ -171,7 +171,7 @@ void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link,
 }
 
 void MessageEndpointCore::on_link_down(const std::shared_ptr<nic::Link>&) {
-  // Every connection hears of it by itself and posts its event.
+  // Every connection learns of it by itself and posts its event.
 }
 
 void MessageEndpointCore::adopt() {

@@ -1,5 +1,4 @@
-// Message endpoints: the next message of any peer; hot rings are looked at, cold ones tell by
-// events.
+// Message endpoints: the next message of any peer; hot rings are polled, cold ones post events.
 #include <algorithm>
 
 #include "engine/message_endpoint.h"
@@ -7,7 +6,7 @@
 namespace clan::engine {
 namespace {
 
-constexpr unsigned kColdEvery = 32;  ///< looks at hot rings between looks at cold ones
+constexpr unsigned kColdEvery = 32;  ///< polls of hot rings between polls of cold ones
 
 }  // namespace
 

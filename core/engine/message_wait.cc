@@ -6,7 +6,7 @@
 namespace clan::engine {
 namespace {
 
-constexpr int kHotLooks = 200;  ///< before recv() looks at anything else
+constexpr int kHotLooks = 200;  ///< before recv() checks anything else
 
 }  // namespace
 
@@ -48,7 +48,7 @@ bool MessageEndpointCore::something_new() {
   return hot_pending() || arrivals_->pending() || progress_sends();
 }
 
-// The peer of the next ring that will be looked at.
+// The peer of the next ring that will be polled.
 Awaited MessageEndpointCore::awaited() const {
   const std::uint16_t cpu =
       hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
@@ -63,7 +63,7 @@ bool MessageEndpointCore::spin(std::uint64_t deadline_ns) {
   return waiter_.spin([&] { return something_new(); }, awaited(), deadline_ns);
 }
 
-// Something that no event will tell of, as it has been taken already.
+// Something that no event will announce, as its event has been taken already.
 bool MessageEndpointCore::something_told() const {
   return front_.peer != nullptr || !sent_.empty() || !departed_.empty() || !context_->usable();
 }
@@ -86,7 +86,7 @@ bool MessageEndpointCore::arm_fd() {
   return armed_fd_;
 }
 
-// Everyone becomes cold. True: sends have moved meanwhile, there is something to look at.
+// Everyone becomes cold. True: sends have moved meanwhile, there is something to check.
 bool MessageEndpointCore::cool() {
   std::vector<std::uint32_t> tripwires;
   std::vector<Peer*> cooled;

@@ -135,8 +135,9 @@ void Network::abandon_after_fork() {
 
 // --- services ------------------------------------------------------------------------------------
 
-// Of "HOST", its directory. The resolver may be asked for a name, and may take long: so the driver
-// thread, which dials a service again whose owner has gone, has what was found for the first time.
+// The address of the directory of "HOST". The resolver may be asked for a name, and may take long:
+// so the driver thread, which dials a service again whose owner has gone, has what was found for
+// the first time.
 Result<udp::SocketAddress> Network::address_of(std::string host) {
   if (!has_port(host)) {
     if (options_.directory_port == 0) {

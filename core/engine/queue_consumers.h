@@ -72,11 +72,11 @@ void wake_consumers(const EachLane& each_lane, const Wake& wake) {
   });
 }
 
-/// A consumer leaves with events in hand, which stand in `pending`: one that has fallen asleep
+/// A consumer leaves with events in hand, which `pending` lists: one that has fallen asleep
 /// meanwhile must take them.
 template <typename EachLane, typename Word64, typename Wake>
 void hand_on_events(const EachLane& each_lane, Word64& pending, const Wake& wake) {
-  // PAIR queue.pending: stored before we look for sleepers; they look at it before they sleep
+  // PAIR queue.pending: stored before the check for sleepers; they check it before they sleep
   pending.fetch_or(0, std::memory_order_seq_cst);
   wake_consumers(each_lane, wake);
 }
@@ -84,7 +84,7 @@ void hand_on_events(const EachLane& each_lane, Word64& pending, const Wake& wake
 /// There is a descriptor now: consumers that sleep on the futex come and sleep on it.
 template <typename EachLane, typename Fd, typename Wake>
 void publish_queue_fd(const EachLane& each_lane, Fd& fd, int number, const Wake& wake) {
-  // PAIR queue.fd: to ring(); stored before we look for sleepers; they look at it before they sleep
+  // PAIR queue.fd: to ring(); stored before the check for sleepers; they check it before they sleep
   fd.store(number, std::memory_order_seq_cst);
   wake_consumers(each_lane, wake);
 }

@@ -24,7 +24,7 @@ class QueueTable {
  public:
   struct QueueFd {
     int fd = -1;
-    bool made = false;  ///< by this call: peers are to be told
+    bool made = false;  ///< by this call: peers are to be notified
   };
 
   /// Gives the queue the lowest free number. ENOSPC.
@@ -38,7 +38,7 @@ class QueueTable {
   void ring(std::uint32_t number);
   void ring_all();
   void wake_all();
-  /// A peer has died: all queues look whether it left something half done.
+  /// A peer has died: all queues check whether it left something half done.
   void rescan_all();
   /// All queues collect events of one more NIC.
   void add_lane(const nic::NicImage& lane);

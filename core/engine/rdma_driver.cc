@@ -176,7 +176,7 @@ bool RdmaDriver::rung() const {
 // Under mutex_.
 void RdmaDriver::answer_doorbells() {
   for (std::uint32_t w = 0; w < doorbells_.size(); ++w) {
-    if (doorbells_[w].load(std::memory_order_relaxed) == 0) continue;  // relaxed: looked at again
+    if (doorbells_[w].load(std::memory_order_relaxed) == 0) continue;  // relaxed: checked again
     // PAIR rdma.doorbell: sees the request behind the bell
     for (std::uint64_t bits = dekker::swap(doorbells_[w], 0); bits != 0; bits &= bits - 1) {
       scheduler_.activate(w * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)));
@@ -216,7 +216,7 @@ int RdmaDriver::move_now(const RdmaRequest& request, RemoteApertureCore& remote)
 }
 
 void RdmaDriver::run_in_background() {
-  // PAIR rdma.doorbell: cleared before the look at what there is to do
+  // PAIR rdma.doorbell: cleared before the check of what there is to do
   dekker::announce(kicked_, false);
   // Page faults are taken without the mutex; then the queues that waited for them are tried again.
   if (translations_ && translations_->has_deferred()) (void)translations_->resolve();

@@ -47,7 +47,7 @@ class RdmaDriver final : public nic::RdmaMover {
   void detach(std::uint32_t queue);
   /// The doorbell of a ring: the thread that runs the driver answers it. Takes no lock.
   void activate(std::uint32_t queue);
-  /// Serves until idle, `enough()` or `bytes` have been handed on. False: somebody else is at it.
+  /// Serves until idle, `enough()` or `bytes` have been passed on. False: somebody else is at it.
   template <typename Enough>
   bool run(std::uint64_t bytes, Enough&& enough);
   // PAIR rdma.driver_idle: sees what the last to run the driver left
@@ -87,7 +87,7 @@ class RdmaDriver final : public nic::RdmaMover {
   /// one quantum, and the longest chunk beside other queues
   static constexpr std::uint64_t kSlice = 64 * 1024;
   std::array<std::atomic<std::uint64_t>, kMaxQueues / 64> doorbells_{};  ///< a bit for each queue
-  std::atomic<bool> kicked_{false};  ///< the driver thread has been told and has not come yet
+  std::atomic<bool> kicked_{false};  ///< the driver thread has been kicked and has not come yet
   // What move_now() did. relaxed: counters
   std::atomic<std::uint64_t> now_requests_{0}, now_bytes_{0};
   std::atomic<bool> idle_{true};

@@ -103,7 +103,7 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
   if (completions.empty()) return Error{EINVAL, "wait for no completions"};
   for (;;) {
     if (!context_->usable()) return unusable_error();
-    // order: before the look at the ring; the futex compares with it
+    // order: before the read of the ring; the futex compares with it
     const std::uint32_t seen = completions_.load(std::memory_order_seq_cst);
     if (std::size_t n = poll(completions); n > 0) return n;
     int rc = 0;

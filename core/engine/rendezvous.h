@@ -18,7 +18,7 @@ namespace clan::engine {
 
 /// A service whose name begins with a slash is offered by a socket in the file system, for
 /// processes of other network namespaces, which do not see abstract names. Other hosts ask for it
-/// by what stands behind the last slash.
+/// by what is behind the last slash.
 inline bool is_file_service(const std::string& service) { return service.starts_with('/'); }
 inline std::string far_name(const std::string& service) {
   return is_file_service(service) ? service.substr(service.rfind('/') + 1) : service;

@@ -73,7 +73,8 @@ Status TripwireCore::watch(nic::Link& link) {
     if (!endpoint) return endpoint.error();
     endpoint_ = *endpoint;
   }
-  // PAIR tripwire.watched: before the look whether the link lives, which ends before that is told
+  // PAIR tripwire.watched: before the check whether the link lives, which ends before that is
+  // reported
   dekker::announce(watched_, &link);
   if (!link.alive()) fire();
   return {};

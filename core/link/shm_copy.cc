@@ -172,7 +172,7 @@ int ShmLink::copy_directly(const Transfer& t) {
   const std::uint64_t mine = epoch.load(std::memory_order_relaxed) | 1;
   dekker::announce(epoch, mine);
   int err = 0;
-  if (dekker::look(ending_)) {  // PAIR dma.ending: behind the lane, which shut_down() looks at
+  if (dekker::look(ending_)) {  // PAIR dma.ending: behind the lane, which shut_down() checks
     err = ECONNRESET;
     // PAIR aperture.dma: a revocation that we miss here sees our announcement and waits
   } else if (static_cast<std::uint32_t>(dekker::look(entry.generation)) !=
@@ -203,7 +203,7 @@ std::uint32_t ShmLink::claim_lane() {
       taken = lanes_in_use_.load(std::memory_order_relaxed);  // relaxed: as above
       continue;
     }
-    // PAIR dma.lane: sees the epoch its last user left; and before the look at ending_
+    // PAIR dma.lane: sees the epoch its last user left; and before the check of ending_
     if (dekker::replace(lanes_in_use_, taken, taken | 1u << lane)) {
       return lane;
     }
@@ -213,7 +213,7 @@ std::uint32_t ShmLink::claim_lane() {
 // Those of our threads. The peer waits for no copy any more when it sees the link go, and may use
 // the memory for something else. Copies that wait for a helper of the peer's may take for ever.
 void ShmLink::wait_for_copies() {
-  // PAIR dma.ending: before the look at the lanes; a copy that takes one later sees it
+  // PAIR dma.ending: before the check of the lanes; a copy that takes one later sees it
   dekker::announce(ending_, true);
   // PAIR dma.lane: the copies are over
   for (int nap = 0; dekker::look(lanes_in_use_) != 0 && nap < kMostNapsAtEnd; ++nap)

@@ -64,7 +64,7 @@ class ShmLink final : public nic::Link,
   NodeId remote_node() const override { return peer_.node; }
   uid_t remote_uid() const override { return peer_.credentials.uid; }
   pid_t remote_pid() const override { return peer_.credentials.pid; }
-  // order: sees what go_down() was told before it
+  // order: sees what go_down() stored before it
   bool alive() const override { return alive_.load(std::memory_order_acquire); }
   // relaxed: a flag
   bool settled() const override { return settled_.load(std::memory_order_relaxed); }

@@ -1,7 +1,7 @@
 // KeptMemory: bytes that a link of packets reads after the call that has sent them, until the peer
 // has acknowledged all: instead of a copy for each packet that may have to leave again.
 //
-// One writer, whichever thread it is; it looks at `busy` before it writes. The link clears that, by
+// One writer, whichever thread it is; it checks `busy` before it writes. The link clears that, by
 // any thread.
 #pragma once
 
@@ -17,7 +17,7 @@ struct KeptMemory {
   explicit KeptMemory(std::size_t size) : bytes(new std::byte[size]) {}
   // PAIR kept_memory.busy: the link reads no more
   bool is_free() const { return !words::look(busy); }
-  // relaxed: the writer's own, until the link has been told
+  // relaxed: the writer's own, until the link has it
   void hand_over() { busy.store(true, std::memory_order_relaxed); }
   // PAIR kept_memory.busy: behind the last read
   void let_go() { words::publish(busy, false); }

@@ -92,7 +92,7 @@ class Link {
   virtual NodeId remote_node() const = 0;
   virtual uid_t remote_uid() const = 0;
   virtual pid_t remote_pid() const = 0;
-  /// Of a peer on another host: its address, "HOST:PORT".
+  /// Returns the address of a peer on another host, "HOST:PORT".
   virtual std::string remote_address() const { return {}; }
   /// False once the peer is gone. What it wrote before stays readable in our own memory.
   virtual bool alive() const = 0;
@@ -127,8 +127,8 @@ class Link {
   /// is null; callers that have it look for themselves.
   virtual Status check(const RemoteHandle& /*handle*/) { return {}; }
 
-  /// An aperture of this NIC has been revoked. Where the peer cannot see that it is told, after all
-  /// that was sent before. Does not wait.
+  /// An aperture of this NIC has been revoked. A peer that cannot see that gets a message, after
+  /// all that was sent before. Does not wait.
   virtual void announce_revoked(std::uint32_t /*aperture*/, std::uint32_t /*generation*/) {}
 
   /// The CAM look-up after plain stores to (loads from) a mapped aperture whose armed summary was
@@ -146,7 +146,7 @@ class Link {
   virtual TransferResult transfer(const Transfer& transfer) = 0;
 
   /// A pending transfer is no longer wanted: its local memory is not touched after this returns. It
-  /// may take room until it has ended; that is told, with ECANCELED, where it does.
+  /// may take room until it has ended; the link then reports its end, with ECANCELED.
   virtual void cancel(std::uint64_t token) = 0;
 
   /// Sends one out-of-band message. ENOBUFS when it had to be discarded.

@@ -3,7 +3,7 @@
 // One block is one range of addresses in the owner, backed by one or more sealed memfds ("pieces").
 // A block starts as one piece. Taking access away from peers (revocation) puts a fresh memfd behind
 // the pages in question: the owner keeps its addresses and its bytes, and whatever a peer still has
-// mapped is memory nobody looks at any more. That works against a peer that does not cooperate.
+// mapped is memory that nobody reads any more. That works against a peer that does not cooperate.
 //
 // Thread-safety: any thread. NICs for the peers of several users, each with a lock of its own, may
 // share one block.

@@ -69,7 +69,7 @@ bool Nic::any_other(const ApertureSpec& spec, Conflicting&& conflicting) const {
   });
 }
 
-// Of CLAN memory, sealed as peers may map it.
+// Prepares CLAN memory, sealed because peers may map it.
 Result<MemoryBlock::Backing> Nic::prepare_backing(const ApertureSpec& spec) {
   MemoryBlock& block = *spec.block;
   if (!block.contains(spec.base, spec.length))
@@ -280,8 +280,8 @@ Result<std::uint32_t> Nic::add_peer_slot() {
   if (slot >= shm::kMaxPeers) return Error{ENOSPC, "4096 peers are attached already"};
   if (free == peer_slots_.end()) peer_slots_.push_back(true);
   peer_slots_[slot] = true;
-  // order: before the slot is told to the peer; dma.epoch and job.claim are compared with what it
-  // finds here
+  // order: before the peer learns the slot; dma.epoch and job.claim are compared with what it finds
+  // here
   for (auto& epoch : image_.signals->activity[slot].epoch)
     epoch.store(0, std::memory_order_seq_cst);
   // A job its predecessor left behind must not run with the newcomer's addresses.

@@ -18,7 +18,7 @@
 namespace clan::nic {
 namespace {
 
-constexpr std::size_t kPiece = 256;  // pages looked at by one mincore
+constexpr std::size_t kPiece = 256;  // pages that one mincore checks
 constexpr int kPopulateAttempts = 8;
 
 void* address_of(std::uint64_t page) {
@@ -164,7 +164,7 @@ PinResult PagePinner::pin(AddressSpaceId asid, std::uint64_t page, PageAccess ac
                           std::span<PinnedPage> out) {
   bool transient = !options_.unmaps_are_reported;
   if (options_.monitor != nullptr) {
-    // Before anything is looked at: what changes from here on is reported.
+    // Before anything is checked: what changes from here on is reported.
     Status watched = options_.monitor->watch(page * page_size(), out.size() * page_size());
     transient = !watched && transient;
   }

@@ -8,7 +8,7 @@
 
 namespace clan::nic {
 
-/// What the mover and the callback are told about a queue.
+/// What the mover and the callback learn about a queue.
 struct RdmaQueueRef {
   std::uint32_t id = 0;     // its number while it is attached
   void* context = nullptr;  // as given to attach()

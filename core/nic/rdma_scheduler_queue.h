@@ -1,5 +1,5 @@
-// What the RDMA scheduler (nic/rdma_scheduler.h) keeps of each queue that it serves, and what it is
-// told and tells.
+// What the RDMA scheduler (nic/rdma_scheduler.h) keeps of each queue that it serves, and what
+// passes between them.
 #pragma once
 
 #include <clan/rdma_request.h>
@@ -73,7 +73,7 @@ struct RdmaChunkSlot {
   std::uint32_t next_free = kNoRdmaQueue;
 };
 
-/// A queue that is served, in one of the states that rdma_scheduler.h tells of.
+/// A queue that is served, in one of the states that rdma_scheduler.h describes.
 struct RdmaQueueService {
   RdmaQueueService(RdmaRing& r, RdmaQueueRef self, const RdmaSchedulerOptions& options);
 

@@ -37,7 +37,7 @@ template <typename Word32, typename Word64>
 void announce_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64_t chunks) {
   // relaxed: only the owner arms, under its lock; a sender that disarms meanwhile changes no count
   const std::uint32_t was = signal_armed.load(std::memory_order_relaxed);
-  // PAIR signal.armed: what came before is seen by the sender that fires it, whose look at
+  // PAIR signal.armed: what came before is seen by the sender that fires it, whose read of
   // table_armed may be an old one
   signal_armed.store(shm::armed_after(was), std::memory_order_release);
   // PAIR aperture.armed: publishes the tripwire's entry and signal.armed to fire_tripwires
@@ -75,7 +75,7 @@ std::uint64_t armed_chunks_after_store(const Word64& table_armed) {
 /// The same for packets, by the thread that has delivered them.
 template <typename Fence, typename Word64>
 std::uint64_t armed_chunks_after_packets(const Word64& table_armed) {
-  // PAIR fence.even: what has been delivered, before the look whether somebody has armed
+  // PAIR fence.even: what has been delivered, before the check whether a thread has armed
   Fence::even();
   // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
   return table_armed.load(std::memory_order_acquire);
@@ -99,7 +99,7 @@ void end_single_shot(Word32& armed, std::uint32_t word) {
 /// There is news. True when the consumer sleeps (shm::sleep_of(*word)): ring it, then end_wake().
 template <typename Queue>
 bool begin_wake(Queue& q, std::uint32_t* word) {
-  // PAIR event.sleeping: stored before the consumer's last look at root
+  // PAIR event.sleeping: stored before the consumer's last check of root
   std::uint32_t is = q.sleeping.load(std::memory_order_seq_cst);
   if (shm::sleep_of(is) == shm::kAwake) return false;
   *word = is | shm::kBeingWoken;

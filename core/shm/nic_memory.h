@@ -158,7 +158,7 @@ static_assert(std::is_standard_layout_v<NicTables> && std::is_trivially_destruct
 struct NicSignals {
   std::atomic<std::uint64_t> tripwire_state[kMaxTripwires / 64];
   TripwireSignal tripwires[kMaxTripwires];
-  std::atomic<std::uint64_t> help_wanted;  ///< bit slot % 64: look at the jobs of these slots
+  std::atomic<std::uint64_t> help_wanted;  ///< bit slot % 64: check the jobs of these slots
   std::uint64_t pad[7];
   DmaActivity activity[kMaxPeers];
   CopyJob jobs[kMaxPeers];

@@ -16,8 +16,8 @@
 //   3. stores 0 into the head of line k (the terminator: stale bytes there must never look like a
 //      head)
 //   4. stores the head of line 0 with release
-// and the consumer polls the head of the line it is at. Because 3 precedes 4, the consumer can look
-// at a line only after the producer has put a terminator or a head there.
+// and the consumer polls the head of the line it is at. Because 3 precedes 4, the consumer can read
+// a line only after the producer has put a terminator or a head there.
 //
 // A record never wraps: a `skip` record sends both sides to line 0. The producer also skips when
 // the consumer keeps up with it and it has walked a quarter of the ring: a light connection keeps
@@ -51,15 +51,15 @@ namespace clan::shm {
 /// Written by the producer only.
 struct RingProducer {
   std::uint64_t tail = 0;      ///< next line to write
-  std::uint64_t consumed = 0;  ///< what the consumer had published when last looked at
-  /// index at which to look whether the ring is empty, 0: the first such
+  std::uint64_t consumed = 0;  ///< what the consumer had published at the last read
+  /// index at which to check whether the ring is empty, 0: the first such
   std::uint64_t next_rewind = 0;
 };
 
 /// Written by the consumer only.
 struct RingConsumer {
   std::uint64_t head = 0;       ///< next line to read; written by the reading thread, by advance()
-  std::uint64_t published = 0;  ///< what the producer has been told
+  std::uint64_t published = 0;  ///< what the consumer has reported to the producer
 
   void advance(std::uint64_t lines) {
     std::atomic_ref(head).store(head + lines, std::memory_order_relaxed);  // relaxed: see glance()
@@ -185,7 +185,7 @@ inline int ring_peek(const RingGeometry& ring, RingConsumer& c, std::byte* memor
   }
 }
 
-/// True when enough has been consumed that the producer should be told.
+/// True when enough has been consumed to report it to the producer.
 inline bool ring_should_publish(const RingGeometry& ring, const RingConsumer& c) {
   return c.head - c.published >= ring.lines / 8;
 }

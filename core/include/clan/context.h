@@ -77,7 +77,7 @@ struct NetworkOptions {
 
 struct ContextOptions {
   WaitOptions wait;
-  /// Users besides our own whose processes may link with us, the first 63 that do. Empty: none.
+  /// Other users whose processes may link with this context, the first 63 that do. Empty: none.
   std::vector<uid_t> allow_uids;
   /// Receive ring of a connection, bytes; a power of two from 1024 to 64 MiB; with another host
   /// four times that. Touched as far as it is used. Bulk transfers were measured 1.7 times slower
@@ -92,7 +92,7 @@ struct ContextOptions {
   // The NIC's TLB (U-Net/MM). It takes part by itself where a link sends packets from pinned pages.
   /// take part in every RDMA request: bad local addresses become EFAULT
   bool nic_translates = false;
-  /// Entries outlive their transfers: a thread is told of each unmap of their memory (userfaultfd),
+  /// Entries outlive their transfers: a thread learns of each unmap of their memory (userfaultfd),
   /// and takes them out. An unmap of such memory costs a wake-up of that thread. Where the kernel
   /// does not allow it, they go with each transfer, as without.
   bool keep_translations = false;

@@ -1,7 +1,7 @@
-// Two sides that must not miss each other: each changes its own word and then looks at the other's.
-// Of the two changes one is first in the order that all threads agree upon, and the look of the
-// other side comes behind it. So a thread that is about to sleep says so and then looks whether
-// there is something to do; one that has something to do stores it and then looks for sleepers.
+// Two sides that must not miss each other: each changes its own word and then checks the other's.
+// One of the two changes is first in the order that all threads agree upon, and the other side's
+// check comes after it. So a thread that is about to sleep says so and then checks whether there is
+// something to do; one that has something to do stores it and then checks for sleepers.
 //
 //   about to sleep                            has news
 //     announce(sleeping, 1)                     add(news, 1)
@@ -30,7 +30,7 @@ struct FullFence {
   }
 };
 
-/// Between what this side has changed by other means and its look at the other's word.
+/// Between what this side has changed by other means and its check of the other's word.
 template <typename Fence = FullFence>
 void settle() {
   Fence::even();
@@ -38,7 +38,7 @@ void settle() {
 
 template <typename Word>
 void announce(Word&& word, value_of<Word> value) {
-  // PAIR dekker: before this side looks at the other's word; and publishes what came before
+  // PAIR dekker: before this side reads the other's word; and publishes what came before
   word.store(value, std::memory_order_seq_cst);
 }
 

@@ -14,7 +14,7 @@ namespace clan {
 constexpr std::size_t kLeastKeyBytes = 32;
 constexpr std::size_t kMostKeyBytes = 4096;
 
-/// Takes no memory, and calls nothing that an interposer stands before. One thread.
+/// Takes no memory, and calls nothing that an interposer replaces. One thread.
 class KeyFile {
  public:
   KeyFile() = default;

@@ -10,7 +10,7 @@ namespace clan {
 
 enum class LogLevel { kOff = 0, kError = 1, kWarn = 2, kInfo = 3, kDebug = 4 };
 
-/// The level asked for by CLAN_LOG, read once. A value that is none is off, and said so on
+/// The level asked for by CLAN_LOG, read once. An invalid value means off, and is reported on
 /// descriptor 2.
 CLAN_EXPORT LogLevel log_level();
 

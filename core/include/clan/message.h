@@ -16,7 +16,7 @@
 //
 // Thread-safety: one thread at a time uses an endpoint (sending and receiving share progress), any
 // thread. Errors common to all: ESHUTDOWN (context ended, or forked child), EINTR (a signal arrived
-// while asleep). Of one peer: ECONNRESET (it died), EPROTO (it wrote nonsense into shared memory),
+// while asleep). For one peer: ECONNRESET (it died), EPROTO (it wrote nonsense into shared memory),
 // EPIPE (it has closed, or ended in order).
 #pragma once
 
@@ -130,16 +130,16 @@ class CLAN_EXPORT MessageEndpoint {
   /// take_departed() has named already.
   Result<MessageInfo> recv(std::span<std::byte> buffer, std::int64_t timeout_ms = -1);
 
-  /// Looks at the next message without taking it. EAGAIN.
+  /// Shows the next message without taking it. EAGAIN.
   Result<IncomingMessage> peek();
   /// The same where quiet() has just been called, which fetches packets of other hosts: so a caller
   /// that takes one message after the other makes one system call, not one for each.
   Result<IncomingMessage> peek_fetched();
-  /// Takes the message last looked at, into a buffer.
+  /// Takes the message last shown, into a buffer.
   Result<MessageInfo> take(std::span<std::byte> buffer);
   void drop();
 
-  /// Takes the offered message last looked at out of the ring and leaves it in its sender's memory,
+  /// Takes the offered message last shown out of the ring and leaves it in its sender's memory,
   /// for a caller that decides later where it goes. EINVAL: it is not offered. A sender has at most
   /// 64 offers open with one peer; further messages of it go through the ring.
   Result<SetAside> set_aside();
@@ -157,7 +157,7 @@ class CLAN_EXPORT MessageEndpoint {
   /// A mark behind the last message committed to this peer.
   std::uint64_t sent_mark(PeerIndex to) const;
   /// The receiver has dropped all that was sent before the mark, and said so: that memory may be in
-  /// use again. Looks at what we know; a sender that finds a message's word unchanged and this
+  /// use again. Checks only local state; a sender that finds a message's word unchanged and this
   /// false knows that it lies there still.
   bool has_left(PeerIndex to, std::uint64_t mark) const;
   /// Receiver: the aligned word at `offset` of the message that peek() has shown; null: there is
@@ -166,7 +166,7 @@ class CLAN_EXPORT MessageEndpoint {
   /// Receiver: leaves the message that peek() has shown, and this peer's others behind it, until
   /// resume().
   void hold();
-  /// Precondition: hold() was called for this peer. Its departure is not told in between.
+  /// Precondition: hold() was called for this peer. Its departure is not reported in between.
   void resume(PeerIndex peer);
   /// Sender: has changed bytes of a message that the peer may be holding. Wakes threads that sleep
   /// there.
@@ -179,7 +179,7 @@ class CLAN_EXPORT MessageEndpoint {
   bool take_departed(PeerIndex* peer, int* reason = nullptr);
 
   /// Posts Event{tag, kMessage} when there may be something to receive or a send has completed.
-  /// EBUSY: it does already; ENOSPC: of one of the peers it cannot be told.
+  /// EBUSY: it does already; ENOSPC: it cannot be posted for one of the peers.
   Status register_with(EventQueue& queue, std::uint64_t tag);
 
  private:

@@ -33,7 +33,7 @@ namespace clan {
 
 /// The page of a pipe, and of each ring 16 KiB with what lies around them.
 constexpr std::uint64_t kLeastPipeBytes = 48 * 1024;
-/// Of memory, and of a cgroup's.
+/// The parts of all memory, and of a cgroup's.
 constexpr std::uint64_t kPipesPart = 8, kPipesPartOfGroup = 4;
 
 namespace pipe_memory_detail {
@@ -141,8 +141,8 @@ struct PipeBounds {
   MemoryGroup group;
 };
 
-/// Of a process (0: the calling one). `setting`: CLAN_MEMORY, which holds for the user alone; 0:
-/// not set.
+/// The bounds of a process (0: the calling one). `setting`: CLAN_MEMORY, which holds for the user
+/// alone; 0: not set.
 inline PipeBounds pipe_bounds(std::uint64_t setting, int pid) {
   if (setting != 0) return {setting, {}};
   struct sysinfo about {};

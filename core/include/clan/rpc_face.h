@@ -27,7 +27,7 @@ struct RpcPage {
   std::atomic<std::uint64_t> replies_stock{0};
   std::atomic<std::uint64_t> hostile{0};  ///< messages that made no sense
   std::atomic<std::uint64_t> sleeps{0};
-  // Of the above, with other hosts, by the UDP link.
+  // Those with other hosts, by the UDP link.
   std::atomic<std::uint64_t> calls_far{0};
   std::atomic<std::uint64_t> served_far{0};
 };

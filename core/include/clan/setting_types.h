@@ -1,6 +1,6 @@
 // The settings of the interposer, CLAN_* in the environment or in a file: what they are, and what
 // they mean for a connection or a context. clan/setting_parser.h knows how one is written,
-// clan/settings.h where they stand.
+// clan/settings.h from where they are read.
 //
 // Nothing here takes memory but what makes options of settings; any thread.
 #pragma once
@@ -35,7 +35,7 @@ struct Settings {
   Ports only;            ///< empty: all
   Ports except;
   static constexpr int kMostUids = 16;
-  uid_t uids[kMostUids] = {};  ///< besides our own
+  uid_t uids[kMostUids] = {};  ///< besides the process's
   int uid_count = 0;
   /// CLAN_DIR.
   static constexpr std::size_t kMostDirectory = kMostSharedDirectory;
@@ -67,7 +67,7 @@ struct Settings {
     network.key_file = key_file;
     return network;
   }
-  /// Of a Context of a face: the users and the network.
+  /// Returns the options for a face's Context: the users and the network.
   ContextOptions context_options() const {
     ContextOptions options;
     options.allow_uids.assign(uids, uids + uid_count);

@@ -47,8 +47,8 @@ inline int yes_or_no(const char* text) {
   return *text == 0 ? 0 : -1;
 }
 
-/// Calls `take(item, fault)` for each item between commas: it returns what is behind, null if that
-/// is none. False: `fault` says why.
+/// Calls `take(item, fault)` for each item between commas: it returns what follows the item, null
+/// if the item is invalid. False: `fault` says why.
 template <typename Take>
 bool each_item(const char* text, const char* list, const char* item_is, SettingFault* fault,
                Take take) {

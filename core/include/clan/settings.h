@@ -33,9 +33,9 @@ struct WrongSetting {
 };
 
 /// Takes the settings of a file, and then those of the environment, which win: a line of the file
-/// is not looked at if the environment has that variable. `file`: the text, which is taken apart,
-/// or null. `environment(name)`: the value, or null. `say(WrongSetting)` for each that is wrong.
-/// True if something was that keeps everything with the kernel; then `disable` is set.
+/// is skipped if the environment has that variable. `file`: the text, which is taken apart, or
+/// null. `environment(name)`: the value, or null. `say(WrongSetting)` for each that is wrong. True
+/// if something was that keeps everything with the kernel; then `disable` is set.
 template <typename Environment, typename Say>
 bool take_settings(char* file, const Environment& environment, Settings* settings, const Say& say) {
   bool wrong = false;
@@ -102,8 +102,9 @@ inline Settings settings_of_environment(const char* all) {
   return settings;
 }
 
-/// Of the settings those of the network alone, for a face that the others do not concern. Enabled
-/// where the settings ask for it and none of them is wrong. `environment`, `say`: as above.
+/// Reads only the network's settings, for a face that the others do not concern. The network is
+/// enabled if the settings ask for it and none of them is wrong. `environment`, `say`: as for
+/// take_settings().
 template <typename Environment, typename Say>
 NetworkOptions take_network_settings(const Environment& environment, const Say& say) {
   Settings settings;

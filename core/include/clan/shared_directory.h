@@ -40,8 +40,8 @@ inline const char* why_not_shared_directory(const char* path) {
   return nullptr;
 }
 
-/// Of an errno: why no offer could be made in it though it once would do, and what helps. The end
-/// of a sentence; null: see the errno.
+/// Explains an errno: why no offer could be made in a directory that was usable before, and what
+/// helps. Returns the end of a sentence; null: see the errno.
 inline const char* why_no_offer(int error) {
   switch (error) {
     case ENOSPC: return "its file system has no inodes or no room left (df -i)";

@@ -41,14 +41,14 @@ enum State : std::uint64_t {
   kResends = 64,  ///< kGone, and it sends again what the other end, which is leaving, has not read
   kNodelay =
       128,        ///< TCP_NODELAY as its program has it, from kSending on: TCP is set for doorbells
-  kCorked = 256,  ///< TCP_CORK, likewise
+  kCorked = 256,  ///< TCP_CORK, in the same way
   /// its other end is on another host, and a carrier is the one in this pipe
   kFar = 1024,
   kOptionsBack = 2048,  ///< kGone, and TCP has what kNodelay and kCorked say
   kMoverClosed = 8192,  ///< the process of kProcess has closed it, and others have it
   kShut = 4096,         ///< its program reads and sends no more, and has not closed it
-  kEnding = 512,  ///< its program has half-closed, and the other end is still to be told: somebody
-                  ///< of this end has the lock
+  kEnding = 512,  ///< its program has half-closed, and the other end is still to be notified: a
+                  ///< process of this end has the lock
 };
 
 /// What an end that leaves says by kGivenBack where it names no bytes: there are none, it has done

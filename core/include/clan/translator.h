@@ -2,8 +2,8 @@
 // its application names by address (U-Net/MM, section 4): it copies as the NIC does.
 //
 // With ContextOptions::keep_translations a page that has been copied from or to keeps its entry,
-// and the next copy is a look-up and the copy itself. Without it, or where the kernel does not tell
-// of unmaps, entries go with each copy, and the kernel is asked each time.
+// and the next copy is a look-up and the copy itself. Without it, or where the kernel does not
+// report unmaps, entries go with each copy, and the kernel is asked each time.
 //
 // Thread-safety: any thread. Errors are errno values, 0 for none.
 #pragma once

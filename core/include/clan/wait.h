@@ -9,10 +9,10 @@
 //      then sleep; at once where past waits took longer than WaitOptions::max_spin_us.
 //   3. spin where past waits were so short that a sleep would have taken more of the processor: up
 //      to twice WaitOptions::max_spin_us where they took a few us, up to once that where they took
-//      half of it and the peer is awake. Else sleep. Of 1,024 waits 16 in a row spin all the same,
-//      to find out what waits take when neither end sleeps: both may sleep only because the other
-//      one does. Where waits took several times max_spin_us (a request each millisecond), none
-//      does: two short waits are enough to change that.
+//      half of it and the peer is awake. Else sleep. In every 1,024 waits, 16 in a row spin all the
+//      same, to find out what waits take when neither end sleeps: both may sleep only because the
+//      other one does. Where waits took several times max_spin_us (a request each millisecond),
+//      none does: two short waits are enough to change that.
 //   4. a thread that spins yields every few microseconds. Where others ran in its yields, more
 //      threads wait than there are processors, and one of them may be its peer: it yields between
 //      any two looks, until its yields are empty again. (3 clients of one server on 2 processors:
@@ -42,7 +42,7 @@ namespace clan {
 /// What came of a Waiter::wait().
 enum class Waited {
   kReady,     ///< ready() or look() has said so
-  kAgain,     ///< the thread has slept, or may not sleep: to be looked at again
+  kAgain,     ///< the thread has slept, or may not sleep: to be checked again
   kTimedOut,  ///< the deadline has passed and there was no sleep
 };
 
@@ -110,7 +110,7 @@ class Waiter {
     return spin(ready, peer, deadline_ns, [] { return false; });
   }
 
-  /// False: the thread must not sleep, only call spin() again after looking whether all is well.
+  /// False: the thread must not sleep, only call spin() again after a check that all is well.
   bool may_sleep() const { return mode_ != WaitOptions::Mode::kPoll; }
 
   /// After a sleep: how long the whole wait took.

@@ -13,7 +13,7 @@ namespace clan {
 
 /// What is known of the peer that is waited for.
 struct Awaited {
-  std::uint16_t cpu = 0;  ///< its current_cpu_tag() when last heard of, 0 = unknown
+  std::uint16_t cpu = 0;  ///< its last known current_cpu_tag(), 0 = unknown
   bool slept = false;     ///< it had to be woken for the last message to it
   /// what it has been given to do keeps it awake about that long
   std::uint64_t works_until_ns = 0;

@@ -35,7 +35,7 @@ void Connection::establish(std::uint64_t peer_id, const Parameters& peer, std::u
 }
 
 void Connection::close(int err, std::uint64_t now) {
-  // The first error stands, with its deadline: whatever comes again and again does not put the end
+  // The first error remains, with its deadline: whatever comes again and again does not put the end
   // off.
   if (state_ == State::kClosing && (err == 0 || close_err_ != 0)) return;
   if (state_ == State::kHello || state_ == State::kAccepted) {

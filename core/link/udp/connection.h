@@ -56,8 +56,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   std::uint64_t under_way() const { return under_way_; }
   std::size_t memory_bytes() const;
   void* user = nullptr;  ///< the sink's own
-  /// The payload of a message that was not copied is copied now; its memory is not looked at any
-  /// more.
+  /// The payload of a message that was not copied is copied now; its memory is not read any more.
   void detach(std::uint8_t channel, std::uint64_t token) { send_[channel].detach(token); }
   void detach_all();
 

@@ -59,7 +59,7 @@ Connection::Verdict Connection::take_frames(std::span<const std::byte> frames,
   while (in.left() > 0) {
     if (!read_frame(in, &frame)) return Verdict::kBroken;
     if (frame.type != FrameType::kPadding && frame.type != FrameType::kAck) *asks = true;
-    // The link has been told that this is over: only what we sent still matters.
+    // The link knows that this is over: only what we sent still matters.
     if (told_down_ && frame.type != FrameType::kAck) continue;
     switch (frame.type) {
       case FrameType::kPadding: break;

@@ -299,7 +299,7 @@ DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<con
       continue;
     }
     take_errors();
-    // The first time it may be the error of an earlier packet that is told here.
+    // The first time this may be the error of an earlier packet.
     if (!std::exchange(again, true)) continue;
     switch (err) {
       case EMSGSIZE: return Sent::kTooBig;

@@ -57,8 +57,8 @@ class DatagramSocket {
   /// One datagram, or what GRO has made one of. 0 bytes: it is not CLAN's. False: there is
   /// none.
   bool receive(std::span<std::byte> to, Received* out);
-  /// Of one that is connected and has no GRO: bytes alone, for which the kernel does less. 0 as
-  /// above.
+  /// For a socket that is connected and has no GRO: receives bytes alone, for which the kernel does
+  /// less. 0 bytes: it is not CLAN's.
   bool receive_plain(std::span<std::byte> to, std::size_t* bytes);
   /// The kernel has told an error of the socket: what it has noted about packets that have left.
   void take_errors();
@@ -85,7 +85,7 @@ class DatagramSocket {
 bool same_network(int socket, int other);
 /// As the kernel has it.
 SocketAddress socket_address(const sockaddr_storage& address);
-/// Of ::ffff:0:0/96.
+/// Whether the address is in ::ffff:0:0/96.
 bool is_ipv4(const SocketAddress& address);
 /// Any address of the host: :: or 0.0.0.0.
 bool is_wildcard(const SocketAddress& address);

@@ -72,14 +72,15 @@ class Endpoint {
   /// Where a peer is that has left two probe time-outs in a row unanswered. False: no other.
   bool next_silent(SocketAddress* at);
 
-  /// Of a connection that is not established: a RETRY has come. Its keys are not proved by that.
+  /// Whether a RETRY has come for a connection that is not established. Its keys are not proved by
+  /// that.
   static bool has_answered(const Connection& connection);
 
   std::size_t connections() const { return by_id_.size(); }
   std::size_t half_open() const { return half_open_; }
   const EndpointCounters& counters() const { return counters_; }
   std::size_t memory_bytes() const;
-  /// Of messages that have not been acknowledged.
+  /// The bytes of messages that have not been acknowledged.
   std::uint64_t bytes_left() const;
 
  private:

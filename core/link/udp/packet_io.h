@@ -54,11 +54,11 @@ class PacketIo {
   /// cannot be slept on.
   virtual bool arm(bool) { return true; }
   virtual void want_room(bool) {}
-  /// Whether the descriptor tells of room for what was kLater last. Otherwise it is offered again
+  /// Whether the descriptor reports room for what was kLater last. Otherwise it is offered again
   /// after a while.
   virtual bool tells_of_room() const { return true; }
-  /// A thread that slept on the descriptor has woken: receive() looks at what had something last
-  /// first, and everywhere before it says that nothing has come.
+  /// A thread that slept on the descriptor has woken: receive() begins with what had something
+  /// last, and checks everything before it says that nothing has come.
   virtual void woken() {}
   /// What is behind the descriptor, for a thread that sleeps on that itself: a wake-up less deep.
   /// How many of `out` are filled, with what to wait for. It may change in any other call; then
@@ -113,10 +113,10 @@ class PacketPump {
   /// Whether a train waits for room in the socket.
   bool waits_for_room() const { return train_.bytes != 0; }
   /// The last call that sent has sent as much as one does, and there may be more: no packet and no
-  /// timer tells of that.
+  /// timer reports that.
   bool has_more() const { return has_more_; }
   /// When to run again if nothing comes. What is due to be sent stays due while a train waits for
-  /// room, and the descriptor tells of that, or the time.
+  /// room, until the descriptor reports room, or the time comes.
   std::uint64_t next_timeout() const {
     if (has_more_) return 0;
     const std::uint64_t at = endpoint_.next_timeout();

@@ -3,7 +3,7 @@
 //
 //   node's mutex --> [ board: which link has which row ] --> memfd --> any process that may look
 //
-// Costs a look at a counter of each peer, and a few stores for those that have sent or received
+// Costs a read of a counter of each peer, and a few stores for those that have sent or received
 // since: before the thread that sees to the socket sleeps, and while threads poll now and then. All
 // calls under the node's mutex.
 #pragma once

@@ -51,7 +51,8 @@ ReceiveChannel::Incoming& ReceiveChannel::add(std::size_t index, const Frame& fr
   return m;
 }
 
-// Hands on or keeps those bytes of the frame that have not come before. False: too long to be kept.
+// Passes on or keeps those bytes of the frame that have not come before. False: too long to be
+// kept.
 bool ReceiveChannel::take_new_bytes(Incoming& m, const Frame& frame, MessageSink& sink) {
   const std::uint64_t at = m.position + kHeaderCharge + frame.offset;
   bool fits = true;

@@ -57,7 +57,7 @@ class ReceiveChannel {
   Outcome receive(const Frame& frame, MessageSink& sink);
 
   std::uint64_t limit() const { return limit_; }
-  /// Whether the peer should be told of more credit, and raises it.
+  /// Whether the peer should get more credit; raises it.
   bool raise_limit() {
     if (next_ + window_ < limit_ + window_ / 4) return false;
     limit_ = next_ + window_;

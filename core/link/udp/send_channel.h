@@ -79,7 +79,7 @@ class SendChannel {
   }
 
   /// Payloads that were not copied are copied now, of the message with this token or of all: their
-  /// memory is not looked at any more.
+  /// memory is not read any more.
   void detach(std::uint64_t token);
   void detach_all();
 

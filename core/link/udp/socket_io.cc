@@ -12,7 +12,7 @@ namespace clan::udp {
 namespace {
 
 constexpr std::size_t kTruesize = 832;  ///< what the kernel charges for a small datagram
-constexpr unsigned kLooks = 8;          ///< at one socket, before the other is looked at
+constexpr unsigned kLooks = 8;          ///< at one socket, before the other is read
 constexpr unsigned kMostStrays = 16;    ///< of the second socket's peer, at the main one
 constexpr unsigned kMostReads = 4096;   ///< of a socket that is to be empty
 
@@ -115,7 +115,7 @@ void SocketIo::woken_by(std::span<const pollfd> ready) {
     return;
   }
   second_first_ = second;
-  looks_ = 0;  // the other one has just been looked at
+  looks_ = 0;  // the other one has just been read
   in_a_row_ = false;
 }
 
@@ -288,7 +288,7 @@ std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> ou
     // Also one without bytes, or with too many to be a packet, of which nothing is taken: a peer
     // that floods us with these must not keep the thread here.
     out[count++] = {got.from, slot.first(got.bytes), got.segment, got.at};
-    // A short one is most often alone: it is looked at before the kernel is asked again. Not where
+    // A short one is most often alone: it is processed before the kernel is asked again. Not where
     // the last look has found one, too.
     if (offload_ && got.bytes < kLoneBytes && !in_a_row_) break;
   }
@@ -336,7 +336,7 @@ void SocketIo::set_plain(bool on) {
   if (!on) patience_ = std::min(2 * patience_, kMostAlone);
 }
 
-// One socket is emptied before the other is looked at: packets keep their order.
+// One socket is emptied before the other is read: packets keep their order.
 std::size_t SocketIo::receive_between(std::span<Arrival> out) {
   const bool fresh = stage_ == Stage::kFresh;
   const std::size_t n = fresh ? receive_from_main(out) : receive_from_second(out);

@@ -10,7 +10,7 @@
 //
 //   fresh     main may still have packets of that peer that came before: it is read until it is
 //             empty
-//   settled   both are looked at, mostly the one that had something last
+//   settled both are read, mostly the one that had something last
 //   leaving   the second is connected to nobody any more: what has come to it is read, then it is
 //             closed
 //
@@ -76,7 +76,7 @@ class SocketIo final : public PacketIo {
   enum class Stage { kNone, kFresh, kSettled, kLeaving };
   static constexpr std::size_t kSlots = 8;
   static constexpr std::size_t kSlotBytes = 65'536;
-  static constexpr std::size_t kLoneBytes = 1024;  ///< shorter arrivals are handed on at once
+  static constexpr std::size_t kLoneBytes = 1024;  ///< shorter arrivals are passed on at once
   static constexpr unsigned kAlone = 64, kMostAlone = 8192;
 
   SocketIo() = default;
@@ -109,7 +109,7 @@ class SocketIo final : public PacketIo {
   FavouritePeer favourite_;
   bool second_first_ = false;   ///< it had something last
   unsigned looks_ = 0;          ///< at one of the two, since the last at the other
-  bool look_at_all_ = false;    ///< a look that finds nothing at one looks at the other
+  bool look_at_all_ = false;    ///< a read that finds nothing at one reads the other
   bool in_a_row_ = false;       ///< the last look has found something
   unsigned reads_ = 0;          ///< of the socket that is to be empty, since this stage began
   unsigned strays_ = 0;         ///< of this peer

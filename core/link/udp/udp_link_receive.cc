@@ -40,7 +40,7 @@ void copy_in(std::byte* to, std::span<const std::byte> from) {
 
 }  // namespace
 
-// The peer broke the protocol; said once, as what it sends until the end is still looked at.
+// The peer broke the protocol; said once, as what it sends until the end is still processed.
 void UdpLink::misbehaved() {
   if (connection_ == nullptr || connection_->state() != Connection::State::kEstablished) return;
   if (!detached_) {
@@ -67,7 +67,7 @@ nic::Nic::Landing UdpLink::land(const LinkHeader& h, std::uint64_t offset, std::
     *err = ESTALE;
     return landing;
   }
-  // relaxed: resolve() has looked at this aperture under the Nic's mutex
+  // relaxed: resolve() has checked this aperture under the Nic's mutex
   const auto key =
       nic.image().tables->apertures[h.aperture].key_image.load(std::memory_order_relaxed);
   if (key == h.key_image) return landing;

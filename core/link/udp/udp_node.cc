@@ -140,7 +140,7 @@ void UdpNode::wake_driver() {
   if (!words::swap(kicked_, true)) signal_eventfd(kick_.get());
 }
 
-// Left to the driver thread. Where it cannot watch the socket it looks at each tick.
+// Left to the driver thread. Where it cannot watch the socket it checks at each tick.
 void UdpNode::hand_to_driver() {
   watch_socket(true);
   if (watching_) {
@@ -179,7 +179,7 @@ void UdpNode::set_timer() {
   const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: written under the mutex
   if (at >= timer_at_ && !ticks) return;
   if (ticks) {
-    // PAIR udp_node.ticking: before the look at what has counted on a tick
+    // PAIR udp_node.ticking: before the check of what has counted on a tick
     dekker::announce(ticking_, false);
     // PAIR udp_node.revoked: sees the flag
     if (dekker::look(any_revoked_)) wake_driver();
@@ -198,7 +198,7 @@ void UdpNode::set_timer() {
 // ticks, the driver thread does not wait: the mutex's owner fetches packets, and the next tick
 // looks again. Revocations have no other thread.
 void UdpNode::drive(bool timer) {
-  // PAIR udp_node.kicked: what is told from now on kicks again
+  // PAIR udp_node.kicked: what is announced from now on kicks again
   if (!timer) words::swap(kicked_, false);
   std::unique_lock lock(mutex_, std::defer_lock);
   // relaxed: a thread that ends the ticks arms the timer anew
@@ -263,7 +263,7 @@ void UdpNode::hand_out() {
 
 // Answers have come, or links have gone.
 void UdpNode::announce() {
-  // PAIR udp_node.answers: what is told of is written
+  // PAIR udp_node.answers: what is announced is written
   dekker::add(answers_, 1);
   changed_.notify_all();
   if (others_asleep_ > 0) futex_wake(answers_);
@@ -359,7 +359,8 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
   if (owner_.board != nullptr) owner_.board->clear();
   for (auto& [connection, link] : links_) link->forget_connection();
   links_.clear();
-  // What has been told, until just now, nobody will hear; it holds links, and they this node.
+  // Nobody will read the calls that were queued until just now; they hold links, and the links this
+  // node.
   std::deque<UpCall> unheard;
   {
     std::lock_guard told(told_mutex_);

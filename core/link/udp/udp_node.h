@@ -72,7 +72,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   Mode mode() const { return mode_; }
   /// Takes what has come and sends what may be sent, unless another thread is at it.
   void progress();
-  void fetch();  ///< the same, and tells of transfers that have ended: without the engine's locks
+  void fetch();  ///< the same, and reports transfers that have ended: without the engine's locks
   /// Sleeps, and fetches packets meanwhile unless another thread does. 0, ETIMEDOUT or EINTR.
   int sleep(const Sleep& what);
   /// A word that a thread may sleep on has changed, and not by a packet.
@@ -109,7 +109,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   friend class UdpLink;
   class Event;
 
-  /// To be told to the sink, by the driver thread.
+  /// For the sink, called by the driver thread.
   struct UpCall {
     enum class Kind : std::uint8_t { kOob, kTransferDone, kDown, kMisbehaviour, kDialled };
     Kind kind;
@@ -177,7 +177,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   std::atomic<bool> ticking_{false};  ///< the timer ticks: the driver thread looks now and then
   unsigned sleeps_ = 0;               ///< in charge, since the last tick
   const Sleep* in_charge_ = nullptr;  ///< of the thread that sleeps and fetches the packets
-  std::uint64_t charge_until_ = 0;    ///< when it looks at the timers
+  std::uint64_t charge_until_ = 0;    ///< when it checks the timers
   std::atomic<bool> asleep_{false};
   unsigned others_asleep_ = 0;  ///< threads that the driver thread has to wake
   bool keep_watching_ = false;

@@ -14,8 +14,8 @@
 //               thread would take the processor from it each time, for some 25 us.
 //   elsewhere   a program sleeps in a call of its own on the sockets and on an event queue's
 //               descriptor. A thread that takes a packet delivers it before it leaves the mutex. So
-//               what was taken before the program has armed here shows in the queue, which it looks
-//               at behind that; what is taken later finds the queue armed; and what nobody takes
+//               what was taken before the program has armed here shows in the queue, which it
+//               checks after that; what is taken later finds the queue armed; and what nobody takes
 //               keeps the socket readable.
 #include <poll.h>
 #include <sys/timerfd.h>
@@ -104,7 +104,7 @@ bool UdpNode::hand_out_transfers() {
 
 // --- ticks ---------------------------------------------------------------------------------------
 
-// Nobody watches the socket: the driver thread looks at each tick whether a thread still sees to
+// Nobody watches the socket: the driver thread checks at each tick whether a thread still serves
 // it.
 void UdpNode::keep_out() {
   watch_socket(false);
@@ -181,7 +181,7 @@ int UdpNode::sleep_in_charge(Lock& lock) {
     const std::span sources = packets.first(io_->sources(packets));
     const std::span fds = std::span(all).first(own + 1 + sources.size());
     charge_until_ = std::min(what.deadline_ns, pump_.next_timeout());
-    // PAIR udp_node.asleep: before the last look at the word; wake_sleepers() loads it after the
+    // PAIR udp_node.asleep: before the last check of the word; wake_sleepers() loads it after the
     // change
     dekker::announce(asleep_, true);
     int rc = 0;

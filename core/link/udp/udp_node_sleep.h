@@ -21,8 +21,8 @@ struct Sleep {
   std::span<pollfd> fds = {};  ///< or when one of these is ready, as poll() has it
   std::uint64_t deadline_ns = kNever;
   UdpLink* link = nullptr;  ///< whose peer the thread waits for, if that is known
-  /// Set where the thread sleeps on the word by futex: a thread that changes the word looks here.
-  /// In charge it does not, as it is told otherwise.
+  /// Set where the thread sleeps on the word by futex: a thread that changes the word checks this.
+  /// Unset for the thread in charge, which is woken in another way.
   std::atomic<std::uint32_t>* futex_sleepers = nullptr;
   /// Whether the thread has locks of the engine. One that has none tells the sink of transfers that
   /// have ended; for others the driver thread does.

@@ -98,7 +98,7 @@ bool read_common(std::span<const std::byte> packet, PacketType* type, Mode* mode
 /// are left in modes 1 and 2: they begin at h.signed_bytes, which is set. The packet's length, 0
 /// when `out` is too small.
 std::size_t write_handshake(std::span<std::byte> out, Handshake& h);
-/// False when it is malformed. Does not look at check and MAC.
+/// False when it is malformed. Does not verify checksum and MAC.
 bool read_handshake(std::span<const std::byte> packet, Handshake* h);
 
 void write_data_header(Writer& out, Mode mode, std::uint64_t id, std::uint64_t number);

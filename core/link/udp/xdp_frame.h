@@ -49,7 +49,7 @@ struct ParsedFrame {
 
 /// A datagram for `port` of `ip`. False: it is none, or not a sound one: lengths that contradict
 /// each other, a fragment, options, a wrong checksum of the header, a source that no datagram on a
-/// wire has. The checksum of UDP is not looked at: between namespaces of one host it is not filled
+/// wire has. The checksum of UDP is not verified: between namespaces of one host it is not filled
 /// in, and every packet carries its own check.
 bool parse_frame(std::span<std::byte> frame, const Ipv4& ip, std::uint16_t port, ParsedFrame* out);
 

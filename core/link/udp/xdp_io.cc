@@ -200,7 +200,7 @@ XdpIo::Lane* XdpIo::lane_at(int index, const Ipv4& ip) {
   return lanes_.back().get();
 }
 
-// Not while arrivals are looked at: they are in the lanes' memory.
+// Not while arrivals are processed: they are in the lanes' memory.
 void XdpIo::drop_broken_lanes() {
   any_broken_ = false;
   last_way_ = nullptr;

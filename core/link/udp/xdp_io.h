@@ -141,7 +141,7 @@ class XdpIo final : public PacketIo {
   SocketAddress last_peer_;  ///< of the last train, and its way
   Way* last_way_ = nullptr;
   std::array<Candidate, kCandidates> candidates_;
-  std::size_t first_lane_ = 0;  ///< that the last receive() looked at
+  std::size_t first_lane_ = 0;  ///< that the last receive() read
   unsigned looks_ = 0;          ///< since the last at the sockets
   bool by_sockets_ = true;      ///< they had something last
   bool look_at_all_ = true;

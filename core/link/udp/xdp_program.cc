@@ -100,7 +100,7 @@ constexpr bpf_insn alu(int operation, Register to, int value) {
   return insn(BPF_ALU64 | operation | BPF_K, to, 0, 0, value);
 }
 constexpr bpf_insn call(int function) { return insn(BPF_JMP | BPF_CALL, 0, 0, 0, function); }
-// Jumps to the instruction at `to`; this one stands at `at`.
+// Jumps to the instruction at `to`; this one is at `at`.
 constexpr bpf_insn jump_if(int at, int how, Register a, int value, int to) {
   return insn(BPF_JMP | how | BPF_K, a, 0, to - at - 1, value);
 }

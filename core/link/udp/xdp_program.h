@@ -25,7 +25,7 @@ namespace clan::udp {
 
 /// Longer frames than this are the kernel's: they do not fit the sockets' frames.
 constexpr std::uint32_t kLongestFrame = 1792;
-/// And in the kernel's stack those longer than this. There a train that a virtual device hands on
+/// And in the kernel's stack those longer than this. There a train that a virtual device passes on
 /// uncut looks like one datagram; its packets are full ones, of at least kBasePacket.
 constexpr std::uint32_t kLongestGenericFrame = kFrameHeader + kBasePacket;
 

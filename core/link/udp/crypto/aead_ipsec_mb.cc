@@ -1,5 +1,5 @@
-// AES-256-GCM by IPsec-MB, loaded when it is first asked for. Of its calls only the manager's table
-// and those that fill it in are used. Without its header when this is compiled: never there.
+// AES-256-GCM by IPsec-MB, loaded when it is first asked for. CLAN uses only the manager's table
+// and the calls that fill it in. Without its header when this is compiled: never there.
 #include "link/udp/crypto/aead.h"
 
 #ifdef CLAN_IPSEC_MB
