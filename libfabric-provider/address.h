@@ -47,7 +47,7 @@ SocketAddress read_address(const void* address, std::size_t length);
 Name name_of(const SocketAddress& address);
 /// The same, whether or not the host is our own: how others know it.
 Name outer_name_of(const SocketAddress& address);
-/// Of a name that is not local(), an address to send to.
+/// Returns the address to send to for a name that is not local().
 SocketAddress address_of(const Name& name);
 /// "10.0.0.1", "[2001:db8::1]".
 std::string host_text(const Name& name);

@@ -191,7 +191,7 @@ ssize_t start(fid_ep* ep, const Atomic& a) {
 
 std::uint64_t default_flags(fid_ep* ep) { return static_cast<Endpoint*>(ep)->send_flags(); }
 
-// Of a call that has one target.
+// Describes a call that has one target.
 Atomic simple(fid_ep* ep, AtomicKind kind, fi_addr_t peer, const fi_rma_ioc& target,
               fi_datatype type, fi_op op, void* context) {
   Atomic a;
@@ -205,7 +205,7 @@ Atomic simple(fid_ep* ep, AtomicKind kind, fi_addr_t peer, const fi_rma_ioc& tar
   return a;
 }
 
-// Of a call with a fi_msg_atomic.
+// Describes a call with a fi_msg_atomic.
 Atomic from_message(AtomicKind kind, const fi_msg_atomic& msg, std::uint64_t flags) {
   Atomic a;
   a.kind = kind;

@@ -45,7 +45,7 @@ constexpr bool valid_for(fi_op op) {
   }
 }
 
-// What stands there afterwards, when `old` stood there before. Sums wrap, as the processor's do.
+// Returns the new value of a place that had `old`. Sums wrap, as the processor's do.
 template <typename T>
 T result_of(fi_op op, T old, T operand, T comparand) {
   const auto truth = [](T value) { return value != T(0); };

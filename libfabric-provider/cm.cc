@@ -154,8 +154,8 @@ void Endpoint::peer_left(Peer& peer, int reason) {
   }
   if (&peer != connection_) return;
   connection_ = nullptr;
-  // A peer that has closed is told of by the event alone: programs that share a queue among
-  // endpoints do not expect errors while they read the rest.
+  // Only the event reports a peer that has closed: programs that share a queue among endpoints do
+  // not expect errors while they read the rest.
   if (reason != 0) flush_receives();
   if (!std::exchange(shut_down_, true)) tell(FI_SHUTDOWN, {});
 }

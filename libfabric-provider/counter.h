@@ -26,37 +26,37 @@ class Counter final : public fid_cntr, public Waitable {
   // Under the domain's lock.
   // Readers that are about to sleep look without it: hence seq_cst, see news().
   void count() {
-    value_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
+    value_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the check
     changed();
     if (is_trigger_) [[unlikely]]
       start_work();
   }
   // relaxed: the lock orders
   std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
-  // relaxed: likewise
+  // relaxed: the same
   std::uint64_t errors() const { return errors_.load(std::memory_order_relaxed); }
   // Callers of those that set or add start what is due by that themselves.
   void set_value(std::uint64_t value) {
-    value_.store(value, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
+    value_.store(value, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the check
     changed();
   }
   void add_value(std::uint64_t value) {
-    // PAIR ofi.wait.armed: before the look at it
+    // PAIR ofi.wait.armed: before the check
     value_.fetch_add(value, std::memory_order_seq_cst);
     changed();
   }
   void count_error() {
-    errors_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
+    errors_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the check
     changed();
     if (is_trigger_) [[unlikely]]
       start_work();
   }
   void set_error_count(std::uint64_t errors) {
-    errors_.store(errors, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the look at it
+    errors_.store(errors, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the check
     changed();
   }
   void add_error_count(std::uint64_t errors) {
-    // PAIR ofi.wait.armed: before the look at it
+    // PAIR ofi.wait.armed: before the check
     errors_.fetch_add(errors, std::memory_order_seq_cst);
     changed();
   }

@@ -284,7 +284,7 @@ ssize_t Cq::sread_from(fid_cq* id, void* buffer, std::size_t count, fi_addr_t* s
 int Cq::signal(fid_cq* id) {
   auto& cq = *static_cast<Cq*>(id);
   if (cq.wait_.object() == nullptr) return -FI_ENOSYS;
-  // PAIR ofi.wait.armed: before the look whether a thread has armed
+  // PAIR ofi.wait.armed: before the check whether a thread has armed
   cq.signalled_.store(true, std::memory_order_seq_cst);
   cq.wait_.signal();
   return 0;

@@ -239,7 +239,8 @@ void Domain::run_due() {
     if (start(taken.front()) == -FI_EAGAIN) later.splice(later.end(), taken);
     it = deferred_.begin();
   }
-  // Nobody may say when it can be started. Those that sleep have not been told to look again.
+  // Perhaps nothing will announce that it can be started, and no sleeping thread knows to check
+  // again.
   const bool left = !later.empty();
   if (left && !due_left_) look_soon();
   due_left_ = left;

@@ -30,7 +30,7 @@ struct Deferred {
   /// -FI_EAGAIN: once more later.
   std::function<ssize_t()> start;
   Counter* changes = nullptr;  ///< the counter that it adds to or sets
-  // What hears of it when it cannot be started.
+  // What gets the error when it cannot be started.
   Counter* counter = nullptr;
   void* context = nullptr;
   std::uint64_t flags = 0;  ///< of the completion
@@ -78,7 +78,7 @@ class Kept {
 int queue_work(Domain& domain, const fi_deferred_work& work);
 
 // Operations as deferred work starts them: `counter` (may be null) counts their completion, the
-// queue hears of it only with FI_COMPLETION. Under the lock.
+// queue gets it only with FI_COMPLETION. Under the lock.
 ssize_t start_send(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg,
                    std::uint64_t flags, Counter* counter);
 ssize_t start_receive(Endpoint& endpoint, ReceiveQueue::Kind kind, const fi_msg_tagged& msg,

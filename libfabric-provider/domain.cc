@@ -26,7 +26,7 @@ namespace clan::ofi {
 namespace {
 
 constexpr int kMostTurns = 64;  ///< of progress before a sleep: others want the lock
-// Between looks at what a peer is doing for us without telling when it has.
+// Between checks of what a peer is doing for this end without announcing its end.
 constexpr std::uint32_t kFirstLookMs = 1, kLastLookMs = 32;
 
 }  // namespace
@@ -204,7 +204,7 @@ Result<int> Domain::descriptor() {
 int Domain::packets() { return progress_ ? -1 : events_->packets_fd(); }
 
 bool Domain::arm(SleepsIn where, std::uint32_t* look_again_ms) {
-  // With a thread that makes progress nothing has to be heard of here: the thread signals.
+  // With a thread that makes progress there is nothing to arm here: that thread signals.
   if (progress_) return true;
   for (int attempt = 0; attempt < 3; ++attempt) {
     std::uint32_t soon = 0;

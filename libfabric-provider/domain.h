@@ -77,7 +77,7 @@ class Domain final : public fid_domain, public Source {
   int sleep(std::span<pollfd> fds, std::int64_t timeout_ms) override;
   void add_sleepers(WaitObject& sleepers) override;
   void remove_sleepers(WaitObject& sleepers) override;
-  /// Something has begun that has to be looked after, and nobody tells of its end: wakes those that
+  /// Something has begun that needs checks, and nothing announces its end: wakes those that
   /// make progress and sleep. Under the lock.
   void look_soon();
 

@@ -46,7 +46,7 @@ class Endpoint final : public fid_ep {
     *from = transport_->peer(address & av_->address_mask());
     return *from != nullptr;
   }
-  /// Unreliable: what finds no room or nobody there is lost, and its sender does not hear of it.
+  /// Unreliable: what finds no room or nobody there is lost, and its sender gets no error.
   bool datagrams() const { return datagrams_; }
   std::size_t longest_message() const { return datagrams_ ? kMaxDatagram : kMaxMessage; }
   Cq* send_cq() const { return send_cq_; }

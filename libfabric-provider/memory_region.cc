@@ -25,7 +25,7 @@ fi_ops_mr MemoryRegion::register_ops = {
 };
 
 MemoryRegion::~MemoryRegion() {
-  // First away from the peers: when that returns, no access of theirs can be under way.
+  // First away from the peers: when that returns, no access by a peer can be under way.
   aperture_.reset();
   piece_apertures_.clear();
   if (!listed_) return;

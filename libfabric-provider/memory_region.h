@@ -23,7 +23,7 @@ class Domain;
 /// What the owner tells a peer that looks up the aperture of a key.
 struct RegionNote {
   std::uint64_t base = 0;        ///< its address in the owner
-  std::uint32_t tell_owner = 0;  ///< 1: the owner wants to hear of each access
+  std::uint32_t tell_owner = 0;  ///< 1: 1: the owner wants an event for each access
   std::uint32_t pieces = 0;      ///< not 0: the aperture is a table of so many RegionPieces
 };
 static_assert(sizeof(RegionNote) <= kMaxApertureNote);

@@ -17,7 +17,7 @@ std::size_t total_length(const iovec* iov, std::size_t count) {
   return length;
 }
 
-// Whether a send that answered `rc` is over all the same: a sender of datagrams is not told of
+// Whether a send that answered `rc` is over all the same: a sender of datagrams gets no error for
 // peers that are not there, or not any more.
 bool lost(const Endpoint& endpoint, ssize_t rc) {
   if (!endpoint.datagrams()) return false;

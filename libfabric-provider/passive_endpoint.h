@@ -1,4 +1,4 @@
-// PassiveEndpoint: hears of clients that want to connect, and asks the program about each. Where
+// PassiveEndpoint: receives clients' requests to connect, and asks the program about each. Where
 // its part in a connection is shown: cm.h.
 #pragma once
 

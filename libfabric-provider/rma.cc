@@ -40,7 +40,7 @@ int copy(Transport& transport, Peer& peer, const Access& a) {
       });
 }
 
-// How an access ends: the counter that counts it, and whether the queue hears of it.
+// How an access ends: the counter that counts it, and whether the queue gets a completion.
 struct Ending {
   Counter* counter = nullptr;
   bool completion = false;
@@ -162,7 +162,7 @@ void report(Endpoint& endpoint, const Access& a, const Ending& ending, int rc) {
   if (ending.completion) endpoint.send_cq()->write(completion);
 }
 
-// Of memory on another host, by RDMA: it ends later.
+// Accesses memory on another host by RDMA, which ends later.
 ssize_t access_far(Endpoint& endpoint, const Endpoint::Target& target, const Access& a) {
   Transport& transport = endpoint.transport();
   Peer& peer = *target.peer;

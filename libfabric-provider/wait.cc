@@ -86,7 +86,7 @@ int WaitObject::create(fi_wait_obj kind, std::unique_ptr<WaitObject>* made) {
   object->kind_ = kind;
   // relaxed: a count, as below
   const bool room = hearing.fetch_add(1, std::memory_order_relaxed) < kMostHearing;
-  // A bell's thread would hear of each packet, also while the program polls.
+  // A bell's thread would wake for each packet, also while the program polls.
   object->hears_packets_ = room && kind != FI_WAIT_MUTEX_COND;
   if (!object->hears_packets_) hearing.fetch_sub(1, std::memory_order_relaxed);
   object->sources_epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
@@ -165,7 +165,7 @@ int WaitObject::add_source(Source& source) {
   sources_.reserve(sources_.size() + 1);
   if (std::find(sources_.begin(), sources_.end(), &source) == sources_.end()) {
     source.add_sleepers(*this);
-    // A thread that sleeps in the source hears of packets there.
+    // The source wakes a thread that sleeps in it when packets come.
     int rc = watch(sources_epoll_, source, hears_packets_ && sleeps_in_ == nullptr);
     const bool shown = words_.shown.load(std::memory_order_relaxed);  // relaxed: under the lock
     if (rc == 0 && shown) rc = watch(shown_epoll_, source, hears_packets_);

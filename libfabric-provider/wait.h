@@ -15,8 +15,8 @@
 //
 // Programs that sleep by themselves (prepare(), by fi_trywait) have a descriptor to do so on, once
 // they have asked for it: an epoll over an eventfd of its own and the sources. It is readable as
-// long as there is something in a queue that a sleeper has been promised to hear of.
-// FI_WAIT_MUTEX_COND: a Bell, a thread that sleeps on that descriptor and signals the condition.
+// long as there is something in a queue that a sleeper is to learn of. FI_WAIT_MUTEX_COND: a Bell,
+// a thread that sleeps on that descriptor and signals the condition.
 #pragma once
 
 #include <poll.h>
@@ -57,8 +57,8 @@ class Source {
   virtual int sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {
     return poll(fds, timeout_ms);
   }
-  /// Threads sleep on it in this wait object. It is to be signalled when there is something to look
-  /// after that nobody tells of, and that was not there when they called arm().
+  /// Threads sleep on it in this wait object. It is to be signalled when there is something to
+  /// check that nothing announces, and that was not there when they called arm().
   virtual void add_sleepers(WaitObject&) {}
   virtual void remove_sleepers(WaitObject&) {}
   static int poll(std::span<pollfd> fds, std::int64_t timeout_ms);

@@ -3,7 +3,7 @@
 //
 //   sleeper, under the mutex                thread that fills its queue
 //     counts itself, armed = true             puts the entry
-//     looks at the queue again                armed? takes it, and fills the descriptor
+//     checks the queue again                  armed? takes it, and fills the descriptor
 //     sleeps on the descriptor                  that somebody sleeps on
 //
 // Each call that sleeps waits for something of its own, so one is woken by every change, though
@@ -49,15 +49,15 @@ void publish_shown(Words& words) {
   words.shown.store(true, std::memory_order_release);  // PAIR ofi.wait.shown: publishes it
 }
 
-/// A program asks whether it may sleep on what it has been shown. Then it looks at the queues.
+/// A program asks whether it may sleep on what it has been shown. Then it checks the queues.
 template <typename Words, typename Empty>
 void arm_shown(Words& words, const Empty& empty_shown) {
   if (words.shown.load(std::memory_order_relaxed)) empty_shown();  // relaxed: under the mutex
-  // PAIR ofi.wait.armed: the looks at the queues come after
+  // PAIR ofi.wait.armed: the checks of the queues come after
   words.armed.store(true, std::memory_order_seq_cst);
 }
 
-/// A call is about to sleep, and looks at the queues once more. Under the mutex. False: those that
+/// A call is about to sleep, and checks the queues once more. Under the mutex. False: those that
 /// the last change has woken are about to leave.
 template <typename Words, typename Empty>
 bool join_sleepers(Words& words, const Empty& empty) {
@@ -69,7 +69,7 @@ bool join_sleepers(Words& words, const Empty& empty) {
   // relaxed: a thread that misses it wakes at once
   if (words.full.load(std::memory_order_relaxed)) return false;
   words.sleepers.fetch_add(1, std::memory_order_relaxed);  // relaxed: published by `armed`
-  // PAIR ofi.wait.armed: the looks at the queues come after
+  // PAIR ofi.wait.armed: the checks of the queues come after
   words.armed.store(true, std::memory_order_seq_cst);
   return true;
 }

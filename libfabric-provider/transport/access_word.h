@@ -32,7 +32,7 @@ using SharedAccessWord = std::atomic<AccessWord>;
 
 // --- the initiator -------------------------------------------------------------------------------
 
-/// Of a message that is not published yet.
+/// Prepares the word of a message that is not published yet.
 inline void prepare_access(SharedAccessWord& word) {
   word.store(kAccessWaiting, std::memory_order_relaxed);  // relaxed: commit() publishes it
 }
@@ -63,7 +63,7 @@ inline void end_own_access(SharedAccessWord& word, bool made) {
 // --- the target ----------------------------------------------------------------------------------
 
 /// Makes the access by `serve`, which answers whether there is such memory, unless the initiator
-/// has taken it. How the word stands then.
+/// has taken it. Returns the word's value then.
 template <typename Serve>
 AccessWord serve_access(SharedAccessWord& word, Serve&& serve) {
   AccessWord state = kAccessWaiting;
@@ -76,7 +76,7 @@ AccessWord serve_access(SharedAccessWord& word, Serve&& serve) {
   return state;
 }
 
-/// Whether the initiator has yet to make the access: nothing behind its message may be looked at.
+/// Whether the initiator has yet to make the access: nothing behind its message may be read.
 constexpr bool is_initiators(AccessWord state) {
   return state == kAccessOurs || state == kAccessRefused;
 }

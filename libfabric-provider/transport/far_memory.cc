@@ -61,7 +61,7 @@ int FarMemory::begin(Peer& peer, std::span<const FarPiece> pieces, SlowCopies co
   if (!found) return failure(found.error());
   Queue& queue = **found;
   if (queue.requests + kMostRequests > kDepth) return -FI_EAGAIN;
-  // First all is looked at: what is begun ends only when it has been made.
+  // First all is checked: what is begun ends only when it has been made.
   for (const FarPiece& piece : pieces) {
     if (int rc = visit(peer, piece, &look_at); rc != 0) return rc;
   }

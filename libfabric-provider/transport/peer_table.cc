@@ -41,7 +41,7 @@ PeerIndex PeerTable::other_connection(const Peer& peer) const {
 
 void PeerTable::mark_own() {
   for (auto& [name, peer] : by_name_) {
-    // `failure`: the next send is to hear of it.
+    // `failure`: the next send is to return it.
     peer->referenced = peer->connections > 0 || peer->pending != kNoPeer || peer->failure != 0 ||
                        peer->replies.backlogged || (peer->accesses && peer->accesses->listed);
   }

@@ -43,7 +43,7 @@ bool Transport::make_progress(const Cq* until, bool pending) {
   return moved;
 }
 
-// `pending`: nobody has fetched packets of other hosts yet, as a look at a quiet channel does. Once
+// `pending`: nobody has fetched packets of other hosts yet, as a poll of a quiet channel does. Once
 // is enough: it is a system call.
 bool Transport::work_off(const Cq* until, bool pending) {
   MessageEndpoint& messages = *channel_.messages;

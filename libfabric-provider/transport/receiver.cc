@@ -298,7 +298,7 @@ Receiver::Taken Receiver::arrived(Peer& peer, const WireHeader& header,
   }
   // there will be none
   if (endpoint == nullptr && header.context >= contexts_) return Taken::kInFront;
-  // Of an offered one nothing is here.
+  // Nothing of an offered message is here.
   const auto bytes = [&] { return message.bytes.data() + sizeof header; };
   if (posted != nullptr && !message.offered) [[likely]] {
     complete(*endpoint, peer, header, {message.bytes.size() - sizeof header, bytes(), nullptr},

@@ -94,7 +94,7 @@ class Receiver {
                               const List<Unexpected>& keep, Taken* otherwise);
   void complete(Endpoint& endpoint, Peer& from, const WireHeader& header, const Content& content,
                 Posted& posted, ReceiveQueue& queue, ReceiveQueue::Kind kind);
-  /// What a receive tells of its end.
+  /// What a receive reports at its end.
   struct Ending {
     Counter* counter;
     bool completion;

@@ -57,7 +57,7 @@ class RemoteMemory {
   int end();
   /// What access() has begun goes on. `copies`: what is known of it.
   void keep_slow(Peer& peer, SlowCopies copies);
-  /// Whether a region's owner wants to hear of accesses. After access().
+  /// Whether a region's owner wants events for accesses. After access().
   static bool owner_listens(const Peer& peer, std::uint64_t key);
 
   bool copies_slowly() const { return !slow_.empty(); }

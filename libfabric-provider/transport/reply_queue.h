@@ -17,7 +17,7 @@ namespace clan::ofi {
 
 struct Peer;
 
-/// Of one peer.
+/// The replies to one peer.
 struct Replies {
   std::deque<std::vector<std::byte>> waiting;
   std::size_t bytes = 0;    ///< of those that wait, with what keeping them costs

@@ -18,7 +18,7 @@ struct SlowCopies {
   std::size_t left = 0;
   int err = 0;
   Operation* operation = nullptr;  ///< null: the small access in front
-  // What the region's owner is to be told in the end: Op::kRmaDone.
+  // What the region's owner gets in the end: Op::kRmaDone.
   bool tells_owner = false;
   bool write = false;
   std::uint16_t context = 0;

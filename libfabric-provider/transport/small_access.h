@@ -4,8 +4,8 @@
 // them within 10 us the initiator takes the oldest back and makes it by a system call, so nothing
 // depends on a peer that does not poll. Where a target answers later than the system call would
 // have ended, as one does that waits for its turn on a processor or is far from this one, the next
-// ones go by system calls likewise. All here works on the list of one peer; a Host says what the
-// rest of the transport does:
+// ones also go by system calls. All here works on the list of one peer; a Host says what the rest
+// of the transport does:
 //
 //   bool has_left(const SmallAccess&)   the target has dropped the message: the access is made
 //   bool make(SmallAccess&)             makes an access that is the initiator's; false: only later
@@ -61,7 +61,7 @@ struct SmallAccesses {
   std::array<SmallAccess, kMost> ring;
   std::uint64_t first = 0, end = 0;
   std::uint32_t looks = 0;  ///< without success, since one was seen to be made
-  /// monotonic ns at the first of them that looked at the clock, 0: none
+  /// monotonic ns at the first of them that read the clock, 0: none
   std::uint64_t since = 0;
   /// monotonic ns at the first look without success, 0: this one is not timed
   std::uint64_t asked = 0;

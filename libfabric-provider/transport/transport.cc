@@ -224,7 +224,7 @@ ssize_t Transport::send_after_progress(Peer& to, const WireHeader& header, const
   for (int attempt = 0;; ++attempt) {
     const Status sent = send_whole(*channel_.messages, to.index, header, bytes, length);
     if (sent.ok()) return 0;
-    // Of a peer that has gone progress() hears, and the next attempt connects anew.
+    // progress() notices a peer that has gone, and the next attempt connects anew.
     if (sent.error().err != EAGAIN && attempt > 0) return failure(sent.error());
     if (attempt > 0) return -FI_EAGAIN;
     progress();
@@ -282,7 +282,7 @@ ssize_t Transport::post(Operation& operation, std::span<const std::byte> header,
     }
   }
   operation.waits_for_copy = !*posted;
-  // Not before: should the peer be found to have gone, the caller is told by the return value.
+  // Not before: if the peer turns out to have gone, the return value says so.
   operation.waits_for_answer = waits_for_answer;
   if (operation.waits_for_copy) ++posted_sends_;
   operations_.settle(operation);

@@ -1,10 +1,10 @@
-// Transport: how an endpoint sends to its peers and hears of them. A plain endpoint has one; the
-// contexts of a scalable endpoint share one.
+// Transport: how an endpoint sends to its peers and notices their end. A plain endpoint has one;
+// the contexts of a scalable endpoint share one.
 //
 // The rooms of this folder take single steps and do not know each other. The loops are here: a call
 // that finds no room makes progress and tries once more; progress takes messages to the room that
-// each is for; a connection that ends is told to all rooms in one place (departed()). All that is
-// sent to a peer goes by one connection, so it stays in order. All is under the domain's lock.
+// each is for; one place tells all rooms that a connection has ended (departed()). All that is sent
+// to a peer goes by one connection, so it stays in order. All is under the domain's lock.
 #pragma once
 
 #include <clan/event_queue.h>
@@ -48,7 +48,7 @@ class Transport {
   Av* av() const { return receiver_.av(); }
   Receiver& receiver() { return receiver_; }
   bool uses(const Counter& counter) const;  ///< whether something under way counts by it
-  void forget(const Endpoint& endpoint);    ///< what it has under way is not heard of again
+  void forget(const Endpoint& endpoint);    ///< what it has under way is not reported any more
 
   /// True when something has been done. Takes no more messages when there is something in `until`.
   bool progress(const Cq* until = nullptr) {

@@ -12,7 +12,7 @@ namespace clan::mpi {
 namespace {
 
 constexpr std::uint64_t kForAnswerNs = 2000;  ///< a peer that polls has answered by then
-/// for the answer, before a look at the clock and at our own cells
+/// polls for the answer, before the rank checks the clock and its own cells
 constexpr unsigned kLooksAtOnce = 16;
 constexpr std::uint64_t kBeforeWakingNs = 20'000;  ///< without an answer; then its thread is woken
 constexpr std::uint64_t kBetweenWakingsNs = 10'000'000;
@@ -45,8 +45,8 @@ void post(Endpoint& endpoint, OperationCell& cell, Operation operation, std::siz
   cell.aperture = cookie.aperture;
   // PAIR cell.state: publishes the operation to serve_cell()
   words::publish(cell.state, CellState::kPosted);
-  if (&cell == cells_of(endpoint.remote.channel())) return;  // which the receiver looks at anyway
-  // PAIR segment.operations: the receiver looks at all cells when this has changed
+  if (&cell == cells_of(endpoint.remote.channel())) return;  // which the receiver checks anyway
+  // PAIR segment.operations: the receiver checks all cells when this has changed
   words::add(endpoint.remote.header().operations, 1);
 }
 

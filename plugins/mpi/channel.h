@@ -54,8 +54,8 @@ enum class RecordKind : std::uint8_t {
 };
 
 struct alignas(kCacheLine) Slot {
-  /// lap 16, kind 8, tag 8, bytes 32 (of the whole record); from the highest bit down. Of kComing:
-  /// lap 16, kind 8, first cache line in the bulk area 24, number of lines that are there 16.
+  /// lap 16, kind 8, tag 8, bytes 32 (of the whole record); from the highest bit down. A kComing
+  /// has: lap 16, kind 8, first cache line in the bulk area 24, number of lines that are there 16.
   std::atomic<std::uint64_t> head;
   /// The record, or, if it is in the bulk area, its offset there, 4 bytes.
   std::byte data[kSlotBytes];

@@ -63,8 +63,8 @@ class ChannelReceiver {
       slots = slots_of(bytes);
       if (bytes > kInlineBytes || cursor_ % kSlots + slots > kSlots) return break_off();
       record->data = slot_->data;
-      // They come while Open MPI looks whose message it is. Of more lines the processor fetches the
-      // next ones by itself.
+      // They come while Open MPI finds out whose message it is. The processor fetches the lines
+      // after them by itself.
       if (slots <= kFetched) {
         for (std::uint32_t i = 1; i < slots; ++i) __builtin_prefetch(slot_ + i);
       }

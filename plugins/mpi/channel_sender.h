@@ -52,8 +52,8 @@ class ChannelSender {
     const std::size_t bytes = lead + header_bytes + payload_bytes;
     const std::uint64_t need = (bytes + kCacheLine - 1) & ~std::uint64_t{kCacheLine - 1};
     if (need > view_.bulk_bytes) return nullptr;
-    // Now and then a look at what has been taken: where that is all, the next record uses the same
-    // lines again.
+    // Checks now and then what has been taken: if that is all, the next record uses the same lines
+    // again.
     if (places_.time_to_look() && consumed_ != produced_) {
       if (!refresh()) return nullptr;
       places_.looked();
@@ -164,7 +164,7 @@ class ChannelSender {
     return index < kSlots && refresh() && produced_ + slots - consumed_ <= kUnread;
   }
   // What lies behind `index` is of laps before this one, and the next lap that comes there cannot
-  // tell of which.
+  // know of which.
   void end_lap(std::uint32_t index) {
     lap_end_ = index + 1;
     next_restart_ = kShortLap;
@@ -184,8 +184,8 @@ class ChannelSender {
   std::uint32_t reserved_offset_ = 0;
   bool broken_ = false;
   bool far_ = false;
-  bool dirty_[kSlots] = {};              ///< bytes of a record lie where the slot's head would be
-  std::uint32_t lap_end_ = kSlots;       ///< slots that the lap before this one has used
+  bool dirty_[kSlots] = {};         ///< bytes of a record lie where the slot's head would be
+  std::uint32_t lap_end_ = kSlots;  ///< slots that the lap before this one has used
   std::uint32_t next_restart_ = kShortLap;  ///< index from which on the lap may end
 };
 

@@ -227,7 +227,7 @@ void make_sane(Parameters& p) {
           "256 less than btl_clan_max_send_size, or less");
 }
 
-/// By CLAN_DISABLE, or by a value of it that is none.
+/// Whether CLAN_DISABLE asks for it, or has an invalid value.
 bool disabled() {
   Settings settings;
   const auto given = [](const char* name) -> const char* {

@@ -51,7 +51,7 @@ int add_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, En
 int del_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, Endpoint** endpoints);
 /// Sends what waits, for at most a second in all, and leaves the peers' channels. Under no lock.
 void end_endpoints(Node& node, const std::vector<Endpoint*>& endpoints);
-/// Looks whether peers have died, and tells Open MPI.
+/// Checks whether peers have died, and tells Open MPI.
 void look_after_peers(Node& node);
 
 // send.cc

@@ -69,7 +69,7 @@ struct mca_btl_base_endpoint_t {
   /// it has a channel to us as well: what needs an answer may be asked for
   bool hears_us = false;
   bool ended = false;
-  bool lost = false;      ///< its death, or its nonsense, has been told
+  bool lost = false;      ///< its death, or its nonsense, has been reported
   clan::Address wakeups;  ///< of the thread that answers where the peer does not poll
   clan::mpi::SpinLock cells_lock;
   std::uint32_t cells_used = 0;        ///< while there are any, the peer's segment is not given up

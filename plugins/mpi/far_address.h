@@ -35,7 +35,7 @@ std::vector<Interface> interfaces();
 FarAddress far_address(std::span<const Interface> own, std::uint16_t port,
                        NetworkOptions::Mode mode);
 /// Which of a rank's addresses to try, as hosts of a service's name: those in one of our networks
-/// first, never one that is our own. What another process has written is looked at as input.
+/// first, never one that is our own. What another process has written is untrusted input.
 std::vector<std::string> hosts_to_try(std::span<const Interface> own, const FarAddress& peer);
 
 }  // namespace clan::mpi

@@ -13,7 +13,8 @@ namespace clan::mpi {
 /// are likely to cost as much. Any thread; of two that note at once one may be lost.
 class FetchCost {
  public:
-  /// Of longer messages the fixed part of the cost is small: how far the peer is decides.
+  /// The lengths that count. For messages of at least kLeast the fixed part of the cost is small,
+  /// and the peer's distance decides.
   static constexpr std::size_t kLeast = 4096, kMost = 24 * 1024;
   static bool counts(std::size_t bytes) { return bytes >= kLeast && bytes <= kMost; }
 

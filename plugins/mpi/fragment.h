@@ -29,7 +29,7 @@ struct Fragment {
 constexpr std::size_t fragment_bytes(std::size_t data) { return offsetof(Fragment, data) + data; }
 
 constexpr std::size_t kSmallFragment = 512;
-/// A queue of that length is told to Open MPI as "out of resources"; what it must send goes in
+/// At that length Open MPI gets "out of resources"; what it must send goes in
 /// still.
 constexpr std::size_t kMostPending = 1024;
 
@@ -49,7 +49,7 @@ Fragment* take_fragment(Endpoint* endpoint, std::size_t bytes, std::uint8_t orde
                         std::uint32_t flags);
 void give_back(Fragment* fragment);
 /// For `module`: with what the convertor has next, `*size` bytes at most, behind `reserve` bytes of
-/// header. Null as above.
+/// header. Null in the same case.
 mca_btl_base_descriptor_t* pack_fragment(const mca_btl_base_module_t& module, Endpoint* endpoint,
                                          opal_convertor_t* convertor, std::uint8_t order,
                                          std::size_t reserve, std::size_t* size,

@@ -11,7 +11,7 @@
 //   3. None is free: the segment is closed, for good. One for X is there now: yes, as in 1. Else
 //   no.
 //   4. X alone, which is to send: X granted -> X taken, and what else was asked for it -> 0. S's
-//      owner, which has asked in 2., looks whether X has come to this.
+//   owner, which has asked in 2., checks whether X has come to this.
 //
 // A no stays a no: nothing is granted to a rank that asks a closed segment. A yes of 2. is seen by
 // each that says no: it was asked for before `closed` was read as 0, so before the other set it or
@@ -96,7 +96,7 @@ std::optional<std::uint32_t> ask_for_channel(const Table& table, NodeId node, bo
       continue;
     }
     table.use(i);
-    // X may have taken another one, and its look at this one in step 4 may have been before.
+    // X may have taken another one, and its check of this one in step 4 may have been before.
     if (owner_asks && has_taken(table, node)) {
       change_owner(table.owner(i), asked, 0);
       return i;
@@ -162,7 +162,7 @@ std::optional<std::uint32_t> meet_both_ways(const Table& own, NodeId own_node, c
 /// taken its channel already.
 template <typename Table>
 bool refuse_rank(const Table& table, NodeId node) {
-  // PAIR segment.closed: before the look at what has been granted
+  // PAIR segment.closed: before the check of what has been granted
   table.closed().store(1, std::memory_order_seq_cst);
   free_unused(table, node);
   return !has_taken(table, node);

@@ -59,7 +59,7 @@ struct Node {
   unsigned calls = 0;                         ///< of progress()
   /// when it last looked for deaths because of the time
   std::uint64_t looked_ns = 0;
-  /// a channel is broken, and its sender not told of yet
+  /// a channel is broken, and its sender not reported yet
   bool nonsense = false;
 
   std::mutex endpoints_mutex;
@@ -67,7 +67,7 @@ struct Node {
   std::vector<std::unique_ptr<Endpoint>> ended;
   std::unique_ptr<std::byte, FreeMemory> nowhere;  ///< for what is sent to ranks that have ended
   bool full = false;    ///< said: ranks met later go by another transport
-  std::string failure;  ///< why the job cannot go on, not told yet
+  std::string failure;  ///< why the job cannot go on, not reported yet
   opal_proc_t* failed_proc = nullptr;
   std::atomic<std::uint32_t> with_pending{0};  ///< endpoints that have fragments waiting
   /// memory exported for a message: its receiver may want help

@@ -18,7 +18,7 @@ struct Parameters {
   bool direct_copy = true;
   bool share_allocated = true;
   char* key = nullptr;           ///< Open MPI's; null or empty: CLAN_KEY
-  char* network_mode = nullptr;  ///< likewise, CLAN_NETWORK_MODE
+  char* network_mode = nullptr;  ///< Open MPI's; null or empty: CLAN_NETWORK_MODE
 };
 extern Parameters g_parameters;
 

@@ -18,9 +18,9 @@ class Pool {
  public:
   /// Each block is a memfd of its own; a program that asks for more has the others by malloc().
   static constexpr std::size_t kMostBlocks = 256;
-  /// Of less than a page. A program that asks for many of them attaches each to a dynamic window,
-  /// and Open MPI has 64 places for what is attached: those of malloc() lie together, and share a
-  /// place by pages.
+  /// The size below which a block shares its page. A program that asks for many of them attaches
+  /// each to a dynamic window, and Open MPI has 64 places for what is attached: those of malloc()
+  /// lie together, and share a place by pages.
   static constexpr std::size_t kMostSmall = 16;
   static constexpr std::size_t kSmall = 4096;
 

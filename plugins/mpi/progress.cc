@@ -1,4 +1,4 @@
-// The receiving side, and whatever else has to be looked at now and then. Open MPI calls progress()
+// The receiving side, and whatever else needs a check now and then. Open MPI calls progress()
 // whenever a thread waits, or tests.
 #include <clan/clock.h>
 #include <clan/words.h>

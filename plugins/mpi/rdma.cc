@@ -110,7 +110,7 @@ bool worth_fetching(Endpoint& endpoint, std::size_t size) {
   return ++endpoint.turn % kTryEvery != 0;
 }
 
-/// Of memory that MPI has allocated: all of the block, made when the first window lies there.
+/// Registers the whole block of memory that MPI has allocated, when the first window lies there.
 Handle* register_block(Node& node, const void* base, std::size_t size) {
   const auto block = pool().find(base, size);
   if (!block) return nullptr;

@@ -52,8 +52,8 @@ bool Segment::hears(NodeId node) const {
 
 void Segment::give_back(std::uint32_t index) const {
   ChannelControl& control = *channel(index).control;
-  control.name.store(0, std::memory_order_relaxed);     // relaxed: published by owner
-  control.leaving.store(0, std::memory_order_relaxed);  // relaxed: likewise
+  control.name.store(0, std::memory_order_relaxed);  // relaxed: published by owner
+  control.leaving.store(0, std::memory_order_relaxed);  // relaxed: the same
   // PAIR channel.owner: `consumed` and `leaving` are as the next owner needs them
   words::publish(control.owner, 0);
 }

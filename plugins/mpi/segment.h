@@ -124,7 +124,7 @@ class Segment {
   bool refuse(NodeId node) const { return refuse_rank(table_, node); }
   /// A peer that has died: its channel is given back when it has been read.
   void forget(NodeId node) const;
-  /// Whether a peer of that node sends to us. Looks at all channels.
+  /// Whether a peer of that node sends to this rank. Checks all channels.
   bool hears(NodeId node) const;
   /// A channel whose sender has left: the next one may have it. Precondition: no record is in it.
   void give_back(std::uint32_t index) const;

@@ -136,15 +136,14 @@ void Channel::set_selectable(int now, bool data_in_buffer) {
   if (in_buffer_) watcher_->tell_soon(id_);
 }
 
-// What the ORB holds in a buffer is told to one: to a thread in peek(), or by the watcher to a new
-// one.
+// One thread learns what the ORB holds in a buffer: one in peek(), or a new one by the watcher.
 bool Channel::take_buffered() {
   if (!in_buffer_) return false;
   std::lock_guard lock(arming_);
   return in_buffer_.exchange(false);
 }
 
-// The same for the watcher. No thread wants to be told: the next that does will be.
+// The same for the watcher. If no thread waits for it, the next that does gets it.
 bool Channel::take_buffered_event() {
   std::lock_guard lock(arming_);
   if (!in_buffer_ || state_.exchange(kIdle) == kIdle) return false;
@@ -152,7 +151,7 @@ bool Channel::take_buffered_event() {
   return true;
 }
 
-// Watches from now on, if the state still is `from`. What has arrived already is told.
+// Watches from now on, if the state still is `from`. Reports what has arrived already.
 void Channel::arm(std::uint32_t from) {
   std::lock_guard lock(arming_);
   if (!state_.compare_exchange_strong(from, kArming)) return;
@@ -172,14 +171,14 @@ void Channel::clear() {
   if (inherited() || !watcher_) return;
   const std::uint32_t before = state_.exchange(kIdle);
   if (before == kArming) {
-    std::lock_guard lock(arming_);  // a thread that is arming looks at the stream
+    std::lock_guard lock(arming_);  // a thread that is arming checks the stream
   }
   while (telling_) ::sched_yield();  // after this the ORB may delete the connection
 }
 
-// An event has come. True: the ORB is to be told, and watches no more. An event may also mean that
-// the peer has read what we sent. Events that tell nothing new, as when a thread reads by itself,
-// are switched off: each costs the peer some of its time.
+// An event has come. True: the caller notifies the ORB, and the watch has ended. An event may also
+// mean that the peer has read what we sent. Events that tell nothing new, as when a thread reads by
+// itself, are switched off: each costs the peer some of its time.
 bool Channel::take_event() {
   std::lock_guard lock(arming_);
   const std::uint32_t before = state_;
@@ -190,7 +189,7 @@ bool Channel::take_event() {
   }
   std::uint32_t same = before;
   if (there && state_.compare_exchange_strong(same, kIdle)) {
-    in_buffer_ = false;  // the thread that is told reads that first
+    in_buffer_ = false;  // the thread that is notified reads that first
     return true;
   }
   if (before != kArmed && events_on_) {

@@ -86,7 +86,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool events_on_ = false;
   std::atomic<std::uint32_t> state_{kIdle};
   std::atomic<std::uint32_t> turn_{0};  ///< counts set_selectable(0)
-  std::atomic<bool> listed_{false};     ///< the watcher looks at it at its next tick
+  std::atomic<bool> listed_{false};     ///< the watcher checks it at its next tick
   std::atomic<bool> telling_{false};    ///< the watcher is telling the ORB
   std::atomic<bool> in_buffer_{false};  ///< the ORB holds bytes already
   std::uint32_t seen_turn_ = 0;         ///< the watcher's, at its last tick

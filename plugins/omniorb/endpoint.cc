@@ -24,7 +24,7 @@ namespace {
 struct First {
   std::mutex mutex;
   Endpoint* endpoint = nullptr;
-  unsigned known = 0;  ///< endpoints of the ORB that have been looked at
+  unsigned known = 0;  ///< endpoints of the ORB that have been checked
 };
 First& first() {
   static First* const first = new First;
@@ -173,7 +173,7 @@ void Endpoint::offer(std::uint16_t port, std::uint64_t inode) {
 
 omni::giopConnection* Endpoint::made(Stream stream) {
   auto channel = std::make_shared<Channel>(node_, std::move(stream), false);
-  // Rules of servers look at the host that a call comes from.
+  // Rules of servers check the host that a call comes from.
   const std::string& remote = channel->peer().address;
   auto* connection = new Connection(
       channel, text_, remote.empty() ? passing_address() : std::string(kPrefix) + remote);

@@ -1,6 +1,6 @@
 // Endpoint: where a server listens, and the watch over its connections.
 //
-// One thread of the ORB is in AcceptAndMonitor(). Besides its own name the endpoint offers a
+// One thread of the ORB is in AcceptAndMonitor(). In addition to its own name the endpoint offers a
 // service for each TCP port that the ORB of this process listens at, for references that name
 // nothing else (corbaloc).
 //

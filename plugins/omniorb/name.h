@@ -1,4 +1,4 @@
-// Names: what stands in addresses, endpoints and references.
+// Names in addresses, endpoints and references.
 //
 // omniORB's transport rules take an address apart as host:number and end the program when they
 // cannot. So a name, which has a user and any word in it, goes by a number in the addresses of this
@@ -27,7 +27,7 @@ namespace clan::orb {
 constexpr std::string_view kPrefix = "giop:clan:";
 constexpr std::string_view kThisHost = "127.0.0.1";
 
-/// Of "HOST:PORT" or "[HOST]:PORT": the host, without brackets. Empty: it is neither.
+/// Returns the host of "HOST:PORT" or "[HOST]:PORT", without brackets. Empty: it is neither.
 std::string_view host_of(std::string_view text);
 /// An address of IPv4 or IPv6, which nobody has to ask a name service for.
 bool is_numeric(std::string_view host);
@@ -56,7 +56,8 @@ struct Name {
 /// The address of a peer that has none: a number that no other of this process's last 65536 has.
 std::string passing_address();
 
-/// Of the machine's boot and its network namespace: processes that agree on it may find each other.
+/// Identifies the machine's boot and its network namespace: processes with the same id may find
+/// each other.
 std::uint64_t host_id();
 
 /// The name of a service of the engine.

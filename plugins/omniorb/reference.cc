@@ -137,8 +137,8 @@ std::string this_machine(const char* host) {
   return {};
 }
 
-/// Of a reference from another host: the addresses of the links that it names, as far as this
-/// process has such.
+/// Adds the addresses of the links that a reference from another host names, as far as this process
+/// has such links.
 void add_links(omni::omniInterceptors::decodeIOR_T::info_T& info, cdrEncapsulationStream& stream,
                const char* text) {
   CORBA::ULong count;

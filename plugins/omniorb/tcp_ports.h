@@ -21,9 +21,9 @@ struct ListeningSocket {
 /// This process's own.
 std::vector<ListeningSocket> own_listening_sockets();
 
-/// The one to which a connection to host:port would go, `host` being numeric and one of this
-/// machine's. Nothing when nobody listens, when it cannot be told which of several it would be, or
-/// when the kernel does not say.
+/// Finds the socket to which a connection to host:port would go, `host` being numeric and one of
+/// this machine's. Nothing if nobody listens, if it may be one of several, or if the kernel does
+/// not say.
 std::optional<ListeningSocket> find_listening_socket(const std::string& host, std::uint16_t port);
 
 }  // namespace clan::orb

@@ -41,7 +41,7 @@ TrafficRow* Traffic::take() {
   } else {
     number = head_->used.load(std::memory_order_relaxed);  // relaxed: under the lock
     if (number == kTrafficRows) return nullptr;
-    // relaxed: readers look at each row's role
+    // relaxed: readers check each row's role
     head_->used.store(number + 1, std::memory_order_relaxed);
   }
   return rows() + number;

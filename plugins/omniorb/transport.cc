@@ -1,5 +1,5 @@
-// How omniORB finds us: a transport in its list, a module that is told when an ORB begins and ends,
-// and options. All of it is made when this library is loaded, which must be before ORB_init.
+// How omniORB finds us: a transport in its list, a module that omniORB calls when an ORB begins and
+// ends, and options. All of it is made when this library is loaded, which must be before ORB_init.
 #include <clan/log.h>
 
 #include <cstring>

@@ -38,7 +38,7 @@ class Watcher {
   /// Its number, 0 if there is no room for its event.
   std::uint64_t add(const std::shared_ptr<Channel>& channel);
   void remove(std::uint64_t id);
-  /// To be looked at, at the next ticks.
+  /// To be checked at the next ticks.
   void list(const std::shared_ptr<Channel>& channel);
   /// The ORB itself has bytes of this one: tell it, from the waiting thread.
   void tell_soon(std::uint64_t id) { put(&buffered_, id); }
@@ -55,7 +55,7 @@ class Watcher {
 
   EventQueue queue_;
   std::uint32_t poke_;
-  std::mutex mutex_;  ///< the tables; not held while the ORB is told
+  std::mutex mutex_;  ///< the tables; not held during calls into the ORB
   std::uint64_t last_id_ = kPoke;
   std::unordered_map<std::uint64_t, std::shared_ptr<Channel>> channels_;
   std::vector<std::shared_ptr<Channel>> listed_;

@@ -42,7 +42,7 @@ bool acceptable(const timeval& t, bool datagram) {
 
 bool is_zero(const timeval& t) { return t.tv_sec == 0 && t.tv_usec == 0; }
 
-/// Of a time below zero libtirpc waits for nothing.
+/// With a time below zero libtirpc waits for nothing.
 std::int64_t microseconds(const timeval& t) {
   constexpr std::int64_t kMostS = 1'000'000'000, kMostUs = kMostS * 1'000'000;
   return std::clamp<std::int64_t>(t.tv_sec, -1, kMostS) * 1'000'000 +

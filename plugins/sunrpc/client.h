@@ -46,7 +46,7 @@
 namespace clan::rpc {
 
 constexpr std::uint64_t kMs = 1'000'000;  ///< in nanoseconds
-/// Taken between two looks at the clock: their sender may never stop.
+/// Messages taken between two reads of the clock: their sender may never stop.
 constexpr int kMostMessages = 256;
 
 extern "C" bool_t clan_rpc_xdr_kept(XDR* xdrs, void* client);
@@ -161,10 +161,10 @@ class Client {
   std::optional<MessageEndpoint> endpoint_;
   PeerIndex peer_ = 0;
   std::uint64_t token_ = 0;    ///< of a server on another host; 0: on this one
-  CallerState known_;          ///< what the server has been told
+  CallerState known_;          ///< what the client has reported to the server
   std::size_t hint_ = 512;     ///< bytes that the next call may take
   bool more_follows_ = false;  ///< fragments of the reply that is being decoded
-  bool nonsense_ = false;      ///< the server has sent it: nothing of it is looked at any more
+  bool nonsense_ = false;      ///< the server has sent it: nothing of it is read any more
   bool unheard_ = false;       ///< its last reply was found by looking, and did not wake us
   int timeouts_ = 0;           ///< the last calls over CLAN, in a row
   friend class CallOut;

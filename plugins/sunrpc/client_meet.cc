@@ -1,5 +1,5 @@
-// How a client meets its server: by the socket, then over CLAN. Of this host by shared memory, of
-// another by the UDP link.
+// How a client meets its server: by the socket, then over CLAN, by shared memory on this host, by
+// the UDP link to another.
 #include <arpa/inet.h>
 #include <clan/clock.h>
 #include <clan/log.h>
@@ -18,7 +18,7 @@ constexpr int kMostAttempts = 3;
 constexpr unsigned kMostPauseS = 64;      ///< between attempts after those
 constexpr std::uint64_t kAskMs = 1000;    ///< for a server's answer by the socket
 constexpr std::uint64_t kDialMs = 500;    ///< for its UDP link
-constexpr std::uint64_t kWelcomeMs = 20;  ///< for its loop to look at CLAN
+constexpr std::uint64_t kWelcomeMs = 20;  ///< for its loop to serve CLAN
 
 /// UDP addresses that have not answered, for all handles: each would wait for them.
 class Silent {

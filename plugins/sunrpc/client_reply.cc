@@ -31,8 +31,8 @@ class Forgetting {
 
 }  // namespace
 
-// A sleep ends after a second, then two, then four, to look at the ring itself: where a child of
-// this process has written over CLAN's memory nobody is woken.
+// A sleep ends after a second, then two, then four, to check the ring itself: where a child of this
+// process has written over CLAN's memory nobody is woken.
 Client::Outcome Client::await_reply(const Call& call) {
   const Forgetting forgetting(socket_);
   Nap nap{kNapNs, false};
@@ -146,7 +146,7 @@ void Client::makes_no_sense() {
       prog_, vers_);
 }
 
-// Looks at what has come over CLAN. False: the server has gone.
+// Takes what has come over CLAN. False: the server has gone.
 bool Client::take_reply(const Call& call, bool* done) {
   for (int n = 0; n < kMostMessages; ++n) {
     auto message = endpoint_->peek();
@@ -266,7 +266,7 @@ void Client::unwrap(const Call& call, XDR* xdrs) {
   }
 }
 
-// An xdr_replymsg, as it stands in RFC 5531.
+// An xdr_replymsg, as RFC 5531 defines it.
 void Client::decode_full(const Call& call, XDR* xdrs) {
   rpc_msg reply{};
   reply.acpted_rply.ar_verf = _null_auth;

@@ -44,7 +44,7 @@ class OutMessage {
   /// Room in one piece, null: there is none, put() does.
   char* put_inline(std::size_t bytes);
   bool finish();
-  /// Nothing more can be encoded. The peer is told if it has a part.
+  /// Nothing more can be encoded. Notifies the peer if it has a part.
   void give_up();
   /// Something of it has gone to the peer, and its end has not.
   bool in_the_middle() const { return in_the_middle_; }

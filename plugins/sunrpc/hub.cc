@@ -298,7 +298,7 @@ void Hub::drain() {
   std::size_t most = kMostInRing;
   {
     std::lock_guard lock(mutex_);
-    take_up();  // those of a transport whose socket is looked at
+    take_up();  // those of a transport whose socket is served
     most *= std::max<std::size_t>(live_, 1);
   }
   for (std::size_t n = 0; generation_ == generation() && !exited(); ++n) {

@@ -1,6 +1,6 @@
-// The functions of libtirpc that this library stands before: the four that make transports, the one
-// that registers them, and xdr_bytes. Their names are in no version node: a node other than
-// libtirpc's own would switch them off without a word.
+// The functions of libtirpc that this library replaces: the four that make transports, the one that
+// registers them, and xdr_bytes. Their names are in no version node: a node other than libtirpc's
+// own would switch them off without a word.
 //
 // In libclanrpc.a they have the names that the linker gives to --wrap, which its user has to ask
 // for: with libtirpc.a there is no second library in which the real ones could be found at run

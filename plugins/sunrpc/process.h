@@ -14,7 +14,7 @@
 
 namespace clan::rpc {
 
-/// The functions that this library stands before.
+/// The functions that this library replaces.
 struct Real {
   decltype(&::clnt_vc_create) clnt_vc_create = nullptr;
   decltype(&::clnt_dg_create) clnt_dg_create = nullptr;

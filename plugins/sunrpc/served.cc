@@ -189,8 +189,8 @@ class ReplyOut final : public OutMessage {
   std::uint64_t since_ns_ = 0;
 };
 
-// libtirpc asks when a request has been dispatched: arguments that the service has not looked at
-// are passed over.
+// libtirpc asks when a request has been dispatched: arguments that the service has not read are
+// skipped.
 enum xprt_stat Served::state() {
   if (!from_clan_) return stock_->xp_stat(xprt_);
   forget_arguments();

@@ -7,7 +7,7 @@
 //        | -- call kProgram, kMeet {abi, uid} ------------> |
 //        | <- {status, address of its endpoint, token} ---- |
 //        | == CLAN: connect(address), Hello{token} =======> |   the token proves whose socket it is
-//        | <= Welcome ===================================== |   its loop does look at the endpoint
+//        | <= Welcome ===================================== |   its loop does serve the endpoint
 //        | == calls and replies ==========================> |
 //
 //    From another host it is kMeetFar, answered with a UDP port and the name of a service there.
@@ -87,7 +87,7 @@ struct Caller {
 };
 static_assert(sizeof(Caller) == 16);
 
-/// Of a reply, and of the further fragments of either.
+/// The head of a reply, and of the further fragments of a call or a reply.
 struct ReplyHead {
   std::uint8_t kind = kReply;
   std::uint8_t go_on = 0;  ///< a GoOn

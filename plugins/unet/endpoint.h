@@ -134,10 +134,10 @@ class Endpoint : public unet_endpoint {
   RdmaCookie cookie_;
   std::unordered_map<std::uint32_t, std::unique_ptr<Channel>> channels_;
   Channel* last_ = nullptr;  ///< found last
-  std::size_t untold_ = 0;   ///< channels that are over and not told
+  std::size_t untold_ = 0;   ///< channels that are over and not reported
 
   std::uint32_t first_send_ = 0;  ///< that is not done
-  std::uint32_t flyer_ = 0;       ///< that is under way by RDMA, or whose peer is to be told
+  std::uint32_t flyer_ = 0;       ///< that is under way by RDMA, or whose peer is to be notified
   std::uint64_t round_ = 0;
   bool deferred_ = false;  ///< a send waits for a page
   std::optional<RdmaQueue> rdma_;

@@ -101,8 +101,8 @@ class Port {
   std::deque<Waiting> backlog_;  ///< for which there was no room
 };
 
-/// A port in use by this thread. Of one that several threads use the descriptor is armed again
-/// behind it, where others sleep: what this thread has looked at tells of nothing by itself.
+/// A port in use by this thread. If several threads use the port and others sleep, the descriptor
+/// is armed again afterwards: what this thread has taken makes no new event.
 class Held {
  public:
   explicit Held(Port& port) : port_(port) {
@@ -115,7 +115,7 @@ class Held {
   }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
-  /// This thread looks at nothing, or arms the descriptor itself.
+  /// This thread takes nothing, or arms the descriptor itself.
   void leave_armed() { arms_ = false; }
 
  private:

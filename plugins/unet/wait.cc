@@ -53,7 +53,7 @@ int Endpoint::wait(std::uint64_t deadline_ns, const std::atomic<bool>& ends) {
   return EINTR;
 }
 
-// False: there is something to look at already.
+// False: there is something to take already.
 bool Endpoint::sleep(std::uint64_t deadline_ns, const std::atomic<bool>& ends, int* error) {
   pollfd fds[2] = {{-1, POLLIN, 0}, {own_fd_, POLLIN, 0}};
   bool deferred, flies;

@@ -35,7 +35,8 @@ bool is_own(const HostAddress& host);
 /// `host`, for a process of this one.
 std::string service_of(const NetAddress& address);
 std::string place_of_service(const HostAddress& host, const std::string& service);
-/// Of a pair that connects as peers: the one that serves, the other.
+/// Names the service of a pair that connects as peers: `serves` is the end that serves, `asks` the
+/// other.
 std::string service_of_pair(const NetAddress& serves, const NetAddress& asks);
 
 HostAddress mapped(std::uint32_t ipv4_network_order);

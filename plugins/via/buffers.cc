@@ -1,8 +1,8 @@
-// Posted receives: what the peer is told of them (the paper's cookie queue, via-over-clan 3.3.2).
+// Posted receives: what the peer learns about them (the paper's cookie queue, via-over-clan 3.3.2).
 //
-// Where a count says enough (wire.h), nothing is written. Otherwise memory is told once, as a slot,
-// and buffers by slot and offset. With strict protection (3.8) each segment is an export of its
-// own, which ends before its descriptor completes.
+// Where a count says enough (wire.h), nothing is written. Otherwise memory is announced once, as a
+// slot, and buffers by slot and offset. With strict protection (3.8) each segment is an export of
+// its own, which ends before its descriptor completes.
 #include <algorithm>
 #include <utility>
 

@@ -43,7 +43,7 @@ VIP_RETURN wait_longer(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
     const Held held(vi);
     if (vi.magic == 0) rc = VIP_INVALID_PARAMETER;
     if (rc != VIP_NOT_DONE) return true;
-    // Of one that waits for the sake of a handler, a descriptor may be posted later.
+    // If the call waits for the sake of a handler, a descriptor may be posted later.
     if (ends != nullptr && (vi.*member).posted.empty()) return false;
     rc = take(vi, member, descriptor, how);
     return rc != VIP_NOT_DONE;
@@ -60,7 +60,7 @@ VIP_RETURN wait_longer(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
     Cq* const cq = (vi.*member).cq;
     if (cq == nullptr) return;
     cq->serve(events);
-    while (cq->more()) cq->serve({});  // this thread does not look at its other VIs again
+    while (cq->more()) cq->serve({});  // this thread does not check its other VIs again
   };
   const auto expect = [&](bool events) {
     const Held held(vi);

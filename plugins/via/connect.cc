@@ -241,7 +241,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipConnectWait(VIP_NIC_HANDLE handle, VIP_NET_
   }
 }
 
-// The peer is not told of a mismatch: another VI may do.
+// Does not report a mismatch to the peer: another VI may do.
 extern "C" CLAN_EXPORT VIP_RETURN VipConnectAccept(VIP_CONN_HANDLE handle,
                                                    VIP_VI_HANDLE vi_handle) {
   Connection* connection = nullptr;

@@ -43,7 +43,7 @@ struct Asker {
 
 /// Asks a server: the VI gets the stream, on which its buffers and its Hello go.
 Status ask(Vi& vi, Stream stream, const NetAddress& local);
-/// The VI gets the stream of a client, which is told so; then they are connected.
+/// The VI gets the stream of a client, and notifies the client; then they are connected.
 Status accept(Vi& vi, Asker asker, const WireAttributes& theirs);
 void say_no(Stream& stream, const WireAttributes& ours);
 /// Takes the answer to ask(). VIP_NOT_DONE: it has not come. But for VIP_SUCCESS the VI has no

@@ -1,4 +1,4 @@
-// Completion queues (via-over-clan 3.6): the engine's event queue says which VIs to look at; the
+// Completion queues (via-over-clan 3.6): the engine's event queue says which VIs to check; the
 // entries are the library's, one for each descriptor.
 #include <algorithm>
 
@@ -47,7 +47,7 @@ void Cq::serve(std::span<const Event> events) {
   if (!reports.empty()) tell(reports);
 }
 
-// Under members_mutex. What lies behind a message is looked at when there is nothing else to do.
+// Under members_mutex. What lies behind a message is taken when there is nothing else to do.
 // Nothing lies there that this queue is to find where the VI has no receive left, unless the peer
 // has gone: what the peer sends to one that is posted from now on is another event.
 void Cq::serve(Vi& vi, Reports* reports) {

@@ -22,7 +22,7 @@ struct Cq : Object {
   };
   void push(Vi& vi, bool receive);
   bool take(Entry* entry);
-  /// The same, and looks at all VIs that may have more.
+  /// The same, and checks all VIs that may have more.
   bool find(Entry* entry);
   /// At a glance.
   bool is_empty() const { return count.load(std::memory_order_relaxed) == 0; }  // relaxed: a hint

@@ -1,5 +1,5 @@
-// Peers: both ends ask, at any time, and neither serves. Of the two addresses the lesser one serves
-// all the same, so that both agree without a word; two ends of the same address race for it.
+// Peers: both ends ask, at any time, and neither serves. The end with the lesser address serves all
+// the same, so that both agree without a message; two ends of the same address race for it.
 #include <chrono>
 #include <thread>
 

@@ -5,7 +5,7 @@
 namespace clan::via {
 namespace {
 
-// Whether the descriptor lies where its handle says; a program that errs hears of it both ways.
+// Whether the descriptor lies where its handle says; a program that errs gets an error both ways.
 bool is_readable(Vi& vi, VIP_DESCRIPTOR* descriptor, VIP_MEM_HANDLE handle) {
   const Region* const region = vi.memory.find(handle);
   if (region != nullptr && covers(*region, descriptor, sizeof(VIP_DESCRIPTOR))) {

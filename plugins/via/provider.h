@@ -59,7 +59,8 @@ struct Nic : Object {
   VIP_PVOID handler_context = nullptr;
 };
 
-/// Errors that have been found and not told yet: that is done with no lock held. Each uses its NIC.
+/// Errors that have been found and not reported yet: that is done with no lock held. Each uses its
+/// NIC.
 using Reports = std::vector<VIP_ERROR_DESCRIPTOR>;
 void tell(Reports& reports);
 

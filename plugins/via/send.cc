@@ -58,7 +58,7 @@ Vi::Outcome Vi::end_send(std::uint32_t status, std::uint64_t bytes) {
   return Outcome::kOver;
 }
 
-// With the reliable levels that is the end of the connection; the peer is told why.
+// With the reliable levels that is the end of the connection; the peer learns why.
 Vi::Outcome Vi::fail_send(std::uint32_t status, VIP_ERROR_CODE here, VIP_ERROR_CODE there) {
   if (!flights.empty()) return Outcome::kStuck;
   VIP_DESCRIPTOR* const descriptor = sends.posted[started].descriptor;

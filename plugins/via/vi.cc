@@ -198,7 +198,7 @@ void Vi::complete(WorkQueue& queue, std::uint32_t status, std::uint32_t length) 
     report(VIP_ERROR_COMP_PROT, VIP_RESOURCE_DESCRIPTOR, &d, status & VIP_STATUS_OP_MASK);
   } else {
     d.CS.Length = length;
-    // order: the program may look at it by itself; what it announces lies in memory
+    // order: the program may read it by itself; what it announces lies in memory
     words::publish(std::atomic_ref(d.CS.Status), status | VIP_STATUS_DONE);
   }
   ++queue.completed;

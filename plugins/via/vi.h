@@ -37,7 +37,7 @@ class Vi : public Object {
 
   // --- its life (vi.cc); the caller holds `mutex`
   WireAttributes wire_attributes() const;
-  /// The stream of a connection that is being made: receives are told on it.
+  /// The stream of a connection that is being made: it announces receives.
   void begin(Stream made);
   /// Both ends have agreed on the stream, or are about to. An error: it is of no use.
   Status meet(const WireAttributes& peer);
@@ -114,7 +114,7 @@ class Vi : public Object {
 
   // The connection.
   std::optional<Stream> stream;
-  bool connected = false;  ///< both ends have agreed; receives may be told before
+  bool connected = false;  ///< both ends have agreed; receives may be announced before
   bool watched = false;    ///< the stream's events come to a Place or to the Bulk
   bool far = false;
   NodeId peer_node;
@@ -125,7 +125,7 @@ class Vi : public Object {
   std::unordered_map<VIP_MEM_HANDLE, std::uint32_t> slot_of;
   std::uint32_t last_slot = kNoSlot;  ///< that of the receive posted last
   Counting counting;
-  PostedCounts::Count* own_count = nullptr;  ///< what the peer may look at
+  PostedCounts::Count* own_count = nullptr;  ///< what the peer may read
   const PostedCounts::Count* their_count = nullptr;
   std::optional<RemoteAperture> their_counts;
   PeerBuffers buffers;
@@ -140,8 +140,8 @@ class Vi : public Object {
   std::shared_ptr<Peering> peering;
 
   std::uint32_t number = 0, tag = 0;  ///< the Bulk's; in the receive CQ
-  bool again = false;       ///< under the receive CQ's members_mutex: to be looked at again
-  std::uint32_t looks = 0;  ///< that have found nothing
+  bool again = false;                 ///< under the receive CQ's members_mutex: to be checked again
+  std::uint32_t looks = 0;            ///< that have found nothing
   bool needs_bulk = false, bulk_waits = false;
   // Under the lock of the Bulk's queue.
   std::vector<int> finished_requests;  ///< errno of each

@@ -1,4 +1,4 @@
-// VIs as objects: made, looked at, changed and destroyed.
+// VIs as objects: made, queried, changed and destroyed.
 #include "address.h"
 #include "notify.h"
 #include "vi.h"

@@ -10,7 +10,7 @@
 // Hello and Answer come behind the buffers: an end that may send knows what the other has posted.
 //
 // On one host a posted buffer is no more than a count, in memory of the end that has posted it,
-// which the other end maps (posted_counts.h). The sender looks at it when it knows of no buffer;
+// which the other end maps (posted_counts.h). The sender reads it when it knows of no buffer;
 // mostly it knows from a Message how many there are. A Buffer record says of a buffer what the
 // count does not: that it has another size than the one before, or where a message is to lie that
 // the sender does not copy, because it is long or the ring would be full of such.

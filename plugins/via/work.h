@@ -22,8 +22,8 @@ struct Work {
   std::uint32_t changes = 0;   ///< of memory, before its segments were checked
   std::uint32_t bad = 0;       ///< receive: the status that it ends with, whatever comes
   std::uint64_t space = 0;     ///< receive: bytes of its segments
-  std::uint64_t counted = 0;   ///< receive: these, where the peer has only been told a count
-  std::uint32_t segments = 0;  ///< receive: of these the peer has been told,
+  std::uint64_t counted = 0;   ///< receive: these, if the peer knows only a count
+  std::uint32_t segments = 0;  ///< receive: the peer knows these,
   std::array<std::uint32_t, kMostSegments> slots;  ///< and where they lie
 };
 
@@ -45,17 +45,17 @@ struct Slot {
 
 /// Longer messages go by RDMA, unless the program says otherwise.
 constexpr std::uint32_t kCopyLimit = 16384;
-/// Of copied data on their way, to buffers that have been described and to others: so the ring
-/// always has room for records (context.h: 512 KB).
+/// The most copied data on their way, to buffers that have been described and to others: so the
+/// ring always has room for records (context.h: 512 KB).
 constexpr std::uint32_t kMostCopied = 96 * 1024;
 
-/// Which receives the peer is told of by their count alone.
+/// Which receives the peer knows only by their count.
 struct Counting {
   static constexpr std::uint64_t kNoUsualSpace = ~0ull;
   bool is_enough = false;                     ///< for receives of the usual size
   std::uint64_t usual_space = kNoUsualSpace;  ///< of the receive described last
   std::uint64_t space = 0;                    ///< of receives that are only counted
-  std::uint32_t posted = 0;                   ///< receives that the peer has been told
+  std::uint32_t posted = 0;                   ///< receives that the peer knows
   bool suffices_for(std::uint64_t bytes) const {
     return is_enough && bytes == usual_space && space + bytes <= kMostCopied;
   }
@@ -80,7 +80,8 @@ struct PeerBuffers {
   /// Those that are free.
   std::uint32_t size() const { return posted_ - taken_; }
   bool empty() const { return size() == 0; }
-  /// Of the i-th; it is that of the last described before, where it has not been described.
+  /// The space of the i-th; if that has not been described, the space of the last described before
+  /// it.
   std::uint32_t space(std::uint32_t i) {
     const PeerBuffer* const buffer = described(i);
     return buffer == nullptr ? usual_space_ : buffer->space;

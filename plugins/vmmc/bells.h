@@ -12,7 +12,7 @@
 
 namespace clan::vmmc {
 
-/// What the exporter is told. Input there: the key is that of a live buffer or nonsense.
+/// A notice to the exporter. Untrusted there: the key is that of a live buffer or nonsense.
 struct NoticeRecord {
   std::uint64_t key = 0;
   std::uint64_t offset = 0, bytes = 0;

@@ -18,7 +18,7 @@
 namespace clan::vmmc {
 namespace {
 
-// Of linux/userfaultfd.h and linux/fs.h, which older headers lack.
+// From linux/userfaultfd.h and linux/fs.h; older headers lack them.
 constexpr std::uint64_t kSharedMemory = 1 << 12;  // UFFD_FEATURE_WP_HUGETLBFS_SHMEM
 constexpr std::uint64_t kUnpopulated = 1 << 13;   // UFFD_FEATURE_WP_UNPOPULATED
 constexpr std::uint64_t kAsync = 1 << 15;         // UFFD_FEATURE_WP_ASYNC

@@ -27,7 +27,7 @@ int add_remote(vmmc_t& v, const RdmaCookie& cookie, BellNumber number, std::uint
   return 0;
 }
 
-// Of a name that nobody exports there is no service, or, for a moment, no aperture.
+// A name that nobody exports has no service, or, for a moment, no aperture.
 int error_of(const Error& error, const char* host) {
   return error.err == ECONNREFUSED && host == nullptr ? -ENOENT : -error.err;
 }

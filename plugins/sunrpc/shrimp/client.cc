@@ -176,7 +176,7 @@ clan_shrimp_stat clan_shrimp_client::put(const clan_shrimp_request& request, Slo
   slot.line.size = static_cast<std::uint32_t>(size);
   slot.line.number = request.number;
   slot.line.where = where;
-  // PAIR shrimp.call: publishes the arguments; and ordered before the look at server_sleeps
+  // PAIR shrimp.call: publishes the arguments; and ordered before the check of server_sleeps
   dekker::swap(slot.line.flag, flag_of(call, kAsked));
   return CLAN_SHRIMP_OK;
 }
@@ -199,7 +199,7 @@ clan_shrimp_stat clan_shrimp_client::send(const clan_shrimp_request& request, De
   slot.given_up = false;
   slot.in_arena = std::exchange(last_in_arena, false);
   *ticket = call;
-  // PAIR shrimp.sleep: the flag's exchange is behind us; the server sets this before it looks at
+  // PAIR shrimp.sleep: the flag's exchange is behind us; the server sets this before it checks
   // flags
   if (dekker::look(binding().head.server_sleeps) != 0) {
     Hello bell;

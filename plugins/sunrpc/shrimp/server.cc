@@ -185,7 +185,7 @@ void clan_shrimp_server::look_at_messages() {
 
 Status clan_shrimp_server::sleep(std::int64_t ms) {
   for (auto& b : bound) {
-    // PAIR shrimp.sleep: set before we look at flags; clients look at it behind their flag's
+    // PAIR shrimp.sleep: set before the check of the flags; clients read it after their flag's
     // exchange
     dekker::swap(b->binding().head.server_sleeps, 1);
   }
@@ -240,7 +240,7 @@ int clan_shrimp_serve(clan_shrimp_server* server, int timeout_ms) {
   }
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
   const auto stopped = [&] {
-    // relaxed: the thread that sets it wakes the endpoint behind that, so it is looked at again
+    // relaxed: the thread that sets it wakes the endpoint after that, so it is checked again
     return server->stop.load(std::memory_order_relaxed);
   };
   const auto is_over = [&] { return deadline != kNoDeadline && monotonic_ns() >= deadline; };

@@ -14,7 +14,7 @@
 //
 //   A client that goes to sleep adds kSleeps to its flag; the server that exchanges the flag finds
 //   that and sends it an empty message. A server that goes to sleep sets Head::server_sleeps; the
-//   client looks at it behind its flag's exchange. What a death leaves: the message endpoint that
+//   client checks it after its flag's exchange. What a death leaves: the message endpoint that
 //   carries these wake-ups tells it.
 //
 // Trust: each side copies status, size, number and where once, before it checks them.
@@ -49,7 +49,7 @@ constexpr std::uint64_t flag_of(std::uint64_t call, Flag state) {
 enum Where : std::uint32_t { kLineData, kSlotsData, kArgumentsArena, kResultsArena };
 
 struct alignas(kCacheLine) Head {
-  std::atomic<std::uint32_t> server_sleeps;  ///< 1: a call is to be told by a message
+  std::atomic<std::uint32_t> server_sleeps;  ///< 1: a call needs a message
   std::atomic<std::uint32_t> server_cpu;     ///< hint: clan::current_cpu_tag()
   std::atomic<std::uint64_t>
       results_taken;  ///< the last call whose results the client has taken from the arena
@@ -86,9 +86,9 @@ struct Binding {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// For a side that looks at a flag again and again: looks at the lines of a message of so many
-/// bytes as well. They come while the flag does, and not after it, which is a line's way less. Long
-/// messages come faster in one go.
+/// For a side that polls a flag: reads the lines of a message of so many bytes as well. They come
+/// while the flag does, and not after it, which is a line's way less. Long messages come faster in
+/// one go.
 inline void look_at_data(const Slot& slot, std::size_t bytes) {
   if (bytes > kLookedAt) return;
   for (std::size_t at = 0; at < bytes; at += kCacheLine)
