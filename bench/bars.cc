@@ -22,7 +22,7 @@ struct Which {
 
 enum class Bar {
   kTimesBetter,   ///< mine is at least `limit` times as good as the other (above 1: better)
-  kOfBound,       ///< likewise, and the other is what can be had at most: more is no bound
+  kOfBound,       ///< the same, and the other is what can be had at most: more is no bound
   kProbesAtMost,  ///< mine takes at most `limit` bare cache-line round trips
   kAtMost,        ///< mine is at most `limit`, in its own unit
 };

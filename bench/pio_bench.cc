@@ -1,7 +1,7 @@
 // What does a 64-byte store into memory mapped from another process cost the one that stores?
 //
 //   writer (member 0)                      owner of the memory (member 1)
-//   its own mapping of a memfd    ───►     its own mapping; looks at nothing, or reads all the time
+//   its own mapping of a memfd    ───►     its own mapping; reads nothing, or reads all the time
 //
 // "bare" is the plain store loop that "clan", a PIO write into an imported aperture, is compared
 // with: by the C library's memcpy(), as CLAN's, whose stores are wider than those that the compiler

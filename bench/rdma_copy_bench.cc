@@ -4,7 +4,7 @@
 //   readv      process_vm_readv: the reader pulls, one copy by its CPU
 //   memcpy     the writer stores into memory the reader has mapped as well: one copy
 //   memcpy x2  copy into a shared buffer, copy out again: what a ring does without pipelining
-//   clan       RdmaQueue::write into the owner's own memory; the owner looks at a flag only
+//   clan       RdmaQueue::write into the owner's own memory; the owner polls a flag only
 //   clan-poll  the same while the owner polls its RDMA queue: both processors may copy
 //   "mapped"   the same into CLAN memory, which the writer has mapped
 //

@@ -192,7 +192,7 @@ Run run_once(Context& context, const Test& test, std::uint64_t iterations) {
   return run;
 }
 
-/// Of a message: what a run has beyond one that sends hardly any.
+/// Returns the CPU time of a message: what a run has beyond one that sends hardly any.
 double cpu_ns_of_message(const Run& run, const Run& empty, std::uint64_t iterations) {
   const auto messages = static_cast<double>(iterations + warm_up(iterations));
   return std::max(run.cpu_ns - empty.cpu_ns, 0.0) / messages;

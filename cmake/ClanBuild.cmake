@@ -68,9 +68,9 @@ endfunction()
 
 # clan_slots(SLOTS TEST[:SECONDS]...): how much of the machine tests take. A slot is half a core,
 # and the presets have four: most tests take one, as they wait about as much as they compute; two is
-# what needs a core, three what keeps both busy, so that one test that waits may go on beside it. Of
-# those that could begin ctest begins with the one that takes most slots, then with the longest:
-# SECONDS matters from ten upward.
+# what needs a core, three what keeps both busy, so that one test that waits may go on beside it.
+# Among those that could begin, ctest begins with the one that takes most slots, then with the
+# longest: SECONDS matters from ten upward.
 function(clan_slots slots)
   foreach(test IN LISTS ARGN)
     string(REGEX MATCH "^([^:]+):?([0-9]*)$" matched ${test})

@@ -29,11 +29,11 @@ CLIENTS = (1, 50)
 SECONDS = 60  # that one redis-benchmark may take
 LONGER = 10   # times as many requests under CLAN, so that both take about as long
 ENOUGH = 5    # seconds of one test; on a busy machine there are fewer requests in them
-# seconds between two looks at what has moved: each takes a core from what is measured for a while
+# seconds between two checks of what has moved: each takes a core from what is measured for a while
 LOOKS = 1
 
 
-# Not started at all where the parent was killed before the program had asked to be told of it.
+# Not started at all where the parent was killed before the program had asked for that signal.
 WITH_ITS_PARENT = ("/bin/sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 
 

@@ -195,7 +195,8 @@ static err_t take_echo(void*, tcp_pcb* pcb, pbuf* data, err_t) {
   return ::tcp_output(pcb);
 }
 
-/// Of a client of the echo, and of the server of iperf, which says by its close that it has all.
+/// The end of a client of the echo, and of the server of iperf, which says by its close that it has
+/// all.
 static err_t take_stream(void* of, tcp_pcb* pcb, pbuf* data, err_t) {
   auto& c = *static_cast<Connection*>(of);
   if (data == nullptr) {

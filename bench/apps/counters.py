@@ -4,7 +4,7 @@ import json
 import subprocess
 from dataclasses import dataclass
 
-# Of the connections and of their bytes: a move takes a few exchanges by TCP first.
+# The part of the connections and of their bytes: a move takes a few exchanges by TCP first.
 ENOUGH = 0.9
 
 

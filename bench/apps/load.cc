@@ -222,7 +222,7 @@ int measure_silence(int port, int count, double seconds) {
   }
   std::printf("ready %d\n", count);
   std::fflush(stdout);
-  // In poll(), as a program waits that may be told something meanwhile.
+  // In poll(), as a program waits that expects input meanwhile.
   std::vector<pollfd> asked;
   for (const int fd : fds) asked.push_back({fd, POLLIN, 0});
   if (poll(asked.data(), asked.size(), static_cast<int>(seconds * 1000)) != 0)

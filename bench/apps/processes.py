@@ -105,7 +105,7 @@ def raise_descriptor_limit(wanted):
 
 EARLIEST_LOOK = 0.02  # seconds
 
-# Not started at all where the parent was killed before the program had asked to be told of it.
+# Not started at all where the parent was killed before the program had asked for that signal.
 WITH_ITS_PARENT = ("/bin/sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 
 SOCKMAP = "sockmap"  # under which programs may run, besides CLAN

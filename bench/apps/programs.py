@@ -156,7 +156,7 @@ def memcached_load(clients):
 
 def redis_at_rate(rate):
     def load(session, server, under, core):
-        # Where there is a tail to be told of: of a hundred it would be the worst one.
+        # For a tail that means something: of a hundred it would be the worst one.
         seconds = max(session.seconds, (500 if rate >= 100 else 30) / rate)
         text, seen = run_load(session, server, LOAD, "rate", server.port, rate, seconds, server.pid,
                               under=under, core=core, seconds=seconds)

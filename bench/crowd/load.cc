@@ -52,7 +52,7 @@ std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-// All words below are counts that stand for themselves: relaxed.
+// All words below are counts that publish nothing: relaxed.
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
 struct alignas(128) Pair {

@@ -98,7 +98,7 @@ def chosen(options):
         yield name, way
 
 
-# Of each figure its item, benchmark, x, unit, and whether more is better.
+# Each figure's item, benchmark, x, unit, and whether more is better.
 TRIPS = ("ping", "ping +-", "ping p50", "flood", "flood +-", "min us", "p50 us", "p99 us")
 TITLES = {"round trips": "us (table 2: ping, one after the other and a flood); processors at work",
           "stream": "a TCP stream by writes of each size, MB/s (figure 8); processor seconds for "

@@ -1,5 +1,5 @@
-// What `clan bench mpi` and `clan bench ofi` have Open MPI run, for whichever transport mpirun was
-// told to take. Rank 0 prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED SHARED CPU" (us) for each.
+// What `clan bench mpi` and `clan bench ofi` have Open MPI run, for whichever transport mpirun
+// selects. Rank 0 prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED SHARED CPU" (us) for each.
 //
 //   mpirun -np RANKS ... clan-mpi-load MS CORE,CORE,... KIND:BYTES,BYTES,... ...
 //

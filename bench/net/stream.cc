@@ -4,9 +4,9 @@
 //   clan-net-stream ping|bulk|checked|flood|rdma PATH HOST:PORT [BYTES [SECONDS]]
 //
 // ping: round trips through a stream; bulk: a stream until the last byte is answered; checked: the
-// same, and the server looks at each byte; flood: a stream for SECONDS, one of many; rdma: writes
-// of BYTES, four under way. PATH: stream (both ends poll), stream-sleep (both sleep),
-// stream-adaptive, stream-encrypt (poll; the key from CLAN_KEY_FILE), stream-xdp (poll, by AF_XDP),
+// same, and the server checks each byte; flood: a stream for SECONDS, one of many; rdma: writes of
+// BYTES, four under way. PATH: stream (both ends poll), stream-sleep (both sleep), stream-adaptive,
+// stream-encrypt (poll; the key from CLAN_KEY_FILE), stream-xdp (poll, by AF_XDP),
 // stream-xdp-sleep. net.py runs it.
 #include <clan/aperture.h>
 #include <clan/clock.h>

@@ -32,7 +32,7 @@ inline double now() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-/// Ends a loop whose event does not come; looks at the clock only now and then.
+/// Ends a loop whose event does not come; reads the clock only now and then.
 class Patience {
  public:
   explicit Patience(const char* what) : what_(what) {}

@@ -42,7 +42,7 @@ class Row:
     # {(kind, bytes): [{column: figure}, ...]}
 
 
-# Kinds whose figure is a throughput: CPU time stands beside it.
+# Kinds whose figure is a throughput: CPU time is printed beside it.
 THROUGHPUTS = {"tagged-window", "write-window", "read-window", "write-inject", "window", "both"}
 
 

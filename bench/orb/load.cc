@@ -4,7 +4,7 @@
 //     clan-orb-load server [ORB OPTIONS]                prints its reference
 //     clan-orb-load client REF OPERATION BYTES MS SERVER   a line of JSON; OPERATION: null, put,
 //                                                       get; SERVER: the process whose CPU time is
-//                                                       told besides its own
+//                                                       printed beside its own
 //     clan-orb-load idle REF CONNECTIONS                opens them, prints "ready", keeps them
 //                                                       until its input ends
 //     clan-orb-load machine CORE CORE                   microseconds: a cache line there and back,

@@ -38,7 +38,7 @@ std::string escaped(const std::string& s) {
   return out;
 }
 
-/// The same variant has the same colour in every plot; CLAN stands out.
+/// The same variant has the same colour in every plot; CLAN's is the most visible.
 std::string colour_of(const std::string& variant, std::size_t index) {
   if (variant.rfind("clan", 0) == 0) {
     static constexpr std::array<const char*, 4> kClan = {"#d64545", "#e66a00", "#ba2525",

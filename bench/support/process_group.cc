@@ -293,7 +293,7 @@ std::string wait_for_members(std::vector<pid_t>& pids, SharedBlock& block, doubl
   return failure;
 }
 
-/// Of a kept sample, for one of its operations; 0: they were not counted.
+/// Returns the CPU time of a kept sample for one of its operations; 0: they were not counted.
 double cpu_ns_in(const SharedBlock& block, std::size_t members, std::size_t sample) {
   double used = 0, operations = 0;
   for (std::size_t i = 0; i < members; ++i) {

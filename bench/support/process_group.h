@@ -96,7 +96,7 @@ class Member {
   std::array<std::vector<double>, kChannels> current_;
   std::array<std::vector<double>, kChannels> pool_;
   std::array<std::vector<double>, kChannels> medians_;
-  // Of the open sample: CPU time of this process when it began and when it ended.
+  // The open sample's CPU time of this process when it began and when it ended.
   double cpu_began_ = 0, cpu_ended_ = 0;
   std::uint64_t operations_ = 0;
 };

@@ -28,7 +28,7 @@ struct Row {
   double to_probe() const { return probe_ns > 0 ? op_ns / probe_ns : 0; }
 };
 
-/// As it stands beside a throughput.
+/// As it is printed beside a throughput.
 struct CpuTime {
   double value;
   const char* unit;

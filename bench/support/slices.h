@@ -68,7 +68,7 @@ class Slice {
   double cpu_ = cpu_ns();
 };
 
-/// Of the slices that other work did not disturb, as far as there are such.
+/// The figure of the slices that other work did not disturb, as far as there are such.
 struct Figure {
   double minimum = 0;
   double median = 0;

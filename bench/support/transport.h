@@ -1,5 +1,5 @@
 // What a measuring loop needs of a transport. One loop, instantiated per transport: no virtual call
-// stands between the loop and what it measures.
+// is between the loop and what it measures.
 //
 //   reporting process              member 0 (client)              member 1 (server)
 //   t.prepare(size) ── fork ──►    t.open(Side::kClient)          t.open(Side::kServer)

@@ -9,7 +9,7 @@
 // via_load         figure 7: requests per second at a server with one completion queue
 //
 // "via-poll" calls Done until something is done, "via" waits. "messages" are the engine's message
-// endpoints. What one process_vm_writev() takes stands in rdma_copy.
+// endpoints. rdma_copy shows what one process_vm_writev() takes.
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>

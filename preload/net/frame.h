@@ -14,7 +14,8 @@
 //   6 LEAVE      0            0                                   -    it sends by TCP again
 //   7 CLOSED     1: a reset   0                                   -    it has closed
 //   8 SWITCHED   0            0                                   -    SWITCH is known: what TCP
-//   has behind that place is not the program's bytes
+//                                                                 has behind that place is not
+//                                                                 the program's bytes
 #pragma once
 
 #include <array>

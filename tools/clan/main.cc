@@ -248,7 +248,7 @@ void add_doctor(CLI::App& app, std::string& host, int& exit_code) {
   });
 }
 
-/// The faces of this build that programs have to be told of.
+/// The faces of this build that programs need a setting for.
 std::vector<std::string> faces_with_variables() {
   std::vector<std::string> faces;
 #ifdef CLAN_LIBFABRIC

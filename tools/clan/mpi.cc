@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kComponent = "mca_btl_clan.so";
 constexpr const char* kOpal = "libopen-pal.so.40";
 constexpr const char* kComponentPathVariable = "OMPI_MCA_mca_base_component_path";
-/// What Open MPI looks at by itself. It must stay on the path, or not even mpirun finds its parts.
+/// What Open MPI reads by itself. It must stay on the path, or not even mpirun finds its parts.
 constexpr std::string_view kDefaultPath = "SYSTEM_DEFAULT:USER_DEFAULT";
 
 /// ../lib/openmpi from this program, in a build tree and in an installed one.

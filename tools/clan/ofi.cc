@@ -55,8 +55,8 @@ std::string provider_path() {
 }
 
 /// Runs `ask` in a child and returns its answer, -1 if there was none within `seconds`. libfabric
-/// looks at all hardware when it starts, by libraries of the hardware's makers: none of that in
-/// this process.
+/// probes all hardware when it starts, by libraries of the hardware's makers: none of that in this
+/// process.
 template <typename Ask>
 int in_child(unsigned seconds, Ask ask) {
   const pid_t child = fork();

@@ -12,7 +12,8 @@ struct Obstacle {
   bool cannot_load = false;  ///< the program does not even start with the library in LD_PRELOAD
 };
 
-/// Of the program in the file `path`, or of the one that it is a script for, called as `command`.
+/// Finds the obstacle for the program in the file `path`, or for the interpreter of that script,
+/// called as `command`.
 Obstacle obstacle_of(const std::string& path, const std::vector<std::string>& command);
 
 /// Asks whether the file `path` is nothing for a shell: it has a NUL byte in its first line.

@@ -24,7 +24,7 @@ namespace clan::tool {
 namespace {
 
 constexpr std::string_view kPrefix = "CLAN_";
-/// Of the library for itself across exec, of scripts of the project, and of builds.
+/// Variables of the library for itself across exec, of scripts of the project, and of builds.
 constexpr const char* kOthers[] = {"CLAN_INHERITED",     "CLAN_INHERITED_NAMES", "CLAN_PACKAGES",
                                    "CLAN_SHOW_PACKAGES", "CLAN_PRELOAD",         "CLAN_BENCH"};
 constexpr std::string_view kOtherPrefixes[] = {"CLAN_TEST_", "CLAN_BENCH_"};
@@ -79,7 +79,7 @@ std::vector<std::string> wrong_in(const std::string& path, std::string text,
   return sentences;
 }
 
-/// Of the environment and of the file that it names, into `settings`.
+/// Reads the environment, and the file that it names, into `settings`.
 Settings all_settings(Settings settings) {
   std::string none;
   const std::string config = variable("CLAN_CONFIG");

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kBuffer = 64 * 1024;  // what a slow reader can hold up, for each connection
 constexpr std::size_t kOtherDescriptors = 32;  // than two for each connection
-constexpr std::uint64_t kSweepMs = 100;        // one looks at all connections
+constexpr std::uint64_t kSweepMs = 100;        // one checks all connections
 constexpr std::uint64_t kNever = ~0ull;
 
 int watch_signals() {

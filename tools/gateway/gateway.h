@@ -50,7 +50,7 @@ class Gateway {
  public:
   /// `arguments`: of this program, for the one that replaces it.
   Gateway(Config config, std::vector<std::string> arguments);
-  /// Until it is told to end. The exit code.
+  /// Runs until a signal ends it. The exit code.
   int run();
 
  private:

@@ -35,7 +35,7 @@ class Natives {
   bool arm() { return queue_.arm_fd(); }
   void slept() { waiter_.slept(); }
   EventQueue& queue() { return queue_; }
-  /// Of streams now; without one nothing is waited for.
+  /// The number of streams now; without one nothing is waited for.
   std::size_t streams = 0;
 
  private:

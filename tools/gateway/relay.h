@@ -53,7 +53,7 @@ inline Step step(Socket& from, Socket& to, Direction& way, std::span<std::byte> 
     way.held.assign(reinterpret_cast<const char*>(got.data()) + taken, got.size() - taken);
     return Step::kFull;
   }
-  // The set tells of what has come behind a short read.
+  // The set reports what has come behind a short read.
   return got.size() < buffer.size() ? Step::kDry : Step::kMoved;
 }
 

@@ -7,7 +7,7 @@
 namespace clan::ip {
 namespace {
 
-/// Of the byte `i`, which bits belong to a prefix.
+/// Returns the bits of byte `i` that belong to a prefix.
 std::uint8_t mask_of(unsigned bits, std::size_t i) {
   const unsigned before = static_cast<unsigned>(i) * 8;
   if (bits <= before) return 0;

@@ -31,7 +31,7 @@ struct Prefix {
   unsigned bits = 0;
 
   bool contains(const Address& a) const;
-  /// Of IPv4, the prefix's highest address.
+  /// Whether `a` is the highest address of a prefix of IPv4.
   bool is_broadcast(const Address& a) const;
   bool operator==(const Prefix&) const = default;
 };

@@ -297,7 +297,7 @@ bool Forwarder::pump(Peer& peer) {
   return true;
 }
 
-// It cannot be reached: that is what the senders of its packets are told. The next one tries again.
+// It cannot be reached: the senders of its packets get that answer. The next one tries again.
 bool Forwarder::turn_away(Peer& peer) {
   const auto refuse = [&](std::span<const std::byte> bytes) {
     count(peer.row->unreachable);

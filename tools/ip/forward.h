@@ -34,7 +34,7 @@ class Forwarder {
   void update_device();
   bool give_queue(Peer& peer);
 
-  // Of the device, to peers.
+  // From the device to peers.
   bool read_first_queue();
   bool serve(Peer& peer);
   bool pump(Peer& peer);
@@ -46,7 +46,7 @@ class Forwarder {
   ssize_t read_queue(unsigned queue, std::span<std::byte> room);
   void answer(const std::vector<std::byte>& packet);
 
-  // Of peers, to the device.
+  // From peers to the device.
   bool receive(Face& face);
   void deliver(Peer& peer, std::span<const std::byte> message);
   void refused(Peer& peer, const VirtioHeader& header, bool v6, int error);

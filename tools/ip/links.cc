@@ -12,7 +12,8 @@
 namespace clan::ip {
 namespace {
 
-/// Of the last step of an opening, which no time-out of the engine ends: the peer's Hello.
+/// The limit of the last step of an opening, which no time-out of the engine ends: the peer's
+/// Hello.
 constexpr std::uint64_t kOpeningNs = 10'000'000'000;
 
 }  // namespace

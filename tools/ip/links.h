@@ -46,8 +46,8 @@ struct Peer {
   Face* face = nullptr;
   IpRow* row = nullptr;
   State state = State::kDown;
-  bool failed = false;  ///< the last attempt, of which its packets are still to be told
-  bool fresh = false;   ///< `out` was begun after the peer's Hello had come
+  bool failed = false;               ///< the last attempt, whose packets still need an answer
+  bool fresh = false;                ///< `out` was begun after the peer's Hello had come
   std::optional<PeerIndex> out, in;  ///< ours, and the one that its Hello came by
   bool held = false;                 ///< packets wait in `in`
   std::optional<PeerIndex> claim;    ///< of another process: held until `in` ends
@@ -88,11 +88,11 @@ class Links {
   bool waits(Face& face, PeerIndex from, const Hello& hello);
   /// Whether a packet that has just been shown is to be left until its peer is verified.
   bool hold(Peer& peer);
-  /// Takes back an offload that a peer has been told we take.
+  /// Withdraws an offload that this end has offered to a peer.
   void refuse_offload(Peer& peer, unsigned offload);
   void end_stranger(Face& face, PeerIndex from);
 
-  /// Looks at connections that have come, ended or not come in time.
+  /// Handles connections that have come, ended or not come in time.
   void look(std::uint64_t now_ns);
   /// Whether some peer is being opened: then time passes.
   bool opening() const;

@@ -68,7 +68,7 @@ std::vector<Prefix> routes_of(const UpOptions& options) {
   return routes;
 }
 
-/// Of the engine: no thread of this process polls.
+/// The engine's options: no thread of this process polls.
 ContextOptions context_options(const UpOptions& options, const Settings& settings) {
   ContextOptions context = settings.context_options();
   if (!options.key_file.empty()) {

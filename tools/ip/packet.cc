@@ -40,7 +40,7 @@ std::optional<Packet> parse_v6(std::span<const std::byte> bytes, std::size_t siz
   return p;
 }
 
-/// Where the checksum of this protocol stands in its header; 0: a packet of segments is never of
+/// Where the checksum of this protocol is in its header; 0: a packet of segments is never of
 /// it.
 std::size_t checksum_place(const VirtioHeader& header) {
   return (header.gso_type & ~VirtioHeader::kEcn) == VirtioHeader::kUdp ? 6 : 16;

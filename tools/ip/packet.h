@@ -25,7 +25,7 @@ inline constexpr std::size_t kHeader = sizeof(VirtioHeader);
 static_assert(kHeader == 10);
 /// An IPv6 packet may be 40 bytes longer than its length says.
 inline constexpr std::size_t kMostPacket = 65'535 + 40;
-/// Of a packet that is checked: the headers of IP and TCP with their options.
+/// The part of a packet that is checked: the headers of IP and TCP with their options.
 inline constexpr std::size_t kHead = 128;
 
 // What a device takes and a peer may send: TUN_F_*, of which older headers of the kernel lack the

@@ -18,7 +18,7 @@ namespace {
 
 using tool::value_in;
 
-/// Of the devices in this network namespace, or of one of them.
+/// Takes the pages of the devices in this network namespace, or of one of them.
 template <typename Take>
 void for_pages(const std::string& device, Take&& take) {
   const std::string own = tool::read_link("/proc/self/ns/net");

@@ -18,7 +18,7 @@ struct Steered {
   unsigned queue = 0;
 };
 
-/// Of the prefixes that have a destination, the first decides; queue 0 where none has it.
+/// The first prefix that has the destination decides; queue 0 if none has it.
 std::vector<bpf_insn> steering_program(std::span<const Steered> prefixes);
 /// Loads it. A descriptor, or -1 with errno. EPERM: this process may not load programs.
 int load_steering_program(std::span<const Steered> prefixes);

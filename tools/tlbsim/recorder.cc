@@ -1,6 +1,6 @@
-// libclan-record.so: `clan-tlbsim record` has the dynamic linker load it into a program. It stands
-// in front of the C library's calls on sockets and writes, for each buffer that bytes were sent
-// from or received into, a line of a trace (trace.h).
+// libclan-record.so: `clan-tlbsim record` has the dynamic linker load it into a program. It wraps
+// the C library's calls on sockets and writes, for each buffer that bytes were sent from or
+// received into, a line of a trace (trace.h).
 //
 // The trace is an open descriptor that the program inherits. CLAN_RECORD says which, and of which
 // file, so that no line goes to a file that the program has opened under that number.

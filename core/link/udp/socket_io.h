@@ -10,7 +10,7 @@
 //
 //   fresh     main may still have packets of that peer that came before: it is read until it is
 //             empty
-//   settled both are read, mostly the one that had something last
+//   settled   both are read, mostly the one that had something last
 //   leaving   the second is connected to nobody any more: what has come to it is read, then it is
 //             closed
 //

@@ -66,7 +66,7 @@ Finding check_huge_pages() {
     reserved = p != MAP_FAILED;
     if (reserved) munmap(p, kSize);
   }
-  // The chosen word of the file stands in [brackets].
+  // The chosen word of the file is in [brackets].
   const std::string shmem = read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   const auto open = shmem.find('[');
   const auto close = shmem.find(']');

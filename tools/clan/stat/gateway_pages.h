@@ -15,7 +15,7 @@ struct GatewayTarget {
   std::uint64_t connections = 0, served = 0, failures = 0;
 };
 
-/// Of one process; the counters' meaning is in clan/gateway_face.h.
+/// The counters of one process; the counters' meaning is in clan/gateway_face.h.
 struct GatewayCounters {
   std::uint32_t pid = 0;
   bool draining = false;
@@ -25,7 +25,7 @@ struct GatewayCounters {
   std::vector<GatewayTarget> targets;
 };
 
-/// Of these processes, or of all.
+/// Reads the pages of these processes, or of all.
 std::vector<GatewayCounters> read_gateway_pages(const std::vector<pid_t>& pids);
 
 }  // namespace clan::tool

@@ -21,7 +21,7 @@ struct IpDevice {
   std::uint64_t strangers = 0;
 };
 
-/// Of these processes, or of all.
+/// Reads the pages of these processes, or of all.
 std::vector<IpDevice> read_ip_pages(const std::vector<pid_t>& pids);
 
 }  // namespace clan::tool

@@ -1,4 +1,4 @@
-// One look at all connections.
+// One snapshot of all connections.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@ struct StatOptions;
 
 struct Look {
   std::vector<Connection> connections;
-  std::size_t refused = 0;         // processes we may not look at
+  std::size_t refused = 0;         // processes that the caller may not read
   std::size_t unseen = 0;          // local connections whose ends only such processes can have
   std::size_t other_versions = 0;  // pipes of another CLAN
   std::vector<pid_t> absent;       // asked for, and not there

@@ -17,7 +17,7 @@ struct MpiPair {
   std::uint64_t queued = 0, nonsense = 0;  // of the rank, whichever the peer
 };
 
-/// Of these processes, or of all; by job and rank.
+/// Reads the pages of these processes, or of all; sorted by job and rank.
 std::vector<MpiPair> read_mpi_pages(const std::vector<pid_t>& pids);
 
 }  // namespace clan::tool

@@ -66,8 +66,8 @@ std::vector<OrbRow> read_orb_tables(const std::map<std::pair<dev_t, ino_t>, OrbT
       for (const OrbRow& row : *rows) (row.client ? clients : servers).push_back(row);
     }
   }
-  // Each connection stands in both tables: the client's row is shown, or the server's where that
-  // cannot be read.
+  // Each connection is in both tables: the client's row is shown, or the server's where that cannot
+  // be read.
   for (const OrbRow& row : servers) {
     const bool shown =
         !row.remote && std::find(readable.begin(), readable.end(), row.peer) != readable.end();

@@ -28,7 +28,7 @@ struct HostPaths {
   std::uint64_t not_shown = 0;  // peers for which their processes have no room in the page
 };
 
-/// Of these processes, or of all.
+/// Reads the pages of these processes, or of all.
 HostPaths read_path_pages(const std::vector<pid_t>& pids);
 
 }  // namespace clan::tool

@@ -14,7 +14,7 @@
 namespace clan::tool {
 namespace {
 
-// The page is our copy: nobody else looks at it, so every load may be relaxed.
+// The page is our copy: nobody else reads it, so every load may be relaxed.
 template <typename T>
 T load(const std::atomic<T>& word) {
   return word.load(std::memory_order_relaxed);

@@ -54,8 +54,8 @@ std::string first_command(const EndView& end) {
   return end.processes.empty() ? std::string() : label_of(*end.processes.begin());
 }
 
-/// The sums of connections with the same labels: CORBA's have no addresses, and a collector takes
-/// nothing of a text in which a sample stands twice.
+/// The sums of connections with the same labels: CORBA's have no addresses, and a collector rejects
+/// a text that has a sample twice.
 void print_counter(const Look& seen, const char* name, const char* help,
                    std::uint64_t EndView::*counter) {
   std::map<std::string, std::uint64_t> sums;

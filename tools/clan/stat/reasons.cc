@@ -36,7 +36,7 @@ std::vector<std::uint64_t> read_words(const std::string& link,
   return words;
 }
 
-// Of the words of its bucket, the one that tells most.
+// Finds the most telling word of its bucket.
 std::optional<Reason> find(const std::vector<std::uint64_t>& words, std::uint32_t of,
                            bool process) {
   std::optional<Reason> found;

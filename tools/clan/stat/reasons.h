@@ -26,10 +26,11 @@ struct Said {
 class ReasonPages {
  public:
   explicit ReasonPages(const Scan& scan);
-  /// Of the socket with this inode, by one of `holders` (those of its end): the one that tells
-  /// most.
+  /// Returns the most telling reason for the socket with this inode, by one of `holders` (those of
+  /// its end).
   std::optional<Said> of_socket(ino_t inode, const std::set<pid_t>& holders) const;
-  /// Of all connections of these processes; none if one of them says nothing, as it may move them.
+  /// Returns the reason for all connections of these processes; none if one of them says nothing,
+  /// as it may move them.
   std::optional<Said> of_processes(const std::vector<pid_t>& pids, Processes& processes) const;
   /// It has words, whatever they are of.
   bool has(pid_t pid) const;

@@ -17,7 +17,7 @@ struct RpcCounters {
   std::uint64_t calls_far = 0, served_far = 0;
 };
 
-/// Of these processes, or of all.
+/// Reads the pages of these processes, or of all.
 std::vector<RpcCounters> read_rpc_pages(const std::vector<pid_t>& pids);
 
 }  // namespace clan::tool

@@ -1,5 +1,5 @@
-// `clan stat`: the connections that go over CLAN, of every process we may look at, as `ss` lists
-// sockets.
+// `clan stat`: the connections that go over CLAN, of every process that the caller may read, as
+// `ss` lists sockets.
 //
 // A connection is a memfd named clan-pipe that the processes at both ends hold. Its first page has
 // all counters (clan/pipe.h), its Face words say which TCP connection it stands for
@@ -7,7 +7,7 @@
 // the inode of the TCP socket between two addresses, /proc/<pid>/fd which processes hold that
 // socket.
 //
-// Nothing is written, no process is stopped, and no lock of theirs is taken.
+// Nothing is written, no process is stopped, and none of their locks is taken.
 #include <fmt/core.h>
 #include <unistd.h>
 

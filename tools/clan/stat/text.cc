@@ -41,7 +41,7 @@ std::string processes_text(const EndView& end) {
   return text.empty() ? "?" : text;
 }
 
-/// Of both ends, once if they are in the same one.
+/// Names the networks of both ends, once if they are in the same one.
 std::string networks_text(const EndView& a, const EndView& b) {
   const auto text = [](std::uint64_t n) {
     return n != 0 ? fmt::format("{}", n) : std::string("?");

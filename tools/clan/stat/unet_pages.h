@@ -19,7 +19,7 @@ struct UnetEndpoint {
   std::uint64_t hostile = 0;  // of the process, whichever the endpoint
 };
 
-/// Of these processes, or of all.
+/// Reads the pages of these processes, or of all.
 std::vector<UnetEndpoint> read_unet_pages(const std::vector<pid_t>& pids);
 
 }  // namespace clan::tool

@@ -17,7 +17,7 @@ struct ViaConnection {
   std::uint64_t hostile = 0;  // of the process, whichever the VI
 };
 
-/// Of these processes, or of all.
+/// Reads the pages of these processes, or of all.
 std::vector<ViaConnection> read_via_pages(const std::vector<pid_t>& pids);
 
 }  // namespace clan::tool

@@ -9,7 +9,7 @@
 
 namespace clan::tool {
 
-/// Of one process; the counters' meaning is in clan/vmmc_face.h.
+/// The counters of one process; the counters' meaning is in clan/vmmc_face.h.
 struct VmmcCounters {
   std::uint32_t pid = 0;
   std::uint64_t buffers = 0, remotes = 0, bindings = 0;
@@ -17,7 +17,7 @@ struct VmmcCounters {
   std::uint64_t flushes = 0, compared_bytes = 0, mirrored_bytes = 0, hostile = 0;
 };
 
-/// Of these processes, or of all.
+/// Reads the pages of these processes, or of all.
 std::vector<VmmcCounters> read_vmmc_pages(const std::vector<pid_t>& pids);
 
 }  // namespace clan::tool

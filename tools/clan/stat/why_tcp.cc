@@ -46,8 +46,8 @@ std::string perhaps_filtered(const ReasonPages& pages, const EndView& end, Proce
              : "";
 }
 
-/// What descriptors tell of an end: all of its processes have an io_uring, or the connection as a
-/// standard stream.
+/// What descriptors show about an end: all of its processes have an io_uring, or the connection as
+/// a standard stream.
 std::string by_descriptors(const Scan& scan, const EndView& end, Processes& processes) {
   const auto under = under_clan(end, processes);
   const auto all_in = [&](const std::set<pid_t>& pids) {
@@ -81,7 +81,7 @@ std::string lacks_clan(const Connection& connection, Processes& processes) {
 }
 
 /// What settings, limits and users of both ends keep on TCP. `pages`: null if none have been read;
-/// a process that has one tells of a refused user there.
+/// a process that has one names a refused user there.
 std::string why_kept(const Connection& connection, Processes& processes, const ReasonPages* pages) {
   const std::vector<pid_t> under[2] = {under_clan(connection.ends[0], processes),
                                        under_clan(connection.ends[1], processes)};
