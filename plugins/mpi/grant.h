@@ -11,7 +11,7 @@
 //   3. None is free: the segment is closed, for good. One for X is there now: yes, as in 1. Else
 //   no.
 //   4. X alone, which is to send: X granted -> X taken, and what else was asked for it -> 0. S's
-//   owner, which has asked in 2., checks whether X has come to this.
+//      owner, which has asked in 2., checks whether X has come to this.
 //
 // A no stays a no: nothing is granted to a rank that asks a closed segment. A yes of 2. is seen by
 // each that says no: it was asked for before `closed` was read as 0, so before the other set it or

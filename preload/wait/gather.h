@@ -13,7 +13,7 @@ namespace clan::preload {
 /// `events` that the kernel has answered in this call, asked at `before`; <0: it has not been
 /// asked.
 ///
-///   1  note the time   2  ask the kernel   3 check what has moved   4  again, as long as
+///   1  note the time   2  ask the kernel   3  check what has moved   4  again, as long as
 ///   something that has been found may have happened after 1
 ///
 /// Set::looked is the 1 of the last time that 2 was answered in full, Set::happened the latest time

@@ -31,7 +31,7 @@ TEST(ForkLock, ShowsAChildNoStateInTheMiddleOfAChange) {
   ASSERT_TRUE((hold_over_forks<pair_mutex, look_in_child>())) << "once is enough";
   std::atomic<bool> done{false};
   std::thread changes([&] {
-    while (!done.load(std::memory_order_relaxed)) {  // relaxed: nothing else is told by it
+    while (!done.load(std::memory_order_relaxed)) {  // relaxed: it publishes nothing else
       std::lock_guard lock(pair_mutex);
       ++first_of_pair;
       for (int i = 0; i < 100; ++i) cpu_pause();

@@ -62,7 +62,7 @@ def mpi(prefix, program):
                          "clan,self", "--mca", "btl_clan_verbose", "1", program, "16384")
         said = "".join(job.communicate(timeout=60))
     assert job.returncode == 0 and "collectives: PASS" in said and "by shared memory" in said, said
-    # Where its component comes from: ranks are over too soon to look at what they have mapped.
+    # Where its component comes from: ranks end too soon to check what they have mapped.
     path = under_clan(prefix, "mpi", "printenv",
                       "OMPI_MCA_mca_base_component_path").communicate(timeout=60)[0]
     assert path.split(":")[0] == f"{prefix}/lib/openmpi", path

@@ -71,7 +71,7 @@ class Doorkeeper final : public OobSink {
   std::shared_ptr<Connection> accepted_;
 };
 
-// Hears of the end.
+// Is notified of the end.
 class Owner final : public AnswerSink {
  public:
   void on_answer() override {

@@ -153,7 +153,7 @@ TEST_F(ConnectionTest, GivesItsMemoryBackOnlyWhenBothEndsHaveClosed) {
   EXPECT_EQ(a_->snapshot().apertures, with_one - 1);
 }
 
-// Notes what is told to an endpoint that answers nothing.
+// Notes what comes to an endpoint that answers nothing.
 class Silent final : public OobSink {
  public:
   void on_oob(const std::shared_ptr<nic::Link>&, const OobMessage& message) override {
@@ -162,7 +162,7 @@ class Silent final : public OobSink {
     changed_.notify_all();
   }
   void on_link_down(const std::shared_ptr<nic::Link>&) override {}
-  /// Of the message of that number.
+  /// Waits for the message of that number.
   std::uint32_t wait(std::size_t number) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(kWaitMs),

@@ -247,7 +247,7 @@ TEST(Context, CreatedAndDestroyedOverAndOverLeavesNothingBehind) {
   EXPECT_LE(files_in_dev_shm(), files);
 }
 
-// A thread that waits hears of the lanes that its event queue knows.
+// A thread that waits is woken by the lanes that its event queue knows.
 TEST(Context, HasNoMoreLanesThanAnEventQueueListensTo) {
   ContextOptions options;
   for (uid_t uid = 100'000; uid < 100'100; ++uid) options.allow_uids.push_back(uid);
@@ -262,7 +262,7 @@ TEST(Context, HasNoMoreLanesThanAnEventQueueListensTo) {
 }
 
 /// Has a link for longer than the table of links, as a connection that is closed while its context
-/// ends; and looks whether that one's NIC is there when it goes itself.
+/// ends; and checks whether that one's NIC is there when it goes itself.
 class LinkKeeper final : public engine::OobSink {
  public:
   LinkKeeper(std::shared_ptr<nic::Link> link, nic::Nic& nic, bool* nic_was_there)

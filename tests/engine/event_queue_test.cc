@@ -490,7 +490,7 @@ TEST(EventQueue, GivesEachEventToOneOfSeveralConsumers) {
     }
     for (int round = 1; round <= 20; ++round) {
       for (auto& client : clients) ASSERT_OK(client.send(text("x"), 5000));
-      // Every stream is heard of once per round: twice would be the same event given to two.
+      // Every stream has one event per round: twice would be the same event given to two.
       ASSERT_TRUE(eventually([&] { return total >= kStreams * static_cast<std::size_t>(round); }))
           << total << " in round " << round;
       std::byte buffer[64];

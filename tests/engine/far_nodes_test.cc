@@ -5,7 +5,7 @@
 namespace clan::engine {
 namespace {
 
-// Only their addresses are looked at.
+// Only their addresses are read.
 const nic::Link* link(std::uintptr_t n) { return reinterpret_cast<const nic::Link*>(n * 8); }
 
 constexpr char kThere[] = "10.0.0.2:4000", kElsewhere[] = "10.0.0.3:4000";

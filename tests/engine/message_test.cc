@@ -472,9 +472,9 @@ TEST_P(Messages, EndAQuietThatLastsWhileThereIsNothingToDo) {
   while (p.b->poll_sent({&c, 1}) == 0) EXPECT_FALSE(p.b->quiet());
   receiver.join();
   EXPECT_TRUE(until(*p.b, true));
-  // A departure, until it has been told.
+  // A departure, until it has been reported.
   p.b.reset();
-  // Something of its end may come first, and be done with when it has been looked at.
+  // Something of its end may come first, and be done with when it has been read.
   PeerIndex gone;
   bool told = false;
   for (const auto deadline = deadline_after_ms(20'000); !told && monotonic_ns() < deadline;) {
@@ -796,7 +796,7 @@ TEST(MessageEndpoint, AttemptsThatNobodyWantsAnyMoreLeaveNothing) {
   EXPECT_TRUE(eventually([&] { return context.counters().apertures == 0; }));
   EXPECT_TRUE(eventually([&] { return open_descriptors() == before; }))
       << open_descriptors() << " " << before;
-  // Likewise those whose process has yet to be linked with.
+  // The same holds for those whose process has yet to be linked with.
   peer.process.stop();
   {
     auto fresh = must(Context::create());
@@ -874,7 +874,7 @@ TEST(MessageEndpoint, ColdPeersWakeASleepingReceiver) {
   EXPECT_GT(p.context_a.counters().sleeps, 0u);
 }
 
-// While a peer is hot its ring is looked at, and it need not say that it has made room.
+// While a peer is hot its ring is polled, and it need not say that it has made room.
 TEST(MessageEndpoint, DoesNotSleepWhenAHotPeerHasMadeRoom) {
   EndpointPair p(Way::kOffers);
   std::vector<std::byte> buffer(4096);
@@ -1196,7 +1196,7 @@ TEST_P(Messages, CanBeWaitedForWithoutBeingTaken) {
     }
     sender.join();
     EXPECT_EQ(m->size, 4u);
-    ASSERT_OK(p.a->sleep(10'000));  // there is something, though it has been looked at
+    ASSERT_OK(p.a->sleep(10'000));  // there is something, though it has been checked
     p.a->drop();
   }
 }

@@ -43,7 +43,7 @@ void both_ways(Stream& client, Stream& server, std::uint64_t total, std::size_t 
   taking.join();
 }
 
-/// Of the connection that this end has accepted. IPv4.
+/// Names the connection that this end has accepted. IPv4.
 ConnectionName name_of_end(int socket) {
   ConnectionName name;
   const auto fill = [&](int (*call)(int, sockaddr*, socklen_t*), in6_addr* address,
@@ -172,8 +172,8 @@ TEST_F(NetworkTest, TheDirectoryFindsServicesOfOtherProcesses) {
   EXPECT_EQ(Stream::connect(b, (host + "network-none").c_str(), 5'000).error().err, ECONNREFUSED);
 }
 
-// Of a user that has the port, and another that has accepted a connection: its process is found by
-// that one's name, and a service that no connection stands behind is not.
+// One user has the port, and another has accepted a connection: the connection's name finds its
+// process; a service without a connection is not found.
 TEST_F(NetworkTest, TheDirectoryFindsConnectionsOfOtherUsersButNoNames) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   Fd listening(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -5,7 +5,7 @@
 namespace clan::engine {
 namespace {
 
-// Looks at the table when it is destroyed, which it can only if the lock is free.
+// Reads the table when it is destroyed, which it can only if the lock is free.
 class Destroyed final : public Pollable {
  public:
   Destroyed(ServiceTable& table, int& destroyed) : table_(table), destroyed_(destroyed) {}

@@ -288,7 +288,7 @@ class Session {
   Sink sink_;
   Fd peer_end_;
   std::uint32_t slot_ = 0;
-  std::array<RdmaCookie, 4> shown_{};  ///< the peer's cookies that this side was told
+  std::array<RdmaCookie, 4> shown_{};  ///< the peer's cookies that this side knows
   std::vector<RemoteHandle> handles_;
   std::vector<std::vector<std::byte>> pending_;
   std::shared_ptr<ShmLink> link_;  ///< goes first: it may know the memory of a pending copy

@@ -222,7 +222,7 @@ class Peer {
     if (how % 8 == 7) body.resize(body.size() / 2);
     say(header, body, how % 4 == 3);
   }
-  /// Looks at what has come, scribbles on its word, answers it or leaves it.
+  /// Reads what has come, scribbles on its word, answers it or leaves it.
   void listen() {
     auto message = messages_.peek();
     if (!message) return;

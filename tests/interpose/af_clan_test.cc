@@ -42,7 +42,7 @@ struct Address {
   }
 };
 
-// Of this test and process.
+// Returns a name of this test and process.
 std::string unique(const char* what = "") {
   return std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()) + what + "/" +
          std::to_string(::getpid());

@@ -102,7 +102,7 @@ TEST(Buffers, AreWritableAgainWhenAPartIsFree) {
 
 // --- memory --------------------------------------------------------------------------------------
 
-// Of all connections of this process that have moved.
+// Sums the memory of all connections of this process that have moved.
 std::uint64_t memory_of_pipes() {
   std::map<ino_t, std::uint64_t> bytes;  // both ends are here
   for (const int fd : pipes()) {

@@ -1,5 +1,5 @@
-// What a wait tells of several descriptors at once: whatever happened first is told first,
-// everybody is told in turn, and a thread that sleeps hears of what another one newly asks for.
+// What a wait reports of several descriptors at once: whatever happened first is reported first,
+// every descriptor has its turn, and what a thread newly asks for wakes another one that sleeps.
 // What is expected is what the kernel does by itself. Run with the interposer preloaded, and
 // without: both have to pass. docs/interposition.md has the argument ("What one wait reports").
 #include <netinet/tcp.h>
@@ -96,7 +96,7 @@ int set_of(const std::array<int, 2>& fds) {
   return set;
 }
 
-/// Which of two descriptors one call tells of, in its order.
+/// Which of two descriptors one call reports, in its order.
 std::vector<int> told(Call call, int set, const std::array<int, 2>& fds, int timeout_ms) {
   std::vector<int> told;
   while (told.empty()) {
@@ -129,10 +129,10 @@ std::vector<int> told(Call call, int set, const std::array<int, 2>& fds, int tim
 
 class Order : public testing::TestWithParam<std::tuple<Kind, Call, int, bool>> {};
 
-// Another thread writes to the first and then to the second. A thread that is told of the second
-// has been told of the first. The kernel itself promises that only nearly: poll and select look at
-// one after the other, and on a busy machine loopback TCP arrives late. So a few rounds may differ;
-// without a snapshot it was up to two thirds.
+// Another thread writes to the first and then to the second. A thread that learns of the second
+// knows of the first. The kernel itself promises that only nearly: poll and select check one after
+// the other, and on a busy machine loopback TCP arrives late. So a few rounds may differ; without a
+// snapshot it was up to two thirds.
 TEST_P(Order, WhatWasWrittenFirstIsToldWithOrBeforeWhatWasWrittenLater) {
   const auto [kind, call, timeout_ms, other_first] = GetParam();
   Source moved(Kind::kMoved), other(kind);
@@ -166,8 +166,8 @@ TEST_P(Order, WhatWasWrittenFirstIsToldWithOrBeforeWhatWasWrittenLater) {
   }
   go.store(-1);
   writer.join();
-  // poll in the kernel itself looks at one after the other: beside other work stock was seen with
-  // a fifth of them.
+  // poll in the kernel itself checks one after the other: beside other work stock was seen with a
+  // fifth of them.
   EXPECT_LE(wrong, kRounds * 2 / 5) << "the second was told without the first";
 }
 

@@ -84,7 +84,7 @@ TEST(Transfer, WriteAndItsKinSendAllInOrder) {
   Pair pair;
   ASSERT_EQ(::write(pair.far, "one ", 4), 4);
   ASSERT_EQ(::send(pair.far, "two ", 4, 0), 4);
-  // The address is not looked at once a stream is connected.
+  // The address is ignored once a stream is connected.
   const sockaddr_in nowhere = loopback(9);
   ASSERT_EQ(::sendto(pair.far, "three ", 6, 0, reinterpret_cast<const sockaddr*>(&nowhere),
                      sizeof nowhere),
@@ -594,7 +594,7 @@ TEST(Urgent, InlineItIsAByteAmongTheOthers) {
   EXPECT_EQ(rest, "!cd");
 }
 
-// Its completions: how many sends they tell of.
+// Its completions: how many sends they report.
 unsigned completions(int fd, unsigned wanted) {
   unsigned done = 0;
   (void)comes_true([&] {

@@ -145,7 +145,7 @@ long poll_while_a_socket_moves(bool by_ppoll) {
     });
     EXPECT_TRUE(sleeper.falls_asleep());
     ::usleep(250'000);
-    // The doorbell that tells of room in the pipe wakes the sleeper.
+    // The doorbell for room in the pipe wakes the sleeper.
     const std::string block(50'000, 'x');
     for (int i = 0; i < 40; ++i) {
       put(pair.near, block);
@@ -610,7 +610,7 @@ TEST(Epoll, WaitsForRoomWhileBytesLieUnreadThatItIsNotAskedFor) {
   EXPECT_EQ(get(pair.near, 6), "unread");
 }
 
-// The more often a set is asked, the fewer of its sockets it looks at each time.
+// The more often a set is asked, the fewer of its sockets it checks each time.
 TEST(Epoll, TellsOfEachOfManyOnceInOneWait) {
   constexpr std::size_t kMany = 24;
   std::array<Pair, kMany> pairs;
@@ -1274,7 +1274,7 @@ TEST(Signals, MasksHoldWhileACallWaits) {
   };
   for (const auto& [name, call] : kCalls) {
     for (const timespec& limit : {kLong, kAtOnce}) {
-      if (name[0] == 'e' && limit.tv_sec == 0) continue;  // does not look at signals then
+      if (name[0] == 'e' && limit.tv_sec == 0) continue;  // does not check signals then
       SCOPED_TRACE(std::string(name) + (limit.tv_sec != 0 ? "" : ", without waiting"));
       signals = 0;
       ::pthread_kill(::pthread_self(), SIGUSR1);
@@ -1283,7 +1283,7 @@ TEST(Signals, MasksHoldWhileACallWaits) {
       EXPECT_EQ(errno, EINTR);
       EXPECT_EQ(signals.load(), 1);
       EXPECT_LT(time.ms(), 1000);
-      // Ends it, had it not been told.
+      // Ends it if nothing else did.
       ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
       ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
     }

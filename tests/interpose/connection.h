@@ -143,7 +143,7 @@ inline PipePage::Face* face_of(int fd) {
   return nullptr;
 }
 
-/// Likewise, with its cursors.
+/// The same, with its cursors.
 inline PipePage::End* end_of(int fd) {
   // The face is a part of its end.
   PipePage::Face* const face = face_of(fd);
@@ -218,7 +218,7 @@ class Pair {
     ::close(listening);
     if (moves) move();
   }
-  /// Of what somebody else has made. It has not moved yet.
+  /// Takes a connection made elsewhere, which has not moved yet.
   Pair(int connected, int accepted) : near(connected), far(accepted) {}
   ~Pair() {
     close_near();
@@ -266,7 +266,7 @@ class Pair {
   Way before_;
 };
 
-/// A connection that has moved, and whose other end a child has, which goes on as it is told.
+/// A connection that has moved, and whose other end a child has, which goes on by command.
 class Peer {
  public:
   template <typename F>

@@ -16,9 +16,8 @@
 // may be made.
 //
 // The rules that make a transcript independent of timing and of buffer sizes:
-//   - a read is told how many bytes must have arrived first (FIONREAD), or takes part in a transfer
-//   of which
-//     only totals are told;
+//   - a read knows how many bytes must have arrived first (FIONREAD), or takes part in a transfer
+//     of which only totals are printed;
 //   - what one side sends while the other does not read stays below kUnreadMost, in few calls;
 //   - "nothing is ready" is asked only when nothing is under way;
 //   - an end is read only after it has arrived.

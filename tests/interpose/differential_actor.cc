@@ -1,5 +1,5 @@
-// An actor of the differential test: does the socket calls it is told to and says what came of
-// them. Started by the director (differential.cc), by itself (exec, posix_spawn) or by fork.
+// An actor of the differential test: does the socket calls that it gets and says what came of them.
+// Started by the director (differential.cc), by itself (exec, posix_spawn) or by fork.
 //
 // What it says never contains a port, a process id, a descriptor or anything that depends on
 // timing.

@@ -366,7 +366,7 @@ ssize_t receive_by(int fd, int how, Bytes& data, int flags, Said* said) {
   }
 }
 
-// --- whole transfers: only totals are told
+// --- whole transfers: only totals are printed
 // ----------------------------------------------------------
 
 ssize_t transfer_out(int fd, int how, Bytes& data, std::size_t chunk) {

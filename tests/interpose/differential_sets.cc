@@ -8,16 +8,16 @@
 //        clients 0 and 1           processes; client 2: a thread of this process
 //
 // A step first decides what the clients do, one after the other: each has returned from its call
-// before the next one begins, so all that happens has one order. Then it waits in some way and says
-// what it was told. Clients are commanded through shared memory and futexes, as other descriptors
+// before the next one begins, so all that happens has one order. Then it waits in some way and
+// prints the answer. Clients are commanded through shared memory and futexes, as other descriptors
 // that they write to would be seen (PipeStamp).
 //
 // What a step says must be the kernel's doing alone, not that of timing:
-//   - the order of one answer is told for each kind of descriptor by itself, and for a descriptor
-//     that has not moved beside sockets that have if it is the only one: more is not promised
-//     (docs/interposition.md)
-//   - where threads wait at once it is told how often each source was told of, and what came out of
-//     it
+//   - the order of one answer is printed for each kind of descriptor by itself, and for a
+//     descriptor that has not moved beside sockets that have if it is the only one: more is not
+//     promised (docs/interposition.md)
+//   - where threads wait at once the transcript has how often each source was reported, and what
+//     came out of it
 //   - TCP that has not moved may arrive late on a busy machine: the director sees to it that it has
 //     arrived
 #include "differential_sets.h"
@@ -108,7 +108,7 @@ struct Action {
 
 constexpr int kMostActions = 8;
 
-/// Of one client, in shared memory.
+/// One client's, in shared memory.
 struct Desk {
   std::atomic<std::uint32_t> turn{0};  ///< odd: the client's
   int count = 0;
@@ -651,7 +651,7 @@ void World::say_order(const std::vector<Deed>& deeds,
   }
   std::string order;
   for (const auto& [source, events] : told) order += " " + source->name();
-  // Of several clients' plain descriptors and moved ones the order is not known, nor of several
+  // The order of several clients' plain and moved descriptors is not known, nor that of several
   // plain ones.
   int clients = 0;
   for (int k = -1; k < kClients; ++k) {
@@ -682,7 +682,7 @@ void World::list_wait() {
     if ((s.events & (EPOLLONESHOT | EPOLLET)) != 0) ask_for(s, s.events, EPOLL_CTL_MOD);
   }
   epoll_event events[kMostSources];
-  // what has room is told of by edge
+  // what has room is reported by edge
   for (const int set : sets_) (void)::epoll_wait(set, events, kMostSources, 0);
   for (Source& s : sources_) {
     if ((s.events & EPOLLONESHOT) != 0) ask_for(s, s.events, EPOLL_CTL_MOD);
@@ -773,8 +773,8 @@ bool comes_true(const std::function<bool()>& what) {
   return false;
 }
 
-/// Threads asleep in sets, by some way; things happen, and sources are asked for anew. Each is told
-/// of once.
+/// Threads asleep in sets, by some way; things happen, and sources are asked for anew. Each is
+/// reported once.
 void World::sleepers() {
   flush();
   for (Source& s : sources_) {
@@ -1091,7 +1091,7 @@ void World::servers() {
     if (s.kind != Kind::kTimer)
       check(::epoll_ctl(set, EPOLL_CTL_DEL, s.fd, nullptr) == 0, "epoll_ctl");
   }
-  // By edge, what comes while a thread reads is read by it, and then told of to another.
+  // By edge, what comes while a thread reads is read by it, and then reported to another.
   say("%d pollers %d workers %s: %d bytes of %d, %d told of nothing, noise %d, %d visitors, %d "
       "left",
       pollers, workers, one_shot ? "oneshot" : "edge", asked.load(), wanted,
@@ -1099,7 +1099,7 @@ void World::servers() {
 }
 
 /// A client writes to one source and then to another while the set, or poll, is asked all the time:
-/// a thread that is told of the second has been told of the first.
+/// a thread that learns of the second knows of the first.
 void World::spin() {
   constexpr int kRounds = 12;
   flush();
@@ -1166,7 +1166,7 @@ void World::spin() {
       (void)take(*s);
     }
   }
-  // The kernel looks at one after the other, and TCP may be late: see calls_order_test.cc.
+  // The kernel checks one after the other, and TCP may be late: see calls_order_test.cc.
   say("spin %s %s, way %d: %s", first->name().c_str(), second->name().c_str(), way,
       wrong > kRounds / 3 ? "OFTEN WITHOUT THE FIRST" : "with the first");
 }

@@ -193,7 +193,7 @@ constexpr std::array<const char*, 11> kFirsts = {"poll",       "level",     "edg
 /// Before the peer's deed, or not at all.
 enum class Own { kOpen, kHalfClosed, kReadsNoMore };
 constexpr std::array<const char*, 3> kOwns = {"open", "half-closed", "reads-no-more"};
-/// The first call comes before the news are told, behind them, or is asleep when they come.
+/// The first call comes before the news, behind them, or is asleep when they come.
 enum class News { kBefore, kBehind, kAsleep };
 constexpr std::array<const char*, 3> kNews = {"before", "behind", "asleep"};
 // And is woken by one thing: not by bytes and then a reset, nor by what this end has done itself. A
@@ -313,7 +313,7 @@ class Ours {
   const int level_ = ::epoll_create1(EPOLL_CLOEXEC), edge_ = ::epoll_create1(EPOLL_CLOEXEC);
 };
 
-/// The other process, which talks with us and then does as it is told.
+/// The other process, which talks with this one and then obeys its commands.
 class Other {
  public:
   explicit Other(Deed deed) {
@@ -381,7 +381,7 @@ class Other {
 /// whether the other one is still there.
 constexpr useconds_t kAsksEachUs = 200;
 
-// Of these the kernel knows nothing where they are told in the pipe.
+// The kernel knows nothing of these if the pipe announces them.
 bool is_told_in_pipe(Deed deed) {
   return preloaded() && (deed == Deed::kHalfCloses || deed == Deed::kShutsBoth ||
                          deed == Deed::kAnswersAndHalfCloses);

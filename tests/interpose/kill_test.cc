@@ -1,8 +1,8 @@
 // kill -9 of one end of a connection that has moved, moves, or goes back to TCP, at any moment. The
-// survivor reads a prefix of what was written, all that the dead process was told had been sent,
+// survivor reads a prefix of what was written, all that send() had confirmed to the dead process,
 // then the end as TCP shows it. It never hangs, never reads a wrong byte and keeps nothing. Run
-// with the interposer preloaded, and without. Likewise one of two processes that share an end, at
-// each of its system calls: the other one goes on.
+// with the interposer preloaded, and without. The same of one of two processes that share an end,
+// at each of its system calls: the other one goes on.
 #include <sys/epoll.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -64,7 +64,7 @@ void die_in(long microseconds) {
 
 bool gone(int error) { return error == ECONNRESET || error == EPIPE; }
 
-// Of the pipe, for a message.
+// Describes the pipe, for a message.
 std::string state() {
   std::string text;
   for (const int fd : pipes()) {
@@ -301,7 +301,7 @@ std::size_t count_of(const char* directory, const char* part = "") {
   return n;
 }
 
-/// Of connections: not the one memfd in which a process says why they stay on TCP.
+/// Counts those of connections: not the one memfd in which a process says why they stay on TCP.
 std::size_t descriptors_here() {
   std::size_t n = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

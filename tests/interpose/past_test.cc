@@ -34,7 +34,7 @@ class OwnSet {
     epoll_event event{.events = events, .data = {.fd = fd}};
     ASSERT_EQ(instruction(SYS_epoll_ctl, fd_, EPOLL_CTL_ADD, fd, word_of(&event)), 0);
   }
-  /// It is told within two seconds.
+  /// It is reported within two seconds.
   bool told() const {
     epoll_event event{};
     return instruction(SYS_epoll_pwait, fd_, word_of(&event), 1, 2000, 0, 8) == 1;

@@ -113,8 +113,8 @@ class PipeWatch(threading.Thread):
 
 # --- one run of one program -----------------------------------------------------------------------
 
-# What a server may end with when it is told to (143: of a SIGTERM that it handles), and what some
-# do besides, stock too.
+# What a server may end with on a signal (143: of a SIGTERM that it handles), and what some do
+# besides, stock too.
 TOLD_TO = {0, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM}
 BY_CHANCE = {"lighttpd": {1}}
 
@@ -686,7 +686,7 @@ def openssl(run):
         client.stdin.flush()
         answers.append(client.stdout.readline())
         if i == 250:
-            # all of the talk takes less than the time between two looks at the pipes
+            # all of the talk takes less than the time between two checks of the pipes
             time.sleep(0.2)
     client.stdin.close()
     said["end"] = client.wait(10)

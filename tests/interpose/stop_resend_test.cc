@@ -100,7 +100,7 @@ Outcome run(int steps, Is what) {
     ::raise(SIGSTOP);
     const std::string its(kOfSharer, 'p');
     const bool all = ::send(peer.fd, its.data(), its.size(), MSG_NOSIGNAL) == kOfSharer;
-    ::raise(SIGSTOP);  // to be told of the end
+    ::raise(SIGSTOP);  // to see the end
     return all ? 0 : 1;
   });
   std::string all(kUnread, 'u');

@@ -20,8 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PATIENCE_S = 30
 
-# An end of the connection: runs what it is told, a line of Python each, and says "done" and what
-# came of it.
+# An end of the connection: runs lines of Python that it reads, and says "done" and what came of it.
 END = """
 import ctypes, fcntl, os, select, signal, socket, struct, sys, threading
 def serve():
@@ -224,9 +223,9 @@ DEEDS = {
     "passed": ("hand_over()", "it was passed to a process that cannot follow it (SCM_RIGHTS)", 2),
     "executed": ("execute()", "it was handed to a program that cannot follow it (exec, dup2)", 2),
 }
-# Of these the library says something only once the connection has moved.
+# The library gives these reasons only once the connection has moved.
 ONLY_LATE = {"set", "passed"}
-# Of these the log says it of the whole process, or in the child, or standard error is the
+# The log gives these reasons for the whole process, or in the child, or standard error is the
 # connection by then.
 QUIET = {"ring", "bypass", "confined", "file_limit", "executed", "standard", "set"}
 

@@ -64,7 +64,7 @@ T of_truth(bool truth) {
   return truth ? T(1) : T(0);
 }
 
-/// What `target` becomes. Compare: as the manual says, `compare` stands on the left.
+/// What `target` becomes. Compare: as the manual says, `compare` is on the left.
 template <typename T>
 T expected(fi_op op, T target, T operand, T compare) {
   const T zero(0);

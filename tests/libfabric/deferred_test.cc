@@ -300,7 +300,7 @@ TEST(FabricDeferredWork, ThatIsUnderWayKeepsItsCounter) {
     return fi_cntr_read(received.get()) == 1 && fi_cntr_read(sent_well.get()) == 1;
   }));
   received.reset();
-  // Nor does a cancelled one, whose counter hears of that.
+  // Nor does a cancelled one, whose counter counts that.
   MUST(fi_cntr_open(two.b.domain.get(), nullptr, &c, nullptr));
   trigger.reset(c);
   work.triggering_cntr = trigger.get();

@@ -155,7 +155,7 @@ TEST(FabricDeferredWaits, WorkIsStartedWithoutAnotherCallWhereProgressIsAutomati
   CountedWriter a(FI_PROGRESS_AUTO);
   a.meet(b.node.name());
   a.queue_write(2, 4, 8, kShownKey);
-  std::this_thread::sleep_for(milliseconds(50));  // what has been heard of B is over
+  std::this_thread::sleep_for(milliseconds(50));  // what B has announced is over
   EXPECT_EQ(b.at(8), 0);
   ASSERT_EQ(a.write(4, 4), 0);
   const auto end = Clock::now() + milliseconds(1000);

@@ -1,5 +1,5 @@
-// Peers that stand still, die and come again, at every step of a conversation; too few descriptors,
-// too little memory; forks; other users.
+// Peers that stop, die and come again, at every step of a conversation; too few descriptors, too
+// little memory; forks; other users.
 #include <dirent.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -173,7 +173,7 @@ bool means_gone(ssize_t rc) {
   return rc == -FI_ECONNREFUSED || rc == -FI_ECONNRESET || rc == -EPIPE;
 }
 
-// --- peers that stand still ----------------------------------------------------------------------
+// --- peers that are stopped ----------------------------------------------------------------------
 
 TEST(FabricFailure, AFirstMessageToAPeerThatStandsStillHoldsUpNobody) {
   Other still(Manner::kEcho), lively(Manner::kEcho);
@@ -224,7 +224,7 @@ TEST(FabricFailure, AFirstMessageToAPeerThatNeverGoesOnIsGivenUp) {
   EXPECT_TRUE(us.hears(to));
 }
 
-// --- peers whose memory is to be accessed, and that stand still ----------------------------------
+// --- stopped peers whose memory is to be accessed ------------------------------------------------
 
 // With process_vm_readv and its like, and without.
 class FabricStill : public testing::TestWithParam<bool> {
@@ -504,7 +504,7 @@ TEST(FabricFailure, ASendToAPeerThatHasGoneFailsOnce) {
     const fi_addr_t to_dead = us.node.insert(dead.name());
     ASSERT_EQ(sent([&] { return us.greet(to_dead); }, us.node), 0);
     dead.kill();
-    ::usleep(200'000);  // the engine hears of it, and we do not ask
+    ::usleep(200'000);  // the engine learns of it, and the test does not ask
     iovec iov{us.own.data(), us.own.size()};
     fi_msg_tagged msg{};
     msg.msg_iov = &iov;

@@ -282,7 +282,7 @@ TEST_F(FabricFarHostile, PlacesThatMakeNoSenseEndTheSendAndWriteNothing) {
     std::memcpy(&offer, body.data(), sizeof offer);
     EXPECT_EQ(offer.length, out.size());
     const std::uint32_t id = header.id;
-    // Of another number, or cut off: not an answer to this.
+    // With another number, or cut off: not an answer to this.
     ASSERT_TRUE(peer->say({.op = Op::kPlace, .id = id}, reply_of(offer.number + 1, {})));
     ASSERT_TRUE(peer->say({.op = Op::kPlace, .id = id}, Bytes(7)));
     ASSERT_TRUE(peer->say({.op = Op::kPlace, .id = id}, reply_of(offer.number, cookies)));

@@ -1,5 +1,5 @@
-// FarPeer: a peer of the provider behind a UDP link, which says what it is told to. On loopback, in
-// a process of its own, as the provider reads once whether there is a network.
+// FarPeer: a peer of the provider behind a UDP link, which says what the test orders. On loopback,
+// in a process of its own, as the provider reads once whether there is a network.
 #pragma once
 
 #include <clan/context.h>

@@ -506,7 +506,7 @@ TEST_F(FabricHostile, AnOperationThatCouldNotBeStartedHasNoEnd) {
   ASSERT_TRUE(eventually([&] { return victim.hostile.messages().peek().ok(); }));
   // It goes, which the sender finds out in the middle of a call; that begins anew, or says so.
   victim.hostile.messages().disconnect(0);
-  // for our driver thread to hear of it
+  // for the own driver thread to learn of it
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const int well = victim.well;
   ASSERT_TRUE(eventually([&] {
@@ -1099,7 +1099,7 @@ TEST_F(FabricHostile, AnEndpointIsToldItsOwnNameByItselfAlone) {
   EXPECT_STREQ(in, "for myself");
 }
 
-/// A passive endpoint, and where it tells of requests.
+/// A passive endpoint, and where it reports requests.
 struct Listener {
   Listener() {
     info = get_info(make_hints(FI_EP_MSG), "127.0.0.1", "0", FI_SOURCE);

@@ -89,7 +89,7 @@ def tcp():
                             left -= len(part)
                         assert WORLD.recv(tag=k) == k
                         peer.sendall(b"+")
-                    time.sleep(0.3)  # for the test that looks at our maps
+                    time.sleep(0.3)  # for the test that reads this process's maps
                     peer.sendall(digest.digest())
                     peer.recv(1)
     else:

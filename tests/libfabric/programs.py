@@ -54,8 +54,8 @@ class Watch(threading.Thread):
 
     def run(self):
         begin = time.monotonic()
-        # Often at first: some are short. Not for long: looking takes the processor from those
-        # looked at.
+        # Often at first: some are short. Not for long: looking takes the processor from the
+        # processes that it watches.
         while not self.over.wait(0.02 if time.monotonic() < begin + 2 else 0.2):
             for pid in descendants(os.getpid()):
                 with contextlib.suppress(OSError):
@@ -323,7 +323,7 @@ def absent(test):
     program = Path(test.mpi, "mpi-collectives")
     if not program.exists():
         raise Skip("the MPI programs were not built (Debian: libopenmpi-dev)")
-    # Of two words for the same, Open MPI loses one now and then ("would read past end of buffer").
+    # Open MPI loses one of two messages now and then ("would read past end of buffer").
     for how, any_of in (("cm", ["PML cm cannot be selected"]),
                         ("btl", ["unable to reach each other", "process is unreachable"])):
         said = test.text(test.clan, "run", "--with", "ofi", "env", "FI_PROVIDER=none", mpirun,

@@ -91,7 +91,7 @@ struct Refusal {
   const char* name = nullptr;  ///< nullptr: it is not refused
   int error = 0;
 };
-/// Of a call that the engine makes by its number.
+/// Finds the refusal of a call that the engine makes by its number.
 Refusal refusal_of(long number, long second) {
   switch (number) {
     case SYS_mmap: return {"mmap", ENOMEM};

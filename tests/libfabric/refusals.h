@@ -62,7 +62,7 @@ struct End {
 bool talk(End& a, End& b);
 
 /// A Pair builds and talks: both are false if a call or an operation has failed. What cannot talk
-/// after a refusal may be lost(), which is told.
+/// after a refusal may be lost(), and that is reported.
 template <typename Pair>
 void round(long refuse, std::map<std::string, int>* refused) {
   const auto before = left_open();

@@ -384,7 +384,7 @@ TEST(FabricRma, WithDataIsToldOnceWhoeverMakesIt) {
 }
 
 // Two programs that ask each other for more than their rings and what is kept for them hold, and
-// read completions only when they are told to.
+// read completions only on command.
 TEST(FabricFlood, OfReadsInBothDirectionsEnds) {
   Two two;
   constexpr std::size_t kReads = 3000, kBytes = 8192, kPlaces = 64;

@@ -1,6 +1,6 @@
 // Runs libfabric-provider/wait_words.h under every interleaving of an x86 machine, and broken
 // versions of it to show that the checker would notice. What is waited for is a counter, which is
-// set and looked at without a lock (Counter::set_value(), Counter::news()); the descriptors are
+// set and read without a lock (Counter::set_value(), Counter::news()); the descriptors are
 // eventfds, which stay readable until they are emptied.
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 namespace clan::link {
 namespace {
 
-// Of every version, so that two that do not know each other can say so.
+// The same in every version, so that two that do not know each other can say so.
 TEST(Control, TheFirstBytesOfAMessageAreTheSameInEveryVersion) {
   EXPECT_EQ(kControlMagic, 0x4e414c43u);
   EXPECT_EQ(offsetof(ControlMessage, magic), 0u);

@@ -118,7 +118,8 @@ TEST_F(Import, KeepsWhatWasAskedForAndThenGranted) {
   EXPECT_OK(a->import(cookie, false));
 }
 
-/// Of a thread that may not exceed limits, while the process may pass no descriptor more.
+/// Runs `work` in a thread that may not exceed limits, while the process may pass no descriptor
+/// more.
 template <typename Work>
 void where_no_descriptor_passes(Work&& work) {
   Fd ends[2];

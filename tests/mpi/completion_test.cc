@@ -8,7 +8,7 @@
 namespace clan::mpi {
 namespace {
 
-/// An RDMA queue that answers as it is told.
+/// An RDMA queue that answers as the test orders.
 struct Told {
   struct Answer {
     int error;  ///< of the wait; 0: a completion

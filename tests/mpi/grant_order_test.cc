@@ -14,7 +14,7 @@ namespace {
 
 constexpr NodeId kRank{0x100};
 
-/// A word that another thread changes behind the first look at it, which shows `first`.
+/// A word that another thread changes after the first read of it, which shows `first`.
 template <typename Value>
 struct Late {
   Value load(std::memory_order order) { return looks++ == 0 ? first : word.load(order); }

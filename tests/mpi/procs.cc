@@ -1,6 +1,6 @@
-// What Open MPI may do with the ranks that a transport has been told of: name them one by one and
-// again, in any order, with and without a set of bits; let go of them twice; name them once more.
-// Called as Open MPI calls it, at the module that mpirun has chosen.
+// What Open MPI may do with the ranks that a transport knows: name them one by one and again, in
+// any order, with and without a set of bits; let go of them twice; name them once more. Called as
+// Open MPI calls it, at the module that mpirun has chosen.
 #include "plugins/mpi/open_mpi.h"
 
 extern "C" {

@@ -348,7 +348,8 @@ class Shapes {
     return found;
   }
 
-  /// Of a first window the transport has a thread of its own. The program's signals are not for it.
+  /// The first window gives the transport a thread of its own. The program's signals are not for
+  /// it.
   void signals() {
     const auto before = threads();
     std::int64_t word = 0;

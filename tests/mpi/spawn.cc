@@ -127,7 +127,7 @@ int open_descriptors() {
   return open;
 }
 
-/// Of memory that CLAN has made.
+/// Counts the mapped bytes of memory that CLAN has made.
 std::size_t mapped_bytes() {
   std::ifstream maps("/proc/self/maps");
   std::size_t bytes = 0;

@@ -1,4 +1,4 @@
-// Many connections, many processes, and processes that stand still.
+// Many connections, many processes, and processes that are stopped.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -257,7 +257,7 @@ TEST(StandingStill, ServerDoesNotHoldAClientBeyondItsTimeOut) {
   }
   EXPECT_TRUE(child.wait(20'000).clean());
 
-  // Again, and this time it stands still: before the handshake, and then with a link that exists.
+  // Again, and this time it is stopped: before the handshake, and then with a link that exists.
   child = Process::start([&] {
     auto own = Context::create();
     CHILD_OK(own);

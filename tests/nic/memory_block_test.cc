@@ -94,7 +94,7 @@ TEST_F(BlockTest, KeepsAddressesAndBytesWhenItsPagesAreReplaced) {
   EXPECT_EQ(at(5 * kPageSize).id, before.id);
 }
 
-// What a peer still has mapped is memory that nobody looks at any more.
+// What a peer still has mapped is memory that nobody reads any more.
 TEST_F(BlockTest, ShutsAPeerOutOfReplacedPages) {
   const auto before = at(2 * kPageSize);
   void* peer = ::mmap(nullptr, kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, before.memfd,

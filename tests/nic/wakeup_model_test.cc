@@ -211,7 +211,7 @@ struct TripwireModel {
 
   bool must_look() const {
     if (options.packets) return (armed_chunks_after_packets<SendersFence>(table) & kChunks) != 0;
-    // fire_tripwires looks at the summary again
+    // fire_tripwires reads the summary again
     return (armed_chunks_after_store<SendersFence>(table) & kChunks) != 0 &&
            (table.load(std::memory_order_relaxed) & kChunks) != 0;
   }
@@ -282,7 +282,7 @@ struct TripwireModel {
         after_sleep();
         model_restart(known);
       }
-      // peer_gone is looked at before the data: what was written before it must still be found
+      // peer_gone is read before the data: what was written before it must still be found
       const bool ends = options.closer && gone.load(std::memory_order_acquire) != 0;
       const std::uint32_t now = look();
       if (now != known) {
@@ -351,7 +351,7 @@ TEST(TripwireWakeup, WouldBeLostBySharedMemoryToAReceiverThatSleepsForPacketsOnl
   expect_caught(tripwire({.arms_for_packets = true}));
 }
 
-// Every place at which a sender may be stopped, as by a signal: nobody is told of that.
+// Every place at which a sender may be stopped, as by a signal: nobody learns of that.
 Report stop_beside_another(TripwireOptions options = {}) {
   options.senders = 2;
   options.first_may_stop = true;
@@ -750,7 +750,7 @@ TEST(EventQueueWakeup, WouldBeLostIfTheConsumerDidNotLookAtMidAgain) {
   expect_caught(queue({.posts = {{5}, {64}}, .take = &take_without_a_second_look_at_mid}));
 }
 
-// Every place at which a producer may be stopped, as by a signal: nobody is told of that.
+// Every place at which a producer may be stopped, as by a signal: nobody learns of that.
 Report stop_beside(std::vector<std::uint32_t> others, Post post = &post_event_bit<const ModelQueue>,
                    End end = &end_wake<const ModelQueue>) {
   return queue({.posts = {{5}, std::move(others)},

@@ -114,8 +114,8 @@ void race_armings(const Arm& arm, const Take& take) {
   sender.join();
 }
 
-// A sender looks at a tripwire's entry before it claims it, as fire_tripwires() does. `look` is
-// its look at the table's word.
+// A sender reads a tripwire's entry before it claims it, as fire_tripwires() does. `look` is
+// its read of the table's word.
 template <typename Look>
 void race_entries(const Look& look) {
   std::atomic<std::uint32_t> armed{0};

@@ -172,8 +172,8 @@ void call_back_works(Suite::Server_ptr server, Orb& orb) {
   Suite::Listener_var listener = servant->_this();
   EXPECT_EQ(server->call_back(listener, 100), 9900);
   EXPECT_PATH();
-  // Several come into the ORB's buffer at once, and a thread that is about to end may be told of
-  // them.
+  // Several come into the ORB's buffer at once, and a thread that is about to end may be the one
+  // that learns of them.
   for (int round = 1; round <= 8; ++round) {
     server->notes_back(listener, 1000);
     for (int i = 0; i < 2000 && servant->next_ < 1000 * round; ++i) {

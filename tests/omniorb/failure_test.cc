@@ -1,4 +1,4 @@
-// What happens when somebody dies, stands still, is late, ends its ORB or forks: what happens over
+// What happens when a process dies, is stopped, is late, ends its ORB or forks: what happens over
 // TCP.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -188,7 +188,8 @@ TEST(Failure, AServerThatShutsDownInGoodOrderIsTransient) {
   EXPECT_THROW(server->null_call(), CORBA::TRANSIENT);
 }
 
-// Of a client that makes one call and stays: by which path it went, or what came of it.
+// Starts a client that makes one call and stays, and prints by which path it went, or what came of
+// it.
 Process stay(const std::string& reference) {
   return Process(
       {program("omniorb-suite-call"), reference, "600", "-ORBclientCallTimeOutPeriod", "3000"},

@@ -1,5 +1,5 @@
-// Memory that omniORB itself loses, with any transport: LeakSanitizer is told so by the programs of
-// these tests.
+// Memory that omniORB itself loses, with any transport: the programs of these tests list it for
+// LeakSanitizer.
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() {

@@ -196,7 +196,7 @@ def callbacks(stage):
              ["-ORBofferBiDirectionalGIOP", "1", "-ORBclientTransportRule", rule])):
         _, out, err = stage.start(example(name + "_server"), *at_server)
         ior = stage.wait_for(out, r"IOR:\w+").group()
-        # The client also leaves call-backs behind for ten seconds or so, and is told to.
+        # The client also leaves call-backs behind for ten seconds or so, on purpose.
         _, client_out, client_err = stage.start(example(name + "_client"), ior, *at_client)
         stage.wait_for(client_out, r"call_back\(\"Hello!\"\)")
         stage.wait_for(client_out, r"Returned")

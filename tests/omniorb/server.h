@@ -27,7 +27,7 @@ namespace suite {
 inline bool stock() { return std::getenv("CLAN_DISABLE") != nullptr; }
 inline std::string expected_path() { return stock() ? "giop:tcp:" : "giop:clan:"; }
 
-/// Of the last reply, e.g. "giop:tcp:127.0.0.1:4711".
+/// The path of the last reply, e.g. "giop:tcp:127.0.0.1:4711".
 inline std::string& last_path() {
   static thread_local std::string path;
   return path;
@@ -86,7 +86,7 @@ class Process {
     return text;
   }
   void signal(int number) { ::kill(pid_, number); }
-  /// SIGSTOP, and it stands still.
+  /// Sends SIGSTOP, and waits until it is stopped.
   void stop() {
     signal(SIGSTOP);
     int status;

@@ -1,4 +1,4 @@
-// The server of the tests. Prints its reference and serves until it is told to shut down; with
+// The server of the tests. Prints its reference and serves until a client shuts it down; with
 // SERVE_TWICE in the environment it then does so again, by a new ORB. Options are the ORB's.
 #include <dirent.h>
 #include <signal.h>

@@ -36,7 +36,7 @@ class Sharer {
     ASSERT_EQ(::waitpid(pid_, &status, WUNTRACED), pid_);
     ASSERT_TRUE(WIFSTOPPED(status));
   }
-  /// Traced, it goes to its `nth` call of that number, and stands before it or behind it.
+  /// Traced, it goes to its `nth` call of that number, and stops before it or after it.
   void goes_to(long number, int nth, bool behind) const {
     has_stopped();
     ASSERT_EQ(::ptrace(PTRACE_SETOPTIONS, pid_, nullptr, PTRACE_O_TRACESYSGOOD), 0);

@@ -46,7 +46,7 @@ class TcpPair {
     open_pipe();
     for (const int end : {1, 0}) enter(end);
   }
-  /// Likewise, and each has read a byte of the other's.
+  /// The same, and each has read a byte of the other's.
   void migrate_and_greet() {
     migrate();
     EXPECT_EQ(send(0, "x"), 1);

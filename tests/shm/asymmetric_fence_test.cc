@@ -98,7 +98,7 @@ TEST(AsymmetricFence, OrdersTheLightSideOfAForkedProcess) {
   ::munmap(p, sizeof(Dekker));
 }
 
-// Of the calling thread.
+// Refuses membarrier() to the calling thread.
 bool refuse_membarrier() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

@@ -108,7 +108,7 @@ TEST(Ring, IsFullBeforeTheTerminatorWouldHitUnreadLines) {
   EXPECT_EQ(r.reserve(0), 0);  // one line is free: the terminator's
   ASSERT_EQ(r.peek(), 1);
   r.consume();
-  EXPECT_EQ(r.reserve(0), 0);  // not told yet
+  EXPECT_EQ(r.reserve(0), 0);  // not reported yet
   r.publish();
   EXPECT_EQ(r.reserve(0), 1);
 }

@@ -1,5 +1,5 @@
 // Threads that are cancelled within a call: they end, the process goes on, and so does the handle.
-// Of libtirpc's own handle nothing can be expected then: it stays locked.
+// Nothing can be expected of libtirpc's own handle then: it stays locked.
 #include <pthread.h>
 
 #include <functional>

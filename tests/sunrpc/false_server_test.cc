@@ -173,7 +173,7 @@ TEST_F(FalseServers, RepliesThatNobodyWaitsForDoNotHoldACall) {
   expect_clan(before, 1);
 }
 
-// As one whose loop has stopped looking at CLAN.
+// As one whose loop has stopped serving CLAN.
 TEST_F(FalseServers, TwoTimeoutsInARowMoveTheCallsToTheSocket) {
   FalseServer server([](MessageEndpoint&, PeerIndex, const rpc::CallHead&) {});
   Handle client = by_tcp(server.port());

@@ -440,7 +440,7 @@ TEST_F(Hostile, HelloBehindALeaveIsNotWelcome) {
   expect_dropped_and_others_served(endpoint);
 }
 
-// Of this host the path ends with the socket alone: a token that has been used leaves nothing, also
+// On this host the path ends only with the socket: a token that has been used leaves nothing, also
 // within a message.
 TEST_F(Hostile, ALeaveOfAClientOfThisHostChangesNothing) {
   PeerIndex to = 0;

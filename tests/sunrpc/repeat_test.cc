@@ -166,7 +166,7 @@ void measure_trouble(milliseconds* longest) {
 }
 
 // One second each time, and not 1, 2, 4, 8; a server that a busy machine keeps from answering when
-// it is asked again is trouble that goes on, so that is looked at again.
+// it is asked again is trouble that goes on, so that is checked again.
 TEST(Trouble, ThatIsOverIsForgotten) {
   if (!preloaded()) GTEST_SKIP() << "after a time-out libtirpc passes over a reply";
   milliseconds longest(0);

@@ -212,7 +212,7 @@ TEST_F(Semantics, ErrorsOfTheServerAreTold) {
   const Paths before = paths();
   EXPECT_EQ(clnt_call(tcp_.get(), 999, xdr_of(xdr_void), nullptr, xdr_of(xdr_void), nullptr, kLong),
             RPC_PROCUNAVAIL);
-  // Arguments that are none: the server cannot decode them.
+  // Invalid arguments: the server cannot decode them.
   EXPECT_EQ(clnt_call(tcp_.get(), TURN, xdr_of(xdr_void), nullptr, xdr_of(xdr_everything), nullptr,
                       kLong),
             RPC_CANTDECODEARGS);
@@ -357,8 +357,8 @@ TEST_P(Flavours, OfOtherAuthenticationStayOnTheSocket) {
   }
 }
 
-// A server may give a client a short name for its credential. Of libtirpc's it is not known again:
-// the call is refused, and repeated with the whole credential.
+// A server may give a client a short name for its credential. libtirpc's server does not recognise
+// it: the call is refused, and repeated with the whole credential.
 TEST_F(Semantics, AShortCredentialThatIsRefusedIsRefreshed) {
   for (CLIENT* client : both()) {
     AUTH* const none = client->cl_auth;

@@ -184,7 +184,7 @@ TEST_F(Unregistered, ASlowClientsCallsWaitAsWell) {
   expect_clan(before, 6);
 }
 
-// It is registered at any time, also while its next call is being looked at.
+// It is registered at any time, also while its next call is being checked.
 TEST_F(Unregistered, WorkersThatAreQuickLoseNoCall) {
   if (!kChildrenHaveThreads) GTEST_SKIP() << "ThreadSanitizer and threads of a forked server";
   const Forked server = Unregistered::server(loop_beside_workers, 0);

@@ -1,4 +1,4 @@
-// What a thread of a test does between two looks at what another thread is to do.
+// What a thread of a test does between two checks of what another thread is to do.
 //
 // sched_yield() is no way to wait on a busy machine: whatever else wants the processor has a turn
 // of milliseconds each time, and 100000 turns are minutes. A thread that sleeps is let in at once

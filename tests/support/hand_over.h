@@ -1,6 +1,6 @@
-// One thread does something, and another one looks at it, with nothing between them but what the
-// two of them do: ThreadSanitizer then sees whether that orders them. tests/orders runs such tests
-// with the orders of the code weakened.
+// One thread does something, and another one reads it, with nothing between them but what the two
+// of them do: ThreadSanitizer then sees whether that orders them. tests/orders runs such tests with
+// the orders of the code weakened.
 #pragma once
 
 #include <atomic>

@@ -166,7 +166,7 @@ template <typename T>
 void model_futex_wake(ModelAtomic<T> word) {
   (void)interleaving::perform({interleaving::OpKind::kFutexWake, word.address()});
 }
-/// Goes on when the word is not 0. For threads that stand for the outside world: a thread that
+/// Goes on when the word is not 0. For threads that represent the outside world: a thread that
 /// waits here at the end is no failure.
 template <typename T>
 void model_await(ModelAtomic<T> word) {
@@ -201,7 +201,7 @@ class Model {
   static constexpr std::size_t kMostBuffered = 8;
   static constexpr std::uint64_t kMostStates = 20'000'000;
 
-  /// What the checks may look at.
+  /// What the checks may read.
   class End {
    public:
     template <typename T>

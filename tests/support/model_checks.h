@@ -16,7 +16,7 @@ struct Unfenced {
   static void even() {}
 };
 
-/// Every interleaving was looked at, and all went well.
+/// Every interleaving was tried, and all went well.
 inline void expect_safe(const Report& r) {
   EXPECT_FALSE(r.failed) << r.trace;
   EXPECT_TRUE(r.exhausted);
@@ -25,7 +25,7 @@ inline void expect_safe(const Report& r) {
   std::printf("             %s\n", r.summary().c_str());
 }
 
-/// Of a protocol that is broken on purpose: the checker sees it.
+/// Expects that the checker sees a protocol that is broken on purpose.
 inline void expect_caught(const Report& r) {
   EXPECT_TRUE(r.failed) << "the checker does not see this mistake: " << r.summary();
   EXPECT_NE(r.trace, "");

@@ -1,5 +1,5 @@
 // Descriptors passed between processes (SCM_RIGHTS) by the C library's calls themselves, for tests
-// of such sockets and of what stands in front of these calls.
+// of such sockets and of what wraps these calls.
 #pragma once
 
 #include <sys/socket.h>

@@ -119,7 +119,7 @@ class PlainNetwork::Pump {
     std::deque<Queued> queue;
     std::uint64_t next_sequence = 0;
     bool down = false;
-    bool cut = false;  ///< the receiver has not been told yet
+    bool cut = false;  ///< the receiver has not been woken yet
   };
 
   bool nothing_queued() const {

@@ -211,7 +211,7 @@ std::uint64_t resident_shared_bytes() {
   return 0;
 }
 
-// Of CLAN: tests that run beside this one have theirs.
+// Counts CLAN's files: tests that run beside this one have theirs.
 std::size_t files_in_dev_shm() {
   std::size_t n = 0;
   std::error_code none;  // where there is no such directory

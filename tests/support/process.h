@@ -72,7 +72,7 @@ class Process {
   /// SIGKILL, and waits until the kernel has ended it.
   Exit kill();
   void send_signal(int number) const;
-  /// SIGSTOP, and waits until it stands still.
+  /// SIGSTOP, and waits until it is stopped.
   void stop();
   void resume();
 
@@ -124,7 +124,7 @@ std::size_t writable_memfd_mappings(const std::string& prefix, std::span<SharedR
 /// True when `condition` holds within `timeout_ms`; looks every millisecond.
 bool eventually(const std::function<bool()>& condition, int timeout_ms = 60'000);
 
-/// What ASSERT_OK and EXPECT_OK look at.
+/// What ASSERT_OK and EXPECT_OK check.
 template <typename R>
 ::testing::AssertionResult succeeded(const R& result) {
   if (result.ok()) return ::testing::AssertionSuccess();

@@ -31,7 +31,7 @@ inline ContextOptions with_mode(WaitOptions::Mode mode, std::uint32_t ring_bytes
   return options;
 }
 
-/// Of the memory that is shared, and of the one that writes to it.
+/// The contexts of the memory's owner, and of the peer that writes to it.
 struct OwnerAndPeer {
   Context owner = must(Context::create()), peer = must(Context::create());
 };

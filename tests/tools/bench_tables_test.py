@@ -126,7 +126,7 @@ def a_report_comes_back_from_what_it_writes():
 def calls_of_corba_share_the_cpu_time_of_server_and_clients():
     one = {"calls_per_s": 250_000, "processors": 0.5, "server_processors": 1.0}
     assert orb.cpu_us([one]) == 6
-    # The server is one, whichever client looks at it.
+    # The server is one, whichever client measures it.
     assert orb.cpu_us([one, one]) == 4
 
 

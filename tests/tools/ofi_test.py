@@ -65,7 +65,7 @@ def check_variables(tree):
         seen = tree.variables("--with", "ofi", env={"FI_PROVIDER_PATH": present})
         assert seen["FI_PROVIDER_PATH"] == after, seen
 
-    # The preload library's settings are not looked at, nor is the library wanted.
+    # The preload library's settings are ignored, and the library is not needed.
     Path(library).rename(library + ".away")
     assert "FI_PROVIDER" in tree.variables("--with", "ofi", env={"CLAN_ONLY": "http"})
     assert tree.run("run", "--with", "tcp,ofi", "true").returncode == 125

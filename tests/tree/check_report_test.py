@@ -10,7 +10,7 @@ from pathlib import Path
 REPORT = Path(__file__).resolve().parent.parent.parent / "cmake" / "check_report.py"
 
 
-# Of a test with SKIP_RETURN_CODE only what ctest prints tells.
+# Only what ctest prints shows a skipped test with SKIP_RETURN_CODE.
 SKIPPED = "  1/9 Test  #7: {} ...........***Skipped   0.01 sec\n"
 
 

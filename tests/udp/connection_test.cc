@@ -241,7 +241,7 @@ TEST_F(ConnectionTest, APingPongTakesOnePacketEachWay) {
   const std::vector<std::byte> bytes(64);
   const std::uint64_t before = two.packets;
   for (int i = 0; i < 20'000; ++i) {
-    // Each end sends what it has before its program has looked at what has come.
+    // Each end sends what it has before its program has read what has come.
     ASSERT_EQ(two.a.send(*two.at_a.established, 0, {{}, bytes}), 0);
     two.carry(two.a, two.b, two.to_a);
     two.carry(two.b, two.a, two.to_b);
@@ -250,10 +250,10 @@ TEST_F(ConnectionTest, APingPongTakesOnePacketEachWay) {
     two.carry(two.a, two.b, two.to_a);
   }
   EXPECT_EQ(two.at_a.messages, 20'000u);
-  // Credit is told at once, each quarter of 256 KB: a message is charged with 64 bytes for its
+  // Credit is announced at once, each quarter of 256 KB: a message is charged with 64 bytes for its
   // header.
   const std::uint64_t credit = 2 * (20'000 * (64 + 64) / (64 * 1024));
-  // A number that is missing is told of at once, also one that was never sent.
+  // A missing number is reported at once, also one that was never sent.
   const std::uint64_t skipped = 2 * (1 + 20'000 / (udp::SkippedNumber::kEvery / 4));
   EXPECT_LE(two.packets - before, 40'000u + credit + skipped)
       << "no other packet that only acknowledges";

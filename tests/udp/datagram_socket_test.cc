@@ -194,7 +194,7 @@ TEST(DatagramSocket, ASourceThatIsNoneOfOursIsLeftToTheRoutes) {
   }
 }
 
-// What stands before the error, of a socket that is told where packets came to, has its room.
+// A socket that learns where packets came to has room for what precedes the error.
 TEST(DatagramSocket, ARefusalIsToldWhereDestinationsAreToo) {
   for (Family family : {Family::kIpv4, Family::kBoth}) {
     auto a = DatagramSocket::open(family, kBuffer);

@@ -18,7 +18,7 @@ using udp::kSecond;
 
 constexpr std::uint64_t kClientId = 77;
 
-/// Notes what it is told, and what it is told after the end.
+/// Notes the calls that it gets, and those after the end.
 struct Notes final : udp::EndpointSink {
   std::uint64_t messages = 0, fragments = 0, after_the_end = 0, downs = 0;
   int err = -1;
@@ -423,8 +423,8 @@ TEST_F(HostilePeer, ThatFloodsWithHelloStarvesNoConnection) {
   EXPECT_GE(answered, 5);
 }
 
-// Right checks, right id, everything else by chance. Nothing is told after the end, no timer spins,
-// and what is kept stays within what the peer may send.
+// Right checks, right id, everything else by chance. Nothing is reported after the end, no timer
+// spins, and what is kept stays within what the peer may send.
 TEST_F(HostilePeer, ThatSendsAnythingHarmsOnlyItself) {
   int ended = 0;
   std::uint64_t told = 0;

@@ -1,5 +1,5 @@
 // Peers that say to be a node that they are not. A node of the test's own is the hostile one: it
-// greets with the number that it is told to, from an address of loopback that counts as another
+// greets with the number that the test gives it, from an address of loopback that counts as another
 // host's.
 #include <clan/context.h>
 #include <clan/endpoint.h>
@@ -144,7 +144,7 @@ TEST(NodeNumbers, APeerThatComesBackToItsAddressIsBelieved) {
 
 TEST(NodeNumbers, AHostThatIsDialledIsNotReplacedByOneThatSaysToBeIt) {
   auto context = must(Context::create(with_network()));
-  // Whichever of two numbers is less: the rule for two that dial at once looks at that.
+  // Whichever of two numbers is less: the rule for two that dial at once depends on that.
   for (const NodeId number : {NodeId{1}, NodeId{~0ull}}) {
     FarPeer honest("127.0.0.3", number), hostile("127.0.0.2", number);
     const auto dial = [&](const FarPeer& peer, const char* service) {

@@ -30,7 +30,7 @@ inline SocketAddress at_port(std::uint16_t port) {
   return *parse_address(("127.0.0.1:" + std::to_string(port)).c_str());
 }
 
-/// A node, its NIC, and its owner, which keeps what it is told.
+/// A node, its NIC, and its owner, which keeps the calls that it gets.
 class NodeHost final : public nic::LinkSink {
  public:
   explicit NodeHost(std::uint64_t number, const char* local = "127.0.0.1:0") : number_(number) {
@@ -89,7 +89,7 @@ class NodeHost final : public nic::LinkSink {
   std::uint16_t port() const { return node_->local_address().port; }
   SocketAddress address() const { return at_port(port()); }
 
-  /// What it has been told of.
+  /// What has been reported to it.
   struct Told {
     std::vector<OobMessage> messages;
     std::map<std::uint64_t, int> transfers;  ///< by token, how they ended

@@ -298,7 +298,7 @@ TEST_F(PumpTest, ThatHasNoSourcesOfItsOwnSleepsOnItsDescriptor) {
   ASSERT_EQ(a.io.sources(sources), 1u);
   EXPECT_EQ(sources[0].fd, 55);
   EXPECT_EQ(sources[0].events, POLLIN);
-  a.io.changed();  // nobody has asked to be told
+  a.io.changed();  // nobody waits for it
   int told = 0;
   a.io.on_change([&] { ++told; });
   a.io.changed();

@@ -14,7 +14,7 @@ namespace {
 
 using Outcome = ReceiveChannel::Outcome;
 
-/// Notes what comes; places it if told to.
+/// Notes what comes; places it if the test wants that.
 struct Notes : MessageSink {
   bool places = false;
   std::vector<std::string> messages;

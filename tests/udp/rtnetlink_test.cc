@@ -1,4 +1,4 @@
-// Changes that are told: xdp_test.cc.
+// Notifications of changes: xdp_test.cc.
 #include "link/udp/rtnetlink.h"
 
 #include <gtest/gtest.h>

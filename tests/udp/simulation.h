@@ -38,7 +38,7 @@ struct Traffic {
   std::uint64_t seed = 1;
   std::uint32_t messages[udp::kChannels] = {20, 0, 0, 5};
   std::size_t most_bytes[udp::kChannels] = {200, 2000, 20'000, 200'000};
-  std::uint64_t interval = 200'000;  ///< between two looks at what may be sent
+  std::uint64_t interval = 200'000;  ///< between two checks of what may be sent
 };
 
 struct NetworkCounters {

@@ -50,7 +50,7 @@ Traffic some_traffic(Random& r) {
 
 udp::Options some_options(Random& r) {
   udp::Options o;
-  o.handshake = 30 * kSecond;  // tests of their own look at time-outs
+  o.handshake = 30 * kSecond;  // tests of their own check time-outs
   if (r.below(3) == 0) {
     for (std::uint64_t& c : o.credit) c = 4096 + r.below(300'000);
   }

@@ -736,7 +736,7 @@ TEST_F(SecondSocketPacketsTest, TheSourceAddressIsTheMainOnes) {
   }
 }
 
-// Of a peer that has asked at that address: what it writes there goes on to be heard by the second.
+// A peer has asked at that address: the second socket goes on to receive what it writes there.
 TEST_F(SecondSocketPacketsTest, TheSourceAddressIsThatOfItsTrainsWhereTheyHaveOne) {
   auto io = open();
   auto peer = socket("127.0.0.1");

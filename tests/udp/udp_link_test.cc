@@ -171,7 +171,7 @@ TEST_F(LinkPair, RefusesHereWhatTheCookieDoesNotAllow) {
   EXPECT_EQ(link->transfer(transfer).err, EACCES);
 }
 
-// A peer that does not keep to its cookie: the owner looks at each packet.
+// A peer that does not keep to its cookie: the owner checks each packet.
 TEST_F(LinkPair, TheOwnerRefusesWhatAForgedHandleWouldAllow) {
   auto handle = import(exported(Rights::kRead));
   handle.rights = Rights::kReadWrite;

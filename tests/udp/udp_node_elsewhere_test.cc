@@ -53,7 +53,7 @@ void answer_elsewhere(Context& context, Stream& stream, int times, std::uint32_t
   stream.unregister();
 }
 
-/// Of this process, in which the descriptor is.
+/// Counts the sets of this process in which the descriptor is.
 int epoll_sets_with(int fd) {
   int sets = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fdinfo")) {

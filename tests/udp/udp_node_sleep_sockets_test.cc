@@ -83,7 +83,7 @@ TEST(SleepOnSockets, OneThatAppearsMeanwhileWakesTheThreadInCharge) {
   });
   while (io.asked.load() == 0) std::this_thread::yield();
   io.appears.store(true);
-  // It has the node's mutex from its look at the sources until it sleeps.
+  // It has the node's mutex from its check of the sources until it sleeps.
   while (!io.has_second.load()) node->progress();
   io.second_is_ready();
   sleeper.join();

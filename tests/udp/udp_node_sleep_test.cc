@@ -214,7 +214,7 @@ TEST_F(SleepTest, PacketsForAnEventQueueBesideOtherDescriptorsNeedNoDriverThread
       [&, &served = server] { answer_beside(a_, served, own.get(), kTimes + 1, &told); });
   ask(client, kTimes);
   signal_eventfd(own.get());
-  std::this_thread::sleep_for(milliseconds(20));  // it has heard of it, most likely
+  std::this_thread::sleep_for(milliseconds(20));  // it knows of it, most likely
   ask(client, 1);
   answers.join();
   EXPECT_EQ(told, 1);

@@ -204,8 +204,8 @@ TEST_F(XdpTest, FramesAreLentAndComeBack) {
   }
 }
 
-// A device that hands frames on to another one, where they wait. All may be there while the ring is
-// empty, and what is told then, again and again, is that the ring has room.
+// A device that passes frames to another one, where they wait. All may be there while the ring is
+// empty, and the kernel then says again and again that the ring has room.
 TEST_F(XdpTest, ALaneWhoseFramesAreAllWithTheDeviceIsNotReadyToSend) {
   constexpr const char* kDevices =
       "exec 2>/dev/null; ip link add v0 type veth peer name v1 && ip link set v0 up && "

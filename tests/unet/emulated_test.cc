@@ -65,7 +65,7 @@ TEST(UnetEmulated, EachWaitsForItsOwn) {
   for (std::thread* each : {&at_b, &at_c, &at_a1}) each->join();
 }
 
-// The peer's ring is looked at by the thread of one endpoint while that of another one sleeps.
+// The thread of one endpoint polls the peer's ring while that of another one sleeps.
 TEST(UnetEmulated, ADescriptorStaysArmedWhileAnotherEndpointReceives) {
   NodeEnd first, second;
   End a(first.node), b(second.node, in_area(UNET_EMULATED)), c(second.node, in_area(UNET_EMULATED));

@@ -110,7 +110,7 @@ struct End {
     unet_receive_take(e);
     return copy;
   }
-  /// Of a message; an area's, or this process's.
+  /// Returns the text of a message; an area's, or this process's.
   std::string text_of(const unet_receive& d, bool area = true) const {
     if (d.buffers == 0) return {reinterpret_cast<const char*>(d.u.data), d.bytes};
     std::string text;

@@ -61,7 +61,7 @@ TEST(ViaConnect, TheServerSeesWhoAsksAndMayReject) {
   EXPECT_EQ(pair.b.state(), VIP_STATE_IDLE);
 }
 
-// Their records are longer than the ring: those that have no room are told later.
+// Their records are longer than the ring: those that have no room are reported later.
 TEST(ViaConnect, MoreBuffersThanTheRingHoldsAreNoHindrance) {
   Pair pair;
   constexpr int kDescriptors = 1024, kPieces = 7;

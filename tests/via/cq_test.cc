@@ -230,7 +230,7 @@ void note(VIP_PVOID told, VIP_NIC_HANDLE, VIP_VI_HANDLE, VIP_DESCRIPTOR* d) {
 }
 
 TEST(ViaNotify, AHandlerIsCalledOncePerCallInOrder) {
-  Told received, sent;  // before the VIs, whose last descriptors are told of as they go
+  Told received, sent;  // before the VIs, whose last descriptors are reported as they go
   Pair pair;
   pair.connect();
   EXPECT_EQ(VipRecvNotify(pair.a.vi, nullptr, nullptr), VIP_INVALID_PARAMETER);

@@ -84,11 +84,11 @@ struct Host {
     s.Local.Handle = handle;
     s.Local.Length = bytes;
   }
-  /// Of RDMA: the remote segment stands first.
+  /// Makes a descriptor of RDMA: the remote segment is first.
   VIP_DESCRIPTOR* make_rdma(int i, std::size_t offset, std::uint32_t bytes, std::uint16_t control,
                             Host& other, std::size_t there) {
     VIP_DESCRIPTOR* d = make(i, 0, 0, control);
-    // Of an address: some tests want one that is in no object.
+    // By address: some tests want one that is in no object.
     segment(d, 0).Remote.Data.Address =
         reinterpret_cast<VIP_PVOID>(reinterpret_cast<std::uintptr_t>(other.data) + there);
     segment(d, 0).Remote.Handle = other.handle;
@@ -104,7 +104,7 @@ struct Host {
   bool registered = true;
 };
 
-/// Errors that the callback of a NIC has been told.
+/// Errors that the callback of a NIC has got.
 struct Errors {
   explicit Errors(VIP_NIC_HANDLE nic) { EXPECT_EQ(VipErrorCallback(nic, this, note), VIP_SUCCESS); }
   static void note(VIP_PVOID self, VIP_ERROR_DESCRIPTOR* error) {

@@ -340,7 +340,7 @@ TEST(ViaHostile, NonsenseEndsTheConnectionAndNothingElse) {
         } r;
         r.head.segments = 1;
         r.piece.bytes = 8;
-        r.piece.slot = 3;  // never told
+        r.piece.slot = 3;  // never reported
         Liar::say(s, r);
       },
       [](Stream& s) {

@@ -77,7 +77,7 @@ TEST(ViaVi, TakesNoMoreDescriptorsThanItsNicSays) {
   for (VIP_ULONG i = 0; i < nic.MaxDescriptorsPerQueue; ++i)
     ASSERT_EQ(pair.a.post_recv(d), VIP_SUCCESS);
   EXPECT_EQ(pair.a.post_recv(d), VIP_ERROR_RESOURCE);
-  pair.connect();  // all of them are told
+  pair.connect();  // all of them are reported
   for (VIP_ULONG i = 0; i < nic.MaxDescriptorsPerQueue; ++i) {
     ASSERT_EQ(pair.b.post_send(pair.b.host.make(0, 0, 8)), VIP_SUCCESS);
     ASSERT_EQ(pair.b.sent(), VIP_STATUS_DONE);

@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, VmmcBind,
                          ::testing::Values(kAlias, kAliasGiven, kStore, kStoreGiven, kMirror,
                                            kMirrorTimed, kMirrorGiven),
                          name_of);
-/// Of memory that the test has given.
+/// Binds memory that the test has given.
 class VmmcBindGiven : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Modes, VmmcBindGiven,
                          ::testing::Values(kAliasGiven, kStoreGiven, kMirrorTimed, kMirrorGiven),

@@ -8,7 +8,7 @@
 namespace clan::test {
 namespace {
 
-// As echo(), with what a set tells of the socket and no other wait.
+// As echo(), with what a set reports of the socket and no other wait.
 int echo_in_set(int set, int fd) {
   for (;;) {
     epoll_event event{};

@@ -37,7 +37,7 @@ const Change kChanges[] = {
     {"not dumpable", [] { return ::prctl(PR_SET_DUMPABLE, 0) == 0; }, false},
 };
 
-/// As nobody, a user that the kernel lets look at its own processes alone.
+/// As nobody, a user that the kernel lets read only its own processes.
 bool become_nobody() {
   return ::geteuid() != 0 ||
          (::setresgid(kNobody, kNobody, kNobody) == 0 &&

@@ -7,7 +7,8 @@ namespace clan::test {
 namespace {
 
 /// A shell that belongs to another user, where this one may give files away, and is setuid. The
-/// loader then ignores LD_PRELOAD. (It does not if the file is our own; that is not looked at.)
+/// loader then ignores LD_PRELOAD. (It does not if the file is the process's own; no test covers
+/// that.)
 class SetuidShell {
  public:
   SetuidShell() {

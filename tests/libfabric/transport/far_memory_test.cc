@@ -180,7 +180,7 @@ TEST_F(FarMemoryTest, AMessageBesideAnAbandonedOneArrivesAllTheSame) {
   auto owned = Aperture::export_region(domain(*theirs_).context(), region_, Rights::kWrite);
   ASSERT_TRUE(owned.ok());
   const std::vector<std::byte> bytes(100'000, std::byte{6}), others(100'000, std::byte{7});
-  // Only looked at, never used.
+  // Only compared, never used.
   auto* const owner = reinterpret_cast<Endpoint*>(&peer_);
   Operation abandoned, kept;
   kept.owner = owner;

@@ -22,7 +22,7 @@ struct OperationTableTest : testing::Test {
   }};
   Peer peer, other;
   int contexts[3] = {};
-  // Never looked at: only compared.
+  // Never read: only compared.
   alignas(64) std::byte owners[2][64] = {};
   Endpoint* const owner = reinterpret_cast<Endpoint*>(&owners[0]);
   Endpoint* const second_owner = reinterpret_cast<Endpoint*>(&owners[1]);

@@ -1,4 +1,4 @@
-// What progress takes to the rooms that it is for, and what is told of peers that have gone.
+// What progress takes to the rooms that it is for, and what it reports of peers that have gone.
 #include <gtest/gtest.h>
 
 #include "libfabric/transport/two_endpoints.h"

@@ -106,7 +106,7 @@ class TwoEndpoints : public TwoDomains {
       return ours.transport().ready(to) == 0 && known->index != kNoPeer;
     });
   }
-  /// A tagged message whose end is told with its own address as context.
+  /// A tagged message whose completion has its own address as context.
   struct Message {
     explicit Message(std::string what, std::uint64_t tag = 1) : text(std::move(what)) {
       piece = {text.data(), text.size()};

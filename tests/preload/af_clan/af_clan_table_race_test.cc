@@ -1,4 +1,5 @@
-// A look at a descriptor takes no lock: ThreadSanitizer sees whether it finds what was entered.
+// A read of a descriptor's entry takes no lock: ThreadSanitizer sees whether it finds what was
+// entered.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 

@@ -78,7 +78,7 @@ TEST(AfClanTable, HasOneEntryForAllDescriptorsOfAnOpenFile) {
   EXPECT_EQ(text_of_name(af_clan_names(copy.fd).local), "later");
 }
 
-// dup2() over an AF_CLAN socket by a descriptor that is none.
+// dup2() over an AF_CLAN socket by an invalid descriptor.
 TEST(AfClanTable, ForgetsADescriptorThatAnotherHasTakenThePlaceOf) {
   const TabledFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const TabledFd plain(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

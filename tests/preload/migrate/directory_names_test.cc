@@ -41,7 +41,7 @@ mode_t mode_of(const std::string& path) {
   return ::lstat(path.c_str(), &st) == 0 ? st.st_mode & 07777 : 0;
 }
 
-// Of which nothing stays but the file, if it has been made.
+// Leaves nothing but the file, if it has been made.
 bool binds(mode_t mode) {
   const int listener = unix_socket(SOCK_SEQPACKET);
   const bool bound = bind_offer(listener, kName, mode);
@@ -98,8 +98,8 @@ TEST(DirectoryNames, ThatSomethingElseHasAreLeftToIt) {
   EXPECT_EQ(errno, EADDRINUSE);
 }
 
-// A directory's owner may take out what others have made there, and put something else in its
-// place at any time: a link to a file of theirs.
+// A directory's owner may take out what others have made there, and put something else in its place
+// at any time: a link to one of their files.
 TEST(DirectoryNames, OfAnOfferThatIsExchangedGiveTheirModeToNoOtherFile) {
   const OwnDirectory directory;
   const std::string secret = directory.path() + "/secret", link = directory.path() + "/link";

@@ -118,7 +118,7 @@ std::vector<Stop> stops() {
 
 INSTANTIATE_TEST_SUITE_P(AtACall, ResendOfSharers, testing::ValuesIn(stops()));
 
-/// Likewise, and some of it came by TCP before the switch: end 1 has put that into a file, and
+/// The same, and some of it came by TCP before the switch: end 1 has put that into a file, and
 /// closes it when end 0 has gone back.
 struct ResendOfAFile : ResendOfSharers {
   ResendOfAFile() : ResendOfSharers("first ") {

@@ -105,7 +105,7 @@ TEST_F(CarrierConnection, StopsTheSenderWhenNobodyReads) {
   EXPECT_EQ(got, sent);
 }
 
-// As one that has written much and closed: TCP tells of that at once.
+// As one that has written much and closed: TCP reports that at once.
 TEST_F(CarrierConnection, WhatThePipeHasNoRoomForIsNotLostWhileTheProgramDoesNotRead) {
   join();
   switch_both();
@@ -151,7 +151,7 @@ TEST_F(CarrierConnection, WhatTheOtherEndHadSentBeforeItClosedIsNotLostByWhatIsS
   turn_first();
   ASSERT_TRUE(ends_[0].carried->is_done());
   ends_[0].carried.reset();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its stream's end is told of
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // its stream's end is reported
   EXPECT_EQ(send(ends_[1], "too late"), 8u);
   (void)ends_[1].pipe.end_sending();
   std::size_t got = 0;

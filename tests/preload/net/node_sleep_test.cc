@@ -1,4 +1,4 @@
-// Which thread looks at the network: one of the program, or the carrier's.
+// Which thread polls the network: one of the program, or the carrier's.
 #include <poll.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 namespace clan::preload {
 namespace {
 
-// Of 200 round trips the carriers' threads may take some: on a busy machine a thread that looks is
+// The carriers' threads may take some of 200 round trips: on a busy machine a thread that looks is
 // off its processor now and then.
 TEST_F(CarrierNodes, AThreadThatLooksTakesWhatHasComeItself) {
   int taken = 0;

@@ -44,8 +44,8 @@ TEST(InternalFds, OfAPipeGoAndThePipeGoesOn) {
   EXPECT_EQ(pair.receive(1), "still");
 }
 
-// A thread that found the socket moved may still be looking at the pipe. In a child, as nothing
-// moves where there is no room.
+// A thread that found the socket moved may still be reading the pipe. In a child, as nothing moves
+// where there is no room.
 TEST(InternalFds, OfASocketThatHasGoneBackGoAndItsPipeStays) {
   TcpPair pair;
   pair.migrate();

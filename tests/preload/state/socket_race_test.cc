@@ -30,7 +30,7 @@ TEST(Socket, OneThatFindsItSharedSeesItsPipe) {
   socket.state.store(Socket::State::kTcp, std::memory_order_relaxed);
 }
 
-// Likewise, in another process.
+// The same, in another process.
 TEST(Socket, OneThatFindsItMovedElsewhereSeesWhichPipeItIs) {
   Socket& socket = fresh_socket();
   socket.inherited.store(true, std::memory_order_relaxed);

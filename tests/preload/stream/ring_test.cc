@@ -43,7 +43,8 @@ int kill_after(pid_t child, int steps) {
   return made;
 }
 
-/// Of a reader that sleeps. True: it has the byte, or there was none, when the end is used again.
+/// Kills a sender beside a reader that sleeps. True: it has the byte, or there was none, when the
+/// end is used again.
 bool wakes_after_kill(int steps, int* published) {
   TcpPair pair;
   pair.migrate();

@@ -28,7 +28,7 @@ struct TcpInfo : testing::Test {
     EXPECT_EQ(::getsockopt(pair.fd(end), IPPROTO_TCP, TCP_INFO, &info, &size), 0);
     return info;
   }
-  /// The same as the application is told.
+  /// The same as the application sees it.
   tcp_info told(int end) const {
     tcp_info info = kernels(end);
     show_pipe_in_tcp_info(pair.fd(end), pair.socket(end), &info, sizeof info);

@@ -11,7 +11,7 @@ namespace {
 TEST(EpollSet, OneThatFindsASetSeesWhatWasMade) {
   constexpr int kFd = kMostSets - 1;  // nobody opens so many
   alignas(Set) static char memory[sizeof(Set)];
-  auto* const set = reinterpret_cast<Set*>(memory);  // nothing of it is looked at
+  auto* const set = reinterpret_cast<Set*>(memory);  // nothing of it is read
   int made = 0;
   test::hand_over(
       [&] {

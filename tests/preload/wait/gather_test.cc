@@ -14,7 +14,7 @@ namespace {
 
 using Data = std::vector<std::uint64_t>;
 
-/// End 1 of `pair` is told of as 41.
+/// End 1 of `pair` is reported as 41.
 struct Gather : EpollSet {
   Gather() {
     other.migrate();
@@ -34,7 +34,7 @@ struct Gather : EpollSet {
   Set& set() const { return *find(epfd); }
   Interest& interest() const { return *find(set(), &pair.socket(1), pair.fd(1)); }
 
-  /// Of one gather(): what it tells of, in its order. `told`: what the kernel has answered already.
+  /// Returns what one gather() reports, in its order. `told`: what the kernel has answered already.
   Data gathered(int most = 8, std::vector<epoll_event> told = {}) {
     const int asked = told.empty() ? -1 : static_cast<int>(told.size());
     told.resize(16);

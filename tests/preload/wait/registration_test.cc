@@ -17,7 +17,7 @@ constexpr unsigned kAlways = EPOLLERR | EPOLLHUP;  // which the kernel adds
 constexpr unsigned kNotThere = ~0u;
 
 struct Registration : EpollSet {
-  /// What the kernel is asked to tell of a descriptor.
+  /// What the kernel is asked to report of a descriptor.
   unsigned asked(int fd) const {
     unsigned found = kNotThere;
     EXPECT_TRUE(for_registered(epfd, [&](int one, unsigned events) {

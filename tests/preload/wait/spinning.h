@@ -12,7 +12,7 @@
 
 namespace clan::preload {
 
-/// The peer of end 1 has never been heard of: it may run on another processor.
+/// Nothing is known of the peer of end 1: it may run on another processor.
 struct Spinning {
   Spinning() {
     pair.migrate();

@@ -43,8 +43,8 @@ constexpr std::uint64_t kStreamBytes = 6'000'000;  // many times what is under w
 constexpr std::uint64_t kStreamBytes = 20'000'000;
 #endif
 constexpr std::size_t kRdmaBytes = 3'000'000;
-/// Of a step that hangs: a build with a sanitizer, beside others on a busy machine, takes tens of
-/// seconds for what takes milliseconds else.
+/// The time after which a step hangs: a build with a sanitizer, beside others on a busy machine,
+/// takes tens of seconds for what takes milliseconds else.
 constexpr std::int64_t kPatienceMs = 60'000;
 
 void check(bool right, const char* what) {
