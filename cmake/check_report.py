@@ -3,8 +3,8 @@
 
     check_report.py [--must NAME,...] [--without NAME,...] [--flaky NAME,...] LOG...
 
-Each LOG is a LastTest.log with what ctest has printed behind it: only that tells of a test that
-skips by its exit code.
+Each LOG is a LastTest.log with what ctest has printed behind it: only that shows a test that skips
+by its exit code.
 
 Prints what took longest, and where, and as the last line `TESTS tests[; flaky: NAME, ...]
 [; skipped: NAME, ...][; not covered: NAME, ...]`. A test that skips a part of itself (GTEST_SKIP in

@@ -1,7 +1,7 @@
 // fi_mr_reg(): a region that peers may reach, which is an aperture of the engine with the key as
 // its name.
 //
-// Of a region of several pieces each is an aperture, and what has the key as its name is a table of
+// Each piece of a region of several is an aperture, and what has the key as its name is a table of
 // their cookies (RegionPiece), which peers read.
 #pragma once
 

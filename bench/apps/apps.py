@@ -29,7 +29,7 @@ SPECIAL = {
     "idle": (idle.idle_processes, "an idle redis with 50 connections: CPU time and wake-ups"),
     "after-silence": (idle.after_silence,
                       "connections that carried 4 MB and fell silent: memory, first round trip"),
-    "late": (late.late_pipe, "a pipe in a set with a connection: how late it is told of"),
+    "late": (late.late_pipe, "a pipe in a set with a connection: how late it is reported"),
 }
 
 

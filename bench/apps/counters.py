@@ -53,6 +53,6 @@ def look(clan, port):
 
 
 def best(looks):
-    """Of several looks at one run the one that saw most: a program may open new connections on its
+    """Returns the largest of several samples of one run: a program may open new connections on its
     way."""
     return max(looks, key=lambda seen: (seen.by_the_ring(), seen.ring_bytes), default=Seen())

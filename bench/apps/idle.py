@@ -90,7 +90,7 @@ def settle(pid):
 
 
 class Growth:
-    """Of a server's memory while connections come, per connection."""
+    """The memory per connection by which a server grows while connections come."""
 
     def __init__(self, server, client, count, before):
         after = memory(server.pid)

@@ -1,4 +1,4 @@
-"""How late a plain descriptor is told of in a set with a connection that has moved."""
+"""How late a plain descriptor is reported in a set with a connection that has moved."""
 
 import statistics
 

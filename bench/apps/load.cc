@@ -305,7 +305,7 @@ int measure_late(int port, double seconds) {
   }
   close(fd);
   waitpid(client, nullptr, 0);
-  if (times.empty()) fail("nothing was told in time");
+  if (times.empty()) fail("nothing was reported in time");
   std::sort(times.begin(), times.end());
   std::printf("p50 %.2f\np90 %.2f\n", times[times.size() / 2], times[times.size() * 9 / 10]);
   return 0;

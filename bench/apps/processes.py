@@ -81,7 +81,7 @@ def descendants(root):
 
 
 def processor_seconds(roots):
-    """Of these processes, and of all below them, also those that have ended."""
+    """Sums these processes, and all below them, also those that have ended."""
     used = 0
     for pid in {pid for root in roots for pid in (root, *descendants(root))}:
         with contextlib.suppress(OSError, ValueError):

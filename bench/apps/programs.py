@@ -23,7 +23,7 @@ LOAD = HERE / "clan-app-load"
 
 
 def run_load(session, server, *argv, under, core, seconds=None, **more):
-    """A load that takes about `seconds`, looked at on its way: early too, as it may go faster this
+    """A load that takes about `seconds`, sampled on its way: early too, as it may go faster this
     time."""
     seconds = seconds or session.seconds
     return session.run(*argv, under=under, core=core, port=server.port,
@@ -243,9 +243,9 @@ def percentile(times, share):
 
 
 def h2load(file):
-    """One client, one request at a time. The p99 of its log, in which every request stands: wrk's
-    percentiles are corrected by its own mean rate, so that of two that are held up for as long the
-    faster one has the larger."""
+    """One client, one request at a time. The p99 of its log, which lists every request: wrk
+    corrects its percentiles by its own mean rate, so of two that are held up for as long the faster
+    one has the larger."""
     def load(session, server, under, core):
         log = session.directory / f"h2load-{server.port}"
         text, seen = run_load(session, server, "h2load", "--h1", "-c", 1, "-t", 1, "-D",

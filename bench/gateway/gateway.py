@@ -181,7 +181,7 @@ class Bench:
             child.wait()
 
     def relay(self, peer):
-        """The command of a relay, and what stands before it."""
+        """The command of a relay, and what precedes it."""
         run = [self.clan, "run"]
         if peer in ("gateway", "named"):
             to = "clan:gateway-bench" if peer == "named" else f"127.0.0.1:{SERVER_PORT}"

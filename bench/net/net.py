@@ -123,7 +123,7 @@ def program_of(path):
 
 
 def environment_of(path):
-    """The provider of libfabric is told of the network by its environment."""
+    """The environment tells the provider of libfabric about the network."""
     if not path.startswith("ofi"):
         return None
     return {**os.environ, "CLAN_NETWORK_MODE": "off",

@@ -20,7 +20,7 @@ PAPERS = {
 
 @dataclass(frozen=True)
 class Stated:
-    """A number that the paper's text has; `ours` is the series and x that stand beside it."""
+    """A number that the paper's text has; `ours` is the series and x that are compared with it."""
     text: str
     value: float
     unit: str          # us (there and back), GB/s, k req/s, times, B, misses

@@ -1,6 +1,6 @@
 """`clan bench paper`: every figure and table of the five papers, measured in one run.
 
-Of each item it prints what the paper claims and whether the shape holds: a line each, met or
+For each item it prints what the paper claims and whether the shape holds: a line each, met or
 missed. With -o DIR it writes paper.json, a plot per figure and index.html there. README.md has
 more.
 """

@@ -33,7 +33,7 @@ class Failed(Exception):
 
 
 def microseconds(command, environment):
-    """Of a step, and the sum, which does not depend on the number of ranks."""
+    """Returns the time of a step, and the sum, which does not depend on the number of ranks."""
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120,
                           check=False)
     found = re.search(r"^\d+ \d+ ([\d.]+) (\S+)$", done.stdout, re.M)

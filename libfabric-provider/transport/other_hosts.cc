@@ -15,8 +15,9 @@ constexpr char kNotSet[] =
     "openssl rand -hex 32 > FILE; mpirun -x CLAN_KEY), or CLAN_NETWORK_MODE=off says that the wire "
     "can be trusted";
 constexpr char kNoAnswer[] =
-    "nothing has answered: `clan ping` to that host says whether a program is there, with our key "
-    "and mode (CLAN_KEY, CLAN_NETWORK_MODE), or a firewall drops UDP; or the program stands still";
+    "nothing has answered: `clan ping` to that host says whether a program is there, with the "
+    "same key and mode (CLAN_KEY, CLAN_NETWORK_MODE), or a firewall drops UDP; or the program is "
+    "stopped";
 constexpr char kNotThere[] =
     "no process there has that endpoint: it has ended, or has not begun, or takes another provider "
     "(mpirun -x FI_PROVIDER -x FI_PROVIDER_PATH)";

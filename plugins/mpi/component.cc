@@ -160,7 +160,7 @@ int component_register() {
       MCA_BASE_VAR_TYPE_SIZE_T, OPAL_INFO_LVL_4, &p.get_bytes);
   parameter(
       "looks",
-      "How often one call of progress looks at the channels before it gives up, 0: once where this "
+      "How often one call of progress polls the channels before it gives up, 0: once where this "
       "host has more ranks of the job than processors, else 4 times",
       MCA_BASE_VAR_TYPE_UNSIGNED_INT, OPAL_INFO_LVL_5, &p.looks);
   parameter(

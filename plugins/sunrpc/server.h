@@ -7,8 +7,7 @@
 //
 // So a service is called with the transport that its client connected to: its descriptor, addresses
 // and credentials are what the kernel says, and nothing the client has written. The library
-// replaces the operations of a transport, of a connection or of datagrams, when it meets a client
-// there.
+// replaces the operations of a transport of either kind when it meets a client there.
 //
 // Threads: the loop that polls is one thread, as libtirpc wants it. Replies may come from others:
 // the endpoint is used under Hub::mutex. Arguments are decoded without it: the peer whose message

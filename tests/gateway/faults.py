@@ -39,7 +39,7 @@ MOST_KB_OF_SLOW = 400  # of the gateway's memory: its buffer of 64 KB, and what 
 
 
 def memory_kb(pid):
-    """Of its own: rings of moved connections have limits of their own."""
+    """Returns a process's own memory in KB: rings of moved connections have limits of their own."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1])

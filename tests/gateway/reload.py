@@ -76,7 +76,7 @@ def reload(pid, wanted=0):
 
 
 def serving(process):
-    """Of a gateway and those that have replaced it, which are of its group, the one that serves."""
+    """Returns which of a gateway and its replacements, all of one group, serves."""
     rows = json.loads(subprocess.run([CLAN, "stat", "--json"], stdout=subprocess.PIPE,
                                      check=True).stdout)
     pids = [row["pid"] for row in rows if row["path"] == "gateway" and not row["draining"]]

@@ -76,7 +76,7 @@ def headers_are_taken_from_proxies_and_passed_on():
 
 
 def values_of_a_header_are_passed_on():
-    """Of version 2, to version 2: all but its checksum and padding."""
+    """From version 2 to version 2: all but its checksum and padding."""
     kept = b"\x01\0\x02h2" + b"\xe0\0\x03own"
     more = kept[:5] + b"\x04\0\x01\0" + kept[5:]
     header = V2 + b"\x21\x11" + (12 + len(more)).to_bytes(2, "big") + V2_FOUR[16:] + more

@@ -38,7 +38,7 @@ VETH = ["ip", "link", "add", "clan-first", "type", "veth", "peer", "name", "clan
 # --- in a container -------------------------------------------------------------------------------
 
 class Actor:
-    """Does what it is told: one line of JSON in, one out."""
+    """Executes commands: one line of JSON in, one out."""
 
     def __init__(self):
         self.listener = self.socket = None
@@ -579,7 +579,7 @@ def of_another_user(world):
 
 
 def begun(world, users):
-    """Two actors that have read their settings, and so have looked at the directory."""
+    """Two actors that have read their settings, and so have read the directory."""
     loud = {"log": "info"}
     ends = world.actors(server=loud, client=loud, users=users)
     for end in ends:

@@ -12,7 +12,7 @@ it. Exit code 1 when there is one, or when of a run with both ends nothing went 
 
 With --linked it is PROGRAM2 that runs instead of PROGRAM with a library: it has the interposer
 linked in, as builds with sanitizers have it (tests/interpose/linked). With --only-ends it has to
-end well, whatever it says: instrumented threads may be told of events in another order.
+end well, whatever it says: instrumented threads may get events in another order.
 
 With --move-at-once connections move at their first call (CLAN_TEST_MOVE), not when they have been
 used.

@@ -110,7 +110,7 @@ ct state established,related accept; meta l4proto udp drop; }; }"""
 
 
 def other_addresses(names):
-    """The server's second address, and one that is none of the wire's; where its host's routes
+    """The server's second address, and one outside the wire's network; where its host's routes
     choose the first. Then the client's host takes only what answers what it has sent."""
     made.ip("-n", names[0], "address", "add", "10.78.0.11/24", "dev", "v0")
     made.ip("-n", names[0], "address", "add", "10.79.0.1/32", "dev", "lo")

@@ -5,8 +5,8 @@
 
 Shell blocks (sh) are run, with a tree of links in the place of /opt/clan. Drop-ins (ini UNIT) are
 verified by systemd-analyze, and their environment is given to redis-server, under the filters of
-system calls and of address families that the distribution's unit and the drop-in together make. Of
-Docker's files the paths and names are checked.
+system calls and of address families that the distribution's unit and the drop-in together make. The
+paths and names of Docker's files are checked.
 """
 
 import os

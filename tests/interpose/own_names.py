@@ -4,7 +4,7 @@
     own_names.py CC NM CLAN LIBRARY
 
 The names are those the library exports. Each is defined in the program by a few instructions that
-look at the caller: the library itself must not. Then they go on to the next definition: the same
+check the caller: the library itself must not. Then they go on to the next definition: the same
 name, or, as Erlang's VM and others have it, the C library's second name (__sigaction, __read).
 """
 

@@ -10,12 +10,11 @@ which tests the tests. With it: stock, then both ends under LIB (with --clan sta
 COMMAND…`), then, with --one-sided, only the servers and only the clients. What each run reports
 must be equal, and in the run with both ends processes must have pipes of CLAN open through which
 enough bytes went, in each direction. With one side alone only connections among its own processes
-may have pipes, and must where there are such connections. A server that ends before it is told to,
-that was killed by a signal of its own making, or whose log tells of such a process, fails the run;
-so does one that is told to end and has an exit code that it does not have without the library. A
-program that is not installed is skipped; the Debian packages are CLAN_TEST_PACKAGES in
-cmake/packages.sh. Exit code 1 when something differs or fails, 77 when all that was asked for was
-skipped.
+may have pipes, and must where there are such connections. A server that ends too early, that
+was killed by a signal of its own making, or whose log names such a process, fails the run; so does
+one that ends on request with an exit code that it does not have without the library. A program that
+is not installed is skipped; the Debian packages are CLAN_TEST_PACKAGES in cmake/packages.sh. Exit
+code 1 when something differs or fails, 77 when all that was asked for was skipped.
 """
 
 import argparse
@@ -183,7 +182,7 @@ class Run:
             os.killpg(process.pid, signal.SIGKILL)  # what it left behind in its group
 
     def odd_codes(self):
-        """Exit codes of servers that have been told to end, which stock ones would have to have,
+        """Exit codes of servers after a signal to end, which stock ones would have to have,
         too."""
         codes = [(Path(name).name, process.returncode)
                  for process, (name, _) in self.servers.items()]
@@ -777,7 +776,7 @@ def netpipe(run):
 
 
 def openmpi(run):
-    """Open MPI's own TCP transport. (NetPIPE's -2 stands still over it, as stock.)"""
+    """Open MPI's own TCP transport. (NetPIPE's -2 hangs over it, as stock.)"""
     find("NPopenmpi")
     run.environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                         "TMPDIR": str(run.directory)}

@@ -218,7 +218,7 @@ def use(world, places, evidence, preload, child, expected=None, said=""):
 
 
 def try_filter(world, command, evidence, expected, said, child=True):
-    """Of the server, then of the client; and that it is not in the program's own way."""
+    """The server's, then the client's; and that it is not in the program's own way."""
     for places in (command, ()), ((), command):
         for preload in False, True:
             try:

@@ -3,9 +3,9 @@
 
     sleep_calls.py CLAN
 
-The server waits in an epoll set with its listener in it. Of each request that comes while it
-sleeps it makes one call that sleeps and one that wakes the client. By TCP it makes three.
-Exit code 77 where strace may not be used.
+The server waits in an epoll set with its listener in it. For each request that comes while it
+sleeps it makes one call that sleeps and one that wakes the client. By TCP it makes three. Exit code
+77 where strace may not be used.
 """
 
 import shutil

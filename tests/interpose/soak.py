@@ -71,7 +71,7 @@ class Soak:
         self.clients.append((kind, process))
 
     def take_count(self, kind, process):
-        """Of one that has been told to end."""
+        """Returns the exit code of a process after a signal to end."""
         try:
             out, err = process.communicate(timeout=40)
         except subprocess.TimeoutExpired:

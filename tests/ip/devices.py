@@ -87,7 +87,7 @@ class Host:
 
 @contextlib.contextmanager
 def namespaces(clan, count=2):
-    """Of one host."""
+    """Network namespaces, one for each host."""
     names = [f"clanip{os.getpid()}{end}" for end in "abc"[:count]]
     with tempfile.TemporaryDirectory(prefix="clan-ip-") as directory:
         environment = dict(os.environ, CLAN_DIR=directory)

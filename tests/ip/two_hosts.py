@@ -82,7 +82,7 @@ def answers_for_addresses_that_nobody_has(clan):
 
 
 def says_which_mtu_would_do(clan):
-    """Of a peer with a smaller MTU the sender learns that its packets are too big."""
+    """A sender learns that its packets are too big for a peer with a smaller MTU."""
     with devices.namespaces(clan) as (a, b):
         a.up("--mtu", "9000")
         b.up("--mtu", "1300")

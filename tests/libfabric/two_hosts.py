@@ -172,8 +172,8 @@ def job(case, agent, count, how, name, words, hosts_of_job):
 
 def ranks(case):
     """Two MPI ranks on each of two hosts: messages, and windows by osc rdma over btl ofi, as `clan
-    run --with ofi` has them; windows of every kind by messages (osc rdma stands still at dynamic
-    ones: docs/libfabric.md); then everything by btl ofi."""
+    run --with ofi` has them; windows of every kind by messages (osc rdma hangs at dynamic ones:
+    docs/libfabric.md); then everything by btl ofi."""
     agent = agent_for(case, {NEAR: case.names[1]})
     by_btl = ["--mca", "pml", "ob1", "--mca", "btl", "self,ofi", "--mca", "btl_ofi_mode", 2]
     by_messages = ["--mca", "osc", "pt2pt"]

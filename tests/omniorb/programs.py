@@ -366,7 +366,7 @@ def ssl(stage):
 
 
 def unchanged(stage):
-    """Programs without CORBA, and children of theirs, do not load omniORB."""
+    """Programs without CORBA, and their children, do not load omniORB."""
     done = stage.run("sh", "-c", "cat /proc/self/maps")
     require("libclan-orb" in done.stdout and "libomniORB" not in done.stdout, done.stdout)
 

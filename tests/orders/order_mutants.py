@@ -67,7 +67,7 @@ class Program:
 
 @dataclass
 class Target:
-    """Sources that stand for the same one are tried together: its programs are made once."""
+    """Sources that replace the same one are tried together: its programs are made once."""
     include: str  # the directory by which it is included
     programs: list  # what is quick, and notices most, first
 

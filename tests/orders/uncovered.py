@@ -10,7 +10,7 @@ its operations is a call of clan/words.h or clan/dekker.h, at least one that cha
 one that sees it: those two are weakened as well. An operation belongs to the nearest comment above
 it, or beside it, that names PAIRs.
 
-And each such comment stands at an operation that has an order: one that has become relaxed, or is
+And each such comment belongs to an operation that has an order: one that has become relaxed, or is
 gone, where it is called, is found so.
 """
 

@@ -32,7 +32,7 @@ LATE = 20  # what a loaded machine may add
 
 
 class Client:
-    """A program that makes calls as it is told."""
+    """A program that makes calls by command."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a command of which nothing is left when it ends, or when this process is told to end.
+"""Runs a command of which nothing is left when it ends, or when a signal ends this process.
 
     leash.py COMMAND...
 

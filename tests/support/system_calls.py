@@ -15,8 +15,8 @@ def made_at(file):
 
 def counts(times, *logs):
     """How many system calls any of the logs has in each stretch between `times`. A thread that
-    makes one stands still until strace has noted it: so it is noted within the stretch in which
-    it was made."""
+    makes one waits until strace has noted it: so it is noted within the stretch in which it was
+    made."""
     made = sorted(at for log in logs for at in made_at(log))
     return [bisect.bisect_right(made, end) - bisect.bisect_left(made, begin)
             for begin, end in zip(times, times[1:])]

@@ -53,7 +53,7 @@ def it_ends_with_all_it_started(script, clan, number):
 
 
 def what_other_work_disturbs_is_measured_again_and_marked(script):
-    """The machine's busy seconds grow in each try by what stands here, none of them its own."""
+    """The machine's busy seconds grow in each try by these values, none of them its own."""
     sys.path.insert(0, str(Path(script).parent))
     import other_work  # pylint: disable=import-outside-toplevel
     for grows, tries, answer in (([0], 1, 0), ([5, 0], 2, 1), ([5, 2, 9], 3, 1)):

@@ -70,7 +70,7 @@ def check_build_without_net(clan, library, top):
 
 
 def check_keys(clan, library, top):
-    """The file that CLAN_KEY names is looked at before anybody needs it."""
+    """`clan doctor` checks the file that CLAN_KEY names before anybody needs it."""
     key = Path(top) / "key"
     for text, mode, why in (("k" * 32, 0o600, None), ("k" * 32 + " \n", 0o400, None),
                             ("k" * 32, 0o644, "chmod 600"), ("", 0o600, "openssl rand"),

@@ -61,8 +61,7 @@ class SharedPage:
 
 
 class Child:
-    """A fork of this process that runs `work` and then keeps its descriptors open until it is told
-    to go."""
+    """A fork of this process that runs `work`, then keeps its descriptors until the test ends."""
 
     alive = []
 
@@ -288,7 +287,7 @@ while True:
 
 
 def check_clients_that_end(clan):
-    """A process that ends while it is looked at is not said to run without CLAN."""
+    """A process that ends while it is read is not said to run without CLAN."""
     with tempfile.TemporaryDirectory() as top:
         library = shutil.copy(any_library(), os.path.join(top, "libclan-preload.so"))
         server = Program(library, SERVER_OF_MANY, {})
@@ -346,7 +345,7 @@ sys.stdin.read()"""
 
 
 def check_reasons(clan):
-    """What keeps a connection on TCP is told: users, settings, limits; what is not known is not
+    """What keeps a connection on TCP is reported: users, settings, limits; what is not known is not
     claimed."""
     with tempfile.TemporaryDirectory() as top:
         os.chmod(top, 0o755)

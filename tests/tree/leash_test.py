@@ -29,7 +29,7 @@ echo went on
 
 
 def ids(directory):
-    """Of the processes that have said theirs."""
+    """Returns the ids that processes have printed."""
     return [int(path.read_text()) for path in map(directory.joinpath, NAMES)
             if path.exists() and path.read_text().endswith("\n")]
 

@@ -9,7 +9,8 @@ may.
     files            sources have at most 400 lines, headers 200
     functions        functions have at most 60 lines
     columns          lines have at most 100 columns, but for tables and examples in documents
-    words            comments speak of threads and processes as things, and use no old words
+    words            comments speak of threads and processes as things; they and documents begin
+                     with the subject and use active verbs
     orders           acquire, release, acq_rel and seq_cst have a PAIR or `order:` comment
     atomics          no operation on an atomic without a memory order
     mirrors          every source has a mirrored test; interposed calls have that of
@@ -179,18 +180,47 @@ def columns(root):
 
 # --- words ----------------------------------------------------------------------------------------
 
-# A thread is "it": CONTRIBUTING.md, Prose. Code in backticks may have any name.
-OLD_WORDS = re.compile(r"\b(?:who|whom|whoever|he|him|his|nought|in vain|of ours)\b", re.I)
+# CONTRIBUTING.md, Prose: a thread is "it", verbs are active, and the subject comes first.
+PERSONS = re.compile(r"\b(?:who|whom|whoever|he|him|his|nought|in\s+vain)\b", re.I)
+NOT_WRITTEN = re.compile(
+    r"\b(?:of\s+ours|likewise|that\s+(?:is|are)\s+none|"
+    r"(?:is|are|was|were|be|been|being)\s+told(?!\s+apart)|hear[sd]?\s+of|tells?\s+of|"
+    r"look(?:s|ed|ing)\s+at|look(?:s|ed)?\s+whether|(?<!shakes\s)hand(?:s|ed)\s+on|"
+    r"besides\s+(?:our|its|their)\s+own|stands(?!\s+(?:in\s+)?for\b))\b", re.I)
+OBJECT_FIRST = re.compile(r"(?:\A|(?<=[.:;]\s)|(?<=\s\s))Of(?!\s+course)\s+\S+")
 COMMENT = {".cc": "//", ".h": "//", ".py": "#", ".cmake": "#", ".txt": "#"}
+DOCSTRING = re.compile(r'(^[ \t]*)?"""(.*?)"""', re.M | re.S)
+
+
+def prose(path):
+    """(first line, text) of each comment and docstring, or of each paragraph of a document."""
+    lines, mark = lines_of(path), COMMENT.get(path.suffix, "")
+    if path.suffix == ".py":
+        text = "\n".join(lines)
+        for match in DOCSTRING.finditer(text):
+            if match.group(1) is not None:
+                yield text.count("\n", 0, match.start()) + 1, match.group(2)
+    block = []
+    for number, line in enumerate([*lines, ""], 1):
+        before, found, text = line.partition(mark) if mark else ("", line.strip(), line)
+        if block and (before.strip() or not found or text.startswith("|")):
+            yield number - len(block), "\n".join(block)
+            block = []
+        if found:
+            block.append(text.strip(" /!<#"))
 
 
 def words(root):
     for path in written_files(root):
-        name, mark = str(path.relative_to(root)), COMMENT.get(path.suffix)
-        for number, line in enumerate(lines_of(path) if mark else (), 1):
-            comment = re.sub(r"`[^`]*`", "", line.partition(mark)[2])
-            for word in OLD_WORDS.findall(comment):
-                yield name, f"{name}:{number}: \"{word}\" of a thread, process or thing"
+        name, patterns = str(path.relative_to(root)), [NOT_WRITTEN, OBJECT_FIRST]
+        if path.suffix in COMMENT:  # documents also speak of people
+            patterns.append(PERSONS)
+        for first, text in prose(path):
+            # Code in backticks and quotations may have any word.
+            text = re.sub(r'`[^`]*`|"[^"]*"', lambda m: re.sub(r"[^\n]", "_", m.group(0)), text)
+            for match in (match for pattern in patterns for match in pattern.finditer(text)):
+                number, found = first + text.count("\n", 0, match.start()), match.group(0).split()
+                yield name, f"{name}:{number}: \"{' '.join(found)}\": see CONTRIBUTING.md, Prose"
 
 
 # --- atomics --------------------------------------------------------------------------------------
@@ -242,7 +272,7 @@ def atomics(root):
 
 # --- tests ----------------------------------------------------------------------------------------
 
-# Where the mirror of a component stands; a component's folders are the test's folders.
+# Where the mirror of a component is; a component's folders are the test's folders.
 MIRRORS = {"core": "tests", "core/link/udp": "tests/udp", "libfabric-provider": "tests/libfabric",
            "preload": "tests/preload"}
 
@@ -270,7 +300,7 @@ CALL_THAT_JUMPS = re.compile(r'\bCLAN_JUMP\("(\w+)"')
 
 def tested_as_calls(root, module):
     """A source of preload/calls that defines interposed calls, which no unit test can link:
-    preload/calls.def names the test of each, and rule `calls` looks whether that uses it."""
+    preload/calls.def names the test of each, and rule `calls` checks that it does use them."""
     path = root / "preload" / module.with_suffix(".cc")
     if module.parts[0] != "calls" or not path.is_file():
         return False

@@ -91,6 +91,19 @@ class Rules(unittest.TestCase):
         for text in ("auto who = f();\n", "// `who` is a name, and so is here\n"):
             self.assertEqual(self.check("words", {"core/a.cc": text}), [])
 
+    def test_comments_and_documents_begin_with_the_subject_and_use_active_verbs(self):
+        for text in ("the peer is told", "It looks at", "it hears of", "Likewise, b", "handed on",
+                     "a value that is none", "a line stands there", "users besides our own"):
+            self.assert_one("words", {"core/a.cc": f"int a;  // {text}\n"}, "core/a.cc:1")
+            self.assert_one("words", {"docs/a.md": f"A document. {text}\n"}, "docs/a.md:1")
+        for text in ("/// Of a process: its size.\n", "// All. Of these\n// one is set.\n",
+                     "// One is\n// told so.\n", "// One.\n//\n// Of two.\n"):
+            self.assert_one("words", {"core/a.cc": text}, "core/a.cc:")
+        self.assert_one("words", {"tests/a.py": 'def f():\n    """Of a file."""\n'}, "tests/a.py:2")
+        for text in ("// Of course, both can be told apart.\n", "// One shakes hands on it.\n",
+                     "// x stands for y.\n", "// the copy is\nint told;\n", '// Not "looks at".\n'):
+            self.assertEqual(self.check("words", {"core/a.cc": text}), [])
+
     def test_long_functions(self):
         body = "  x();\n" * 58
         self.assertEqual(self.check("functions", {"core/a.cc": f"void f() {{\n{body}}}\n" * 2}), [])

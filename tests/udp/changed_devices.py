@@ -43,7 +43,7 @@ def device(name, *words):
 
 
 def ask_driver(name, command):
-    """Of the device at that host; what it answers, or nothing where it refuses."""
+    """Asks the device at that host; returns its answer, or nothing if it refuses."""
     buffer = ctypes.create_string_buffer(command)
     request = struct.pack("16sQ16x", b"v0", ctypes.addressof(buffer))
     here = os.open("/proc/self/ns/net", os.O_RDONLY)

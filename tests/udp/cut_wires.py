@@ -118,8 +118,7 @@ def walled(case, names):
 
 
 def walled_off(case, names):
-    """A firewall from the beginning: the caller's time is the bound, and it is told what that may
-    mean."""
+    """A firewall from the beginning: the caller's time is the bound; the log says why."""
     filter_all(names[0])
     begin = time.monotonic()
     done = subprocess.run(hosts.inside(names[1], case.program, "ask", hosts.PORT, "10.78.0.1"),

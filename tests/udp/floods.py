@@ -93,7 +93,7 @@ def mac_of(name):
 
 
 def ports_of(pid):
-    """Of its UDP sockets: the directory's and its own."""
+    """Returns the ports of its UDP sockets: the directory's and its own."""
     with open(f"/proc/{pid}/net/udp") as v4, open(f"/proc/{pid}/net/udp6") as v6:
         lines = v4.read().splitlines()[1:] + v6.read().splitlines()[1:]
     return sorted({int(line.split()[1].rsplit(":", 1)[1], 16) for line in lines})

@@ -21,10 +21,11 @@ constexpr Variable kVariables[] = {
 #ifdef CLAN_PRELOAD
     {"CLAN_DISABLE", "1: the libraries leave every connection and call on TCP"},
     {"CLAN_ONLY", "ports, like 80,8000-8010: only connections with one of them at either end move"},
-    {"CLAN_EXCEPT", "ports, likewise: connections with one of them at either end stay on TCP"},
+    {"CLAN_EXCEPT",
+     "ports, in the same form: connections with one of them at either end stay on TCP"},
     {"CLAN_CONFIG", "a file with lines like CLAN_ONLY=80, for what the environment leaves unset"},
     {"CLAN_UIDS",
-     "user ids, comma-separated: besides our own, whose processes may share memory with us"},
+     "user ids, comma-separated: other users whose processes may share memory with yours"},
     {"CLAN_MEMORY",
      "a size like 64M: what the connections of a user may take of memory; more stay on TCP"},
     {"CLAN_DIR",

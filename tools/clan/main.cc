@@ -213,8 +213,8 @@ void add_stat(CLI::App& app, clan::tool::StatOptions& options, int& exit_code) {
       "slash, and those of the other end; bytes that went by TCP before the connection moved are "
       "not among them. NETWORK is the number of the network namespace, as in /proc/PID/ns/net; two "
       "if the ends differ.\n"
-      "Looking takes nothing from the processes looked at, and needs the right to look into "
-      "/proc/PID/fd: one's own processes, or all of them as root.");
+      "The command takes nothing from the processes that it reads. It needs the right to read "
+      "/proc/PID/fd: your own processes, or all of them as root.");
   stat->callback([=, &options, &exit_code] {
     options.watch = watch->count() > 0;
     options.all = options.all || options.prometheus;

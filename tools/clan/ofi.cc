@@ -155,7 +155,7 @@ int print_ofi_environment() {
   }
   const auto variables = ofi_variables();
   fmt::print("export {}={}\n", variables[0].first, shell_word(variables[0].second));
-  fmt::print("# Programs take it when they are told to; `clan run --with ofi` also sets:\n");
+  fmt::print("# Programs take it if a setting says so; `clan run --with ofi` also sets:\n");
   for (std::size_t i = 1; i < variables.size(); ++i) {
     fmt::print("# export {}={}\n", variables[i].first, shell_word(variables[i].second));
   }

@@ -52,7 +52,7 @@ class KeyFile {
   Status take(int fd) {
     struct stat status {};
     if (sys::fstat(fd, &status) != 0)
-      return Error{errno, "the file with the pre-shared key cannot be looked at"};
+      return Error{errno, "the state of the file with the pre-shared key cannot be read"};
     if (!S_ISREG(status.st_mode))
       return Error{EINVAL, "the pre-shared key must be in a regular file"};
     // Root may use what it has named, as ssh's may: of a program that starts as root and works as
