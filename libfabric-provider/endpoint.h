@@ -73,7 +73,7 @@ class Endpoint final : public fid_ep {
   /// A peer has accessed this process's memory.
   void note_access(std::uint64_t flags);
 
-  // What a message endpoint hears from its transport.
+  // What a message endpoint gets from its transport.
   /// The passive endpoint that it has asked for a connection, while it waits for the answer.
   Peer* asked() const { return asked_; }
   bool waits_for(std::uint64_t attempt) const { return asked_ != nullptr && attempt == attempt_; }

@@ -1,6 +1,6 @@
 // Waiting: what fi_cq_sread(), FI_GETWAIT, fi_trywait() and wait sets are made of.
 //
-// Something becomes ready in one of two ways. Either a source hears from the network: its
+// Something becomes ready in one of two ways. Either a source receives from the network: its
 // descriptor becomes readable, and the thread that wakes makes progress. Or another thread has made
 // progress already and puts an entry into a queue that a thread is about to sleep on: it calls
 // signal().
@@ -35,7 +35,7 @@ namespace clan::ofi {
 
 class WaitObject;
 
-/// Something that hears from the network.
+/// Something that receives from the network.
 class Source {
  public:
   virtual ~Source() = default;
@@ -52,8 +52,8 @@ class Source {
   /// sleep on it have been woken, as the caller may not come again. What has to be called again
   /// though the descriptor says nothing makes `look_again_ms` as small as that.
   virtual bool arm(SleepsIn where, std::uint32_t* look_again_ms) = 0;
-  /// As poll(), of at most two descriptors, in which the thread hears from the network by itself,
-  /// where it can. 0: one is ready; ETIMEDOUT, EINTR.
+  /// As poll(), of at most two descriptors, in which the thread receives from the network by
+  /// itself, where it can. 0: one is ready; ETIMEDOUT, EINTR.
   virtual int sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {
     return poll(fds, timeout_ms);
   }

@@ -3,8 +3,8 @@
 
 namespace clan::engine {
 
-/// Told when something it has asked for is answered. Called by any thread, which holds none of the
-/// engine's locks.
+/// Called when something that it has asked for is answered. Called by any thread, which holds none
+/// of the engine's locks.
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;

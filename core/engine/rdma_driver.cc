@@ -195,7 +195,7 @@ bool RdmaDriver::slice() {
 }
 
 void RdmaDriver::kick() {
-  // PAIR rdma.doorbell: what there is to do was stored before; run_in_background() looks after it
+  // PAIR rdma.doorbell: what there is to do was stored before; run_in_background() checks after it
   // has cleared this
   if (!dekker::swap(kicked_, true)) signal_eventfd(background_->fd());
 }

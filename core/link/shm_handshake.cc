@@ -63,7 +63,8 @@ Status map_peer(ShmPeer& peer, Datagram& datagram) {
   if (!signals) return signals.error();
   peer.tables = std::move(*tables);
   peer.signals = std::move(*signals);
-  if (!may_be_eventfd(datagram.fds[2].get())) return Error{EPROTO, "the peer's doorbell is none"};
+  if (!may_be_eventfd(datagram.fds[2].get()))
+    return Error{EPROTO, "the peer passed a doorbell that is not an eventfd"};
   peer.doorbell = std::move(datagram.fds[2]);
   return {};
 }

@@ -50,7 +50,7 @@ class UnmapMonitor : public std::enable_shared_from_this<UnmapMonitor> {
   enum class Kind : std::uint8_t {
     kUnmapped,  ///< munmap, or mapped over
     kMoved,     ///< mremap: what was at `start` is now at `to`
-    kEmptied,   ///< madvise: still mapped, contents gone. Told before it happens.
+    kEmptied,   ///< madvise: still mapped, contents gone. Reported before it happens.
   };
   struct Change {
     Kind kind = Kind::kUnmapped;

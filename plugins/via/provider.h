@@ -84,9 +84,10 @@ struct Region {
   Nic* nic = nullptr;
   bool rdma_write = false, rdma_read = false;
   std::uint16_t lives = 0;
-  VIP_MEM_HANDLE next_handle = 0;   ///< that it has, or is about to have
-  std::optional<Aperture> receive;  ///< for messages; told to peers of VIs that post buffers in it
-  std::optional<Aperture> rdma;     ///< for RDMA; peers look it up by the handle
+  VIP_MEM_HANDLE next_handle = 0;  ///< that it has, or is about to have
+  /// for messages; announced to peers of VIs that post buffers in it
+  std::optional<Aperture> receive;
+  std::optional<Aperture> rdma;  ///< for RDMA; peers look it up by the handle
 };
 
 class Memory {

@@ -189,8 +189,8 @@ bool answer_leaving(int fd, Socket& s) {
 bool came_back(int fd, Socket& s) {
   if (s.reads_kernel()) return true;
   const std::uint64_t theirs = state_of(s.theirs());
-  // An error that the kernel has told us it will not tell the application, and behind it nothing
-  // comes by TCP.
+  // The kernel reports an error once, and this library has taken it; behind it nothing comes by
+  // TCP.
   if ((theirs & kGone) == 0 || s.error_taken) return false;
   KeepErrno keep;
   // Below, the doorbell is read that would remind us of it.

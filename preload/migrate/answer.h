@@ -28,7 +28,7 @@ inline bool is_to_go(const Socket& s) {
   return wants && (state_of(s.mine()) & socket_face::kGone) == 0;
 }
 
-/// TCP has told of the other end's end, and that one sends by TCP again, where this one has yet to
+/// TCP has reported the end of the other end, which sends by TCP again, while this one has yet to
 /// follow. Then it may be half-closed, and read by the pipe what is sent here; and bytes of TCP may
 /// lie before the end that cannot be read yet.
 inline bool has_to_follow(const Socket& s) {

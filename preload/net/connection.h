@@ -10,7 +10,7 @@
 // as nobody else is at it (pump()), else the carrier's thread. Both ring for a thread that sleeps;
 // the callbacks that may wait for the program are made by the carrier's thread only (serve()).
 //
-// The words of the pipe that say what the end of this host's program does are read here and told
+// The words of the pipe that say what the end of this host's program does are read here and sent to
 // the other host; what its like tells is written into the words of the other end.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What becomes of descriptors, told to all that have a table of them.
+// What happens to descriptors, for all modules that have a table of them.
 #pragma once
 
 namespace clan::preload {

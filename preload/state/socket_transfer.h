@@ -17,7 +17,7 @@ struct Transfer {
   /// TCP_INFO counts the peer's FIN among the bytes received
   Flag fin_counted;
   Flag kernel_error;
-  /// the kernel has told it to us, and so not to the application
+  /// the library has taken it from the kernel, so the application will not get it there
   Flag error_taken;
   std::atomic<int> error{0};  ///< with it, unless it says no more than that the peer is gone
   Flag sent_to_nobody;        ///< the application has written to a peer that is gone

@@ -6,9 +6,9 @@
 
 namespace clan::preload {
 
-/// Notes an error that the kernel has told of this end, and will not tell again. All processes of
-/// both ends know then, but for which one it was. A reset that comes of doorbells only, which a
-/// process that was killed has left unread, is an end of file: so TCP would have it.
+/// Notes an error of this end that the kernel has reported, and will not report again. All
+/// processes of both ends know then, but for which one it was. A reset that comes of doorbells
+/// only, which a process that was killed has left unread, is an end of file: so TCP would have it.
 void note_error(Socket& s, int error);
 
 /// Resets a connection that cannot go on, tells this end, and logs why (a clause) with what keeps

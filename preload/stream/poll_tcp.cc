@@ -73,7 +73,7 @@ bool worth_waking(const Socket& s) {
 //   1 count the doorbells 2 ask for another, in the others' name 3 look into the pipe 4 drop those
 //     of 1
 //
-// Whatever those of 1 told of was in the pipe at 3. What came later rings again, because of 2.
+// Whatever those of 1 announced was in the pipe at 3. What came later rings again, because of 2.
 bool drop_doorbells(int fd, Socket& s) {
   // order: 1 comes before 2 and 3
   const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);

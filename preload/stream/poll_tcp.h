@@ -11,7 +11,7 @@ namespace clan::preload {
 /// stay where they are, because somebody else sleeps for them.
 bool look_at_kernel(int fd, Socket& s);
 
-/// The same where the kernel has told of bytes and of nothing else: an end is behind them, and not
+/// The same where the kernel has reported bytes and nothing else: an end is behind them, and not
 /// looked for.
 bool take_doorbells(int fd, Socket& s);
 

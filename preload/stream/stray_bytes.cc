@@ -17,7 +17,7 @@ namespace clan::preload {
 bool reset_for_strays(int fd, Socket& s) {
   using namespace socket_face;
   KeepErrno keep;
-  // What lies there may be what the other end sends by TCP before its host has told that it does.
+  // What lies there may be what the other end sends by TCP before its host has said that it does.
   if (has_remote_bells(s)) return take_remote_bells(fd, s, 0), false;
   // order: this count, then the queue
   const std::uint64_t had = s.mine().words[kSwallowed].load(std::memory_order_seq_cst);

@@ -57,14 +57,14 @@ struct Interest {
   bool fired = false;  ///< EPOLLONESHOT: says nothing until it is modified
   /// the application has taken it out of the set; in the kernel it is still there
   bool parked = false;
-  bool by_bell = false;                 ///< the kernel watches the bell of this end in the set, too
-  bool missed = false;                  ///< the kernel has told of it meanwhile, and does not again
+  bool by_bell = false;  ///< the kernel watches the bell of this end in the set, too
+  bool missed = false;   ///< the kernel has reported it meanwhile, and does not again
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
   std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
   std::uint32_t found_in = 0;           ///< Set::round in which gather() has found it ready
-  std::uint32_t rung_in = 0;            ///< or in which the kernel has told of a doorbell
-  std::uint64_t since = 0;  ///< order_stamp() of when it was asked for, told of, or TCP had news
-  bool listed = false;      ///< told of, and ready at each look since
+  std::uint32_t rung_in = 0;            ///< or in which the kernel has reported a doorbell
+  std::uint64_t since = 0;  ///< order_stamp() of when it was asked for or reported, or TCP had news
+  bool listed = false;      ///< reported, and ready at each check since
   ToldEdges told;           ///< to the application; of a set in this one `in` is its `edges`
   ToldEdges passed_on;      ///< to the sets that this one is in
   Interest* next_of_socket = nullptr;  ///< or of the set in this one

@@ -40,7 +40,7 @@ struct ToldEdges {
 struct Found {
   Interest* interest = nullptr;  ///< none: only the kernel knows of it
   epoll_event event{};
-  std::uint64_t since = 0;  ///< ready, or told of last
+  std::uint64_t since = 0;  ///< ready, or reported last
   std::uint64_t edge = 0;   ///< what changes with each edge
   std::uint64_t floor = 0;  ///< not ready before this time; 0: unknown
   bool by_kernel = false;   ///< the kernel says where it is

@@ -47,15 +47,15 @@ void note_bell(const Set& set, Interest& i) {
   note_checked(*i.socket, set.now());
 }
 
-// The kernel has told of a socket that has moved.
+// The kernel has reported a socket that has moved.
 void note_doorbell(const Set& set, Interest& i, std::uint32_t events) {
   note_ring(set, i);
   (void)(events == EPOLLIN ? take_doorbells(i.fd, *i.socket) : look_at_kernel(i.fd, *i.socket));
 }
 
-// The kernel has told of it in an answer before, and does again as long as it holds. `end`: of what
-// it told before. Several descriptors may have the same data: each is known once in the answer
-// `asks`.
+// The kernel has reported it in an answer before, and does again as long as it holds. `end`: of
+// what it reported before. Several descriptors may have the same data: each is known once in the
+// answer `asks`.
 // `*again`: it has its place in the program's answer already.
 bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll_event& event,
               bool* again) {
@@ -140,7 +140,7 @@ void find_ready(Set& set, bool first) {
         found.past_pipes = stamp;
         set.found.at[set.found.count++] = found;
         i.found_in = set.round;
-        // Told of before, or written before the kernel answered; of room nobody else knows.
+        // Reported before, or written before the kernel answered; of room nobody else knows.
         const bool old = i.listed || i.rung_in == set.round ||
                          (found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0;
         if (!old) set.note_happened(stamp.word != 0 ? stamp.time() : order_stamp());

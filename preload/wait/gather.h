@@ -21,9 +21,9 @@ namespace clan::preload {
 /// not seen has happened between the two.
 ///
 ///   - What 3 has found was written at the time of its stamp; without one, at any time until now. A
-///     socket for which the kernel has told of a doorbell was written to before 2 ended, and so was
-///     all that was written before.
-///   - What the kernel told in 2 may be newer than 1, and so may be what happened before it: 3
+///     socket for which the kernel has reported a doorbell was written to before 2 ended, and so
+///     was all that was written before.
+///   - What the kernel reported in 2 may be newer than 1, and so may be what happened before it: 3
 ///     finds that, as it comes after 2, and asks for 4 itself.
 ///   - When the kernel fills the room it was given, more may wait behind: `looked` stays where it
 ///     was.
@@ -42,7 +42,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
 /// The kernel may know of events that shared memory does not show.
 bool has_plain(const Set& set);
 
-/// The kernel has told of something: what a few of the sockets will be asked for comes into the
+/// The kernel has reported something: what a few of the sockets will be asked for comes into the
 /// cache. Under the lock.
 void fetch_ahead(const Set& set);
 

@@ -239,8 +239,8 @@ bool MovedPoll::beyond() {
   return kernel_told_;
 }
 
-// What the kernel has told, and would go on telling. True: the call is to report it; perhaps only
-// the check of the doorbells just now has shown it.
+// What the kernel has reported, and would go on reporting. True: the call is to report it; perhaps
+// only the check of the doorbells just now has shown it.
 bool MovedPoll::knows_already(nfds_t i, Socket& s) {
   const bool is_over = s.kernel_end || s.kernel_error;
   // relaxed: the call into the kernel came before

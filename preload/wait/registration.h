@@ -57,7 +57,7 @@ void change_to(const Set& set, int fd, epoll_event* event);
 /// By edges: each doorbell is one. What level there is, the pipe says.
 epoll_event for_doorbells(int fd);
 
-/// EPOLLONESHOT, and the kernel has told of it already: then it asks for nothing any more.
+/// EPOLLONESHOT, and the kernel has reported it already: then it asks for nothing any more.
 bool is_spent(const Interest& i);
 
 /// It is answered from the pipe from now on: the kernel watches for doorbells.
@@ -80,7 +80,7 @@ inline bool has_our_tag(const epoll_event& event) {
   return (event.data.u64 & ~(kTagged - 1)) == kTag;
 }
 
-/// What the kernel has told of plain descriptors, where there is no memory for more.
+/// What the kernel has reported of plain descriptors, where there is no memory for more.
 int without_ours(epoll_event* events, int told);
 
 /// A thread may be asleep in the set, or in one that this is in, and has not prepared for what is

@@ -1227,7 +1227,7 @@ TEST_P(Messages, MakeTheDescriptorReadableOnceItIsArmed) {
   }));
 }
 
-// One that has too little left of its NIC: what such a peer sends would lie there unheard of.
+// One that has too little left of its NIC: what such a peer sends would lie there unnoticed.
 TEST(MessageEvents, APeerOfWhichTheQueueCannotHearIsNotKept) {
   auto context_a = must(Context::create()), context_b = must(Context::create());
   auto a = must(MessageEndpoint::create(context_a)), b = must(MessageEndpoint::create(context_b));

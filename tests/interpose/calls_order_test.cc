@@ -445,7 +445,7 @@ TEST(Asleep, OnASocketThatMovesAThreadWakesForWhatComesThen) {
     ASSERT_EQ(::epoll_ctl(outer, EPOLL_CTL_ADD, set, &event), 0);
     std::atomic<int> rounds{0};
     std::atomic<bool> over{false};
-    // Told of each byte, one after the other; the bytes are read by the other thread.
+    // Gets each byte's event, one after the other; the bytes are read by the other thread.
     Thread sleeper([&] {
       while (!over.load()) {
         pollfd polled{way == 1 ? pair.far : set, POLLIN, 0};

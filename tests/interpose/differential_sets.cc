@@ -635,7 +635,7 @@ std::vector<World::Deed> World::happen(int most, bool settles) {
   return deeds;
 }
 
-/// The order in which sources were first told of, as far as it is known.
+/// The order in which sources were first reported, as far as it is known.
 void World::say_order(const std::vector<Deed>& deeds,
                       const std::vector<std::pair<Source*, std::uint32_t>>& told, bool one_answer) {
   std::string text[3];

@@ -622,8 +622,8 @@ def rsync(run):
     large = run.file("source/large", random_bytes(1, 20 << 20))
     (run.directory / "pushed").mkdir()
     (run.directory / "pushed").chmod(0o777)
-    # As root it becomes nobody for a module, unless told otherwise, and an end that has changed its
-    # user moves only if it has met the other one before: by chance.
+    # As root it becomes nobody for a module, unless configured otherwise, and an end that has
+    # changed its user moves only if it has met the other one before: by chance.
     user = "use chroot = yes\nuid = 0\ngid = 0" if ROOT else "use chroot = no"
     conf = run.file("rsyncd.conf", f"""{user}
 log file = {run.directory}/rsyncd.log

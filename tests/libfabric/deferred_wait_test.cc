@@ -1,5 +1,5 @@
 // Threads that sleep while another, or nobody, calls for what is to be done: work that a counter
-// starts, and accesses that have to be looked after.
+// starts, and accesses that need checks.
 #include <rdma/fi_trigger.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -22,7 +22,7 @@ std::string address_in(CORBA::Object_ptr object, const std::string& prefix) {
   return {};
 }
 
-/// corbaloc of a server that has told its reference.
+/// corbaloc of a server that has printed its reference.
 std::string corbaloc(Suite::Server_ptr server, const std::string& host) {
   const std::string tcp = address_in(server, "giop:tcp:127.0.0.1:");
   return "corbaloc::" + host + tcp.substr(tcp.rfind(':')) + "/Suite";

@@ -1,4 +1,4 @@
-// A client of every.x on another host, told what to do: sunrpc-far-client ADDRESS PORT tcp|udp
+// A client of every.x on another host, which runs commands: sunrpc-far-client ADDRESS PORT tcp|udp
 //
 //   negate NUMBER, echo BYTES, sleep MS, served, timeout MS    each answered with a line:
 //   STATUS VALUE FAR CLAN STOCK                                a clnt_stat, what came, and the

@@ -184,9 +184,10 @@ def columns(root):
 PERSONS = re.compile(r"\b(?:who|whom|whoever|he|him|his|nought|in\s+vain)\b", re.I)
 NOT_WRITTEN = re.compile(
     r"\b(?:of\s+ours|likewise|that\s+(?:is|are)\s+none|"
-    r"(?:is|are|was|were|be|been|being)\s+told(?!\s+apart)|hear[sd]?\s+of|tells?\s+of|"
-    r"look(?:s|ed|ing)\s+at|look(?:s|ed)?\s+whether|(?<!shakes\s)hand(?:s|ed)\s+on|"
-    r"besides\s+(?:our|its|their)\s+own|stands(?!\s+(?:in\s+)?for\b))\b", re.I)
+    r"(?:is|are|was|were|be|been|being)\s+told(?!\s+apart)|(?:told|tells?)\s+of|"
+    r"hear[sd]?\s+(?:of|from)|look(?:s|ed|ing)\s+at|look(?:s|ed)?\s+whether|"
+    r"(?<!shakes\s)hand(?:s|ed)\s+on|besides\s+(?:our|its|their)\s+own|"
+    r"stands(?!\s+(?:in\s+)?for\b))\b", re.I)
 OBJECT_FIRST = re.compile(r"(?:\A|(?<=[.:;]\s)|(?<=\s\s))Of(?!\s+course)\s+\S+")
 COMMENT = {".cc": "//", ".h": "//", ".py": "#", ".cmake": "#", ".txt": "#"}
 DOCSTRING = re.compile(r'(^[ \t]*)?"""(.*?)"""', re.M | re.S)

@@ -65,7 +65,7 @@ std::string preload_list(const std::string& library) {
 }
 
 /// A program that gcc has linked with AddressSanitizer refuses to start behind any preloaded
-/// library, unless told that this one may be there.
+/// library, unless a setting permits it.
 std::string sanitizer_options() {
   const char* present = std::getenv("ASAN_OPTIONS");
   constexpr std::string_view kOption = "verify_asan_link_order=";

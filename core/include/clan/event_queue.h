@@ -96,7 +96,7 @@ class CLAN_EXPORT EventQueue {
   Status sleep(std::span<pollfd> fds, std::int64_t timeout_ms = -1);
   static constexpr std::size_t kMostFds = 2;
   /// Makes the descriptor readable: for a thread that shares it with other sleepers, and leaves
-  /// events, or what they told of, to those. Any thread.
+  /// events, or what they announced, to those. Any thread.
   void ring_fd();
 
   const std::shared_ptr<engine::EventQueueCore>& core() const { return core_; }

@@ -2,10 +2,10 @@
 // have, and how many pipes the user has. For the interposer, which keeps to it, and for `clan
 // stat`, which tells which process has reached it.
 //
-// Memory of a pipe belongs to the cgroup of the process that touches it first. At the cgroup's
-// limit the kernel has nothing to say to a store into shared memory, and ends the program; to a
-// send by TCP it can say "later". So pipes keep well below it: each may be filled with its share
-// only, and there are no more of them than have a share of kLeastPipeBytes.
+// Memory of a pipe belongs to the cgroup of the process that touches it first. Beyond the
+// cgroup's limit a store into shared memory ends the program, where a send by TCP would get EAGAIN.
+// So pipes keep well below it: each may be filled with its share only, and there are no more of
+// them than have a share of kLeastPipeBytes.
 //
 // Pipes are counted in System V semaphores, which need no file and no helper, and from which the
 // kernel takes back what a process has added when that ends in whatever way (SEM_UNDO). There is a

@@ -7,7 +7,7 @@
 
 #if __cplusplus < 202002L
 #error \
-    "CLAN's headers need C++20: compile with -std=c++20 or later (g++ 12 takes C++17 unless told)"
+    "CLAN's headers need C++20: compile with -std=c++20 or later (g++ 12 defaults to C++17)"
 #endif
 
 #include <cerrno>

@@ -60,7 +60,8 @@ class DatagramSocket {
   /// For a socket that is connected and has no GRO: receives bytes alone, for which the kernel does
   /// less. 0 bytes: it is not CLAN's.
   bool receive_plain(std::span<std::byte> to, std::size_t* bytes);
-  /// The kernel has told an error of the socket: what it has noted about packets that have left.
+  /// The kernel has reported an error of the socket: what it has noted about packets that have
+  /// left.
   void take_errors();
   /// Where packets went of which a host has said since that nobody has the port.
   bool next_refusal(SocketAddress* to);

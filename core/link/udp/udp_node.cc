@@ -136,7 +136,7 @@ void UdpNode::kick() {
 }
 
 void UdpNode::wake_driver() {
-  // PAIR udp_node.kicked: up-calls told before are seen by the look that follows
+  // PAIR udp_node.kicked: the check that follows sees up-calls queued before
   if (!words::swap(kicked_, true)) signal_eventfd(kick_.get());
 }
 

@@ -1,6 +1,6 @@
 // Every collective of MPI, blocking and not, on several types and communicators, with sizes from
 // nothing to a mebibyte; each element of each result is compared.
-//   collectives [LARGEST]    bytes of the largest block, 1048576 unless told
+//   collectives [LARGEST]    bytes of the largest block, 1048576 by default
 #include <algorithm>
 #include <array>
 #include <cstring>

@@ -28,7 +28,7 @@ struct Spinning {
   /// So long that a thread that does not ask the kernel meanwhile is found to sleep after it.
   static constexpr WaitOptions kForLong{WaitOptions::Mode::kAdaptive, 50'000};
 
-  /// `waits()`, whose waiter `renew()` makes anew, answers whether it has told of the pipe alone;
+  /// `waits()`, whose waiter `renew()` makes anew, answers whether it has reported the pipe alone;
   /// `sleeps` counts those in the kernel. It did, without one. A spin ends early where another
   /// thread takes the processor, so there are several attempts.
   template <typename Renew, typename Waits>
