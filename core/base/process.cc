@@ -79,7 +79,7 @@ std::uint32_t pid_namespace() {
   if (call(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &st, 0) == 0)
     known = static_cast<std::uint32_t>(st.st_ino);
   errno = saved_errno;
-  the_pid_namespace.store(known, std::memory_order_relaxed);  // relaxed: as above
+  the_pid_namespace.store(known, std::memory_order_relaxed);  // relaxed: a number by itself
   return known;
 }
 
@@ -101,7 +101,7 @@ bool has_ended(std::uint32_t name) {
 }
 
 void forget_pid_namespace() {
-  the_pid_namespace.store(0, std::memory_order_relaxed);  // relaxed: as above
+  the_pid_namespace.store(0, std::memory_order_relaxed);  // relaxed: a number by itself
 }
 
 }  // namespace clan::sys

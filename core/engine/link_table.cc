@@ -167,7 +167,7 @@ bool LinkTable::help_one(std::atomic<std::uint64_t>& help_wanted) {
     for (const auto& link : links_) {
       if (!link->wants_help()) continue;
       if (wants) {  // more than one: come back for the others
-        // PAIR job.help: as above
+        // PAIR job.help: set for the next call
         dekker::announce(help_wanted, 1);
         break;
       }

@@ -200,7 +200,7 @@ std::uint32_t ShmLink::claim_lane() {
     const auto lane = static_cast<std::uint32_t>(std::countr_one(taken));
     if (lane >= shm::kDmaLanes) {
       sched_yield();
-      taken = lanes_in_use_.load(std::memory_order_relaxed);  // relaxed: as above
+      taken = lanes_in_use_.load(std::memory_order_relaxed);  // relaxed: the exchange decides
       continue;
     }
     // PAIR dma.lane: sees the epoch its last user left; and before the check of ending_

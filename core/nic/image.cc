@@ -55,7 +55,7 @@ void fire_behind(const NicImage& nic, std::uint32_t aperture, std::uint64_t offs
   for (int steps = 0; next < shm::kMaxTripwires && steps < kMaxChain; ++steps) {
     const shm::TripwireEntry& t = nic.tables->tripwires[next];
     std::uint32_t index = next;
-    next = words::look(t.next);  // PAIR aperture.chain: as above
+    next = words::look(t.next);  // PAIR aperture.chain: sees the next entry
     // the table changed under us
     if (t.aperture.load(std::memory_order_relaxed) != aperture) return;
     std::uint32_t flags = t.flags.load(std::memory_order_relaxed);

@@ -196,7 +196,7 @@ int finish_operations(Node& node) {
       return false;
     });
     node.outstanding_count.store(node.outstanding.size(),
-                                 std::memory_order_relaxed);  // relaxed: as above
+                                 std::memory_order_relaxed);  // relaxed: a hint
   }
   for (const Outstanding& o : finished) answer(o);
   for (Endpoint* endpoint : asleep) wake(node, *endpoint);

@@ -51,7 +51,7 @@ class ChannelReceiver {
     if (static_cast<RecordKind>(head >> 40 & 0xff) == RecordKind::kRestart) [[unlikely]] {
       if (cursor_ % kSlots == 0) return break_off();
       advance(kSlots - static_cast<std::uint32_t>(cursor_ % kSlots));
-      // PAIR channel.head: as above
+      // PAIR channel.head: sees the record
       head = slot_->head.load(std::memory_order_acquire);
       if (head >> 48 != lap_) return Next::kNone;
     }

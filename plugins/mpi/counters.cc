@@ -28,7 +28,7 @@ MpiPeer* peer_counters(Node& node, std::uint64_t peer) {
   const std::uint32_t row = used < MpiPage::kPeers ? used : MpiPage::kPeers - 1;
   node.page->peer[row].name.store(peer, std::memory_order_relaxed);  // relaxed: for people
   if (used < MpiPage::kPeers)
-    node.page->peers.store(used + 1, std::memory_order_relaxed);  // relaxed: as above
+    node.page->peers.store(used + 1, std::memory_order_relaxed);  // relaxed: one writer
   return &node.page->peer[row];
 }
 

@@ -68,7 +68,7 @@ std::optional<std::uint32_t> find_granted_at(const Table& table, std::uint32_t i
   // PAIR channel.owner: what its owner has done before
   std::uint64_t word = owner.load(std::memory_order_seq_cst);
   if (word == asked && change_owner(owner, asked, granted)) return i;
-  // PAIR channel.owner: as above; the other may have been faster
+  // PAIR channel.owner: what its owner has done; the other may have been faster
   if (word == asked) word = owner.load(std::memory_order_seq_cst);
   if (word == granted) return i;
   return {};

@@ -191,7 +191,7 @@ Handle* register_memory(mca_btl_base_module_t*, Endpoint* endpoint, void* base, 
 int deregister_memory(mca_btl_base_module_t*, Handle* handle) {
   if (g_node != nullptr && handle == &g_node->local_memory) return OPAL_SUCCESS;
   if (g_node != nullptr && handle == &g_node->all_memory->handle) {
-    g_node->offered.fetch_sub(1, std::memory_order_relaxed);  // relaxed: as above
+    g_node->offered.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a count alone
     return OPAL_SUCCESS;
   }
   if (handle->block != 0) return OPAL_SUCCESS;  // the pool's, for other windows on the same memory
@@ -207,7 +207,7 @@ int put(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uin
   if (const int rc = copy(*endpoint, local, remote, *remote_handle, size, true); rc != OPAL_SUCCESS)
     return rc;
   endpoint->counters->puts.fetch_add(1, std::memory_order_relaxed);          // relaxed: for people
-  endpoint->counters->put_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: as above
+  endpoint->counters->put_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: for people
   if (callback != nullptr)
     callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
   return OPAL_SUCCESS;
@@ -223,7 +223,7 @@ int get(mca_btl_base_module_t* module, Endpoint* endpoint, void* local, std::uin
     return rc;
   if (timed) endpoint->fetch_cost.note(size, monotonic_ns() - start);
   endpoint->counters->gets.fetch_add(1, std::memory_order_relaxed);          // relaxed: for people
-  endpoint->counters->get_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: as above
+  endpoint->counters->get_bytes.fetch_add(size, std::memory_order_relaxed);  // relaxed: for people
   if (callback != nullptr)
     callback(module, endpoint, local, local_handle, context, data, OPAL_SUCCESS);
   return OPAL_SUCCESS;

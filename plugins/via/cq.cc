@@ -24,7 +24,7 @@ bool Cq::take(Entry* entry) {
   if (entries.empty()) return false;
   *entry = entries.front();
   entries.pop();
-  count.store(entries.size(), std::memory_order_relaxed);  // relaxed: as above
+  count.store(entries.size(), std::memory_order_relaxed);  // relaxed: VipCQDone() glances
   return true;
 }
 

@@ -41,7 +41,7 @@ inline void count(VmmcPage::Count& counter, std::uint64_t n = 1) {
   counter.fetch_add(n, std::memory_order_relaxed);  // relaxed: a statistic
 }
 inline void uncount(VmmcPage::Count& counter) {
-  counter.fetch_sub(1, std::memory_order_relaxed);  // relaxed: as above
+  counter.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a statistic
 }
 inline int answer(const Status& status) { return status ? 0 : -status.error().err; }
 

@@ -174,7 +174,7 @@ bool answer_leaving(int fd, Socket& s) {
   if (hooks.put_off(fd, s)) return false;
   const Undisturbed undisturbed;
   // Another thread is at it. If that has to wait, it may yet say "later".
-  // relaxed: as above
+  // relaxed: see answers_later()
   if (!s.moving.try_lock()) return s.answer_wanted_ns.load(std::memory_order_relaxed) == 0;
   const bool goes = (state_of(s.mine()) & kGone) == 0 && go_or_later(fd, s);
   if (goes) {

@@ -232,7 +232,7 @@ void join_pipe(int fd, Socket& s, Slot& slot, Pipe pipe, const Route& route, boo
   exchange_slot(s, slot);
   s.share();
   s.not_to_follow.store(!follows, std::memory_order_relaxed);  // relaxed: under `moving`
-  s.followed.store(true, std::memory_order_relaxed);           // relaxed: as above
+  s.followed.store(true, std::memory_order_relaxed);           // relaxed: under `moving`
   s.pipe = std::move(pipe);
   introduce(fd, s, route);
   name_pipe(s);

@@ -246,7 +246,7 @@ bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
   std::uint64_t file = words::look(slot.again.file);  // PAIR preload.resent: of one that has it
   if (bytes == 0) {
     *given = given_back(s);
-  } else if (words::look(slot.again.resent) < bytes - 1) {  // PAIR preload.resent: as above
+  } else if (words::look(slot.again.resent) < bytes - 1) {  // PAIR preload.resent: as in a step
     given->memfd = file_of_given(s, file);
     if (given->memfd < 0) *given = given_back(s);
     given->lost = given->memfd < 0;

@@ -28,12 +28,12 @@ bool Node::look() {
 
 void Node::look_now_and_then() {
   const std::uint64_t now = monotonic_ns();
-  // relaxed: as above
+  // relaxed: hints, as in look()
   if (now - looked_ns_.load(std::memory_order_relaxed) < kBetweenNs ||
       now - worked_ns_.load(std::memory_order_relaxed) < kBetweenNs) {
     return;
   }
-  worked_ns_.store(now, std::memory_order_relaxed);  // relaxed: as above
+  worked_ns_.store(now, std::memory_order_relaxed);  // relaxed: a hint, as in look()
   (void)fetch();
 }
 

@@ -276,7 +276,8 @@ bool reach_kernel() {
   for (const Probe& p : kNeeded) {
     if (p.expected != EBADF) continue;
     if (try_call(p) < 0 && errno == EBADF) continue;
-    refused.store(call_of(p) | kMemoryPasses, std::memory_order_relaxed);  // relaxed: as above
+    // relaxed: asked once `state` has been stored
+    refused.store(call_of(p) | kMemoryPasses, std::memory_order_relaxed);
     CLAN_INFO("%s is refused, and shared memory needs it; connections stay on TCP", p.name);
     return false;
   }

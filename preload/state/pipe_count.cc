@@ -52,7 +52,7 @@ class Counters {
   void lower(std::uint8_t raised) {
     if (raised == 0) return;
     const unsigned at = raised - 1u;
-    mine_[at].fetch_sub(1, std::memory_order_relaxed);  // relaxed: as above
+    mine_[at].fetch_sub(1, std::memory_order_relaxed);  // relaxed: see raise()
     const int id = id_.load(std::memory_order_relaxed);
     if (id >= 0 && !change(id, at, -1)) (void)removed(id);
   }
@@ -75,7 +75,7 @@ class Counters {
     int id = id_.load(std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
     if (id != kUnknown) return id;
     id = permits_counting() ? pipe_counters(::geteuid(), group, true) : kNone;
-    id_.store(id, std::memory_order_relaxed);  // relaxed: as above
+    id_.store(id, std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
     return id;
   }
   // Somebody has removed the set (ipcrm, or systemd-logind when the user has left), or it is
@@ -93,11 +93,11 @@ class Counters {
     if (id < 0) return 0;
     for (unsigned k = 0; k < kPipeCounters; ++k) {
       const auto pipes =
-          static_cast<int>(mine_[k].load(std::memory_order_relaxed));  // relaxed: as above
+          static_cast<int>(mine_[k].load(std::memory_order_relaxed));  // relaxed: see raise()
       if (pipes > 0) (void)change(id, k, pipes);
     }
     if (!change(id, at, 1)) return 0;
-    mine_[at].fetch_add(1, std::memory_order_relaxed);  // relaxed: as above
+    mine_[at].fetch_add(1, std::memory_order_relaxed);  // relaxed: see raise()
     return static_cast<std::uint8_t>(at + 1);
   }
 

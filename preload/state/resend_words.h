@@ -28,7 +28,7 @@ inline bool hand_resend_on(Slot::Counter& sends, std::int32_t from, std::int32_t
   std::uint64_t now = words::look(sends);  // PAIR preload.gate: sees what that one has done
   while (Slot::is_closed_by(now, from)) {
     // Calls that find it closed and step back change the count in the same word.
-    // PAIR preload.gate: as above
+    // PAIR preload.gate: publishes that the resend has a new owner
     if (words::replace(sends, now, (now & (Slot::kClosed - 1)) | Slot::closed_by(to))) return true;
   }
   return false;
@@ -42,7 +42,7 @@ bool count_resent(Resent& again, std::uint64_t most, const Kernel& kernel) {
   if (base == 0) return true;                          // it had sent none
   std::uint64_t sent = 0;
   if (base == Resent::kUnknown || !kernel.sent(&sent)) return false;
-  const std::uint64_t counted = words::look(again.resent);  // PAIR preload.resent: as above
+  const std::uint64_t counted = words::look(again.resent);  // PAIR preload.resent: its count
   const std::uint64_t by_kernel = sent - (base - 1);
   if (by_kernel < counted || by_kernel - counted > most) return false;
   words::publish(again.resent, by_kernel);  // PAIR preload.resent: in the place of that one
@@ -52,9 +52,9 @@ bool count_resent(Resent& again, std::uint64_t most, const Kernel& kernel) {
 /// One step of it, by the thread that has closed the sends.
 template <typename Kernel>
 SentAgain send_some_again(Resent& again, Kernel& kernel) {
-  // PAIR preload.resent: as above, of the one that it has this from
+  // PAIR preload.resent: sees what the process before has counted
   const std::uint64_t at = words::look(again.resent);
-  if (words::look(again.base) == 0) {  // PAIR preload.resent: as above
+  if (words::look(again.base) == 0) {  // PAIR preload.resent: before the first byte
     std::uint64_t sent = 0;
     // PAIR preload.resent: before the first byte
     words::publish(again.base, kernel.sent(&sent) ? sent + 1 : Resent::kUnknown);

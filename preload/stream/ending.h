@@ -59,7 +59,7 @@ inline void note_checked(Socket& s, std::uint64_t now_ns = monotonic_ns()) {
 
 /// Returns true if it is time to ask whether the peer is alive, and notes that.
 inline bool check_due(Socket& s, std::uint64_t now = monotonic_ns()) {
-  // relaxed: as above
+  // relaxed: a number alone
   if (now - s.checked_ns.load(std::memory_order_relaxed) < kCheckNs) return false;
   note_checked(s, now);
   share_memory_anew(now);

@@ -40,7 +40,7 @@ bool others_sleep(const Socket& s) {
 namespace {
 
 bool others_want_room(const Socket& s) {
-  // order: as above
+  // order: as Sleeper counts them, before its look
   return s.room_sleepers.load(std::memory_order_seq_cst) > 0 ||
          watcher_sleeps(s, POLLOUT | POLLWRNORM);
 }

@@ -33,7 +33,7 @@ bool PacketSleep::ready(const pollfd* at) const {
   bool ready = false;
   for (unsigned i = 0; i < watched_.count; ++i) {
     ready |= at[i].revents != 0;
-    // relaxed: as above
+    // relaxed: a hint
     if ((at[i].revents & POLLNVAL) != 0) is_lost.store(true, std::memory_order_relaxed);
   }
   return ready;

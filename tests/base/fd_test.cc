@@ -66,7 +66,7 @@ TEST(Fd, ClosesItsDescriptorOnceAndOnlyWhenItOwnsOne) {
     EXPECT_TRUE(moved);
     Fd& same = moved;
     moved = std::move(same);  // NOLINT: to itself on purpose
-    EXPECT_TRUE(moved);       // NOLINT: as above
+    EXPECT_TRUE(moved);       // NOLINT: it is still valid
     auto copy = duplicate(moved.get());
     ASSERT_OK(copy);
     EXPECT_EQ(open_descriptors(), before + 2);

@@ -31,7 +31,7 @@ enum class Op : std::int32_t {
   kBlocking,    // how: 0 fcntl off, 1 fcntl on, 2 FIONBIO off, 3 FIONBIO on (on: non-blocking)
   kTimeout,     // SO_RCVTIMEO expires
   kInterrupt,   // EINTR by an interval timer; how: 0 recv, 1 poll, 2 epoll_wait, 3 select
-  kRestarted,   // as above with SA_RESTART: receives `bytes` that are sent meanwhile
+  kRestarted,   // kInterrupt with SA_RESTART: receives `bytes` that are sent meanwhile
   kLowWater,    // SO_RCVLOWAT = a, b bytes there: readable?
   kNames,
   kOptions,

@@ -30,7 +30,7 @@ sys.path.insert(0, str(HERE.parent / "support"))
 import program_runner as runner  # noqa: E402, needs the path
 from program_runner import Skip, Wrong, descendants, require  # noqa: E402
 sys.path.insert(0, str(HERE))
-import two_hosts as far  # noqa: E402, as above
+import two_hosts as far  # noqa: E402, needs the path
 
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 def find(program, package):

@@ -183,7 +183,7 @@ def columns(root):
 # CONTRIBUTING.md, Prose: a thread is "it", verbs are active, and the subject comes first.
 PERSONS = re.compile(r"\b(?:who|whom|whoever|he|him|his|nought|in\s+vain)\b", re.I)
 NOT_WRITTEN = re.compile(
-    r"\b(?:of\s+ours|likewise|that\s+(?:is|are)\s+none|"
+    r"\b(?:as\s+above|of\s+ours|likewise|that\s+(?:is|are)\s+none|"
     r"(?:is|are|was|were|be|been|being)\s+told(?!\s+apart)|(?:told|tells?)\s+of|"
     r"hear[sd]?\s+(?:of|from)|look(?:s|ed|ing)\s+at|look(?:s|ed)?\s+whether|"
     r"(?<!shakes\s)hand(?:s|ed)\s+on|besides\s+(?:our|its|their)\s+own|"

@@ -93,7 +93,7 @@ class Rules(unittest.TestCase):
 
     def test_comments_and_documents_begin_with_the_subject_and_use_active_verbs(self):
         for text in ("the peer is told", "It looks at", "it hears of", "Likewise, b", "handed on",
-                     "a value that is none", "a line stands there", "users besides our own"):
+                     "a value that is none", "a line stands there", "besides our own", "as above"):
             self.assert_one("words", {"core/a.cc": f"int a;  // {text}\n"}, "core/a.cc:1")
             self.assert_one("words", {"docs/a.md": f"A document. {text}\n"}, "docs/a.md:1")
         for text in ("/// Of a process: its size.\n", "// All. Of these\n// one is set.\n",

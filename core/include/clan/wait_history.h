@@ -28,7 +28,7 @@ class WaitHistory {
   /// When the wait began, once its first burst has not been enough; 0 = not known.
   // relaxed: a guess
   std::uint64_t start_ns() const { return start_ns_.load(std::memory_order_relaxed); }
-  // relaxed: as above
+  // relaxed: a guess
   void set_start(std::uint64_t ns) { start_ns_.store(ns, std::memory_order_relaxed); }
 
   /// How long a wait takes, by those before.
@@ -55,7 +55,7 @@ class WaitHistory {
     const std::uint64_t budget = budget_for(expected, peer_slept);
     if (budget >= max_ns_ || is_long(expected)) return budget;
     const std::uint32_t turn = turns_.load(std::memory_order_relaxed) + 1;  // relaxed: a guess
-    turns_.store(turn, std::memory_order_relaxed);                          // relaxed: as above
+    turns_.store(turn, std::memory_order_relaxed);                          // relaxed: a guess
     *tries = turn % kTryEvery < kTriesInARow;
     return *tries ? 2 * max_ns_ : budget;
   }

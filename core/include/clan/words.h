@@ -39,27 +39,27 @@ bool replace(Word&& word, value_of<Word>& expected, value_of<Word> next) {
 /// Answers what the word was, as the others below.
 template <typename Word>
 auto swap(Word&& word, value_of<Word> value) {
-  return word.exchange(value, std::memory_order_acq_rel);  // PAIR words: as above
+  return word.exchange(value, std::memory_order_acq_rel);  // PAIR words: sees and publishes
 }
 
 template <typename Word>
 auto add(Word&& word, value_of<Word> value) {
-  return word.fetch_add(value, std::memory_order_acq_rel);  // PAIR words: as above
+  return word.fetch_add(value, std::memory_order_acq_rel);  // PAIR words: sees and publishes
 }
 
 template <typename Word>
 auto subtract(Word&& word, value_of<Word> value) {
-  return word.fetch_sub(value, std::memory_order_acq_rel);  // PAIR words: as above
+  return word.fetch_sub(value, std::memory_order_acq_rel);  // PAIR words: sees and publishes
 }
 
 template <typename Word>
 auto set_bits(Word&& word, value_of<Word> bits) {
-  return word.fetch_or(bits, std::memory_order_acq_rel);  // PAIR words: as above
+  return word.fetch_or(bits, std::memory_order_acq_rel);  // PAIR words: sees and publishes
 }
 
 template <typename Word>
 auto clear_bits(Word&& word, value_of<Word> bits) {
-  // PAIR words: as above
+  // PAIR words: sees and publishes
   return word.fetch_and(static_cast<value_of<Word>>(~bits), std::memory_order_acq_rel);
 }
 

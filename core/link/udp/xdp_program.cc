@@ -144,7 +144,7 @@ Result<Fd> load_program(const Fd& sockets, const Fd& ports, int longest) {
       /* 29 */ jump_if(29, BPF_JNE, r4, r8, kPass),
       /* 30 */ load(BPF_W, r4, r0, 4),
       /* 31 */ jump_if(31, BPF_JNE, r4, r7, kPass),
-      // NOLINTNEXTLINE(misc-redundant-expression): as above
+      // NOLINTNEXTLINE(misc-redundant-expression): both are 0
       /* 32 */ insn(BPF_LD | BPF_DW | BPF_IMM, r1, BPF_PSEUDO_MAP_FD, 0, sockets.get()),
       /* 33 */ insn(0, 0, 0, 0, 0),
       /* 34 */ move(r2, r9),

@@ -80,7 +80,7 @@ int vmmc_import(vmmc_t* v, const char* host, const char* name, int64_t timeout_m
 /* Imports a buffer of a process of user `owner_uid` by its name; -1: this user. */
 int vmmc_import_of(vmmc_t* v, const char* host, const char* name, int64_t owner_uid,
                    int64_t timeout_ms, vmmc_remote_t** remote);
-/* Imports a buffer by its cookie; owner_uid as above. */
+/* Imports a buffer by its cookie; owner_uid: as for vmmc_import_of(). */
 int vmmc_import_cookie(vmmc_t* v, const unsigned char cookie[VMMC_COOKIE_BYTES], int64_t owner_uid,
                        int64_t timeout_ms, vmmc_remote_t** remote);
 /* Ends the import. -EBUSY: bindings use it. */

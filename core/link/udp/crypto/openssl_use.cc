@@ -31,7 +31,7 @@ void shut() {
 
 }  // namespace
 
-// relaxed: as above
+// relaxed: shut() waits for those that have not seen it
 OpenSslUse::OpenSslUse()
     : lock_(g_over.load(std::memory_order_relaxed)
                 ? std::shared_lock<std::shared_mutex>()
