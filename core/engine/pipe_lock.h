@@ -12,7 +12,8 @@
 
 namespace clan::pipes {
 
-/// Of the calling thread. Signal handlers read it too: initial-exec needs no call.
+/// What the calling thread knows of itself. Signal handlers read it too: initial-exec needs no
+/// call.
 struct Thread {
   std::uint32_t id = 0;
   std::uint32_t word = 0;               ///< of its locks: sys::name_of()
@@ -36,14 +37,14 @@ inline std::uint32_t lock_word() {
 class LockCount {
  public:
   LockCount() : outer_(t_thread.locks.load(std::memory_order_relaxed)) {  // relaxed: of this thread
-    t_thread.locks.store(outer_ + 1, std::memory_order_relaxed);          // relaxed: as above
+    t_thread.locks.store(outer_ + 1, std::memory_order_relaxed);          // relaxed: of this thread
     // order: the count, then the word, for handlers
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
   ~LockCount() {
     // order: the word, then the count, for handlers
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    t_thread.locks.store(outer_, std::memory_order_relaxed);  // relaxed: as above
+    t_thread.locks.store(outer_, std::memory_order_relaxed);  // relaxed: of this thread
   }
   LockCount(const LockCount&) = delete;
   LockCount& operator=(const LockCount&) = delete;

@@ -140,7 +140,7 @@ void UnmapMonitor::run() {
     words::add(rounds_, 1u);  // PAIR unmap.rounds: what was read has been forgotten
   }
   // Closes by itself only at the end: an application thread may be in watch() before that.
-  if (words::look(ends_)) close();  // PAIR unmap.ends: as above
+  if (words::look(ends_)) close();  // PAIR unmap.ends: sees that it is to end
   std::lock_guard lock(mutex_);
   for (Listener* l = first_; l != nullptr; l = l->next_) l->on_end();
 }

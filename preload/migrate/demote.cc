@@ -122,8 +122,7 @@ void reset_unless_clean(int fd, Socket& s) {
 
 // Under s.moving. False: no end has come into the pipe; one that comes now sees that we have gone.
 bool say_leaving(int fd, Socket& s, bool reads_on) {
-  // A thread that sends just now rings, and so tells of bytes in the pipe what reads and signals by
-  // TCP would not.
+  // A thread of the other end that sends just now rings, and notices that this end leaves.
   (void)s.pipe.want_data();
   // PAIR face.given: first, as this process may be stopped behind each of these
   if (std::uint64_t none = 0; reads_on) words::replace(s.mine().words[kGivenBack], none, kReadsOn);

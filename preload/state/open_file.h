@@ -27,8 +27,8 @@ struct Resent {
 /// the end share (state/slot_table.h) and the other end does not have.
 struct alignas(256) Slot {
   /// Calls (bits 0 to 29), whether it is closed, and by which thread (from kCloser on), so that
-  /// others see when that has been killed. Of `sends`, with kSendsAgain: it sends again what the
-  /// other end gave back.
+  /// others see when that has been killed. In `sends`, kSendsAgain says that it sends again what
+  /// the other end gave back.
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
   static constexpr unsigned kCloser = 32;                 ///< a shift
@@ -82,7 +82,7 @@ struct alignas(256) Slot {
     bool allowed_;
   };
   /// No thread moves it any more; one that does just now has looked before.
-  // PAIR preload.held: looked at again when it counts
+  // PAIR preload.held: checked again when it counts
   void pin() { dekker::announce(pinned, 1); }
 
   Counter sends{0};
@@ -107,7 +107,7 @@ struct alignas(256) Slot {
   /// Processes that have the open file may not look into each other's /proc, by which one finds
   /// the pipe that another has made: it moves only while one has it.
   std::atomic<std::int32_t> alone{0};
-  /// Of these, processes that have not followed into the pipe, and so are not among its kHolders.
+  /// Processes among these that have not followed into the pipe, and so are not among its kHolders.
   std::atomic<std::int32_t> to_follow{1};
   /// What has the open file: processes (bits 0 to 31; one that was killed, or executed another
   /// program, counts), and descriptors that have been passed to a process that has not said yet
@@ -116,7 +116,7 @@ struct alignas(256) Slot {
   static constexpr std::uint64_t kOnItsWay = std::uint64_t{1} << 32;
   static std::uint64_t users(std::uint64_t held) { return held & (kOnItsWay - 1); }
   static std::uint64_t on_its_way(std::uint64_t held) { return held >> 32 & 0xffff; }
-  /// Of another socket, and one user's.
+  /// The word for the next socket, with one user.
   static std::uint64_t renewed(std::uint64_t held) { return ((held >> 48) + 1) << 48 | 1; }
   Resent again;
   // By which others find the slot.

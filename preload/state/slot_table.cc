@@ -35,7 +35,7 @@ bool is_own(const Slot& slot) {
   return first != nullptr && &slot >= first && &slot < first + kSlots;
 }
 
-// Of sockets that have none in a table. Nobody moves one of them.
+// Sockets that have no slot in a table share this one. Nobody moves one of them.
 constinit Slot pinned_slot;
 
 // Slots of our table that this process has given back, as a stack. A child has a copy:
@@ -144,8 +144,8 @@ bool is_table(int memfd) {
          magic == kMagic;
 }
 
-// Of a table of another process no more stays mapped than the page with the slot, for as long as
-// this process has that (drop_slot()).
+// Keeps no more of another process's table mapped than the page with the slot, for as long as this
+// process has that (drop_slot()).
 constexpr std::uintptr_t kPage = 4096;
 Slot* find_in_memfd(int memfd, const Wanted& wanted) {
   Slot* const table = is_table(memfd) ? map_table(memfd) : nullptr;
@@ -230,7 +230,7 @@ void give_no_slots(bool until_fork_is_over) { fork_is_under_way = until_fork_is_
 void give_back_slot(Slot* slot) {
   if (slot == nullptr || slot == &pinned_slot) return;
   if (!is_own(*slot)) return drop_slot(slot);
-  // relaxed: looked at again when it is taken
+  // relaxed: checked again when it is taken
   if (Slot::users(slot->held.load(std::memory_order_relaxed)) != 0) return;
   if (returned_count == kSlots) return;
   // PAIR preload.slots

@@ -85,7 +85,7 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
   auto& swallowed = s.mine().words[kSwallowed];
   for (;;) {
     const std::uint64_t had = swallowed.load(std::memory_order_relaxed);  // relaxed: under the lock
-    // order: the count is read after the doorbell that told of it
+    // order: the count is read after the doorbell that it counts
     const std::uint64_t rung = std::min(limit, doorbells_of(s.theirs(), std::memory_order_seq_cst));
     if (had >= rung) return true;
     const ssize_t n =
@@ -93,12 +93,12 @@ bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
       if (!s.inherited.load(std::memory_order_relaxed)) return false;  // relaxed: of this process
       recount_doorbells(fd, s);  // one that was killed may have read them
-      // relaxed: as above
+      // relaxed: under the lock
       return swallowed.load(std::memory_order_relaxed) >= rung;
     }
     note_end(fd, s, n);
     if (n <= 0) return true;
-    // relaxed: as above
+    // relaxed: under the lock
     swallowed.store(had + static_cast<std::uint64_t>(n), std::memory_order_relaxed);
   }
 }

@@ -44,7 +44,7 @@ class Bystander {
   }
   Bystander(const Bystander&) = delete;
   Bystander& operator=(const Bystander&) = delete;
-  /// Of a lock that it has.
+  /// The word of a lock that it has.
   std::uint32_t word() const { return sys::name_of(static_cast<std::uint32_t>(process_)); }
 
  private:

@@ -330,7 +330,7 @@ TEST(UnmapMonitor, AForkedChildMakesItsOwn) {
   Bytes page = watched_page(**monitor);
   const pid_t child = ::fork();
   if (child == 0) {
-    ::munmap(page, kPage);  // which nobody is told of
+    ::munmap(page, kPage);  // without a message to anybody
     auto own = UnmapMonitor::get();
     const bool right = own.ok() && *own != *monitor && (*own)->available();
     monitor = Error{ENOENT, ""};

@@ -1,4 +1,4 @@
-// The tables of slots are looked at without a lock: ThreadSanitizer sees whether what is found
+// Threads read the table of slots without a lock: ThreadSanitizer sees whether what is found
 // there may be used.
 #include <gtest/gtest.h>
 
