@@ -96,7 +96,9 @@ TARGETS = {
     "preload/state/slot_table.cc": Target("preload", [
         Program("preload/state/slot_table_race_test.cc", "*",
                 beside=(*CONFIG, "preload/os/config.cc", "preload/os/proc.cc",
-                        "preload/state/internal_fds.cc")),
+                        "preload/os/memory_owner.cc", "preload/os/sandbox.cc",
+                        "preload/state/open_file.cc", "preload/state/internal_fds.cc",
+                        "core/base/process.cc")),
     ]),
     "preload/state/flag.h": Target("preload", [
         Program("preload/state/flag_test.cc", "Flag.Shows*"),
