@@ -61,7 +61,8 @@ bool has_waited_for_long(std::uint64_t wanted_ns) {
 bool has_said_all(int fd, const Socket& s) {
   if ((state_of(s.mine()) & kSending) == 0 || (state_of(s.theirs()) & kLeaving) == 0) return true;
   // PAIR face.given
-  return words::look(s.theirs().words[socket_face::kGivenBack]) != 0 || closed(fd);
+  const std::uint64_t word = words::look(s.theirs().words[socket_face::kGivenBack]);
+  return (word != 0 && word != socket_face::kHush) || closed(fd);
 }
 
 // go() is to be done, now or all the same.

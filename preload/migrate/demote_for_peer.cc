@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "clan/clock.h"
+#include "clan/dekker.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
-#include "clan/words.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
 #include "migrate/trust.h"
@@ -25,7 +25,6 @@
 #include "os/scratch.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/slot_table.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
 #include "stream/doorbell.h"
@@ -36,15 +35,14 @@ namespace {
 using socket_face::kGivenBack;
 using socket_face::kGone;
 
-// The other end's, and a process that has it. -1: not to be had.
-int their_socket(int fd, pid_t* owner) {
+// The other end's. -1: not to be had.
+int their_socket(int fd) {
   const std::uint32_t inode = proc_is_ours() ? inode_of_other_end(fd) : 0;
   char link[32];
   std::snprintf(link, sizeof link, "socket:[%u]", inode);
   int found = -1;
   const auto take = [&](const char* pid, int number) {
-    *owner = std::atoi(pid);
-    const int process = static_cast<int>(sys::call(SYS_pidfd_open, *owner, 0));
+    const int process = static_cast<int>(sys::call(SYS_pidfd_open, std::atoi(pid), 0));
     if (process < 0) return false;
     found = static_cast<int>(sys::call(SYS_pidfd_getfd, process, number, 0));
     sys::close(process);
@@ -135,27 +133,24 @@ bool send_unread(int fd, Socket& s, int socket, int taken, const Scratch& memory
 }  // namespace
 
 bool do_their_part(int fd, Socket& s, int taken) {
-  pid_t pid = 0;
-  const int socket = their_socket(fd, &pid);
-  Slot* const slot = pid != 0 ? find_slot_of_pipe(pid, s.pipe.inode(), 1 - s.pipe.end()) : nullptr;
-  auto other = s.pipe.at_other_end();
+  const int socket = their_socket(fd);
   const Scratch memory(Scratch::kUsual);
-  bool well = socket >= 0 && slot != nullptr && other && memory;
-  if (well) {
-    other->use_locks(slot->locks);
-    (void)other->leave();  // EPIPE: it has gone, or half-closed
-    silence(socket, s.theirs(), *slot);
-    well = swallow_doorbells(fd, s);  // else one is on its way
-  }
+  const bool gone = (state_of(s.theirs()) & kGone) != 0;
+  auto& word = s.mine().words[kGivenBack];
+  // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read
+  if (!gone) dekker::announce(word, socket_face::kHush);
+  const bool well = socket >= 0 && memory && swallow_doorbells(fd, s);  // else one is on its way
   if (well) {
     if (!send_unread(fd, s, socket, taken, memory))
       break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
     if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
       sys::call(SYS_shutdown, socket, SHUT_WR);
-    set_gone(s.theirs());
-    words::publish(s.mine().words[kGivenBack], kDone);  // PAIR face.given
   }
-  drop_slot(slot);
+  // What the other end has put into the pipe since it sends again when it goes back by itself.
+  const int err = well && !gone ? s.pipe.set_aside() : 0;
+  if (err != 0 && err != EALREADY) break_off(fd, s, "its pipe holds what cannot be");
+  // PAIR face.given: what was to be sent has been
+  dekker::announce(word, !well ? 0 : gone ? kDone : kNothing);
   if (socket >= 0) sys::close(socket);
   return well;
 }

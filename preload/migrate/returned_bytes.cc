@@ -56,7 +56,7 @@ Given given_back(const Socket& s) {
   Given given;
   given.word = words::look(s.theirs().words[kGivenBack]);  // PAIR face.given
   if (given.word <= kReadsOn) return given;
-  given.memfd = file_of_given(s, given.word);
+  if (given.word != socket_face::kHush) given.memfd = file_of_given(s, given.word);
   given.lost = given.memfd < 0;
   return given;
 }

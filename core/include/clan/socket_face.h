@@ -52,8 +52,9 @@ enum State : std::uint64_t {
 };
 
 /// What an end that leaves says by kGivenBack where it names no bytes: there are none, it has done
-/// the other end's part too, or it reads on in its ring.
-constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;
+/// the other end's part too, it reads on in its ring, or it is about to say one of these, and the
+/// other end is to send no doorbell meanwhile.
+constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3, kHush = 4;
 
 /// The name of the memfd, as /proc/<pid>/fd shows it: "/memfd:clan-pipe (deleted)".
 constexpr char kMemfdName[] = "clan-pipe";
