@@ -18,6 +18,7 @@
 #include "clan/dekker.h"
 #include "clan/pipe.h"
 #include "clan/socket_face.h"
+#include "clan/words.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
 #include "migrate/trust.h"
@@ -25,6 +26,7 @@
 #include "os/scratch.h"
 #include "os/sys.h"
 #include "state/face.h"
+#include "state/slot_table.h"
 #include "state/socket.h"
 #include "stream/aborted.h"
 #include "stream/doorbell.h"
@@ -35,14 +37,15 @@ namespace {
 using socket_face::kGivenBack;
 using socket_face::kGone;
 
-// The other end's. -1: not to be had.
-int their_socket(int fd) {
+// The other end's, and a process that has it. -1: not to be had.
+int their_socket(int fd, pid_t* owner) {
   const std::uint32_t inode = proc_is_ours() ? inode_of_other_end(fd) : 0;
   char link[32];
   std::snprintf(link, sizeof link, "socket:[%u]", inode);
   int found = -1;
   const auto take = [&](const char* pid, int number) {
-    const int process = static_cast<int>(sys::call(SYS_pidfd_open, std::atoi(pid), 0));
+    *owner = std::atoi(pid);
+    const int process = static_cast<int>(sys::call(SYS_pidfd_open, *owner, 0));
     if (process < 0) return false;
     found = static_cast<int>(sys::call(SYS_pidfd_getfd, process, number, 0));
     sys::close(process);
@@ -132,26 +135,55 @@ bool send_unread(int fd, Socket& s, int socket, int taken, const Scratch& memory
 
 }  // namespace
 
-bool do_their_part(int fd, Socket& s, int taken) {
-  const int socket = their_socket(fd);
-  const Scratch memory(Scratch::kUsual);
-  const bool gone = (state_of(s.theirs()) & kGone) != 0;
+namespace {
+
+// Under the other end's locks: it has gone when this returns true.
+bool take_it_back(int fd, Socket& s, int socket, int taken, Slot& slot, const Scratch& memory) {
+  auto other = s.pipe.at_other_end();
+  if (!other) return false;
+  other->use_locks(slot.locks);
+  (void)other->leave();  // EPIPE: it has gone, or half-closed
+  silence(socket, s.theirs(), slot);
+  if (!swallow_doorbells(fd, s)) return false;  // one is on its way
+  if (!send_unread(fd, s, socket, taken, memory))
+    break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
+  if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
+    sys::call(SYS_shutdown, socket, SHUT_WR);
+  set_gone(s.theirs());
+  words::publish(s.mine().words[kGivenBack], kDone);  // PAIR face.given
+  return true;
+}
+
+// Without them. What the other end puts into the pipe meanwhile it sends again when it goes back by
+// itself.
+bool take_bytes_back(int fd, Socket& s, int socket, int taken, const Scratch& memory) {
   auto& word = s.mine().words[kGivenBack];
   // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read
-  if (!gone) dekker::announce(word, socket_face::kHush);
-  const bool well = socket >= 0 && memory && swallow_doorbells(fd, s);  // else one is on its way
-  if (well) {
-    if (!send_unread(fd, s, socket, taken, memory))
-      break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
-    if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
-      sys::call(SYS_shutdown, socket, SHUT_WR);
-  }
-  // What the other end has put into the pipe since it sends again when it goes back by itself.
-  const int err = well && !gone ? s.pipe.set_aside() : 0;
+  dekker::announce(word, socket_face::kHush);
+  const bool well = swallow_doorbells(fd, s);  // else one is on its way
+  if (well && !send_unread(fd, s, socket, taken, memory))
+    break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
+  const int err = well ? s.pipe.set_aside() : 0;
   if (err != 0 && err != EALREADY) break_off(fd, s, "its pipe holds what cannot be");
   // PAIR face.given: what was to be sent has been
-  dekker::announce(word, !well ? 0 : gone ? kDone : kNothing);
-  if (socket >= 0) sys::close(socket);
+  dekker::announce(word, well ? kNothing : 0);
+  return well;
+}
+
+}  // namespace
+
+bool do_their_part(int fd, Socket& s, int taken) {
+  pid_t pid = 0;
+  const int socket = their_socket(fd, &pid);
+  const Scratch memory(Scratch::kUsual);
+  if (socket < 0) return false;
+  if (!memory) return sys::close(socket), false;
+  Slot* const slot = find_slot_of_pipe(pid, s.pipe.inode(), 1 - s.pipe.end());
+  const bool gone = (state_of(s.theirs()) & kGone) != 0;
+  const bool well = slot != nullptr ? take_it_back(fd, s, socket, taken, *slot, memory)
+                                    : !gone && take_bytes_back(fd, s, socket, taken, memory);
+  drop_slot(slot);
+  sys::close(socket);
   return well;
 }
 
