@@ -137,14 +137,21 @@ bool send_unread(int fd, Socket& s, int socket, int taken, const Scratch& memory
 
 namespace {
 
-// Under the other end's locks: it has gone when this returns true.
-bool take_it_back(int fd, Socket& s, int socket, int taken, Slot& slot, const Scratch& memory) {
+// The other end has gone when this returns true. `slot`: its locks; null where they cannot be
+// found, as that process is out of descriptors. Then its threads are not kept out: they ring no
+// more by the word alone, and none is in a call for longer than a copy takes.
+bool take_it_back(int fd, Socket& s, int socket, int taken, Slot* slot, const Scratch& memory) {
   auto other = s.pipe.at_other_end();
   if (!other) return false;
-  other->use_locks(slot.locks);
+  if (slot != nullptr) other->use_locks(slot->locks);
+  // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read
+  dekker::announce(s.mine().words[kGivenBack], socket_face::kHush);
   (void)other->leave();  // EPIPE: it has gone, or half-closed
-  silence(socket, s.theirs(), slot);
-  if (!swallow_doorbells(fd, s)) return false;  // one is on its way
+  if (slot != nullptr) silence(socket, s.theirs(), *slot);
+  if (!swallow_doorbells(fd, s)) {                    // one is on its way
+    dekker::announce(s.mine().words[kGivenBack], 0);  // PAIR face.given: it is to answer
+    return false;
+  }
   if (!send_unread(fd, s, socket, taken, memory))
     break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
   if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
@@ -152,22 +159,6 @@ bool take_it_back(int fd, Socket& s, int socket, int taken, Slot& slot, const Sc
   set_gone(s.theirs());
   words::publish(s.mine().words[kGivenBack], kDone);  // PAIR face.given
   return true;
-}
-
-// Without them. What the other end puts into the pipe meanwhile it sends again when it goes back by
-// itself.
-bool take_bytes_back(int fd, Socket& s, int socket, int taken, const Scratch& memory) {
-  auto& word = s.mine().words[kGivenBack];
-  // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read
-  dekker::announce(word, socket_face::kHush);
-  const bool well = swallow_doorbells(fd, s);  // else one is on its way
-  if (well && !send_unread(fd, s, socket, taken, memory))
-    break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
-  const int err = well ? s.pipe.set_aside() : 0;
-  if (err != 0 && err != EALREADY) break_off(fd, s, "its pipe holds what cannot be");
-  // PAIR face.given: what was to be sent has been
-  dekker::announce(word, well ? kNothing : 0);
-  return well;
 }
 
 }  // namespace
@@ -179,9 +170,7 @@ bool do_their_part(int fd, Socket& s, int taken) {
   if (socket < 0) return false;
   if (!memory) return sys::close(socket), false;
   Slot* const slot = find_slot_of_pipe(pid, s.pipe.inode(), 1 - s.pipe.end());
-  const bool gone = (state_of(s.theirs()) & kGone) != 0;
-  const bool well = slot != nullptr ? take_it_back(fd, s, socket, taken, *slot, memory)
-                                    : !gone && take_bytes_back(fd, s, socket, taken, memory);
+  const bool well = take_it_back(fd, s, socket, taken, slot, memory);
   drop_slot(slot);
   sys::close(socket);
   return well;
