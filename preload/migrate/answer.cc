@@ -35,10 +35,6 @@ using socket_face::kResends;
 using socket_face::kSending;
 using socket_face::kState;
 
-}  // namespace
-
-namespace {
-
 // A direction that has not switched never will: its bytes are TCP's as they were, and nobody rings.
 bool stays_unswitched(int fd, Socket& s) {
   auto& state = s.mine().words[kState];

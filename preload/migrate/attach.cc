@@ -34,6 +34,7 @@
 #include "state/socket.h"
 #include "state/socket_pool.h"
 #include "state/withdraw.h"
+#include "stream/gate_wait.h"
 
 namespace clan::preload {
 namespace {
@@ -274,23 +275,11 @@ void catch_up(int fd, Socket& s) {
   begin_sharing(fd, s, false, false);
 }
 
-namespace {
-
-// Until a thread that moves it just now, perhaps of another process, has done so: it has not seen
-// what was said to keep it from that.
-void wait_for_mover(const Slot& slot) {
-  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
-  const std::uint64_t end = monotonic_ns() + kPatienceNs;
-  while ((slot.receives.load() & Slot::kClosed) != 0 && monotonic_ns() < end) sched_yield();
-}
-
-}  // namespace
-
 void move_only_alone(int fd, Socket& s) {
   KeepErrno keep;
   const Undisturbed undisturbed;
   dekker::announce(s.open_file().alone, 1);  // PAIR preload.alone: before the check of the gate
-  wait_for_mover(s.open_file());
+  await_mover(s.open_file().receives);
   catch_up(fd, s);
 }
 
@@ -298,7 +287,7 @@ bool keep_on_tcp(int fd, Socket& s, reasons::Why why) {
   KeepErrno keep;
   const Undisturbed undisturbed;
   s.open_file().pin();
-  wait_for_mover(s.open_file());
+  await_mover(s.open_file().receives);
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
   s.moving.lock();
   const auto state = s.state_now();

@@ -1,7 +1,5 @@
 #include "migrate/demote.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -32,6 +30,7 @@
 #include "state/withdraw.h"
 #include "stream/aborted.h"
 #include "stream/doorbell.h"
+#include "stream/gate_wait.h"
 #include "stream/tcp_prefix.h"
 
 namespace clan::preload {
@@ -150,15 +149,7 @@ void pin(int fd, Socket& s) {
   Slot& slot = s.open_file();
   slot.pin();
   if (!s.inherited.load(std::memory_order_relaxed) || s.shared()) return;
-  constexpr std::uint64_t kMoveNs = 1'000'000'000;
-  const std::uint64_t end = monotonic_ns() + kMoveNs;
-  auto being_moved = [&] {
-    // order: a read-modify-write sees the last word; a thread that closes the gate after it sees
-    // `pinned`
-    const std::uint64_t now = slot.sends.fetch_add(0, std::memory_order_acq_rel);
-    return (now & Slot::kClosed) != 0 && !Slot::is_resend(now);
-  };
-  while (!s.is_resending() && being_moved() && monotonic_ns() < end) sched_yield();
+  await_mover(slot.sends);
   catch_up(fd, s);
 }
 

@@ -25,6 +25,7 @@
 #include "os/proc.h"
 #include "os/scratch.h"
 #include "os/sys.h"
+#include "os/tcp.h"
 #include "state/face.h"
 #include "state/slot_table.h"
 #include "state/socket.h"
@@ -71,88 +72,117 @@ int their_socket(int fd, pid_t* owner) {
   return found;
 }
 
-// The process that could read it waits for us: what TCP does not hold it does not take.
-bool send_all(int to, const char* bytes, std::size_t count) {
-  constexpr std::uint64_t kForRoomNs = 200'000'000;
-  std::uint64_t deadline_ns = monotonic_ns() + kForRoomNs;
-  for (std::size_t at = 0; at < count;) {
-    const ssize_t n = sys::send(to, bytes + at, count - at, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n > 0) {
-      at += static_cast<std::size_t>(n);
-      deadline_ns = monotonic_ns() + kForRoomNs;
-    } else if (n < 0 && errno == EAGAIN && monotonic_ns() < deadline_ns) {
-      pollfd p{to, POLLOUT, 0};
-      sys::poll(&p, 1, 10);
-    } else if (n == 0 || errno != EINTR) {
-      return false;
+// Bytes that the other end has sent and nobody has read, sent once more by its socket.
+class Refill {
+ public:
+  Refill(int fd, Socket& s, int socket, const Scratch& memory)
+      : fd_(fd), s_(s), socket_(socket), memory_(memory) {}
+
+  // In their order: what came by TCP before the switch (in the file `taken`), by the pipe, and by
+  // TCP since the other end went. False: some of it is nowhere any more, or out of order.
+  bool run(int taken) {
+    if (has_nothing_back(taken) && s_.pipe.front() != PipeFront::kBytes) return true;
+    std::uint64_t before = 0, after = 0;
+    int later = -1;
+    bool all = sent_by_tcp(socket_, &before);
+    if ((state_of(s_.theirs()) & kGone) != 0) {
+      later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
+      all = all && take_later(later, before);
+    }
+    all = all && send_file(taken, sizeof(TakenHead)) && send_pipe() &&
+          (later < 0 || send_file(later, 0));
+    if (later >= 0) sys::close(later);
+    // A process that has that socket without the pipe may have sent by it in between.
+    return all && sent_by_tcp(socket_, &after) && after == before + bytes_;
+  }
+
+ private:
+  // How long TCP may take to move anything.
+  static constexpr std::uint64_t kForRoomNs = 200'000'000;
+
+  // The process that could read it waits for us: what TCP does not hold it does not take.
+  bool send_all(std::size_t count) {
+    std::uint64_t deadline_ns = monotonic_ns() + kForRoomNs;
+    for (std::size_t at = 0; at < count;) {
+      const ssize_t n =
+          sys::send(socket_, memory_.as<char>() + at, count - at, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n > 0) {
+        at += static_cast<std::size_t>(n);
+        bytes_ += static_cast<std::uint64_t>(n);
+        deadline_ns = monotonic_ns() + kForRoomNs;
+      } else if (n < 0 && errno == EAGAIN && monotonic_ns() < deadline_ns) {
+        pollfd p{socket_, POLLOUT, 0};
+        sys::poll(&p, 1, 10);
+      } else if (n == 0 || errno != EINTR) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Until `all` bytes have come that the other end has ever sent.
+  bool take_later(int to, std::uint64_t all) const {
+    for (std::uint64_t deadline_ns = monotonic_ns() + kForRoomNs;;) {
+      const std::uint64_t come = arrived(fd_);  // its end counts as a byte
+      const long n = sys::recv(fd_, memory_.as<void>(), Scratch::kUsual, MSG_DONTWAIT);
+      if (n > 0 && sys::call(SYS_write, to, memory_.as<void>(), n) != n) return false;
+      if (n > 0) deadline_ns = monotonic_ns() + kForRoomNs;
+      if (n <= 0 && come >= all) return true;
+      if (n <= 0 && monotonic_ns() > deadline_ns) return false;
+      if (n <= 0) nap();
     }
   }
-  return true;
-}
 
-// What the other end has sent by TCP after it had gone by itself, behind what lies in the pipe.
-// False: some of it is lost.
-bool take_later(int fd, int to, const Scratch& memory) {
-  for (long n; (n = sys::recv(fd, memory.as<void>(), Scratch::kUsual, MSG_DONTWAIT)) > 0;) {
-    if (sys::call(SYS_write, to, memory.as<void>(), n) != n) return false;
+  bool send_file(int from, long at) {
+    for (long n; (n = sys::call(SYS_pread64, from, memory_.as<void>(), Scratch::kUsual, at)) > 0;
+         at += n) {
+      if (!send_all(static_cast<std::size_t>(n))) return false;
+    }
+    return true;
   }
-  return true;
-}
 
-// From `at` on.
-bool send_file(int to, int from, long at, const Scratch& memory) {
-  for (long n; (n = sys::call(SYS_pread64, from, memory.as<void>(), Scratch::kUsual, at)) > 0;
-       at += n) {
-    if (!send_all(to, memory.as<char>(), static_cast<std::size_t>(n))) return false;
+  bool send_pipe() {
+    const iovec io{memory_.as<void>(), Scratch::kUsual};
+    for (;;) {
+      const Pipe::Done done = s_.pipe.receive(&io, 1, false);
+      if (done.err != 0 || done.bytes == 0) return done.err == 0;
+      if (!send_all(done.bytes)) return false;
+    }
   }
-  return true;
-}
 
-// What lies in the pipe, too. False: TCP does not take it.
-bool send_pipe(int to, Socket& s, const Scratch& memory) {
-  const iovec io{memory.as<void>(), Scratch::kUsual};
-  for (;;) {
-    const Pipe::Done done = s.pipe.receive(&io, 1, false);
-    if (done.err != 0 || done.bytes == 0) return done.err == 0;
-    if (!send_all(to, memory.as<char>(), done.bytes)) return false;
-  }
-}
+  const int fd_;
+  Socket& s_;
+  const int socket_;
+  const Scratch& memory_;
+  std::uint64_t bytes_ = 0;
+};
 
-// In their order: what came by TCP before the switch, by the pipe, and by TCP since. False: some of
-// it is nowhere any more.
-bool send_unread(int fd, Socket& s, int socket, int taken, const Scratch& memory) {
-  int later = -1;
-  bool all = true;
-  if ((state_of(s.theirs()) & kGone) != 0) {
-    later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
-    all = take_later(fd, later, memory);
-  }
-  all = all && send_file(socket, taken, sizeof(TakenHead), memory) &&
-        send_pipe(socket, s, memory) && (later < 0 || send_file(socket, later, 0, memory));
-  if (later >= 0) sys::close(later);
-  return all;
-}
-
-}  // namespace
-
-namespace {
-
-// The other end has gone when this returns true. `slot`: its locks; null where they cannot be
-// found, as that process is out of descriptors. Then its threads are not kept out: they ring no
-// more by the word alone, and none is in a call for longer than a copy takes.
-bool take_it_back(int fd, Socket& s, int socket, int taken, Slot* slot, const Scratch& memory) {
+// Keeps the threads of the other end out, by its locks, and puts its last record into the pipe.
+// False: its locks cannot be found, as its process is out of descriptors.
+bool leave_in_its_place(Socket& s, int socket, pid_t pid) {
   auto other = s.pipe.at_other_end();
-  if (!other) return false;
-  if (slot != nullptr) other->use_locks(slot->locks);
+  Slot* const slot = other ? find_slot_of_pipe(pid, s.pipe.inode(), 1 - s.pipe.end()) : nullptr;
+  if (slot == nullptr) return false;
+  other->use_locks(slot->locks);
   // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read
   dekker::announce(s.mine().words[kGivenBack], socket_face::kHush);
   (void)other->leave();  // EPIPE: it has gone, or half-closed
-  if (slot != nullptr) silence(socket, s.theirs(), *slot);
+  silence(socket, s.theirs(), *slot);
+  drop_slot(slot);
+  return true;
+}
+
+// The other end has gone when this returns true.
+bool take_it_back(int fd, Socket& s, int socket, pid_t pid, int taken, const Scratch& memory) {
+  // One that has gone is in no call on the pipe and rings no more. Its socket may be another
+  // process's by now, which has no slot.
+  const bool had_gone = (state_of(s.theirs()) & kGone) != 0;
+  if (!had_gone && !leave_in_its_place(s, socket, pid)) return false;
   if (!swallow_doorbells(fd, s)) {                    // one is on its way
     dekker::announce(s.mine().words[kGivenBack], 0);  // PAIR face.given: it is to answer
     return false;
   }
-  if (!send_unread(fd, s, socket, taken, memory))
+  if (!Refill(fd, s, socket, memory).run(taken))
     break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
   if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
     sys::call(SYS_shutdown, socket, SHUT_WR);
@@ -169,9 +199,7 @@ bool do_their_part(int fd, Socket& s, int taken) {
   const Scratch memory(Scratch::kUsual);
   if (socket < 0) return false;
   if (!memory) return sys::close(socket), false;
-  Slot* const slot = find_slot_of_pipe(pid, s.pipe.inode(), 1 - s.pipe.end());
-  const bool well = take_it_back(fd, s, socket, taken, slot, memory);
-  drop_slot(slot);
+  const bool well = take_it_back(fd, s, socket, pid, taken, memory);
   sys::close(socket);
   return well;
 }

@@ -1,6 +1,5 @@
 #include "share/passing.h"
 
-#include <sched.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/clock.h"
 #include "clan/dekker.h"
 #include "clan/log.h"
 #include "clan/reasons.h"
@@ -38,6 +36,7 @@
 #include "state/socket.h"
 #include "state/socket_pool.h"
 #include "state/withdraw.h"
+#include "stream/gate_wait.h"
 
 namespace clan::preload {
 namespace {
@@ -76,13 +75,7 @@ bool put_on_its_way(int fd, Socket& s) {
   // PAIR preload.held: Dekker with enter_pipe(), before the checks of its gate and its pipe
   dekker::add(slot->held, Slot::kOnItsWay);
   // Another process, which moves it just now, has looked before.
-  constexpr std::uint64_t kPatienceNs = 1'000'000'000;
-  const std::uint64_t end = monotonic_ns() + kPatienceNs;
-  const auto is_closed = [&] {
-    // PAIR preload.gate: sees what was done behind it
-    return (slot->receives.load(std::memory_order_seq_cst) & Slot::kClosed) != 0;
-  };
-  while (is_closed() && monotonic_ns() < end) sched_yield();
+  await_mover(slot->receives);
   // PAIR preload.moved: or it has moved
   if (slot->pipe_fd.load(std::memory_order_seq_cst) < 0) return true;
   // PAIR preload.held: it is not sent

@@ -90,7 +90,7 @@ int close_ours_below(int end) {
         s.moving.unlock();
       },
       &range);
-  if (end > 0 && close_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
+  if (end > 0 && move_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
   // What the program has there is known to be its own.
   // relaxed: see above
   if (range.all)
@@ -101,7 +101,8 @@ int close_ours_below(int end) {
 // -1: there is no room.
 int copy_from(int fd, int start, int most) {
   const int from = std::max(start, lowest.load(std::memory_order_relaxed));
-  const int high = sys::fcntl(fd, F_DUPFD_CLOEXEC, from);
+  // by number: not a call of the application, which would come near, in a build that links both
+  const int high = static_cast<int>(sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, from));
   if (high < 0) return -1;
   // relaxed: see above
   near.store(
@@ -131,13 +132,18 @@ int first_spare(int most) {
 
 constinit std::atomic<int> passing_memfd{-1};
 
-bool close_slots(unsigned first, unsigned last, bool already_closed) {
+bool move_slots(unsigned first, unsigned last, bool closed_by_caller) {
   int memfd = passing_memfd.load(std::memory_order_relaxed);  // relaxed: a number alone
   if (memfd < 0 || static_cast<unsigned>(memfd) < first || static_cast<unsigned>(memfd) > last)
     return false;
-  // relaxed: one thread closes it
-  if (!passing_memfd.compare_exchange_strong(memfd, -1, std::memory_order_relaxed)) return false;
-  if (!already_closed) sys::close(memfd);
+  const KeepErrno keep;
+  const int other = last < kNever ? copy_from(memfd, static_cast<int>(last) + 1, limit()) : -1;
+  // relaxed: one thread moves it
+  if (!passing_memfd.compare_exchange_strong(memfd, other, std::memory_order_relaxed)) {
+    if (other >= 0) sys::close(other);
+    return false;
+  }
+  if (!closed_by_caller) sys::close(memfd);
   return true;
 }
 
@@ -209,7 +215,7 @@ void disown(unsigned first, unsigned last) {
   struct Range {
     unsigned first, last;
   } range{first, last};
-  (void)close_slots(first, last, true);
+  (void)move_slots(first, last, true);
   for_each_socket(
       [](int, Socket& s, void* argument) {
         const auto& r = *static_cast<const Range*>(argument);

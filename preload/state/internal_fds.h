@@ -31,12 +31,12 @@ int move_high_to_spare(int fd);
 bool move_high(Pipe& pipe);
 /// The pipe behind a memfd, which ends up with an internal number or closed.
 Result<Pipe> open_high(int memfd, int end);
-/// The memfd of slots that are passed (share/passing.h), for receivers to find; -1: what is passed
-/// now cannot be found.
+/// The memfd of the table of slots, by which other processes find a slot; -1: they do not.
 extern std::atomic<int> passing_memfd;
-/// It, if its number is one of these, is needed for something else: what is passed from now on
-/// stays on TCP. False: it is not.
-bool close_slots(unsigned first, unsigned last, bool already_closed);
+/// Moves it if its number is one of these, which are needed for something else. Where no number
+/// behind them is free it is closed: what would be passed from now on goes back to TCP.
+/// `closed_by_caller`: the number is closed by what comes next. False: it is not one of these.
+bool move_slots(unsigned first, unsigned last, bool closed_by_caller);
 
 /// The pipe goes on without.
 void close_descriptor(Socket& s);

@@ -133,22 +133,11 @@ Slot* find_in(Slot* slots, const Wanted& wanted) {
   return nullptr;
 }
 
-bool is_table(int memfd) {
-  struct stat about {};
-  std::uint64_t magic = 0;
-  return sys::fstat(memfd, &about) == 0 && about.st_size == static_cast<off_t>(kBytes) &&
-         (about.st_uid == 0 || config().allows_uid(about.st_uid)) &&
-         (sys::fcntl(memfd, F_GET_SEALS) & kSeals) == kSeals &&
-         sys::call(SYS_pread64, memfd, &magic, sizeof magic, offsetof(Slot, cookie)) ==
-             sizeof magic &&
-         magic == kMagic;
-}
-
 // Keeps no more of another process's table mapped than the page with the slot, for as long as this
 // process has that (drop_slot()).
 constexpr std::uintptr_t kPage = 4096;
 Slot* find_in_memfd(int memfd, const Wanted& wanted) {
-  Slot* const table = is_table(memfd) ? map_table(memfd) : nullptr;
+  Slot* const table = is_slot_table(memfd) ? map_table(memfd) : nullptr;
   if (table == nullptr) return nullptr;
   auto* const begin = reinterpret_cast<std::byte*>(table);
   Slot* const found = find_in(table, wanted);
@@ -181,6 +170,17 @@ Slot* find(const Wanted& wanted, pid_t hint, pid_t other) {
 }
 
 }  // namespace
+
+bool is_slot_table(int memfd) {
+  struct stat about {};
+  std::uint64_t magic = 0;
+  return sys::fstat(memfd, &about) == 0 && about.st_size == static_cast<off_t>(kBytes) &&
+         (about.st_uid == 0 || config().allows_uid(about.st_uid)) &&
+         (sys::fcntl(memfd, F_GET_SEALS) & kSeals) == kSeals &&
+         sys::call(SYS_pread64, memfd, &magic, sizeof magic, offsetof(Slot, cookie)) ==
+             sizeof magic &&
+         magic == kMagic;
+}
 
 bool identify(int fd, SocketIdentity* id) {
   struct stat socket {};
@@ -251,11 +251,9 @@ bool is_findable(const Slot& slot) {
 
 bool is_in_a_table(const Slot& slot) { return &slot != &pinned_slot; }
 
-bool is_slot_table(int memfd) { return is_table(memfd); }
-
 void take_over_table(int memfd) {
   Slot* none = nullptr;
-  Slot* taken = is_table(memfd) ? map_table(memfd) : nullptr;
+  Slot* taken = is_slot_table(memfd) ? map_table(memfd) : nullptr;
   // PAIR preload.slots: as own_table()
   if (taken == nullptr || !own.compare_exchange_strong(none, taken, std::memory_order_acq_rel)) {
     if (taken != nullptr) sys::munmap(taken, kBytes);

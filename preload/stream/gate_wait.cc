@@ -42,6 +42,15 @@ bool await_gate(Slot::Counter& counter, std::uint32_t turn) {
   return true;
 }
 
+void await_mover(Slot::Counter& counter) {
+  for (std::uint32_t turn = 0;; ++turn) {
+    // order: a read-modify-write sees the last word; a thread that closes the counter after it sees
+    // what was announced
+    const std::uint64_t now = counter.fetch_add(0, std::memory_order_acq_rel);
+    if ((now & Slot::kClosed) == 0 || !await_gate(counter, turn)) return;
+  }
+}
+
 ClosedGate::ClosedGate(Slot::Counter& counter) : counter_(counter) {
   for (std::uint32_t turn = 0; !Slot::try_close_over(counter, me_); ++turn) {
     std::uint64_t now = words::look(counter);  // PAIR preload.gate: sees which thread has closed it

@@ -13,6 +13,10 @@ namespace clan::preload {
 /// thread sends again what the other end gave back, which may take long.
 bool await_gate(Slot::Counter& counter, std::uint32_t turn);
 
+/// Waits until no thread moves the socket that has not seen what its caller has announced before
+/// (Slot::pinned, `alone`, a descriptor on its way). `counter`: one that such a thread closes.
+void await_mover(Slot::Counter& counter);
+
 /// Closes a counter while it lives: a lock of all processes of the end. Once the connection has
 /// moved no call that is counted is in the kernel: it steps back, or was killed.
 class ClosedGate {

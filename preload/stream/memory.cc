@@ -69,7 +69,6 @@ std::int64_t release_memory() {
   const KeepErrno keep;
   const Undisturbed undisturbed;
   // order: before the looks below: what is set later sets it again
-  // before the looks below: what is set later sets it again
   any.exchange(false, std::memory_order_seq_cst);
   const std::uint64_t now = monotonic_ns();
   std::int64_t next = -1;

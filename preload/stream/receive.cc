@@ -119,7 +119,7 @@ class Receiving {
   }
   bool may_not_wait() const { return (flags_ & MSG_DONTWAIT) != 0 || is_nonblocking(fd_, s_); }
 
-  // Another process keeps us from the bytes.
+  // The connection is on its way back to TCP.
   Step held_up() {
     const bool waits = !may_not_wait() && (got_ == 0 || got_ < target_);
     if (!waits) note_held_up(s_);

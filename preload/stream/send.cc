@@ -93,8 +93,8 @@ class Sending {
   }
   const PipePage::Sender& sender() const { return s_.pipe.page().ends[s_.pipe.end()].sender; }
 
-  // Another process keeps us from the room. True: after a moment again. False, with errno: the call
-  // is over.
+  // The connection is on its way back to TCP. True: after a moment again. False, with errno: the
+  // call is over.
   bool held_up() {
     if (waits()) return nap_in_call(fd_, s_, sent_, deadline(), since_);
     note_held_up(s_);

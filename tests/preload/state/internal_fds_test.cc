@@ -68,15 +68,26 @@ TEST(InternalFds, AreForgottenWhenTheApplicationClosesTheirNumbers) {
   ::close(static_cast<int>(number));
 }
 
-TEST(InternalFds, TheTableOfPassedSlotsIsClosedWhereItsNumberIsNeeded) {
+TEST(InternalFds, TheTableOfSlotsMovesWhereItsNumberIsNeeded) {
   const int memfd = ::memfd_create("test", MFD_CLOEXEC);
   const int before = passing_memfd.exchange(memfd);  // of this process, if there is one
   const auto number = static_cast<unsigned>(memfd);
-  EXPECT_FALSE(close_slots(number + 1, number + 2, false));
-  EXPECT_TRUE(close_slots(number, number, false));
+  EXPECT_FALSE(move_slots(number + 1, number + 2, false));
+  EXPECT_EQ(passing_memfd, memfd);
+  EXPECT_TRUE(move_slots(number, number + 2, false));
   EXPECT_LT(::fcntl(memfd, F_GETFD), 0);
-  EXPECT_EQ(passing_memfd, -1);
-  passing_memfd = before;
+  const int moved = passing_memfd.exchange(before);
+  EXPECT_GT(moved, memfd + 2);
+  EXPECT_EQ(::fcntl(moved, F_GETFD), FD_CLOEXEC);
+  ::close(moved);
+}
+
+TEST(InternalFds, TheTableOfSlotsIsClosedWhereNoNumberIsFreeBehindItsOwn) {
+  const int memfd = ::memfd_create("test", MFD_CLOEXEC);
+  const int before = passing_memfd.exchange(memfd);  // of this process, if there is one
+  EXPECT_TRUE(move_slots(static_cast<unsigned>(memfd), ~0u, false));
+  EXPECT_LT(::fcntl(memfd, F_GETFD), 0);
+  EXPECT_EQ(passing_memfd.exchange(before), -1);
 }
 
 }  // namespace
