@@ -36,6 +36,9 @@ ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& by
   Held s = hold(fd);
   if (!s) return call();
   return keeping_errno([&]() -> ssize_t {
+    // relaxed: of this process
+    if (s->shared() && !s->inherited.load(std::memory_order_relaxed)) [[likely]]
+      return moved(*s);
     if (!s->shared()) before_receive(fd, *s);
     NapsInCall naps(fd, *s, flags, SO_RCVTIMEO);
     for (std::uint32_t turn = 0;; ++turn) {
@@ -75,6 +78,9 @@ ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& byte
   Held s = hold(fd);
   if (!s) return past_pipes(call);
   return keeping_errno([&]() -> ssize_t {
+    // relaxed: of this process
+    if (s->shared() && !s->inherited.load(std::memory_order_relaxed)) [[likely]]
+      return moved(*s);
     if (!s->shared()) before_send(fd, *s);
     NapsInCall naps(fd, *s, flags, SO_SNDTIMEO);
     for (std::uint32_t turn = 0;; ++turn) {

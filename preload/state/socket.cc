@@ -41,6 +41,7 @@ void Transfer::reset() {
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
   for (auto* count : {&full, &held_up}) set(*count, 0);
   set(checked_ns, 0);
+  set(glanced, 0);
   set(released_ns, 0);
   for (auto* counter : {&told_sent, &told_acked, &told_received}) {
     set(counter->told, 0);

@@ -63,14 +63,16 @@ bool is_left_rightly(int fd, Socket& s) {
 // One call of send(), as a loop over steps.
 class Sending {
  public:
-  Sending(int fd, Socket& s, const iovec* buffers, int count, int flags)
+  // `sent`: bytes of it that the pipe has.
+  Sending(int fd, Socket& s, const iovec* buffers, int count, int flags, std::size_t sent = 0)
       : fd_(fd),
         s_(s),
         buffers_(buffers),
         count_(count),
         flags_(flags),
         wanted_(total(buffers, count)),
-        may_wait_((flags & MSG_DONTWAIT) == 0) {}
+        may_wait_((flags & MSG_DONTWAIT) == 0),
+        sent_(sent) {}
 
   ssize_t run() {
     for (;;) {
@@ -334,7 +336,7 @@ class Sending {
   const bool may_wait_;
   /// A send that may wait for a reader that reads need not fill all that TCP would take.
   PipeRoom room_ = PipeRoom::kWindow;
-  std::size_t sent_ = 0;
+  std::size_t sent_;
   int nap_ms_ = 1;
   std::uint64_t deadline_ = 0;  ///< of SO_SNDTIMEO, from the first sleep on
   std::uint32_t turns_ = 0;     ///< at the gate
@@ -351,11 +353,49 @@ class Sending {
 
 }  // namespace
 
+namespace {
+
+// The connection is in its pipe at both ends, and neither goes or ends; this process alone has the
+// socket, and it is not time to ask the kernel for the peer.
+bool is_plain(Socket& s) {
+  constexpr std::uint64_t kEnds = kLeaving | kGone;
+  return (state_of(s.mine()) & (kSending | kEnds | socket_face::kEnding)) == kSending &&
+         (state_of(s.theirs()) & (kEnds | socket_face::kClosed | socket_face::kShut)) == 0 &&
+         !s.kernel_end && !s.kernel_error && !s.inherited.load(std::memory_order_relaxed) &&
+         !may_be_due(s);
+}
+
+// What nearly every call does: all of its bytes go into the pipe. False: the loop of Sending has to
+// do the rest, behind `sent` bytes.
+bool send_at_once(int fd, Socket& s, const iovec* buffers, int count, std::size_t wanted,
+                  std::size_t* sent) {
+  if (!is_plain(s)) return false;
+  const Undisturbed undisturbed;
+  const Pipe::Done done = s.pipe.send(buffers, count, PipeRoom::kWindow);
+  if (done.bytes == 0) return false;
+  if (done.must_ring) {
+    ring(fd, s, done);
+    if (s.kernel_error) return false;  // nobody is there to read it
+  }
+  if (s.rang.load(std::memory_order_relaxed) != done.must_ring)
+    s.rang.store(done.must_ring, std::memory_order_relaxed);
+  if (s.pipe.is_large()) [[unlikely]]
+    owe_memory(fd, s);
+  *sent = done.bytes;
+  return done.bytes == wanted || done.err != 0;
+}
+
+}  // namespace
+
 ssize_t shared_send(int fd, Socket& s, const iovec* buffers, int count, int flags) {
-  if (total(buffers, count) > kMostInCall) [[unlikely]]
+  const std::size_t wanted = total(buffers, count);
+  if (wanted > kMostInCall) [[unlikely]]
     return send_in_part(fd, s, buffers, count, flags);
   if (s.rang.load(std::memory_order_relaxed)) s.pipe.fetch_ahead();  // it seldom sends
-  return Sending(fd, s, buffers, count, flags).run();
+  std::size_t sent = 0;
+  if ((flags & kOfTcpAlone) == 0 && send_at_once(fd, s, buffers, count, wanted, &sent)) [[likely]]
+    return static_cast<ssize_t>(sent);
+  return Sending(fd, s, buffers, count, flags, sent).run();
 }
 
 }  // namespace clan::preload
