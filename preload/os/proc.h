@@ -57,8 +57,7 @@ std::optional<bool> any_descriptor(const char* process, LooksAt&& looks_at, Is&&
   bool any = false;
   DirectoryReader names(directory);
   while (const char* name = any ? nullptr : names.next()) {
-    const int fd = name[0] != '.' ? std::atoi(name) : directory;
-    if (fd == directory || !looks_at(fd)) continue;
+    if (name[0] == '.' || !looks_at(std::atoi(name))) continue;
     const long n = sys::call(SYS_readlinkat, directory, name, text, sizeof text - 1);
     text[n > 0 ? n : 0] = 0;
     any = is(text);

@@ -351,10 +351,6 @@ class Sending {
   return -1;
 }
 
-}  // namespace
-
-namespace {
-
 // The connection is in its pipe at both ends, and neither goes or ends; this process alone has the
 // socket, and it is not time to ask the kernel for the peer.
 bool is_plain(Socket& s) {

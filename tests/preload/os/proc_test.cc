@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <set>
 #include <string>
@@ -45,6 +48,36 @@ TEST(Proc, FindsADescriptorByItsLinkAmongThoseThatAreLookedAt) {
             true);
   EXPECT_EQ(any_descriptor("0", link), std::nullopt);
   ::close(memfd);
+}
+
+// The directory is open here by that number meanwhile.
+TEST(Proc, FindsADescriptorOfAnotherProcessByEveryNumber) {
+  const int memfd = ::memfd_create("proc-test", MFD_CLOEXEC);
+  int go[2];
+  ASSERT_EQ(::pipe(go), 0);
+  const int next = ::dup(memfd);  // the lowest number that is free
+  ::close(next);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char byte = 0;
+    ::dup2(memfd, next);
+    ::close(memfd);
+    ::close(go[1]);
+    (void)!::read(go[0], &byte, 1);
+    ::_exit(0);
+  }
+  ::close(memfd);
+  const std::string process = std::to_string(child);
+  const auto has_it = [&] { return any_descriptor(process.c_str(), "/memfd:proc-test (deleted)"); };
+  const int first = ::open("/dev/null", O_RDONLY);  // where the memfd was
+  const std::string old = "/proc/" + process + "/fd/" + std::to_string(memfd);
+  char link[64];
+  while (::readlink(old.c_str(), link, sizeof link) >= 0) ::sched_yield();
+  EXPECT_EQ(has_it(), true);
+  ::close(first);
+  ::close(go[1]);
+  ::waitpid(child, nullptr, 0);
+  ::close(go[0]);
 }
 
 TEST(Proc, OpensMemfdsOfAProcessUntilOneIsTheRightOne) {
