@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "clan/clock.h"
-#include "link/udp/socket_io.h"
-#include "link/udp/xdp_program.h"
-#include "link/udp/xdp_socket.h"
+#include "link/udp/io/socket_io.h"
+#include "link/udp/xdp/xdp_program.h"
+#include "link/udp/xdp/xdp_socket.h"
 
 namespace clan::udp {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "link/udp/socket_address.h"
+#include "link/udp/wire/socket_address.h"
 
 namespace clan::udp {
 

@@ -33,7 +33,7 @@
 
 #include "bare_xdp_bench.h"
 #include "clan/clock.h"
-#include "link/udp/socket_io.h"
+#include "link/udp/io/socket_io.h"
 
 namespace clan::udp {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "clan/clock.h"
-#include "link/udp/packet_choice.h"
-#include "link/udp/packet_io.h"
+#include "link/udp/io/packet_io.h"
+#include "link/udp/xdp/packet_choice.h"
 
 namespace clan::udp {
 

@@ -8,10 +8,10 @@
 #include "clan/clock.h"
 #include "clan/log.h"
 #include "engine/context_core.h"
-#include "link/udp/packet_choice.h"
-#include "link/udp/security_loader.h"
-#include "link/udp/socket_io.h"
-#include "link/udp/udp_link.h"
+#include "link/udp/io/socket_io.h"
+#include "link/udp/node/udp_link.h"
+#include "link/udp/wire/security_loader.h"
+#include "link/udp/xdp/packet_choice.h"
 
 namespace clan::engine {
 namespace {

@@ -24,8 +24,8 @@
 #include "clan/context.h"
 #include "clan/network.h"
 #include "engine/packet_wait.h"
-#include "link/udp/path_board.h"
-#include "link/udp/udp_node.h"
+#include "link/udp/node/path_board.h"
+#include "link/udp/node/udp_node.h"
 
 namespace clan::engine {
 

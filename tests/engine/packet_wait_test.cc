@@ -7,7 +7,7 @@
 
 #include "base/fd.h"
 #include "clan/clock.h"
-#include "link/udp/udp_node_sleep.h"
+#include "link/udp/node/udp_node_sleep.h"
 
 namespace clan::engine {
 namespace {

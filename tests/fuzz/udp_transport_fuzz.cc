@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "input.h"
-#include "link/udp/endpoint.h"
+#include "link/udp/transport/endpoint.h"
 
 namespace {
 

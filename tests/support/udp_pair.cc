@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "clan/clock.h"
-#include "link/udp/socket_io.h"
+#include "link/udp/io/socket_io.h"
 #include "support/streams.h"
 
 namespace clan::test {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "engine/context_core.h"
-#include "link/udp/packet_io.h"
-#include "link/udp/udp_link.h"
-#include "link/udp/udp_node.h"
+#include "link/udp/io/packet_io.h"
+#include "link/udp/node/udp_link.h"
+#include "link/udp/node/udp_node.h"
 #include "support/pattern.h"
 
 namespace clan::test {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "link/udp/endpoint.h"
+#include "link/udp/transport/endpoint.h"
 #include "udp/simulation.h"
 
 namespace clan::test {

@@ -16,11 +16,11 @@
 
 #include "base/reactor.h"
 #include "clan/clock.h"
-#include "link/udp/packet_choice.h"
-#include "link/udp/security.h"
-#include "link/udp/socket_io.h"
-#include "link/udp/udp_link.h"
-#include "link/udp/udp_node.h"
+#include "link/udp/io/socket_io.h"
+#include "link/udp/node/udp_link.h"
+#include "link/udp/node/udp_node.h"
+#include "link/udp/wire/security.h"
+#include "link/udp/xdp/packet_choice.h"
 #include "nic/memory_block.h"
 #include "nic/nic.h"
 

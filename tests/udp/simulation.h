@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "link/udp/endpoint.h"
+#include "link/udp/transport/endpoint.h"
 #include "support/pattern.h"
 
 namespace clan::test {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "base/random.h"
-#include "link/udp/security.h"
+#include "link/udp/wire/security.h"
 
 namespace clan::test {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "link/udp/security_loader.h"
+#include "link/udp/wire/security_loader.h"
 #include "support/pattern.h"
 #include "support/streams.h"
 #include "udp/key_files.h"

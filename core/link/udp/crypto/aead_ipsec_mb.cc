@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "link/udp/security.h"
+#include "link/udp/wire/security.h"
 
 namespace clan::udp {
 namespace {

@@ -1,0 +1,188 @@
+// PacketIo: all that touches the network, as an interface. UDP sockets are one implementation
+// (socket_io.h), AF_XDP beside them another (xdp_io.h).
+//
+// A train of equal packets out, a batch of arrivals in, a descriptor to sleep on. Nothing here
+// waits. One thread sends and one receives at a time.
+#pragma once
+
+#include <poll.h>
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "clan/path_page.h"
+#include "clan/result.h"
+#include "link/udp/transport/endpoint.h"
+#include "link/udp/wire/socket_address.h"
+
+namespace clan::udp {
+
+/// Packets that came together from one address: all `segment` bytes long but the last, which may be
+/// shorter.
+struct Arrival {
+  SocketAddress from;
+  std::span<std::byte> bytes;  ///< valid until the next receive(); may be written to
+  std::size_t segment = 0;
+  SocketAddress at{};  ///< which of our addresses they came to, without a port; all 0: not known
+};
+
+class PacketIo {
+ public:
+  enum class Sent {
+    kSent,    ///< or dropped on the way, as any packet may be
+    kLater,   ///< no room: ask with want_room(), offer it again when the descriptor is readable
+    kTooBig,  ///< the segments are larger than the device takes
+  };
+
+  virtual ~PacketIo() = default;
+  virtual Sent send(const Train& train, std::span<const std::byte> bytes) = 0;
+  /// What has come, at most out.size() arrivals. 0: nothing.
+  virtual std::size_t receive(std::span<Arrival> out) = 0;
+  /// Where packets went of which a host has said since that nobody has the port. False: nowhere.
+  virtual bool next_refusal(SocketAddress*) { return false; }
+  /// Packets to that address have gone unanswered for a while: what is kept for it alone may be out
+  /// of date.
+  virtual void doubt(const SocketAddress&) {}
+  /// Readable when something has come, or there is room again and want_room() has asked for it.
+  virtual int descriptor() const = 0;
+  /// Whether anybody may sleep on the descriptor or on sources(), as at first. If not they may show
+  /// nothing, and each packet costs 0.2 us less: sockets without a waiter wake nobody. False: they
+  /// cannot be slept on.
+  virtual bool arm(bool) { return true; }
+  virtual void want_room(bool) {}
+  /// Whether the descriptor reports room for what was kLater last. Otherwise it is offered again
+  /// after a while.
+  virtual bool tells_of_room() const { return true; }
+  /// A thread that slept on the descriptor has woken: receive() begins with what had something
+  /// last, and checks everything before it says that nothing has come.
+  virtual void woken() {}
+  /// What is behind the descriptor, for a thread that sleeps on that itself: a wake-up less deep.
+  /// How many of `out` are filled, with what to wait for. It may change in any other call; then
+  /// changed() is called.
+  virtual std::size_t sources(std::span<pollfd> out) const {
+    out[0] = {descriptor(), POLLIN, 0};
+    return 1;
+  }
+  static constexpr std::size_t kMostSources = 2;
+  /// As woken(), and which of sources() were ready: the next receive() looks there only.
+  virtual void woken_by(std::span<const pollfd>) { woken(); }
+  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
+  virtual SocketAddress local_address() const = 0;
+  /// Which way packets to that peer leave now, of those that may.
+  virtual PacketPath path_to(const SocketAddress&) const { return PacketPath::kSockets; }
+  virtual std::size_t largest_packet() const = 0;
+  /// Packets of the least size that may have come and not been received: what peers may have under
+  /// way.
+  virtual std::uint32_t packets_of_room() const = 0;
+
+ protected:
+  void changed() const {
+    if (changed_) changed_();
+  }
+
+ private:
+  std::function<void()> changed_;
+};
+
+/// Moves packets between an endpoint and its network.
+class PacketPump {
+ public:
+  PacketPump(Endpoint& endpoint, PacketIo& io) : endpoint_(endpoint), io_(io) {}
+
+  /// Takes what has come, runs timers that are due, sends what may be sent. True when there was
+  /// anything.
+  bool run(std::uint64_t now) {
+    const bool some = take(now);
+    return send(now) || some;
+  }
+  /// The same for a thread that looks again in a moment. What has come is its first, and takes it
+  /// to an answer, most often: so what is owed for it (acknowledgements, credit) leaves with what
+  /// the thread sends, or when a look finds nothing more.
+  bool look(std::uint64_t now) {
+    const bool some = take(now);
+    if (some && ++held_ < kMostHeld) return true;
+    held_ = 0;
+    return send(now) || some;
+  }
+  /// Sends what may be sent.
+  bool flush(std::uint64_t now) { return send(now); }
+  /// Whether a train waits for room in the socket.
+  bool waits_for_room() const { return train_.bytes != 0; }
+  /// The last call that sent has sent as much as one does, and there may be more: no packet and no
+  /// timer reports that.
+  bool has_more() const { return has_more_; }
+  /// When to run again if nothing comes. What is due to be sent stays due while a train waits for
+  /// room, until the descriptor reports room, or the time comes.
+  std::uint64_t next_timeout() const {
+    if (has_more_) return 0;
+    const std::uint64_t at = endpoint_.next_timeout();
+    if (!waits_for_room()) [[likely]]
+      return at;
+    const std::uint64_t again = tried_at_ + kTryAgain;
+    return io_.tells_of_room() ? std::max(at, again) : again;
+  }
+
+ private:
+  static constexpr std::uint64_t kTryAgain = 1'000'000;  ///< ns
+  static constexpr int kMostRefusals = 16;
+  static constexpr int kMostTrains = 16;  ///< in one go: arrivals wait meanwhile
+  static constexpr int kMostHeld = 4;     ///< looks in a row that find something and send nothing
+
+  bool take(std::uint64_t now) {
+    const bool some = receive(now);
+    if (now >= endpoint_.next_timeout()) {
+      endpoint_.on_timeout(now);
+      SocketAddress silent;
+      while (endpoint_.next_silent(&silent)) io_.doubt(silent);
+    }
+    return some;
+  }
+
+  bool receive(std::uint64_t now) {
+    const std::size_t n = io_.receive(arrivals_);
+    for (std::size_t i = 0; i < n; ++i) {
+      const Arrival& a = arrivals_[i];
+      for (std::size_t at = 0; at < a.bytes.size(); at += a.segment) {
+        endpoint_.receive(a.from, a.bytes.subspan(at, std::min(a.segment, a.bytes.size() - at)),
+                          now, a.at);
+      }
+    }
+    SocketAddress refused;
+    for (int i = 0; i < kMostRefusals && io_.next_refusal(&refused); ++i) {
+      endpoint_.on_refused(refused, now);
+    }
+    return n > 0;
+  }
+
+  bool send(std::uint64_t now) {
+    bool any = false;
+    has_more_ = false;
+    tried_at_ = now;
+    for (int i = 0; i < kMostTrains; ++i) {
+      if (train_.bytes == 0) train_ = endpoint_.transmit(buffer_, now);
+      if (train_.bytes == 0) return any;
+      const PacketIo::Sent sent = io_.send(train_, std::span(buffer_).first(train_.bytes));
+      if (sent == PacketIo::Sent::kLater) return any;
+      any = true;
+      if (sent == PacketIo::Sent::kTooBig) endpoint_.on_too_big(train_.to, train_.segment, now);
+      train_.bytes = 0;
+    }
+    has_more_ = true;
+    return true;
+  }
+
+  Endpoint& endpoint_;
+  PacketIo& io_;
+  Train train_;
+  std::uint64_t tried_at_ = 0;  ///< when it last sent, or would have
+  bool has_more_ = false;
+  int held_ = 0;
+  std::array<Arrival, 8> arrivals_;
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(Endpoint::kTrainBytes);
+};
+
+}  // namespace clan::udp

@@ -1,0 +1,130 @@
+// SocketIo: PacketIo over UDP sockets, without privilege. Trains leave by GSO and arrive by GRO
+// where the kernel has them (4.18, 5.0); otherwise packet by packet. IPv6 that takes IPv4 as well,
+// or IPv4 where there is no IPv6.
+//
+//   main     bound to the port, never connected: every peer's packets may come and go here
+//   second   the same port, connected to the peer that most packets go to: the kernel finds route
+//            and socket of its packets without a look-up, each way
+//
+//   none --join()--> fresh --> settled --leave()--> leaving --> none
+//
+//   fresh     main may still have packets of that peer that came before: it is read until it is
+//             empty
+//   settled   both are read, mostly the one that had something last
+//   leaving   the second is connected to nobody any more: what has come to it is read, then it is
+//             closed
+//
+// While what comes to the second is short and alone, as in a ping-pong, it is plain: without GRO,
+// and asked for bytes only. A train ends that.
+//
+// The port is shared only from the second socket's bind until it has been bound, and with processes
+// of the same user that ask for that; the wire knows nothing of it. docs/wire.md, Sockets.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/fd.h"
+#include "link/udp/io/datagram_socket.h"
+#include "link/udp/io/favourite_peer.h"
+#include "link/udp/io/packet_io.h"
+
+namespace clan::udp {
+
+class SocketIo final : public PacketIo {
+ public:
+  struct Options {
+    bool segment_offload = true;  ///< false: as a kernel without GSO and GRO
+    bool second_socket = true;    ///< false: every peer by the main one
+    int buffer_bytes = 4 << 20;   ///< asked for; the kernel gives what net.core.rmem_max allows
+  };
+  struct Counters {
+    std::uint64_t joined = 0, left = 0;  ///< second sockets
+    std::uint64_t refused = 0;           ///< that could not be made
+    std::uint64_t strays = 0;            ///< packets of its peer that came by the main one
+    std::uint64_t asked = 0;             ///< a socket for a packet: a system call each
+    std::uint64_t plain = 0;             ///< how often the second one has become plain
+  };
+
+  /// Sockets bound to `local`; port 0: any.
+  static Result<std::unique_ptr<SocketIo>> open(const SocketAddress& local, const Options& options);
+
+  Sent send(const Train& train, std::span<const std::byte> bytes) override;
+  std::size_t receive(std::span<Arrival> out) override;
+  bool next_refusal(SocketAddress* to) override;
+  void doubt(const SocketAddress& peer) override;
+  void woken() override {
+    look_at_all_ = true;
+    in_a_row_ = false;
+  }
+  std::size_t sources(std::span<pollfd> out) const override;
+  void woken_by(std::span<const pollfd> ready) override;
+  void want_room(bool on) override;
+  /// From now on packets arrive one by one: the kernel makes none of several.
+  void stop_gro();
+  /// A set of epoll, to which other descriptors may be added.
+  int descriptor() const override { return ready_.get(); }
+  bool arm(bool on) override;
+  SocketAddress local_address() const override { return local_; }
+  std::size_t largest_packet() const override { return kLargestPacket; }
+  std::uint32_t packets_of_room() const override { return packets_of_room_; }
+  const Counters& counters() const { return counters_; }
+  /// Which peer has the second socket, if one has.
+  const SocketAddress* connected_peer() const { return connected() ? &peer_ : nullptr; }
+
+ private:
+  enum class Stage { kNone, kFresh, kSettled, kLeaving };
+  static constexpr std::size_t kSlots = 8;
+  static constexpr std::size_t kSlotBytes = 65'536;
+  static constexpr std::size_t kLoneBytes = 1024;  ///< shorter arrivals are passed on at once
+  static constexpr unsigned kAlone = 64, kMostAlone = 8192;
+
+  SocketIo() = default;
+  Status prepare(const SocketAddress& local, const Options& options);
+  bool connected() const { return stage_ == Stage::kFresh || stage_ == Stage::kSettled; }
+  Status watch(const DatagramSocket& socket, int how) const;
+  void ask_for_room();
+  bool waits_at(const DatagramSocket& socket) const;
+  void note_full(bool second);
+  std::size_t look(std::span<Arrival> out), look_at_other(std::span<Arrival> out);
+  std::size_t receive_from(DatagramSocket& socket, std::span<Arrival> out);
+  std::size_t receive_between(std::span<Arrival> out);
+  std::size_t receive_from_second(std::span<Arrival> out);
+  void set_plain(bool on);
+  std::size_t receive_from_main(std::span<Arrival> out);
+  DatagramSocket::Sent send_by(DatagramSocket& socket, const SocketAddress* to,
+                               std::span<const std::byte> bytes, std::size_t segment,
+                               const SocketAddress* from);
+  bool can_join(const SocketAddress& peer) const;
+  Status join(const SocketAddress& peer, const SocketAddress& source);
+  void leave();
+  void close_second();
+
+  Options options_;
+  DatagramSocket main_, second_;
+  Fd ready_;  ///< an epoll set of both, if it is armed
+  bool armed_ = true;
+  Stage stage_ = Stage::kNone;
+  SocketAddress peer_, source_;  ///< of the second socket; source_ all 0: the routes' choice
+  FavouritePeer favourite_;
+  bool second_first_ = false;   ///< it had something last
+  unsigned looks_ = 0;          ///< at one of the two, since the last at the other
+  bool look_at_all_ = false;    ///< a read that finds nothing at one reads the other
+  bool in_a_row_ = false;       ///< the last look has found something
+  unsigned reads_ = 0;          ///< of the socket that is to be empty, since this stage began
+  unsigned strays_ = 0;         ///< of this peer
+  bool plain_ = false;          ///< the second has no GRO, and is asked for bytes alone
+  bool emptied_ = false;        ///< nothing is in the second of before it was connected
+  unsigned alone_ = 0;          ///< short packets by the second that came alone, of late
+  unsigned patience_ = kAlone;  ///< so many make it plain
+  bool want_room_ = false;
+  bool second_is_full_ = false;  ///< the train that waits for room goes by that one
+  bool offload_ = true;
+  bool gro_ = true;  ///< on arrivals, where offload_ is
+  std::uint32_t packets_of_room_ = 0;
+  SocketAddress local_;
+  std::vector<std::byte> slots_;
+  Counters counters_;
+};
+
+}  // namespace clan::udp

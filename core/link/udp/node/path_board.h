@@ -1,0 +1,59 @@
+// PathBoard: shows what a node knows of the paths to its peers in a page that `clan stat` reads
+// (clan/path_page.h).
+//
+//   node's mutex --> [ board: which link has which row ] --> memfd --> any process that may look
+//
+// Costs a read of a counter of each peer, and a few stores for those that have sent or received
+// since: before the thread that sees to the socket sleeps, and while threads poll now and then. All
+// calls under the node's mutex.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "base/fd.h"
+#include "base/mapping.h"
+#include "clan/path_page.h"
+#include "link/udp/wire/security.h"
+
+namespace clan::udp {
+
+class UdpLink;
+
+class PathBoard {
+ public:
+  static Result<std::unique_ptr<PathBoard>> create(Mode mode);
+
+  void set_port(std::uint16_t port);
+  void add(const UdpLink* link);
+  void remove(const UdpLink* link);
+  void clear();
+  /// What has changed.
+  void show();
+  /// The same, unless it was done a moment ago.
+  void show_now_and_then(std::uint64_t now) {
+    if (now < next_) return;
+    next_ = now + kBetween;
+    show();
+  }
+  void abandon_after_fork();
+
+ private:
+  static constexpr std::uint64_t kBetween = 10'000'000;
+  struct Entry {
+    const UdpLink* link = nullptr;
+    std::uint64_t packets = 0;  ///< sent and received, when it was shown last
+  };
+
+  PathBoard(Fd file, Mapping memory) : file_(std::move(file)), memory_(std::move(memory)) {}
+  PathPage& page() { return *reinterpret_cast<PathPage*>(memory_.data()); }
+  void write(std::size_t row, const PathValues& values);
+
+  Fd file_;
+  Mapping memory_;
+  std::array<Entry, PathPage::kRows> entries_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace clan::udp

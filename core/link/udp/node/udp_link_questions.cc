@@ -1,0 +1,162 @@
+// UdpLink: what it asks the peer, whose answer a thread waits for: reads and imports.
+#include <algorithm>
+
+#include "clan/clock.h"
+#include "clan/dekker.h"
+#include "clan/log.h"
+#include "link/udp/node/udp_link.h"
+#include "link/udp/node/udp_node.h"
+
+namespace clan::udp {
+namespace {
+
+constexpr std::uint64_t kAnswerTimeout = 10 * kSecond;
+/// by get() at once: with what transfers ask for, well below what the peer serves to one link
+constexpr std::uint64_t kMostAsked = 8 << 20;
+
+}  // namespace
+
+Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
+  const std::uint64_t begin = monotonic_ns();
+  while (monotonic_ns() - begin < kSpin) {
+    node_->progress();
+    std::lock_guard lock(node_->mutex_);
+    if (pending_[request].answered || !alive()) break;
+  }
+  const std::uint64_t deadline = begin + kAnswerTimeout;
+  for (int rc = 0; rc != ETIMEDOUT;) {
+    // PAIR udp_node.answers: an answer that comes after this look changes the word
+    const std::uint32_t seen = dekker::look(node_->answers_);
+    {
+      std::lock_guard lock(node_->mutex_);
+      if (pending_[request].answered || !alive()) break;
+    }
+    rc = node_->sleep({&node_->answers_, seen, {}, deadline});
+  }
+  std::lock_guard lock(node_->mutex_);
+  const Pending p = pending_[request];
+  pending_.erase(request);
+  end_turn(p.length);
+  if (p.answered) return p;
+  if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  if (connection_ != nullptr) {
+    const ConnectionCounters& c = connection_->counters();
+    CLAN_WARN(
+        "process %u of another host has not answered for 10 s: %llu packets sent, %llu lost, %llu "
+        "received, %llu bytes under way, %llu waiting",
+        peer_.pid, static_cast<unsigned long long>(c.packets_sent),
+        static_cast<unsigned long long>(c.lost),
+        static_cast<unsigned long long>(c.packets_received),
+        static_cast<unsigned long long>(connection_->under_way()),
+        static_cast<unsigned long long>(connection_->queued_bytes(kUrgent) +
+                                        connection_->queued_bytes(kBulk)));
+  }
+  return Error{ETIMEDOUT, "the peer did not answer within 10 s"};
+}
+
+// A peer ends the connection with one that asks for more than it serves, so of many threads that
+// read at once some wait. Without the mutex; the bytes are asked for when it returns.
+void UdpLink::wait_for_turn(std::uint64_t bytes) {
+  for (;;) {
+    // PAIR udp_node.answers: a turn that comes after this look changes the word
+    const std::uint32_t seen = dekker::look(node_->answers_);
+    {
+      std::lock_guard lock(node_->mutex_);
+      if (!alive() || asked_bytes_ + bytes <= kMostAsked) {
+        asked_bytes_ += bytes;
+        return;
+      }
+    }
+    (void)node_->sleep({&node_->answers_, seen, {}, monotonic_ns() + kAnswerTimeout});
+  }
+}
+
+// Under the mutex.
+void UdpLink::end_turn(std::uint64_t bytes) {
+  // Another thread may wait for that.
+  if (bytes > 0 && asked_bytes_ > kMostAsked - kMostRead) node_->announce();
+  asked_bytes_ -= bytes;
+}
+
+Status UdpLink::get_piece(const nic::RemoteHandle& handle, std::uint64_t offset,
+                          std::span<std::byte> bytes) {
+  std::uint64_t request;
+  wait_for_turn(bytes.size());
+  {
+    std::lock_guard lock(node_->mutex_);
+    if (const int err = refusal(handle, offset, bytes.size(), Rights::kRead); err != 0) {
+      end_turn(bytes.size());
+      return Error{err, "read from a remote aperture"};
+    }
+    node_->send_revocations();
+    request = next_request_++;
+    Pending p;
+    p.local = bytes.data();
+    p.length = bytes.size();
+    pending_[request] = p;
+    LinkHeader h = access(LinkMessageType::kRead, handle, offset);
+    h.length = bytes.size();
+    h.request = request;
+    send(kUrgent, h);
+    node_->after_call();
+  }
+  auto answer = wait(request);
+  if (!answer) return answer.error();
+  if (answer->err != 0) return Error{answer->err, "read from a remote aperture"};
+  return {};
+}
+
+Status UdpLink::get(const nic::RemoteHandle& handle, std::uint64_t offset,
+                    std::span<std::byte> bytes) {
+  if (node_->on_driver_thread()) return Error{EDEADLK, "the driver thread cannot wait for itself"};
+  if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  do {
+    const std::size_t n = std::min<std::size_t>(bytes.size(), kMostRead);
+    if (auto s = get_piece(handle, offset, bytes.first(n)); !s) return s;
+    bytes = bytes.subspan(n);
+    offset += n;
+  } while (!bytes.empty());
+  return {};
+}
+
+Result<nic::RemoteHandle> UdpLink::import(const RdmaCookie& cookie, bool may_wait) {
+  if (!alive()) return Error{ECONNRESET, "the peer is gone"};
+  if (cookie.node != remote_node()) return Error{ESTALE, "RDMA cookie of another node"};
+  if (may_wait && node_->on_driver_thread()) {
+    return Error{EDEADLK, "the driver thread cannot wait for itself"};
+  }
+  nic::RemoteHandle handle;
+  handle.length = cookie.length;
+  handle.aperture = cookie.aperture;
+  handle.generation_wanted = cookie.generation;
+  handle.rights = cookie.rights;
+  handle.key_image = nic::key_image(cookie);
+  std::uint64_t request = 0;
+  {
+    std::lock_guard lock(node_->mutex_);
+    // Known before the answer comes: a revocation may be close behind it.
+    ++imported_[{handle.aperture, handle.generation_wanted}].references;
+    if (!may_wait) return handle;  // the owner checks every packet anyway
+    request = next_request_++;
+    pending_[request].kind = Pending::Kind::kImport;
+    LinkHeader h;
+    h.type = LinkMessageType::kImport;
+    h.request = request;
+    send(kUrgent, h, std::as_bytes(std::span(&cookie, 1)));
+    node_->after_call();
+  }
+  auto answer = wait(request);
+  if (answer.ok() && answer->err == 0) return handle;
+  release(handle);
+  if (!answer) return answer.error();
+  return Error{answer->err, "the owner of the aperture refused the import"};
+}
+
+void UdpLink::release(const nic::RemoteHandle& handle) {
+  if (node_->abandoned()) return;
+  std::lock_guard lock(node_->mutex_);
+  auto it = imported_.find({handle.aperture, handle.generation_wanted});
+  if (it != imported_.end() && --it->second.references <= 0) imported_.erase(it);
+}
+
+}  // namespace clan::udp

@@ -1,0 +1,308 @@
+// How threads wait at a node. While one polls it fetches packets, and tells the engine of transfers
+// that have ended.
+//
+// A thread that sleeps takes charge of the socket: it sleeps in ppoll() on the socket, fetches what
+// comes and leaves when its word has changed. So a packet wakes one thread, not the driver thread
+// and then the sleeper. One thread at a time is in charge. The others sleep as they would anywhere:
+// that is in charge fires their tripwires, and hands the socket to the driver thread when it
+// leaves.
+//
+//   in charge   the driver thread does not watch the socket; timers are the time-out of ppoll()
+//   left        nobody watches the socket for one tick: the thread is most often back by then. If
+//               not, the driver thread watches it from the tick on, and at once where other threads
+//               sleep. A thread that comes back again and again puts the tick off: the driver
+//               thread would take the processor from it each time, for some 25 us.
+//   elsewhere   a program sleeps in a call of its own on the sockets and on an event queue's
+//               descriptor. A thread that takes a packet delivers it before it leaves the mutex. So
+//               what was taken before the program has armed here shows in the queue, which it
+//               checks after that; what is taken later finds the queue armed; and what nobody takes
+//               keeps the socket readable.
+#include <poll.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/futex.h"
+#include "base/wait_call.h"
+#include "clan/clock.h"
+#include "clan/dekker.h"
+#include "link/udp/node/udp_link.h"
+#include "link/udp/node/udp_node.h"
+
+namespace clan::udp {
+namespace {
+
+// How long the driver thread stays out when a thread has armed the descriptor, if nothing comes;
+// and how far apart two of them are in which it does.
+constexpr std::uint64_t kAway = 2 * kMillisecond;
+// The first tick, and how far it is put off: by a part of the time for which a thread has seen to
+// the socket. To set a timer takes some 14 us on a virtual machine.
+constexpr std::uint64_t kTick = kMillisecond / 2, kLongestTick = 2 * kMillisecond;
+constexpr std::uint64_t kSpree = 8;
+constexpr int kMostLooks = 64;  ///< in one go: others want the mutex
+
+}  // namespace
+
+void UdpNode::progress() {
+  if (abandoned()) return;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // its owner is at it
+  if (poll()) kick();
+}
+
+void UdpNode::fetch() {
+  if (abandoned()) return;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || !poll()) return;
+  told_ = false;
+  lock.unlock();
+  if (!hand_out_transfers()) wake_driver();
+}
+
+// Whether what is sent may wait for a moment: a thread looks in short turns. If it ends that, the
+// next tick sees to what waits.
+bool UdpNode::may_hold() const {
+  // relaxed: written under the mutex
+  return ticking_.load(std::memory_order_relaxed) && in_charge_ == nullptr && others_asleep_ == 0;
+}
+
+// Under the mutex, for a thread that waits. True: there are up-calls.
+bool UdpNode::poll() {
+  if (shut_down_) return false;
+  const std::uint64_t now = monotonic_ns();
+  polled_at_ = now;
+  ++polls_;
+  cork_.look();
+  if (may_hold() && !cork_.any()) {
+    send_revocations();
+    (void)pump_.look(now);
+  } else {
+    (void)pump(now);
+  }
+  // Where nobody sleeps on the descriptor: this thread fetches what comes until the tick.
+  if (polls_ >= kPolls && put_off_tick(now) && in_charge_ == nullptr) (void)io_->arm(false);
+  note_timer();
+  rouse_sleeper();
+  return told_;
+}
+
+// Without the mutex. False: something is left, for the driver thread.
+bool UdpNode::hand_out_transfers() {
+  for (;;) {
+    UpCall call;
+    {
+      std::lock_guard lock(told_mutex_);
+      if (up_calls_.empty()) return true;
+      if (up_calls_.front().kind != UpCall::Kind::kTransferDone) return false;
+      call = std::move(up_calls_.front());
+      up_calls_.pop_front();
+    }
+    owner_.sink->on_transfer_done(call.token, call.err, call.bytes);
+  }
+}
+
+// --- ticks ---------------------------------------------------------------------------------------
+
+// Nobody watches the socket: the driver thread checks at each tick whether a thread still serves
+// it.
+void UdpNode::keep_out() {
+  watch_socket(false);
+  if (ticking_.load(std::memory_order_relaxed)) return;  // relaxed: written under the mutex
+  ticking_.store(true, std::memory_order_relaxed);
+  kept_out_since_ = monotonic_ns();
+  start_ticks(kept_out_since_, kTick);
+}
+
+void UdpNode::start_ticks(std::uint64_t now, std::uint64_t first) {
+  itimerspec when{};
+  when.it_value.tv_nsec = static_cast<long>(first);
+  when.it_interval.tv_nsec = static_cast<long>(kTick);
+  (void)::timerfd_settime(timer_.get(), 0, &when, nullptr);
+  timer_at_ = kNever;
+  put_off_at_ = now + first / 2;
+}
+
+// A thread sees to the socket. What it has done until now counts no more: a tick that comes finds
+// what it has done since.
+bool UdpNode::put_off_tick(std::uint64_t now) {
+  // relaxed: written under the mutex
+  if (!ticking_.load(std::memory_order_relaxed) || now < put_off_at_) return false;
+  polls_ = 0;
+  start_ticks(now, std::clamp((now - kept_out_since_) / kSpree, kTick, kLongestTick));
+  return true;
+}
+
+// --- asleep --------------------------------------------------------------------------------------
+
+int UdpNode::sleep(const Sleep& what) {
+  Lock lock(mutex_, std::defer_lock);
+  if (!abandoned()) lock.lock();
+  if (abandoned() || shut_down_ || in_charge_ != nullptr || on_driver_thread() || !io_->arm(true)) {
+    if (lock.owns_lock()) lock.unlock();
+    before_sleep(what.link);
+    // PAIR tripwire.sleepers: before the futex compares
+    if (what.futex_sleepers != nullptr) dekker::announce(*what.futex_sleepers, 1);
+    const int rc = what.fds.empty() ? futex_wait(*what.word, what.seen, what.deadline_ns)
+                                    : sys::poll_until(what.fds, what.deadline_ns);
+    after_sleep(what.link);
+    return rc;
+  }
+  send_revocations();     // the tick that would may be put off for as long as threads come back
+  flush(monotonic_ns());  // what it has left for its next look
+  in_charge_ = &what;
+  watch_socket(false);
+  if (what.link != nullptr) what.link->watch(true);
+  const int rc = sleep_in_charge(lock);
+  if (what.link != nullptr) what.link->watch(false);
+  in_charge_ = nullptr;
+  ++sleeps_;
+  if (shut_down_) return rc;
+  if (others_asleep_ > 0 || keep_watching_) {
+    hand_to_driver();
+  } else {
+    keep_out();
+    (void)put_off_tick(monotonic_ns());
+  }
+  return rc;
+}
+
+int UdpNode::sleep_in_charge(Lock& lock) {
+  const Sleep& what = *in_charge_;
+  // The caller's, the eventfd, and where packets come.
+  std::array<pollfd, Sleep::kMostFds + 1 + PacketIo::kMostSources> all{};
+  const std::size_t own = what.fds.size();
+  std::copy(what.fds.begin(), what.fds.end(), all.begin());
+  pollfd& wake = all[own];
+  while (!shut_down_) {
+    io_->want_room(pump_.waits_for_room());
+    wake = {wake_.get(), POLLIN, 0};
+    const std::span packets = std::span(all).subspan(own + 1);
+    const std::span sources = packets.first(io_->sources(packets));
+    const std::span fds = std::span(all).first(own + 1 + sources.size());
+    charge_until_ = std::min(what.deadline_ns, pump_.next_timeout());
+    // PAIR udp_node.asleep: before the last check of the word; wake_sleepers() loads it after the
+    // change
+    dekker::announce(asleep_, true);
+    int rc = 0;
+    if (!word_has_changed()) {
+      show_paths();
+      lock.unlock();
+      rc = sys::poll_until(fds, charge_until_);
+      lock.lock();
+    }
+    asleep_.store(false, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
+    if (rc == EINTR) return rc;
+    if ((wake.revents & POLLIN) != 0) drain_eventfd(wake_.get());
+    if (shut_down_) return 0;
+    const std::uint64_t now = monotonic_ns();
+    const auto is_ready = [](const pollfd& p) { return p.revents != 0; };
+    const bool come = std::any_of(sources.begin(), sources.end(), is_ready);
+    if (come) io_->woken_by(sources);
+    if (rc == ETIMEDOUT || come) (void)pump(now);
+    if (told_) tell_in_charge(lock);
+    std::copy_n(all.begin(), own, what.fds.begin());
+    const bool ready = std::any_of(what.fds.begin(), what.fds.end(), is_ready);
+    if (ready || word_has_changed()) return 0;
+    if (now >= what.deadline_ns) return ETIMEDOUT;
+  }
+  return 0;
+}
+
+// The thread stays in charge: what it calls does not wait, and is done in a moment.
+void UdpNode::tell_in_charge(Lock& lock) {
+  if (in_charge_->locks == Sleep::Locks::kSome) return kick();
+  told_ = false;
+  lock.unlock();
+  if (!hand_out_transfers()) wake_driver();
+  lock.lock();
+}
+
+bool UdpNode::word_has_changed() const {
+  const Sleep& what = *in_charge_;
+  // PAIR tripwire.fired: sees what has changed it before `asleep_` was stored
+  return what.word != nullptr && dekker::look(*what.word) != what.seen;
+}
+
+// Under the mutex: what this thread has fetched may be what another sleeps for.
+void UdpNode::rouse_sleeper() {
+  if (in_charge_ != nullptr && word_has_changed()) wake_sleepers();
+}
+
+void UdpNode::wake_sleepers() {
+  // PAIR udp_node.asleep: loaded after the word has changed
+  if (!abandoned() && dekker::look(asleep_)) signal_eventfd(wake_.get());
+}
+
+void UdpNode::before_sleep(UdpLink* link) {
+  if (abandoned()) return;
+  std::lock_guard lock(mutex_);
+  if (link != nullptr) link->watch(true);
+  ++others_asleep_;
+  polled_at_ = 0;
+  if (shut_down_) return;
+  flush(monotonic_ns());
+  if (in_charge_ != nullptr || watching_) {
+    if (link != nullptr || pump_.has_more()) note_timer();
+    return;
+  }
+  hand_to_driver();
+}
+
+void UdpNode::after_sleep(UdpLink* link) {
+  if (abandoned()) return;
+  std::lock_guard lock(mutex_);
+  --others_asleep_;
+  if (link != nullptr) link->watch(false);
+}
+
+// --- asleep elsewhere ----------------------------------------------------------------------------
+
+bool UdpNode::arm_descriptor() {
+  if (abandoned()) return true;
+  Lock lock(mutex_);
+  if (shut_down_) return true;
+  std::uint64_t now = monotonic_ns();
+  const bool often = now - elsewhere_.armed_at < kAway;
+  elsewhere_ = {now, elsewhere_.armed + 1};
+  cork_.look();
+  if (!io_->arm(true)) hand_to_driver();
+  if (often && in_charge_ == nullptr && others_asleep_ == 0 && !keep_watching_) {
+    keep_out();
+    (void)put_off_tick(now);
+  }
+  // Until nothing is left, as it may be slept on edge-triggered. What is owed leaves, too.
+  io_->woken();
+  bool more = true;
+  for (int i = 0; i < kMostLooks && more; ++i, now = monotonic_ns()) more = pump(now);
+  note_timer();
+  rouse_sleeper();
+  if (std::exchange(told_, false)) {
+    lock.unlock();
+    if (!hand_out_transfers()) wake_driver();
+  }
+  return !more;
+}
+
+// Under the mutex, by the driver thread: whether a thread that has armed the descriptor sees to the
+// socket. One that does not come for what is there has gone, or is busy.
+bool UdpNode::left_to_others(bool tick, std::uint64_t now) {
+  const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: written under the mutex
+  if (!ticks || others_asleep_ > 0 || keep_watching_) return false;
+  const bool came = !tick || std::exchange(elsewhere_.armed, 0) > 0;
+  if (now - elsewhere_.armed_at >= kAway) return false;
+  if (came || !pump(now)) return true;
+  elsewhere_.armed_at = 0;
+  return false;
+}
+
+void UdpNode::keep_watching() {
+  if (abandoned()) return;
+  std::lock_guard lock(mutex_);
+  if (std::exchange(keep_watching_, true)) return;
+  if (in_charge_ != nullptr || shut_down_) return;
+  flush(monotonic_ns());
+  hand_to_driver();
+}
+
+}  // namespace clan::udp

@@ -1,0 +1,38 @@
+// What a thread that sleeps at a node waits for.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "link/udp/transport/connection.h"
+
+namespace clan::udp {
+
+class UdpLink;
+
+/// Either a word or descriptors.
+struct Sleep {
+  static constexpr std::size_t kMostFds = 2;
+  const std::atomic<std::uint32_t>* word = nullptr;
+  std::uint32_t seen = 0;      ///< the sleep ends when the word is another
+  std::span<pollfd> fds = {};  ///< or when one of these is ready, as poll() has it
+  std::uint64_t deadline_ns = kNever;
+  UdpLink* link = nullptr;  ///< whose peer the thread waits for, if that is known
+  /// Set where the thread sleeps on the word by futex: a thread that changes the word checks this.
+  /// Unset for the thread in charge, which is woken in another way.
+  std::atomic<std::uint32_t>* futex_sleepers = nullptr;
+  /// Whether the thread has locks of the engine. One that has none tells the sink of transfers that
+  /// have ended; for others the driver thread does.
+  enum class Locks { kSome, kNone } locks = Locks::kSome;
+};
+
+/// Sleeps on the node's descriptor elsewhere, as in poll() of a program: seen only as they begin.
+struct SleepsElsewhere {
+  std::uint64_t armed_at = 0;  ///< 0: the thread has not come for packets
+  unsigned armed = 0;          ///< since the last tick
+};
+
+}  // namespace clan::udp

@@ -1,0 +1,167 @@
+// Endpoint: the connections of one socket: handshakes, connection ids, timers, whose turn it is to
+// send.
+//
+//   receive(from, datagram, now)  ->  [ Endpoint: check, id -> Connection ]  ->  EndpointSink
+//   transmit(now, buffer)         <-  trains of equal packets, connection by connection in turn
+//   next_timeout() / on_timeout(now)
+//
+// A pure state machine: no system call, no clock, no randomness but what is passed in. Costs
+// nothing for connections that have nothing to do. A packet that belongs to no connection allocates
+// nothing. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "link/udp/transport/connection.h"
+#include "link/udp/transport/ring_queue.h"
+
+namespace clan::udp {
+
+/// Packets for one address, all `segment` bytes long but the last, which may be shorter.
+struct Train {
+  SocketAddress to;
+  std::size_t bytes = 0;  ///< 0: nothing to send
+  std::size_t segment = 0;
+  SocketAddress from{};  ///< which of our addresses they leave from; all 0: as the routes choose
+};
+
+struct EndpointCounters {
+  std::uint64_t malformed = 0, wrong_check = 0, unknown = 0, retries = 0, bad_cookies = 0,
+                refused = 0, resets_sent = 0, resets_taken = 0, dropped_answers = 0, wrong_mode = 0;
+};
+
+class Endpoint {
+ public:
+  static constexpr std::size_t kTrainBytes = 65'000;
+  static constexpr std::size_t kTrainPackets = 64;
+
+  /// `random` gives 64 unpredictable bits. `security` null: mode off. Both outlive the endpoint.
+  Endpoint(const Options& options, EndpointSink& sink, std::function<std::uint64_t()> random,
+           Security* security);
+  ~Endpoint();
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  /// Begins a connection; on_established or on_down tells. `greeting` at most kMostGreeting bytes.
+  /// Null: no keys.
+  Connection* connect(const SocketAddress& to, std::span<const std::byte> greeting,
+                      std::uint64_t now);
+  /// EINVAL: the message is too long. ENOTCONN: the connection is closing.
+  int send(Connection& connection, std::uint8_t channel, const Message& message);
+  void close(Connection& connection, int err, std::uint64_t now);
+
+  /// A datagram has come to `at`, an address of this host (all 0: not known); it is decrypted in
+  /// place. What answers it leaves from there, and so do packets of a connection that it begins.
+  void receive(const SocketAddress& from, std::span<std::byte> datagram, std::uint64_t now,
+               const SocketAddress& at = {});
+  /// The next train, into `out` (at least kTrainBytes).
+  Train transmit(std::span<std::byte> out, std::uint64_t now);
+  /// The kernel refused packets of `bytes` to `to`: larger than the path takes.
+  void on_too_big(const SocketAddress& to, std::size_t bytes, std::uint64_t now);
+  /// The host of `to` has said that nobody has that port.
+  void on_refused(const SocketAddress& to, std::uint64_t now);
+  /// A thread sleeps until that peer sends something; or does no more.
+  void watch(Connection& connection, bool on, std::uint64_t now);
+  std::uint64_t next_timeout() const { return heap_.empty() ? kNever : heap_[0]->heap_time_; }
+  void on_timeout(std::uint64_t now);
+  /// Where a peer is that has left two probe time-outs in a row unanswered. False: no other.
+  bool next_silent(SocketAddress* at);
+
+  /// Whether a RETRY has come for a connection that is not established. Its keys are not proved by
+  /// that.
+  static bool has_answered(const Connection& connection);
+
+  std::size_t connections() const { return by_id_.size(); }
+  std::size_t half_open() const { return half_open_; }
+  const EndpointCounters& counters() const { return counters_; }
+  std::size_t memory_bytes() const;
+  /// The bytes of messages that have not been acknowledged.
+  std::uint64_t bytes_left() const;
+
+ private:
+  struct Answer {  ///< a packet that belongs to no connection
+    SocketAddress to, from;
+    std::vector<std::byte> bytes;
+  };
+
+  /// A call from outside; the last to return takes away the connections that are gone. close() in
+  /// an up-call is inside another.
+  class Inside {
+   public:
+    explicit Inside(Endpoint& endpoint) : endpoint_(endpoint) { ++endpoint_.inside_; }
+    ~Inside() {
+      if (--endpoint_.inside_ == 0) endpoint_.sweep();
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    Endpoint& endpoint_;
+  };
+
+  // endpoint.cc
+  Connection& add(std::unique_ptr<Connection> connection);
+  void touch(Connection& connection, std::uint64_t now);
+  void sweep();
+  void heap_update(Connection& connection, std::uint64_t time);
+  void heap_sift(std::size_t i);
+  void heap_remove(Connection& connection);
+  void queue(Connection& connection);
+  void seal(Connection& connection, std::span<std::byte> packet);
+  void receive_data(const SocketAddress& from, std::span<std::byte> packet, std::uint64_t now);
+  void fill_train(Connection& connection, std::span<std::byte> out, std::uint64_t now,
+                  Train* train);
+  bool next_answer(std::span<std::byte> out, Train* train);
+
+  // handshake.cc
+  Parameters parameters() const;
+  Cookie make_cookie(const SocketAddress& from, const Handshake& hello, std::uint64_t now_ms) const;
+  bool cookie_is_right(const SocketAddress& from, const Handshake& hello, std::uint64_t now) const;
+  Answer* new_answer(const SocketAddress& to);
+  void answer(const SocketAddress& to, Handshake& h);
+  void on_hello(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
+                std::uint64_t now);
+  void accept(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
+              std::uint64_t now);
+  void refuse(const SocketAddress& from, const Handshake& h, int err);
+  void on_retry(const Handshake& h, std::uint64_t now);
+  void on_accept(const SocketAddress& from, const Handshake& h, std::span<const std::byte> packet,
+                 std::uint64_t now);
+  void on_refuse(const Handshake& h, std::span<const std::byte> packet, std::uint64_t now);
+  void on_reset(const Handshake& h, std::span<const std::byte> packet, std::uint64_t now);
+  void send_reset(const SocketAddress& from, std::uint64_t id, std::uint64_t number,
+                  std::uint64_t now);
+  void seal_hello(Connection& connection);
+  void establish_server(Connection& connection, std::uint64_t now);
+  std::size_t handshake_packet(Connection& connection, std::span<std::byte> out, std::uint64_t now);
+  Connection* in_hello(std::uint64_t id);
+
+  const Options options_;
+  EndpointSink& sink_;
+  std::function<std::uint64_t()> random_;
+  Security* security_;
+  const Mode mode_;
+  std::uint64_t cookie_key_[2];
+  EndpointCounters counters_;
+  SocketAddress asked_at_;  ///< of the datagram under look: to which of our addresses it came
+  std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> by_id_;
+  std::unordered_map<std::uint64_t, Connection*> by_peer_id_;
+  std::vector<Connection*> heap_;      ///< by heap_time_
+  std::vector<Connection*> due_;       ///< of this on_timeout()
+  std::vector<SocketAddress> silent_;  ///< for next_silent()
+  RingQueue<Connection*> turns_;       ///< connections that may have something to send
+  RingQueue<Answer> answers_;
+  bool answered_ = false;  ///< the last train was an answer
+  std::vector<Connection*> gone_;
+  unsigned inside_ = 0;
+  std::size_t half_open_ = 0;
+  std::uint64_t reset_second_ = 0;
+  unsigned resets_this_second_ = 0;
+};
+
+}  // namespace clan::udp

@@ -1,0 +1,99 @@
+// ReceiveChannel: the messages of one channel as they arrive: placed in any order, released in the
+// order sent.
+//
+//   positions:   released | arrived, not released | gap | arrived | gap ...
+//                         front of order_       next_     beyond_
+//
+// What the link does not place is kept until it is released: within the credit, so memory is
+// bounded. Everything in a frame is input: a contradiction is kBroken, and the connection ends. Not
+// thread-safe.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "link/udp/transport/range_set.h"
+#include "link/udp/transport/ring_queue.h"
+#include "link/udp/wire/wire.h"
+
+namespace clan::udp {
+
+/// The taker of a channel's messages.
+class MessageSink {
+ public:
+  /// Bytes of a message, before it is complete, in any order; no byte twice. True: placed, not to
+  /// be kept. Asked for each piece; the answer to the first holds for the message.
+  virtual bool on_fragment(std::uint8_t channel, std::span<const std::byte> header,
+                           std::uint32_t total, std::uint32_t offset,
+                           std::span<const std::byte> bytes) = 0;
+  /// The message and all before it are complete. `payload` is empty when it was placed.
+  virtual void on_message(std::uint8_t channel, std::span<const std::byte> header,
+                          std::uint32_t total, std::span<const std::byte> payload) = 0;
+
+ protected:
+  ~MessageSink() = default;
+};
+
+class ReceiveChannel {
+ public:
+  enum class Outcome {
+    kTaken,
+    kLater,   ///< too many gaps: the packet is to be treated as lost
+    kBroken,  ///< the peer contradicts itself or ignores its credit
+  };
+  static constexpr std::size_t kMostGaps = 256;
+  static constexpr std::size_t kMostPending = 4096;       ///< messages that wait for earlier ones
+  static constexpr std::uint32_t kMostKept = 128 * 1024;  ///< of one message that is not placed
+
+  /// of a slot's buffer that waits for the next message
+  static constexpr std::size_t kMostSpare = 2048;
+
+  ReceiveChannel(std::uint8_t channel, std::uint64_t window)
+      : window_(window), limit_(window), channel_(channel) {}
+
+  Outcome receive(const Frame& frame, MessageSink& sink);
+
+  std::uint64_t limit() const { return limit_; }
+  /// Whether the peer should get more credit; raises it.
+  bool raise_limit() {
+    if (next_ + window_ < limit_ + window_ / 4) return false;
+    limit_ = next_ + window_;
+    return true;
+  }
+  std::size_t kept_bytes() const { return kept_bytes_; }
+  std::size_t memory_bytes() const;
+  void release_memory();
+
+ private:
+  struct Incoming {
+    std::uint64_t position = 0;
+    std::uint32_t total = 0;
+    std::uint8_t header_bytes = 0;
+    enum class Where : std::uint8_t { kUnknown, kPlaced, kKept } where = Where::kUnknown;
+    std::array<std::byte, kMostHeader> header;
+    std::vector<std::byte> kept;
+    std::uint64_t end() const { return position + kHeaderCharge + total; }
+  };
+
+  bool find(const Frame& frame, std::size_t* index, bool* known) const;
+  Incoming& add(std::size_t index, const Frame& frame);
+  bool matches(const Incoming& m, const Frame& frame) const;
+  bool take_new_bytes(Incoming& m, const Frame& frame, MessageSink& sink);
+  void release(MessageSink& sink);
+
+  std::uint64_t window_;
+  std::uint64_t limit_;
+  std::uint64_t next_ = 0;
+  std::uint64_t released_ = 0;  ///< all messages that end here or before
+  RangeSet beyond_;
+  RingQueue<std::uint32_t> order_;  ///< indices into incoming_, by position
+  std::vector<Incoming> incoming_;
+  std::vector<std::uint32_t> free_;
+  std::size_t kept_bytes_ = 0;
+  std::uint8_t channel_;
+};
+
+}  // namespace clan::udp

@@ -1,0 +1,61 @@
+// Security and Session: the cryptography that the transport needs, as an interface. Modes 1 and 2
+// only; mode 0 has neither. docs/wire.md says which keys there are. Implementations come from a
+// library that is well kept, never from here. Not thread-safe: used under the endpoint's lock.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "link/udp/wire/wire.h"
+
+namespace clan::udp {
+
+using Tag = std::array<std::byte, kTagBytes>;
+
+/// The keys of one connection. Packet numbers are nonces: each is sealed once.
+class Session {
+ public:
+  virtual ~Session() = default;
+  /// Seals `body` in place (mode 2: encrypts it) with `header` authenticated.
+  virtual void seal(std::uint64_t number, std::span<const std::byte> header,
+                    std::span<std::byte> body, std::span<std::byte> tag) = 0;
+  /// The reverse. False: not made by the peer; `body` is then worthless.
+  virtual bool open(std::uint64_t number, std::span<const std::byte> header,
+                    std::span<std::byte> body, std::span<const std::byte> tag) = 0;
+  /// The MAC of ACCEPT under the new keys.
+  virtual Tag accept_mac() = 0;
+};
+
+/// Half of a key exchange.
+class KeyShare {
+ public:
+  virtual ~KeyShare() = default;
+  virtual std::span<const std::byte> bytes() const = 0;  ///< kShareBytes, for the peer
+};
+
+class Security {
+ public:
+  virtual ~Security() = default;
+  virtual Mode mode() const = 0;
+  virtual std::unique_ptr<KeyShare> make_share() = 0;
+  /// MAC under the pre-shared key: HELLO, REFUSE, RESET.
+  virtual Tag mac(std::span<const std::byte> bytes) = 0;
+  /// Both ends come to the same keys if `hello` and `accept` (up to their MACs, the cookie 0) are
+  /// the same. Null: a bad share.
+  virtual std::unique_ptr<Session> agree(KeyShare& ours, std::span<const std::byte> theirs,
+                                         bool client, std::span<const std::byte> hello,
+                                         std::span<const std::byte> accept) = 0;
+};
+
+/// Compares in a time that does not depend on where they differ.
+inline bool same_tag(std::span<const std::byte> a, std::span<const std::byte> b) {
+  if (a.size() != b.size()) return false;
+  std::byte difference{0};
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
+  return difference == std::byte{0};
+}
+
+}  // namespace clan::udp

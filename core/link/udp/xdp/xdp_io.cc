@@ -1,0 +1,400 @@
+#include "link/udp/xdp/xdp_io.h"
+
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/wait_call.h"
+#include "clan/clock.h"
+#include "clan/log.h"
+
+namespace clan::udp {
+namespace {
+
+/// At the lanes, for one at the sockets: that is two system calls, and the others are none.
+constexpr unsigned kLooksBetween = 256;
+
+constexpr std::uint64_t kRefusedNs = 1'000'000'000;  ///< a device is left alone for so long
+constexpr std::size_t kMostRefusals = 64;
+
+// What may be otherwise later: the queues of a device may be another process's for now, and we may
+// be short of something.
+bool may_be_repeated(int err) {
+  switch (err) {
+    case ENODEV:
+    case EAGAIN:
+    case ENETDOWN:
+    case EBUSY:
+    case EXDEV:
+    case EEXIST:
+    case ENOENT:
+    case EMSGSIZE:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+// --- life ----------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<XdpIo>> XdpIo::open(std::unique_ptr<SocketIo> sockets,
+                                           const Options& options) {
+  std::unique_ptr<XdpIo> io(new XdpIo(std::move(sockets), options));
+  if (auto s = io->prepare(); !s) return s.error();
+  return io;
+}
+
+Status XdpIo::prepare() {
+  owner_ = ::getpid();
+  auto kernel = Rtnetlink::open();
+  if (!kernel) return kernel.error();
+  auto changes = RouteWatch::open();
+  if (!changes) return changes.error();
+  kernel_.emplace(std::move(*kernel));
+  changes_.emplace(std::move(*changes));
+  return watch(changes_->fd(), EPOLL_CTL_ADD);
+}
+
+// A forked child has the same sockets and shares in programs: it closes what it has of them, and
+// leaves them to its parent.
+XdpIo::~XdpIo() {
+  if (::getpid() != owner_) return;
+  for (auto& lane : lanes_) lane->program.release(local_address().port);
+}
+
+Status XdpIo::watch(int fd, int how) const {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  return sys::epoll_ctl(descriptor(), how, fd, &event) == 0 ? Status() : errno_error("epoll_ctl");
+}
+
+bool XdpIo::arm(bool on) {
+  if (armed_ == on) return true;
+  bool done = sockets_->arm(on);
+  for (auto& lane : lanes_) {
+    done = watch(lane->socket->fd(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL) && done;
+  }
+  armed_ = on && done;
+  if (on && !done) {
+    (void)sockets_->arm(false);
+    for (auto& lane : lanes_) (void)watch(lane->socket->fd(), EPOLL_CTL_DEL);
+  }
+  return armed_ == on;
+}
+
+void XdpIo::want_room(bool on) {
+  if (std::exchange(want_room_, on) != on) ask_for_room();
+}
+
+// Where there was none: the sockets have some while a lane has not, and nobody would sleep.
+void XdpIo::ask_for_room() { sockets_->want_room(want_room_ && !lane_is_full_); }
+
+PacketIo::Sent XdpIo::note(Sent sent, bool by_lane) {
+  const bool moved = sent == Sent::kLater && std::exchange(lane_is_full_, by_lane) != by_lane;
+  if (moved && want_room_) ask_for_room();
+  return sent;
+}
+
+void XdpIo::woken() {
+  look_at_all_ = true;
+  sockets_->woken();
+}
+
+std::uint32_t XdpIo::packets_of_room() const {
+  return std::min(sockets_->packets_of_room(), XdpSocket::kReceive);
+}
+
+// --- lanes ---------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, const Ipv4& ip) {
+  auto lane = std::make_unique<Lane>();
+  lane->device = device;
+  lane->ip = ip;
+  lane->address = socket_address_of(ip, 0);
+  auto socket = XdpSocket::open(device.index);
+  if (!socket) return socket.error();
+  lane->socket = std::move(*socket);
+  // Numbers of devices are a namespace's: that of our sockets is asked, and the thread's is meant.
+  if (!same_network(lane->socket->fd(), changes_->fd()))
+    return Error{EXDEV, "the thread is in another network namespace"};
+  using Where = XdpProgram::Where;
+  const bool native = options_.native && (!device.veth || options_.native_veth);
+  auto program =
+      XdpProgram::join(*kernel_, device.index, native ? Where::kNative : Where::kGeneric);
+  if (!program && native && program.error().err != EBUSY)
+    program = XdpProgram::join(*kernel_, device.index, Where::kGeneric);
+  if (!program) return program.error();
+  lane->program = std::move(*program);
+  const auto now = kernel_->device(device.index);
+  lane->native = now && now->xdp_native;
+  if (!lane->native && device.mtu < kBasePacket + kIpHeaders)
+    return Error{EMSGSIZE, "the device's packets are smaller than 1200 bytes"};
+  const std::uint16_t port = local_address().port;
+  if (auto s = lane->program.claim(port, ip, lane->socket->queue(), lane->socket->fd()); !s)
+    return s.error();
+  if (auto s = armed_ ? watch(lane->socket->fd(), EPOLL_CTL_ADD) : Status(); !s) {
+    lane->program.release(port);
+    return s.error();
+  }
+  keep_apart(*lane);
+  return lane;
+}
+
+// In the kernel's stack the program comes behind GRO, and would take packets that it has made one
+// of for one datagram. Where the sockets do not ask for it, it makes none for us.
+void XdpIo::keep_apart(const Lane& lane) {
+  if (!lane.native && kernel_->merges(lane.device.index)) sockets_->stop_gro();
+}
+
+// Said once, though it is tried again: a lane costs megabytes and system calls under the node's
+// mutex, so not at once.
+void XdpIo::refuse(int index, const Error& why) {
+  const std::uint64_t again = may_be_repeated(why.err) ? monotonic_ns() + kRefusedNs : kNever;
+  const auto it = std::find_if(refused_.begin(), refused_.end(),
+                               [&](const Refusal& r) { return r.device == index; });
+  if (it != refused_.end()) {
+    it->retry_at = again;
+    return;
+  }
+  CLAN_WARN("packets at device %d go by UDP sockets, not by AF_XDP: %s", index,
+            why.message().c_str());
+  if (refused_.size() >= kMostRefusals) refused_.clear();
+  refused_.push_back({index, again});
+}
+
+bool XdpIo::is_refused(int index) const {
+  return std::any_of(refused_.begin(), refused_.end(), [&](const Refusal& r) {
+    return r.device == index && (r.retry_at == kNever || monotonic_ns() < r.retry_at);
+  });
+}
+
+XdpIo::Lane* XdpIo::lane_at(int index, const Ipv4& ip) {
+  if (is_refused(index)) return nullptr;
+  const auto device = kernel_->device(index);
+  if (!device || !device->ethernet || !device->up) return nullptr;
+  for (auto& lane : lanes_) {
+    if (lane->device.index != index || lane->broken) continue;
+    // One address of each device: peers that reach us by another one do so by the UDP sockets.
+    if (lane->ip != ip) return nullptr;
+    lane->device = *device;
+    return lane.get();
+  }
+  if (lanes_.size() >= kMostLanes) return nullptr;
+  auto lane = make_lane(*device, ip);
+  if (!lane) {
+    refuse(index, lane.error());
+    return nullptr;
+  }
+  std::erase_if(refused_, [&](const Refusal& r) { return r.device == index; });
+  CLAN_INFO("UDP port %u takes packets of device %d by AF_XDP", local_address().port, index);
+  ++counters_.lanes;
+  lanes_.push_back(std::move(*lane));
+  look_at_all_ = true;
+  return lanes_.back().get();
+}
+
+// Not while arrivals are processed: they are in the lanes' memory.
+void XdpIo::drop_broken_lanes() {
+  any_broken_ = false;
+  last_way_ = nullptr;
+  for (auto& [peer, way] : ways_) {
+    if (way.lane != nullptr && way.lane->broken) way.lane = nullptr;
+  }
+  std::erase_if(lanes_, [&](const std::unique_ptr<Lane>& lane) {
+    if (!lane->broken) return false;
+    if (armed_) (void)watch(lane->socket->fd(), EPOLL_CTL_DEL);
+    lane->program.release(local_address().port);
+    return true;
+  });
+}
+
+// --- ways ----------------------------------------------------------------------------------------
+
+std::size_t XdpIo::Hash::operator()(const SocketAddress& a) const {
+  std::uint32_t ip;
+  std::memcpy(&ip, a.ip.data() + 12, sizeof ip);
+  const std::uint64_t mixed = (std::uint64_t{ip} << 16 | a.port) * 0x9e37'79b9'7f4a'7c15u;
+  return mixed >> 32;
+}
+
+PacketPath XdpIo::path_to(const SocketAddress& peer) const {
+  const auto it = ways_.find(peer);
+  if (it == ways_.end() || it->second.lane == nullptr || it->second.lane->broken)
+    return PacketPath::kSockets;
+  return it->second.lane->native ? PacketPath::kXdpDriver : PacketPath::kXdpStack;
+}
+
+XdpIo::Candidate& XdpIo::candidate(const SocketAddress& peer) {
+  return candidates_[Hash()(peer) % kCandidates];
+}
+
+XdpIo::Way* XdpIo::way_to(const SocketAddress& peer) {
+  auto it = ways_.find(peer);
+  Way* way = it == ways_.end() ? earn(peer) : &it->second;
+  if (way == nullptr) return nullptr;
+  if (way->stale) {
+    way->stale = false;
+    if (!find_way(peer, way)) way->lane = nullptr;
+  }
+  last_peer_ = peer;
+  return last_way_ = way;
+}
+
+// Peers whose numbers meet in the table take votes from each other, as in FavouritePeer.
+XdpIo::Way* XdpIo::earn(const SocketAddress& peer) {
+  if (!is_ipv4(peer) || peer.scope != 0) return nullptr;
+  const SocketAddress local = local_address();
+  if (!is_ipv4(local) && !is_wildcard(local)) return nullptr;
+  Candidate& c = candidate(peer);
+  if (!(c.peer == peer)) {
+    if (c.trains > 0) {
+      --c.trains;
+      return nullptr;
+    }
+    c = {peer, 0, kWorth};
+  }
+  if (++c.trains < c.patience) return nullptr;
+  if (ways_.size() >= kMostWays) {
+    ways_.clear();
+    last_way_ = nullptr;
+  }
+  return &ways_[peer];
+}
+
+bool XdpIo::find_way(const SocketAddress& peer, Way* way) {
+  const SocketAddress local = local_address();
+  const Ipv4 to = ipv4_of(peer);
+  const auto route = kernel_->route(to, is_wildcard(local) ? Ipv4{} : ipv4_of(local));
+  if (!route) return false;
+  const auto mac = kernel_->neighbour(route->device, route->next);
+  if (!mac) return false;
+  way->lane = lane_at(route->device, route->source);
+  if (way->lane == nullptr) return false;
+  way->header = FrameHeader(way->lane->device.mac, *mac, route->source, local.port, to, peer.port);
+  return true;
+}
+
+void XdpIo::forget_ways() {
+  last_way_ = nullptr;
+  for (auto& [peer, way] : ways_) way.stale = true;
+  for (auto& lane : lanes_) {
+    if (lane->program.attached() && kernel_->device(lane->device.index)) {
+      keep_apart(*lane);
+      continue;
+    }
+    lane->broken = any_broken_ = true;
+  }
+}
+
+void XdpIo::doubt(const SocketAddress& peer) {
+  sockets_->doubt(peer);
+  if (ways_.erase(peer) == 0) return;
+  last_way_ = nullptr;
+  Candidate& c = candidate(peer);
+  const unsigned patience = c.peer == peer ? c.patience : kWorth;
+  c = {peer, 0, std::min(patience * 2, kMostPatience)};
+}
+
+// --- sending -------------------------------------------------------------------------------------
+
+PacketIo::Sent XdpIo::send(const Train& train, std::span<const std::byte> bytes) {
+  Way* way = last_way_ != nullptr && train.to == last_peer_ ? last_way_ : way_to(train.to);
+  if (way != nullptr && way->lane != nullptr && way->leaves_from(train.from)) [[likely]] {
+    const std::size_t segment = std::min(train.segment, bytes.size());
+    if (auto sent = send_frames(*way, bytes, segment)) return note(*sent, true);
+  } else if (way != nullptr && ++way->detours % kDetours == 0) {
+    way->stale = true;
+    last_way_ = nullptr;
+  }
+  return note(sockets_->send(train, bytes), false);
+}
+
+// Whether a train goes by frames; notes it if it is too large.
+bool XdpIo::fits(Way& way, std::size_t bytes, std::size_t segment) {
+  if (segment == 0) return false;
+  const bool small = bytes <= segment && segment <= kBasePacket;
+  if (segment + kFrameHeader > kLongestFrame || (!way.lane->native && !small)) {
+    way.settling = kSettle;
+    return false;
+  }
+  if (way.settling == 0) [[likely]]
+    return true;
+  --way.settling;
+  return false;
+}
+
+// Nothing: the sockets have to.
+std::optional<PacketIo::Sent> XdpIo::send_frames(Way& way, std::span<const std::byte> bytes,
+                                                 std::size_t segment) {
+  Lane& lane = *way.lane;
+  if (lane.broken || !fits(way, bytes.size(), segment)) return std::nullopt;
+  if (segment + kIpHeaders > lane.device.mtu) return Sent::kTooBig;
+  if (!lane.socket->has_room((bytes.size() + segment - 1) / segment)) return Sent::kLater;
+  for (std::size_t at = 0; at < bytes.size(); at += segment) {
+    const auto payload = bytes.subspan(at, std::min(segment, bytes.size() - at));
+    const std::size_t frame = kFrameHeader + payload.size();
+    way.header.write(lane.socket->next_frame().first(frame), payload);
+    lane.socket->post(frame);
+    ++counters_.sent;
+  }
+  if (!lane.socket->push()) lane.broken = any_broken_ = true;  // what was in it is lost
+  return Sent::kSent;
+}
+
+// --- receiving -----------------------------------------------------------------------------------
+
+std::size_t XdpIo::receive_frames(std::span<Arrival> out) {
+  constexpr std::size_t kBatch = 8;
+  std::array<std::span<std::byte>, kBatch> frames;
+  std::size_t count = 0;
+  // Another one first each time, or a lane that always has something would keep the others waiting.
+  ++first_lane_;
+  for (std::size_t l = 0; l < lanes_.size(); ++l) {
+    Lane* const lane = lanes_[(first_lane_ + l) % lanes_.size()].get();
+    const std::size_t room = std::min(kBatch, out.size() - count);
+    const std::size_t n = lane->socket->take(std::span(frames).first(room));
+    for (std::size_t i = 0; i < n; ++i) {
+      ParsedFrame parsed;
+      if (!parse_frame(frames[i], lane->ip, local_address().port, &parsed)) {
+        ++counters_.malformed;
+        continue;
+      }
+      out[count++] = {parsed.from, parsed.payload, parsed.payload.size(), lane->address};
+      ++counters_.received;
+    }
+  }
+  return count;
+}
+
+std::size_t XdpIo::receive_by_sockets(std::span<Arrival> out) {
+  const std::size_t n = sockets_->receive(out);
+  if (n > 0) by_sockets_ = true;
+  return n;
+}
+
+std::size_t XdpIo::receive(std::span<Arrival> out) {
+  for (auto& lane : lanes_) lane->socket->give_back();
+  if (any_broken_) [[unlikely]]
+    drop_broken_lanes();
+  const bool turn = std::exchange(look_at_all_, false) || ++looks_ >= kLooksBetween;
+  if (turn) {
+    looks_ = 0;
+    if (changes_->changed()) forget_ways();
+    // First, or lanes that always have something would keep them waiting.
+    if (const std::size_t n = receive_by_sockets(out); n > 0) return n;
+  }
+  if (const std::size_t n = receive_frames(out); n > 0) {
+    by_sockets_ = false;
+    return n;
+  }
+  return !turn && (by_sockets_ || lanes_.empty()) ? receive_by_sockets(out) : 0;
+}
+
+}  // namespace clan::udp

@@ -1,0 +1,155 @@
+// XdpIo: PacketIo over AF_XDP sockets, beside UDP sockets at the same port.
+//
+//   send --+-- a peer that many packets go to, by a device of Ethernet --> [ lane ] --> device
+//          +-- all others; packets that fit no frame; whatever has no lane --> SocketIo
+//          +-- trains and full packets by a device whose driver does not run the program
+//          +-- others for a while after what was too large: they must not overtake each other
+//
+//   lane   one device: an AF_XDP socket at one of its queues, and the share in the device's program
+//          that brings it the packets to our port there (xdp_program.h)
+//   way    one peer: its lane and the header of its frames
+//
+// The UDP sockets stay: they hold the port, and receive what the program leaves to the kernel. A
+// peer earns its way by packets, as handshakes of strangers must not. A way is asked for anew when
+// the kernel says that routes or neighbours have changed, and is lost when the peer does not
+// answer; then the kernel finds it again, or not. Not thread-safe.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "link/udp/io/packet_io.h"
+#include "link/udp/io/socket_io.h"
+#include "link/udp/xdp/rtnetlink.h"
+#include "link/udp/xdp/xdp_program.h"
+#include "link/udp/xdp/xdp_socket.h"
+
+namespace clan::udp {
+
+class XdpIo final : public PacketIo {
+ public:
+  struct Options {
+    /// In the driver where that can; but of veth, where it takes segmentation offload from all
+    /// packets of the device (docs/wire.md).
+    bool native = true;
+    bool native_veth = false;
+  };
+  struct Counters {
+    std::uint64_t lanes = 0;               ///< that have been made
+    std::uint64_t sent = 0, received = 0;  ///< packets
+    std::uint64_t malformed = 0;           ///< frames that no datagram for us was in
+  };
+
+  /// Takes the sockets over. After XdpProgram::possible().
+  static Result<std::unique_ptr<XdpIo>> open(std::unique_ptr<SocketIo> sockets,
+                                             const Options& options);
+  ~XdpIo() override;
+
+  Sent send(const Train& train, std::span<const std::byte> bytes) override;
+  std::size_t receive(std::span<Arrival> out) override;
+  bool next_refusal(SocketAddress* to) override { return sockets_->next_refusal(to); }
+  void doubt(const SocketAddress& peer) override;
+  void woken() override;
+  void want_room(bool on) override;
+  /// A lane is writable while frames are in the ring, and its frames may all be with the device.
+  bool tells_of_room() const override { return !lane_is_full_; }
+  int descriptor() const override { return sockets_->descriptor(); }
+  bool arm(bool on) override;
+  SocketAddress local_address() const override { return sockets_->local_address(); }
+  std::size_t largest_packet() const override { return sockets_->largest_packet(); }
+  std::uint32_t packets_of_room() const override;
+  PacketPath path_to(const SocketAddress& peer) const override;
+  const Counters& counters() const { return counters_; }
+  /// Whether packets to that peer go by AF_XDP now.
+  bool has_way(const SocketAddress& peer) const { return path_to(peer) != PacketPath::kSockets; }
+
+ private:
+  static constexpr std::size_t kCandidates = 64;
+  static constexpr unsigned kWorth = 32;  ///< trains that earn a way
+  static constexpr unsigned kMostPatience = 1u << 20;
+  static constexpr unsigned kDetours = 1u << 18;  ///< trains by the sockets, then it is tried anew
+  static constexpr unsigned kSettle = 64;         ///< trains after one too large for frames
+  static constexpr std::size_t kMostWays = 1024;
+  static constexpr std::size_t kMostLanes = 8;
+
+  struct Lane {
+    NetDevice device;
+    Ipv4 ip{};
+    SocketAddress address;  ///< the same, without a port
+    XdpProgram program;
+    std::unique_ptr<XdpSocket> socket;
+    bool native = false;  ///< takes packets of any size
+    bool broken = false;
+  };
+  /// A device that cannot.
+  struct Refusal {
+    int device;
+    std::uint64_t retry_at;  ///< kNever: it never will
+  };
+  struct Way {
+    Lane* lane = nullptr;  ///< null: by the UDP sockets for now
+    FrameHeader header;
+    bool stale = true;      ///< to be asked for anew
+    unsigned detours = 0;   ///< trains that went by the sockets
+    unsigned settling = 0;  ///< how many more will, after one too large for frames has
+    /// Its frames may carry packets with that source.
+    bool leaves_from(const SocketAddress& source) const {
+      return source == SocketAddress{} || source == lane->address;
+    }
+  };
+  struct Candidate {
+    SocketAddress peer;
+    unsigned trains = 0;
+    unsigned patience = kWorth;
+  };
+  struct Hash {
+    std::size_t operator()(const SocketAddress& a) const;
+  };
+
+  XdpIo(std::unique_ptr<SocketIo> sockets, const Options& options)
+      : sockets_(std::move(sockets)), options_(options) {}
+  Status prepare();
+  Way* way_to(const SocketAddress& peer);
+  Way* earn(const SocketAddress& peer);
+  Candidate& candidate(const SocketAddress& peer);
+  bool find_way(const SocketAddress& peer, Way* way);
+  Lane* lane_at(int device, const Ipv4& ip);
+  void refuse(int device, const Error& why);
+  bool is_refused(int device) const;
+  Result<std::unique_ptr<Lane>> make_lane(const NetDevice& device, const Ipv4& ip);
+  void keep_apart(const Lane& lane);
+  static bool fits(Way& way, std::size_t bytes, std::size_t segment);
+  std::optional<Sent> send_frames(Way& way, std::span<const std::byte> bytes, std::size_t segment);
+  std::size_t receive_frames(std::span<Arrival> out);
+  std::size_t receive_by_sockets(std::span<Arrival> out);
+  Status watch(int fd, int how) const;
+  void ask_for_room();
+  Sent note(Sent sent, bool by_lane);
+  void forget_ways();
+  void drop_broken_lanes();
+
+  std::unique_ptr<SocketIo> sockets_;
+  const Options options_;
+  pid_t owner_ = 0;
+  std::optional<Rtnetlink> kernel_;
+  std::optional<RouteWatch> changes_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<Refusal> refused_;
+  std::unordered_map<SocketAddress, Way, Hash> ways_;
+  SocketAddress last_peer_;  ///< of the last train, and its way
+  Way* last_way_ = nullptr;
+  std::array<Candidate, kCandidates> candidates_;
+  std::size_t first_lane_ = 0;  ///< that the last receive() read
+  unsigned looks_ = 0;          ///< since the last at the sockets
+  bool by_sockets_ = true;      ///< they had something last
+  bool look_at_all_ = true;
+  bool want_room_ = false;
+  bool armed_ = true;
+  bool lane_is_full_ = false;  ///< the train that waits for room goes by a lane
+  bool any_broken_ = false;
+  Counters counters_;
+};
+
+}  // namespace clan::udp
