@@ -228,14 +228,5 @@ TEST(DatagramSocket, TwoOfAThreadAreInTheSameNetwork) {
   EXPECT_TRUE(a.same_network(b));
 }
 
-TEST(DatagramSocket, KnowsWildcardsAndIpv4) {
-  EXPECT_TRUE(is_wildcard(SocketAddress{}));
-  EXPECT_FALSE(is_ipv4(SocketAddress{}));
-  EXPECT_TRUE(is_wildcard(address("0.0.0.0:1")));
-  EXPECT_TRUE(is_ipv4(address("0.0.0.0:1")));
-  EXPECT_FALSE(is_wildcard(address("127.0.0.1:1")));
-  EXPECT_FALSE(is_ipv4(address("[::1]:1")));
-}
-
 }  // namespace
 }  // namespace clan::udp

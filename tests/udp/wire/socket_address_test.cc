@@ -36,6 +36,17 @@ TEST(SocketAddress, IsEqualInAllItsParts) {
   EXPECT_NE(a, other);
 }
 
+TEST(SocketAddress, KnowsWildcardsAndIpv4) {
+  EXPECT_TRUE(is_wildcard(SocketAddress{}));
+  EXPECT_FALSE(is_ipv4(SocketAddress{}));
+  EXPECT_TRUE(is_wildcard(v4(0, 0, 0, 0, 1)));
+  EXPECT_TRUE(is_ipv4(v4(0, 0, 0, 0, 1)));
+  EXPECT_FALSE(is_wildcard(v4(127, 0, 0, 1, 1)));
+  SocketAddress v6;
+  v6.ip[15] = 1;
+  EXPECT_FALSE(is_ipv4(v6));
+}
+
 TEST(NumericAddress, NamesAreNotAskedFor) {
   EXPECT_EQ(parse_numeric_address("127.0.0.1:4000")->port, 4000);
   EXPECT_EQ(parse_numeric_address("[::1]:4000")->port, 4000);

@@ -31,7 +31,6 @@ namespace {
 
 constexpr int kMostErrors = 256;  ///< of earlier packets, taken in one go
 constexpr int kMostAgain = 4;     ///< receives after an error
-constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 socklen_t to_kernel(const SocketAddress& a, bool ipv6, sockaddr_storage* out) {
   if (ipv6) {
@@ -94,7 +93,7 @@ void read_control(msghdr& m, DatagramSocket::Received* out) {
     } else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
       std::memcpy(out->at.ip.data(), CMSG_DATA(c) + offsetof(in6_pktinfo, ipi6_addr), 16);
     } else if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO) {
-      std::copy(std::begin(kMapped), std::end(kMapped), out->at.ip.begin());
+      out->at.ip = kMappedIpv4;
       std::memcpy(out->at.ip.data() + 12, CMSG_DATA(c) + offsetof(in_pktinfo, ipi_spec_dst), 4);
     }
   }
@@ -150,31 +149,6 @@ bool set(int fd, int level, int name, int value) {
 }
 
 }  // namespace
-
-SocketAddress socket_address(const sockaddr_storage& in) {
-  SocketAddress a;
-  if (in.ss_family == AF_INET6) {
-    const auto& s = reinterpret_cast<const sockaddr_in6&>(in);
-    a.port = ntohs(s.sin6_port);
-    a.scope = s.sin6_scope_id;
-    std::memcpy(a.ip.data(), &s.sin6_addr, 16);
-  } else if (in.ss_family == AF_INET) {
-    const auto& s = reinterpret_cast<const sockaddr_in&>(in);
-    a.port = ntohs(s.sin_port);
-    std::copy(std::begin(kMapped), std::end(kMapped), a.ip.begin());
-    std::memcpy(a.ip.data() + 12, &s.sin_addr, 4);
-  }
-  return a;
-}
-
-bool is_ipv4(const SocketAddress& a) {
-  return std::equal(std::begin(kMapped), std::end(kMapped), a.ip.begin());
-}
-
-bool is_wildcard(const SocketAddress& a) {
-  return std::all_of(a.ip.begin() + (is_ipv4(a) ? 12 : 0), a.ip.end(),
-                     [](auto byte) { return byte == 0; });
-}
 
 Result<DatagramSocket> DatagramSocket::open(Family family, int buffer_bytes) {
   DatagramSocket made;

@@ -84,11 +84,5 @@ class DatagramSocket {
 
 /// Whether two sockets are of one network namespace.
 bool same_network(int socket, int other);
-/// As the kernel has it.
-SocketAddress socket_address(const sockaddr_storage& address);
-/// Whether the address is in ::ffff:0:0/96.
-bool is_ipv4(const SocketAddress& address);
-/// Any address of the host: :: or 0.0.0.0.
-bool is_wildcard(const SocketAddress& address);
 
 }  // namespace clan::udp

@@ -2,13 +2,38 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <netinet/in.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
-#include "link/udp/io/datagram_socket.h"
-
 namespace clan::udp {
+
+SocketAddress socket_address(const sockaddr_storage& in) {
+  SocketAddress a;
+  if (in.ss_family == AF_INET6) {
+    const auto& s = reinterpret_cast<const sockaddr_in6&>(in);
+    a.port = ntohs(s.sin6_port);
+    a.scope = s.sin6_scope_id;
+    std::memcpy(a.ip.data(), &s.sin6_addr, 16);
+  } else if (in.ss_family == AF_INET) {
+    const auto& s = reinterpret_cast<const sockaddr_in&>(in);
+    a.port = ntohs(s.sin_port);
+    a.ip = kMappedIpv4;
+    std::memcpy(a.ip.data() + 12, &s.sin_addr, 4);
+  }
+  return a;
+}
+
+bool is_ipv4(const SocketAddress& a) {
+  return std::equal(a.ip.begin(), a.ip.begin() + 12, kMappedIpv4.begin());
+}
+
+bool is_wildcard(const SocketAddress& a) {
+  return std::all_of(a.ip.begin() + (is_ipv4(a) ? 12 : 0), a.ip.end(),
+                     [](auto byte) { return byte == 0; });
+}
 
 std::string to_string(const SocketAddress& a) {
   char text[INET6_ADDRSTRLEN] = "";
