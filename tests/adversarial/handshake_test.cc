@@ -14,7 +14,7 @@
 #include "base/random.h"
 #include "clan/aperture.h"
 #include "clan/memory.h"
-#include "engine/connection.h"
+#include "engine/connection/connection.h"
 #include "link/control.h"
 #include "link/shm_link.h"
 #include "support/streams.h"

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "clan/clock.h"
-#include "engine/connection.h"
+#include "engine/connection/connection.h"
 #include "shm/ring.h"
 #include "support/streams.h"
 

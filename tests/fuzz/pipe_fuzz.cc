@@ -1,7 +1,7 @@
 // Fuzzes a Pipe whose other end writes into its page and its rings what it likes, when it likes: in
 // the middle of a copy, too. Whatever is there, a call returns at once, moves no more bytes than
 // were asked for, and touches nothing but the pipe and the caller's buffers. And its ring alone
-// (engine/pipe_ring.h), in memory of exactly its size.
+// (engine/pipe/pipe_ring.h), in memory of exactly its size.
 //
 // Input: a byte that chooses the ring or the pipe, one for the pipe's size and end, then steps.
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 #include "base/mapping.h"
 #include "clan/clock.h"
 #include "clan/pipe.h"
-#include "engine/pipe_ring.h"
+#include "engine/pipe/pipe_ring.h"
 #include "input.h"
 
 namespace {

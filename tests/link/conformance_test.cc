@@ -21,7 +21,7 @@
 #include <thread>
 
 #include "clan/clock.h"
-#include "engine/connection.h"
+#include "engine/connection/connection.h"
 #include "support/pattern.h"
 #include "support/plain_link.h"
 #include "support/streams.h"

@@ -11,8 +11,8 @@
 #include <chrono>
 #include <thread>
 
-#include "engine/connection.h"
-#include "engine/message_endpoint.h"
+#include "engine/connection/connection.h"
+#include "engine/message/message_endpoint.h"
 #include "support/pattern.h"
 #include "support/streams.h"
 

@@ -130,13 +130,13 @@ TARGETS = {
         Program("nic/wakeup_test.cc", "*"),
         Program("nic/wakeup_model_test.cc", MODELS, threads=False),
     ]),
-    "core/engine/pipe_waiting.h": Target("core", [
-        Program("engine/pipe_waiting_model_test.cc", "PipeWakeup.Is*", threads=False),
-        Program("engine/pipe_waiting_test.cc", "PipeWaiting.TheCursors*"),
+    "core/engine/pipe/pipe_waiting.h": Target("core", [
+        Program("engine/pipe/pipe_waiting_model_test.cc", "PipeWakeup.Is*", threads=False),
+        Program("engine/pipe/pipe_waiting_test.cc", "PipeWaiting.TheCursors*"),
     ]),
-    "core/engine/queue_consumers.h": Target("core", [
-        Program("engine/queue_consumers_test.cc", "*"),
-        Program("engine/queue_consumers_model_test.cc", "QueueConsumers.*", threads=False),
+    "core/engine/event/queue_consumers.h": Target("core", [
+        Program("engine/event/queue_consumers_test.cc", "*"),
+        Program("engine/event/queue_consumers_model_test.cc", "QueueConsumers.*", threads=False),
     ]),
     "core/shm/ring.h": Target("core", [Program("shm/ring_test.cc", "RingRace.*SmallRing")]),
     "plugins/mpi/channel_sender.h": MPI_CHANNEL,

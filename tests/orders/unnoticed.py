@@ -89,7 +89,7 @@ UNNOTICED = {
     "preload/state/slot_table.cc": SLOT_TABLE,
     "libfabric-provider/shared_table.cc": SHARED_TABLE,
     "core/nic/wakeup.h": WAKEUP,
-    "core/engine/pipe_waiting.h": PIPE_WAITING,
+    "core/engine/pipe/pipe_waiting.h": PIPE_WAITING,
     "plugins/mpi/channel_sender.h": CHANNEL,
     "libfabric-provider/wait_words.h": WAIT_WORDS,
     "preload/state/open_file.h": OPEN_FILE,

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "clan/pipe.h"
-#include "engine/pipe_lock.h"
+#include "engine/pipe/pipe_lock.h"
 
 namespace clan {
 

@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/context_core.h"
+#include "engine/context/context_core.h"
 #include "nic/link.h"
 #include "nic/nic.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/context_core.h"
+#include "engine/context/context_core.h"
 #include "link/udp/io/packet_io.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"

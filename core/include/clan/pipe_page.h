@@ -7,7 +7,8 @@
 //      ring 1     written by end 1, read by end 0
 //
 // A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up,
-// its first page is all that is touched; it grows with what has not been read (engine/pipe_ring.h).
+// its first page is all that is touched; it grows with what has not been read
+// (engine/pipe/pipe_ring.h).
 //
 // Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked
 // and masked before use; a Pipe with impossible contents is `broken` for good.
@@ -101,7 +102,7 @@ struct PipePage {
     /// cursors of shm::RingConsumer
     std::atomic<std::uint64_t> head;
     std::uint32_t pad0;
-    std::atomic<std::uint32_t> offset;  ///< bytes read of the front record, engine/pipe_parts.h
+    std::atomic<std::uint32_t> offset;  ///< bytes read of the front record
     std::atomic<std::uint64_t> published;
     std::atomic<std::uint64_t> bytes;  ///< received
     std::uint64_t pad[4];

@@ -7,7 +7,7 @@
 
 namespace clan {
 
-// Of engine/pipe_ring.h.
+// Of engine/pipe/pipe_ring.h.
 struct PipeRing;
 struct PipeProducer;
 struct PipeSlot;

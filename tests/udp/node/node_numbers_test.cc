@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "clan/clock.h"
-#include "engine/context_core.h"
+#include "engine/context/context_core.h"
 #include "link/udp/io/datagram_socket.h"
 #include "link/udp/io/socket_io.h"
 #include "link/udp/node/udp_link.h"

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/context_core.h"
+#include "engine/context/context_core.h"
 #include "link/udp/node/udp_link.h"
 #include "support/pattern.h"
 #include "support/streams.h"

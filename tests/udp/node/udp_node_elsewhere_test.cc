@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/context_core.h"
+#include "engine/context/context_core.h"
 #include "support/held_driver.h"
 #include "support/pattern.h"
 #include "udp/sleep_fixture.h"

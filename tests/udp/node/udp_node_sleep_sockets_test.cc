@@ -14,7 +14,7 @@
 
 #include "base/fd.h"
 #include "clan/clock.h"
-#include "engine/context_core.h"
+#include "engine/context/context_core.h"
 #include "link/udp/io/packet_io.h"
 #include "link/udp/node/udp_node.h"
 #include "link/udp/wire/wire.h"

@@ -1,0 +1,242 @@
+// Apertures, remote apertures and CLAN memory: the public face of nic/.
+#include "clan/aperture.h"
+
+#include "clan/words.h"
+#include "engine/aperture/aperture_core.h"
+#include "engine/aperture/aperture_names.h"
+#include "nic/memory_block.h"
+
+namespace clan::engine {
+
+Result<std::shared_ptr<ApertureCore>> ApertureCore::create(std::shared_ptr<ContextCore> context,
+                                                           const nic::ApertureSpec& spec,
+                                                           std::int64_t peers_uid) {
+  if (!context->usable()) return unusable_error();
+  nic::Nic* nic =
+      peers_uid < 0 ? &context->own_lane() : context->lane(static_cast<uid_t>(peers_uid));
+  if (nic == nullptr) {
+    return Error{EACCES, "policy forbids that user id (see ContextOptions::allow_uids)"};
+  }
+  auto cookie = nic->export_aperture(spec);
+  if (!cookie) return cookie.error();
+  std::shared_ptr<ApertureCore> core(new ApertureCore(context, nic, *cookie, spec.base));
+  if (auto s = context->listen_as_node(); !s) return s.error();
+  return core;
+}
+
+ApertureCore::~ApertureCore() { end(); }
+
+void ApertureCore::end() {
+  if (!live_.load(std::memory_order_relaxed) || !context_->usable()) return;
+  if (revoke()) return;
+  // order: one of revoke() and end() retires it; acq_rel as the other may put it back
+  if (live_.exchange(false, std::memory_order_acq_rel))
+    context_->links().retire(*nic_, cookie_.aperture);
+}
+
+Status ApertureCore::revoke() {
+  if (!context_->usable()) return unusable_error();
+  // order: as in end()
+  if (!live_.exchange(false, std::memory_order_acq_rel))
+    return Error{EINVAL, "the aperture has been revoked already"};
+  {
+    std::lock_guard lock(name_mutex_);
+    if (std::exchange(named_, false)) context_->names().remove(name_);
+  }
+  Status s = context_->links().revoke(*nic_, cookie_.aperture);
+  if (!s) live_.store(true, std::memory_order_release);  // order: for the next exchange
+  return s;
+}
+
+Status ApertureCore::set_name(std::uint64_t name, std::span<const std::byte> note) {
+  if (!context_->usable()) return unusable_error();
+  if (note.size() > kMaxApertureNote) return Error{EMSGSIZE, "a note longer than kMaxApertureNote"};
+  std::lock_guard lock(name_mutex_);
+  if (named_) return Error{EEXIST, "the aperture has a name already"};
+  NamedAperture named{cookie_, static_cast<std::uint32_t>(note.size()), {}};
+  std::copy(note.begin(), note.end(), named.note.begin());
+  if (!live()) return Error{EINVAL, "the aperture has been revoked already"};
+  if (!context_->names().add(name, nic_, named)) {
+    return Error{EEXIST, "another aperture of this context has that name"};
+  }
+  name_ = name;
+  named_ = true;
+  return {};
+}
+
+Result<std::shared_ptr<RemoteApertureCore>> RemoteApertureCore::import(
+    std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link, const RdmaCookie& cookie,
+    bool may_wait) {
+  auto handle = link->import(cookie, may_wait);
+  if (!handle) return handle.error();
+  return std::shared_ptr<RemoteApertureCore>(
+      new RemoteApertureCore(std::move(context), std::move(link), *handle));
+}
+
+}  // namespace clan::engine
+
+namespace clan {
+
+// --- Memory --------------------------------------------------------------------------------------
+
+Result<Memory> Memory::allocate(std::size_t bytes) {
+  auto block = nic::MemoryBlock::create(bytes);
+  if (!block) return block.error();
+  return Memory(std::move(*block));
+}
+
+std::byte* Memory::data() const { return block_->data(); }
+std::size_t Memory::size() const { return block_->size(); }
+
+// --- Aperture ------------------------------------------------------------------------------------
+
+Aperture& Aperture::operator=(Aperture&& other) noexcept {
+  if (this != &other) {
+    if (core_) core_->end();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+// Tripwires on it may live on; peers' access must not.
+Aperture::~Aperture() {
+  if (core_) core_->end();
+}
+
+Result<Aperture> Aperture::export_memory(Context& context, const Memory& memory, std::size_t offset,
+                                         std::size_t length, Rights rights,
+                                         std::int64_t peers_uid) {
+  if (offset > memory.size() || length > memory.size() - offset) {
+    return Error{ERANGE, "aperture reaches beyond its CLAN memory"};
+  }
+  auto core = engine::ApertureCore::create(
+      context.core(), {memory.data() + offset, length, rights, memory.block()}, peers_uid);
+  if (!core) return core.error();
+  return Aperture(std::move(*core));
+}
+
+Result<Aperture> Aperture::export_region(Context& context, std::span<std::byte> region,
+                                         Rights rights, std::int64_t peers_uid) {
+  auto core = engine::ApertureCore::create(
+      context.core(), {region.data(), region.size(), rights, nullptr}, peers_uid);
+  if (!core) return core.error();
+  return Aperture(std::move(*core));
+}
+
+const RdmaCookie& Aperture::cookie() const { return core_->cookie(); }
+Status Aperture::revoke() { return core_->revoke(); }
+Status Aperture::set_name(std::uint64_t name, std::span<const std::byte> note) {
+  return core_->set_name(name, note);
+}
+std::span<std::byte> Aperture::region() const { return core_->region(); }
+
+// --- RemoteAperture ------------------------------------------------------------------------------
+
+RemoteAperture::RemoteAperture(std::shared_ptr<engine::RemoteApertureCore> core)
+    : core_(std::move(core)) {
+  const nic::RemoteHandle& h = core_->handle();
+  mapped_ = h.mapped;
+  armed_ = h.armed;
+  length_ = h.length;
+  const bool direct = h.mapped != nullptr && h.light_fence;
+  writes_directly_ = direct && includes(h.rights, Rights::kWrite);
+  reads_directly_ = direct && includes(h.rights, Rights::kRead);
+}
+
+Result<RemoteAperture> RemoteAperture::import(Context& context, const RdmaCookie& cookie,
+                                              std::int64_t timeout_ms, std::int64_t uid) {
+  const uid_t owner = context.core()->owner(uid);
+  auto link = context.core()->link_to_node(cookie.node, owner, deadline_after_ms(timeout_ms));
+  if (!link) return link.error();
+  auto core =
+      engine::RemoteApertureCore::import(context.core(), std::move(*link), cookie, timeout_ms != 0);
+  if (!core) return core.error();
+  return RemoteAperture(std::move(*core));
+}
+
+Result<NamedAperture> RemoteAperture::look_up(Context& context, NodeId owner, std::uint64_t name,
+                                              std::int64_t timeout_ms, std::int64_t uid) {
+  return engine::look_up_aperture(context.core(), owner, context.core()->owner(uid), name,
+                                  deadline_after_ms(timeout_ms));
+}
+
+namespace {
+
+Status check_access(const nic::RemoteHandle& h, std::uint64_t offset, std::size_t bytes,
+                    Rights right) {
+  if (offset > h.length || bytes > h.length - offset) {
+    return Error{ERANGE, "access beyond the remote aperture"};
+  }
+  if (!includes(h.rights, right))
+    return Error{EACCES, "the RDMA cookie does not grant this access"};
+  return {};
+}
+
+}  // namespace
+
+Status RemoteAperture::after_write(std::uint64_t offset, std::size_t bytes) {
+  const nic::RemoteHandle& h = core_->handle();
+  if (auto s = check_access(h, offset, bytes, Rights::kWrite); !s) return s;
+  if (h.mapped == nullptr) return Error{EOPNOTSUPP, "wrote() needs a mapped aperture"};
+  shm::AsymmetricFence::full();
+  if (h.armed->load(std::memory_order_relaxed) == 0) return {};  // relaxed: after the full fence
+  return core_->link().after_access(h, offset, bytes, nic::AccessKind::kWrite);
+}
+
+Status RemoteAperture::after_read(std::uint64_t offset, std::size_t bytes) {
+  return core_->link().after_access(core_->handle(), offset, bytes, nic::AccessKind::kRead);
+}
+
+Status RemoteAperture::check() const {
+  const nic::RemoteHandle& h = core_->handle();
+  if (!core_->context_pointer()->usable()) return engine::unusable_error();
+  const bool alive = core_->link().alive();
+  if (h.generation == nullptr) {
+    return alive ? core_->link().check(h) : Status(Error{ECONNRESET, "the peer is gone"});
+  }
+  // Its table can still be read when the peer has gone: one that revoked and then ended did so in
+  // order. PAIR aperture.generation: what the owner did before it revoked is visible
+  if (static_cast<std::uint32_t>(words::look(*h.generation)) != h.generation_wanted) {
+    return Error{ESTALE, "the aperture has been revoked"};
+  }
+  if (!alive) return Error{ECONNRESET, "the peer is gone"};
+  return {};
+}
+
+Status RemoteAperture::write_slowly(std::uint64_t offset, const void* source, std::size_t bytes) {
+  const nic::RemoteHandle& h = core_->handle();
+  if (auto s = check_access(h, offset, bytes, Rights::kWrite); !s) return s;
+  if (h.mapped == nullptr) {
+    return core_->link().put(h, offset, {static_cast<const std::byte*>(source), bytes},
+                             nic::PutOrder::kAny);
+  }
+  if (bytes > 0) std::memcpy(h.mapped + offset, source, bytes);
+  return after_write(offset, bytes);
+}
+
+Status RemoteAperture::publish(std::uint64_t offset, std::uint64_t word) {
+  const nic::RemoteHandle& h = core_->handle();
+  if (offset % sizeof word != 0) return Error{EINVAL, "publish() of a word that is not aligned"};
+  if (auto s = check_access(h, offset, sizeof word, Rights::kWrite); !s) return s;
+  if (h.mapped == nullptr) {
+    return core_->link().put(h, offset, std::as_bytes(std::span(&word, 1)),
+                             nic::PutOrder::kAfterEarlier);
+  }
+  // PAIR aperture.publish: publishes the writes before it to the owner's acquire load
+  words::publish(*reinterpret_cast<std::atomic<std::uint64_t>*>(h.mapped + offset), word);
+  if (h.light_fence && nic::armed_chunks_after_store<shm::AsymmetricFence>(*h.armed) == 0) {
+    return {};
+  }
+  return after_write(offset, sizeof word);
+}
+
+Status RemoteAperture::read_slowly(std::uint64_t offset, void* destination, std::size_t bytes) {
+  const nic::RemoteHandle& h = core_->handle();
+  if (auto s = check_access(h, offset, bytes, Rights::kRead); !s) return s;
+  if (h.mapped == nullptr) {
+    return core_->link().get(h, offset, {static_cast<std::byte*>(destination), bytes});
+  }
+  if (bytes > 0) std::memcpy(destination, h.mapped + offset, bytes);
+  return after_read(offset, bytes);
+}
+
+}  // namespace clan

@@ -1,0 +1,130 @@
+// Tripwires on apertures: waited for by a thread, posted to an event queue, or asked.
+#include "clan/tripwire.h"
+
+#include "base/futex.h"
+#include "clan/dekker.h"
+#include "clan/words.h"
+#include "engine/aperture/aperture_core.h"
+
+namespace clan::engine {
+
+TripwireCore::~TripwireCore() {
+  if (endpoint_ != 0) aperture_->context().endpoints().remove(endpoint_);
+  if (valid()) nic().remove_tripwire(index_);
+  if (queue_) queue_->remove(event_);
+}
+
+void TripwireCore::note_armed() {
+  // PAIR tripwire.fired: what wait() compares with, before arm() lets it fire
+  fired_when_armed_ = dekker::look(nic().image().signals->tripwires[index_].fired);
+}
+
+void TripwireCore::arm() {
+  note_armed();
+  if (!valid()) return;
+  // PAIR tripwire.sleepers: before the owner's last look; fire() loads it after fired has changed
+  dekker::announce(nic().image().signals->tripwires[index_].sleepers, 1);
+  nic().arm(index_);
+}
+
+Status TripwireCore::wait(std::uint64_t deadline_ns) {
+  auto& signal = nic().image().signals->tripwires[index_];
+  ContextCore& context = aperture_->context();
+  // PAIR tripwire.fired: changed before fire() looks for sleepers
+  while (dekker::look(signal.fired) == fired_when_armed_) {
+    if (!context.usable()) return unusable_error();
+    if (!valid()) return Error{ESTALE, "the aperture of this tripwire has been revoked"};
+    // In slices, so that the end of the context is noticed without a wake-up of its own.
+    int rc = futex_wait(signal.fired, fired_when_armed_,
+                        std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+    if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for a tripwire"};
+    if (rc == ETIMEDOUT && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+      return Error{ETIMEDOUT, "the tripwire did not fire in time"};
+    }
+  }
+  note_armed();
+  return {};
+}
+
+Status TripwireCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
+  auto event = queue->add(EventKind::kTripwire, tag);
+  if (!event) return event.error();
+  std::lock_guard lock(mutex_);
+  if (queue_) queue_->remove(event_);
+  queue_ = std::move(queue);
+  event_ = *event;
+  if (valid()) nic().bind_event(index_, queue_->index(), event_);
+  return {};
+}
+
+void TripwireCore::fire() {
+  shm::NicSignals& signals = *nic().image().signals;
+  // PAIR tripwire.state: what the caller has to say precedes it; test_and_clear() sees it
+  dekker::set_bits(signals.tripwire_state[index_ / 64], std::uint64_t{1} << (index_ % 64));
+  dekker::add(signals.tripwires[index_].fired, 1);
+  futex_wake(signals.tripwires[index_].fired);
+  std::lock_guard lock(mutex_);
+  if (queue_) queue_->post(event_);
+}
+
+Status TripwireCore::watch(nic::Link& link) {
+  if (endpoint_ == 0) {
+    auto endpoint = aperture_->context().add_endpoint(weak_from_this());
+    if (!endpoint) return endpoint.error();
+    endpoint_ = *endpoint;
+  }
+  // PAIR tripwire.watched: before the check whether the link lives, which ends before that is
+  // reported
+  dekker::announce(watched_, &link);
+  if (!link.alive()) fire();
+  return {};
+}
+
+void TripwireCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
+  // PAIR tripwire.watched
+  if (dekker::look(watched_) == link.get() && aperture_->live()) fire();
+}
+
+}  // namespace clan::engine
+
+namespace clan {
+
+Tripwire& Tripwire::operator=(Tripwire&&) noexcept = default;
+Tripwire::~Tripwire() = default;
+
+Result<Tripwire> Tripwire::create(const Aperture& aperture, std::uint64_t offset,
+                                  std::uint64_t length, const TripwireOptions& options) {
+  if (!aperture.core()->context().usable()) return engine::unusable_error();
+  nic::TripwireSpec spec;
+  spec.aperture = aperture.cookie().aperture;
+  spec.offset = offset;
+  spec.length = length;
+  spec.flags = (options.on_write ? shm::kTripOnWrite : 0) |
+               (options.on_read ? shm::kTripOnRead : 0) |
+               (options.persistent ? shm::kTripPersistent : 0);
+  auto index = aperture.core()->nic().add_tripwire(spec);
+  if (!index) return index.error();
+  return Tripwire(std::make_shared<engine::TripwireCore>(aperture.core(), *index));
+}
+
+void Tripwire::arm() { core_->arm(); }
+void Tripwire::disarm() {
+  if (core_->valid()) core_->nic().disarm(core_->index());
+}
+
+bool Tripwire::test_and_clear() {
+  return core_->valid() && core_->nic().test_and_clear(core_->index());
+}
+std::uint32_t Tripwire::count() const {
+  // PAIR tripwire.fired: sees the data behind each firing counted
+  return words::look(core_->nic().image().signals->tripwires[core_->index()].fired);
+}
+Status Tripwire::wait(std::int64_t timeout_ms) {
+  return core_->wait(deadline_after_ms(timeout_ms));
+}
+Status Tripwire::register_with(EventQueue& queue, std::uint64_t tag) {
+  return core_->bind(queue.core(), tag);
+}
+Status Tripwire::watch(const RemoteAperture& peer) { return core_->watch(peer.core()->link()); }
+
+}  // namespace clan

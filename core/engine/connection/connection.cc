@@ -1,0 +1,197 @@
+#include "engine/connection/connection.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "clan/dekker.h"
+#include "clan/words.h"
+
+namespace clan::engine {
+namespace {
+
+constexpr std::uint64_t kLeastKept = 8 * 1024;  ///< shorter records are copied by the link
+constexpr std::size_t kMostStaging = 5;         ///< the first among them
+
+}  // namespace
+
+ConnectionState::ConnectionState(std::shared_ptr<ContextCore> context,
+                                 std::shared_ptr<nic::Link> link, nic::Nic& nic)
+    : context_(std::move(context)),
+      link_(std::move(link)),
+      nic_(nic),
+      read_waiter_(context_->options().wait),
+      write_waiter_(context_->options().wait) {}
+
+Connection::Connection(std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link,
+                       nic::Nic& nic)
+    : ConnectionState(std::move(context), std::move(link), nic) {}
+
+// --- producer ------------------------------------------------------------------------------------
+
+std::uint64_t Connection::load_credit() {
+  auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(region_.data());
+  // PAIR ring.credit: the peer has finished reading the lines before it
+  return words::look(word);
+}
+
+std::byte* Connection::reserve(std::uint64_t payload) {
+  const int rc = shm::ring_reserve(
+      out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot_);
+  if (rc <= 0) [[unlikely]] {
+    no_room(rc);
+    return nullptr;
+  }
+  return mapped() ? shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot_)
+                  : staging_for(payload) + shm::kRingHeadBytes;
+}
+
+void Connection::add_staging() {
+  const std::uint64_t size = out_geometry_.max_payload() + 2 * kCacheLine;
+  staging_.push_back(std::make_shared<nic::KeptMemory>(size));
+}
+
+std::byte* Connection::staging_for(std::uint64_t payload) {
+  building_ = 0;
+  if (payload >= kLeastKept) {
+    std::size_t i = 1;
+    while (i < staging_.size() && !staging_[i]->is_free()) ++i;
+    if (i == staging_.size() && i < kMostStaging) add_staging();
+    if (i < staging_.size()) building_ = i;
+  }
+  return staging_[building_]->bytes.get();
+}
+
+void Connection::no_room(int rc) {
+  if (rc < 0) reset_hostile("impossible credit");
+  want_room_.store(true, std::memory_order_relaxed);  // relaxed: see bind_shared
+}
+
+bool Connection::writable(std::uint64_t payload) {
+  shm::RingProducer probe = producer_;
+  shm::RingSlot slot;
+  int rc = shm::ring_reserve(
+      out_geometry_, probe, payload, [this] { return load_credit(); }, &slot);
+  return rc != 0;  // a broken ring is "writable": the attempt finds out
+}
+
+void Connection::put_ordered(std::uint64_t offset, std::uint64_t word, nic::PutOrder order) {
+  (void)link_->put(remote_, offset, std::as_bytes(std::span(&word, 1)), order);
+}
+
+void Connection::notify_armed(std::uint64_t offset, std::uint64_t length) {
+  (void)link_->after_access(remote_, offset, length, nic::AccessKind::kWrite);
+}
+
+void Connection::commit(std::uint64_t payload, RecordType type, Notify wakes) {
+  if (!may_write()) return;
+  slot_.lines = shm::lines_for(payload);  // the caller may have needed less than it reserved
+  const auto head = head_of(payload, type);
+  if (mapped()) {
+    publish(slot_, head, wakes);
+    return;
+  }
+  put_record(payload, head);
+  shm::ring_advance(out_geometry_, producer_, slot_);
+}
+
+// The same stores as packets: terminator, head with the payload behind it, skip.
+void Connection::put_record(std::uint64_t payload, shm::RingHead head) {
+  const std::uint64_t begin = out_geometry_.index(slot_.position);
+  const std::uint64_t end = out_geometry_.index(slot_.position + slot_.lines);
+  const auto& staging = staging_[building_];
+  std::byte* const record = staging->bytes.get();
+  std::uint64_t bytes = shm::kRingHeadBytes + payload;
+  // The terminator, a word of zeros, is behind the record's last line unless the ring ends there.
+  // It goes with the payload then: nobody reads that line before the head says that there is
+  // something in front of it.
+  const bool ended = end != 0;
+  if (ended) {
+    const std::uint64_t whole = slot_.lines * kCacheLine + shm::kRingHeadBytes;
+    std::fill(record + bytes, record + whole, std::byte{0});
+    bytes = whole;
+  }
+  std::memcpy(record, &head.word, sizeof head.word);
+  const bool several = !ended || slot_.skips;
+  if (several) link_->begin_batch();
+  shm::ring_publish_by(out_geometry_, slot_, head, [&](std::uint64_t index, std::uint64_t word) {
+    const std::uint64_t at = kRegionRing + index * kCacheLine;
+    if (index == begin) {
+      (void)link_->publish(remote_, at, std::span(record, bytes),
+                           building_ == 0 ? nullptr : staging);
+    } else if (!ended || index != end) {
+      put_ordered(at, word);
+    }
+  });
+  if (several) link_->end_batch();
+}
+
+bool Connection::room_has_come() {
+  // relaxed: see bind_shared
+  return want_room_.load(std::memory_order_relaxed) && load_credit() != producer_.consumed &&
+         want_room_.exchange(false, std::memory_order_relaxed);
+}
+
+Status Connection::wait_writable(std::uint64_t payload, std::uint64_t deadline_ns) {
+  return wait_control([this, payload] { return peer_gone() || writable(payload); }, deadline_ns);
+}
+
+Status Connection::finish(std::uint64_t deadline_ns) {
+  if (!context_->usable()) return unusable_error();
+  if (fin_sent_ || peer_gone()) return {};
+  while (reserve(0) == nullptr) {
+    if (peer_gone()) return {};
+    if (auto s = wait_writable(0, deadline_ns); !s) return s;
+  }
+  commit(0, RecordType::kFin);
+  fin_sent_ = true;
+  return {};
+}
+
+// --- consumer ------------------------------------------------------------------------------------
+
+int Connection::nothing_there(Fetch fetch) {
+  if (!mapped() && fetch == Fetch::kYes) link_->progress();
+  if (shm::ring_should_publish_empty(consumer_)) publish_credit();
+  return 0;
+}
+
+void Connection::consume(const shm::RingRecord& record) {
+  consumer_.advance(record.lines);
+  if (shm::ring_should_publish(in_geometry_, consumer_)) publish_credit();
+}
+
+void Connection::publish_credit() {
+  if (!may_write()) return;
+  consumer_.published = consumer_.head;
+  if (remote_.mapped == nullptr) {
+    put_ordered(0, consumer_.head, nic::PutOrder::kNoHurry);
+    return;
+  }
+  auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped);
+  // PAIR ring.credit: we have finished reading the lines before it
+  words::publish(word, consumer_.head);
+  notify(0, sizeof(std::uint64_t));
+}
+
+void Connection::answer_offer(int word, std::uint32_t bit) {
+  if (remote_.mapped == nullptr) {
+    reset_hostile("an offer over a link that does not map memory");
+    return;
+  }
+  auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped + kRegionOffers);
+  // PAIR offer.answer: our copy of the message is complete
+  dekker::set_bits(words[word], std::uint64_t{1} << bit);
+  notify(kRegionOffers, 2 * sizeof(std::uint64_t));
+}
+
+void Connection::nudge() {
+  if (may_write()) notify(kRegionOffers, 2 * sizeof(std::uint64_t));
+}
+
+Status Connection::wait_readable(std::uint64_t deadline_ns) {
+  return wait_for(
+      read_waiter_, ring_tripwire_, [this] { return read_ready(); }, deadline_ns,
+      "nothing arrived in time");
+}
+
+}  // namespace clan::engine

@@ -1,0 +1,127 @@
+// Connection: tear-down, by either side, by the death of the peer or by its misbehaviour.
+#include <cerrno>
+
+#include "base/futex.h"
+#include "clan/dekker.h"
+#include "clan/log.h"
+#include "clan/words.h"
+#include "engine/connection/connection.h"
+
+namespace clan::engine {
+
+void Connection::peer_left(int reason, bool done) {
+  bool news = false;
+  std::shared_ptr<ClosedConnection> remains;
+  {
+    std::lock_guard lock(mutex_);
+    news = !peer_gone_.load(std::memory_order_relaxed);
+    if (news) {
+      reset_reason_.store(reason, std::memory_order_relaxed);
+      // PAIR connection.peer_gone: what the peer wrote before is visible to peer_gone() and peek()
+      words::publish(peer_gone_, true);
+      // Once we have closed, nobody is left to be surprised by its end.
+      if (reason != 0 && !closed_.load(std::memory_order_relaxed)) {
+        count(context_->counters().connections_reset);
+      }
+    }
+    if (done) {
+      peer_done_ = true;
+      remains = remains_;
+      if (!answer_known_) {
+        answer_known_ = true;
+        answer_err_ = ECONNRESET;
+        answered_.notify_all();
+      }
+    }
+  }
+  if (news && !closed_.load(std::memory_order_relaxed)) {
+    if (reason == ECONNRESET) {
+      CLAN_INFO("process %d died or gave up a connection with us",
+                static_cast<int>(link_->remote_pid()));
+    } else if (reason == 0) {
+      CLAN_DEBUG("process %d closed a connection with us", static_cast<int>(link_->remote_pid()));
+    }
+  }
+  if (news) wake_local();
+  if (remains) remains->release();
+}
+
+// Fires our own tripwires as if the peer had written: sleepers check again, event queues get their
+// events.
+void Connection::wake_local() {
+  for (std::uint32_t t : {ring_tripwire_, credit_tripwire_}) {
+    if (t == shm::kNoTripwire) continue;
+    auto& signal = nic_.image().signals->tripwires[t];
+    // PAIR tripwire.fired: as a peer that has written
+    dekker::add(signal.fired, 1);
+    futex_wake(signal.fired);
+    link_->wake_sleepers();
+  }
+  std::shared_ptr<EventQueueCore> queue, also;
+  std::uint32_t event, also_event;
+  {
+    std::lock_guard lock(mutex_);
+    queue = queue_;
+    event = event_;
+    also = also_queue_;
+    also_event = also_event_;
+  }
+  if (queue) queue->post(event);
+  if (also) also->post(also_event);
+}
+
+void Connection::close() {
+  if (!context_->usable()) return;  // the parent's, or ended with its context
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_.exchange(true, std::memory_order_relaxed)) return;
+  }
+  unbind();
+  if (region_.bytes == 0) return;
+  // From here on the driver thread may find `remains` under our endpoint.
+  auto remains = std::make_shared<ClosedConnection>(
+      *context_, link_, nic_, arena_, region_,
+      region_cookie_.length != 0 ? region_cookie_.aperture : shm::kMaxApertures, endpoint_);
+  if (endpoint_ != 0) context_->endpoints().keep(endpoint_, remains);
+  bool done, answered;
+  {
+    std::lock_guard lock(mutex_);
+    remains_ = remains;
+    done = peer_done_ || !exposed_;
+    answered = answer_known_ && exposed_;
+  }
+  if (answered) {
+    const int reason = reset_reason();
+    tell_end(*link_, kOobClose, remote_endpoint_, endpoint_,
+             reason == EPROTO || reason == ECONNABORTED ? ECONNRESET : 0);
+  }
+  if (remote_imported_) link_->release(remote_);
+  if (done || !link_->alive()) remains->release();
+}
+
+Connection::~Connection() { close(); }
+
+void Connection::reset_hostile(const char* what) {
+  if (peer_gone()) return;
+  count(context_->counters().hostile_peers);
+  CLAN_WARN("connection with process %d reset: %s", static_cast<int>(link_->remote_pid()), what);
+  peer_left(EPROTO, false);
+}
+
+void Connection::abort() {
+  if (!context_->usable()) return;
+  peer_left(ECONNABORTED, false);
+  // Not kClose: another thread may be in the middle of a record, so the peer must keep its region.
+  tell_end(*link_, kOobReset, remote_endpoint_, endpoint_, 0);
+}
+
+void Connection::ask() const {
+  if (context_->usable() && !peer_gone()) tell_end(*link_, kOobAsk, remote_endpoint_, endpoint_, 0);
+}
+
+int Connection::broken() {
+  reset_hostile("impossible record in its ring");
+  return -1;
+}
+
+}  // namespace clan::engine

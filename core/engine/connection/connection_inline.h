@@ -1,0 +1,129 @@
+// The parts of Connection that are inlined where records are sent and where threads wait. Included
+// by connection.h.
+#pragma once
+
+#include "base/futex.h"
+#include "clan/copy.h"
+#include "clan/cpu.h"
+#include "clan/dekker.h"
+#include "engine/connection/connection.h"
+#include "nic/wakeup.h"
+#include "shm/asymmetric_fence.h"
+
+namespace clan::engine {
+
+constexpr std::uint64_t kPrefetchLines = 8;  ///< measured: 16 is no better, 48 does harm
+/// lines; larger records keep the memory busy by themselves
+constexpr std::uint64_t kMostPrefetched = 4;
+
+inline shm::RingHead head_of(std::uint64_t payload, RecordType type) {
+  return shm::RingHead::make(static_cast<std::uint32_t>(payload), static_cast<std::uint8_t>(type),
+                             current_cpu_tag());
+}
+
+inline void Connection::notify(std::uint64_t offset, std::uint64_t length) {
+  if (remote_.light_fence) {
+    if (nic::armed_chunks_after_store<shm::AsymmetricFence>(*remote_.armed) == 0) return;
+  } else {
+    shm::AsymmetricFence::full();
+    // relaxed: after the full fence
+    if (remote_.armed->load(std::memory_order_relaxed) == 0) return;
+  }
+  notify_armed(offset, length);
+}
+
+// Publishes a planned record, in the peer's mapped memory.
+inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, Notify wakes) {
+  std::byte* const ring = remote_.mapped + kRegionRing;
+  shm::ring_publish(out_geometry_, ring, slot, head);
+  shm::ring_advance(out_geometry_, producer_, slot);
+  if (wakes == Notify::kYes) {
+    notify(kRegionRing + out_geometry_.index(slot.position) * kCacheLine, kCacheLine);
+  }
+  // A busy producer of small records meets one line after the other in the consumer's cache. Ask
+  // for those of a later record now; never for lines that have not been read yet.
+  const std::uint64_t ahead = producer_.tail + kPrefetchLines;
+  if (slot.lines <= kMostPrefetched &&
+      ahead + slot.lines - producer_.consumed < out_geometry_.lines) {
+    for (std::uint64_t i = 0; i < slot.lines; ++i) {
+      prefetch_for_write(ring + out_geometry_.index(ahead + i) * kCacheLine);
+    }
+  }
+}
+
+[[gnu::always_inline]] inline bool Connection::append(std::span<const std::byte> first,
+                                                      std::span<const std::byte> second,
+                                                      RecordType type, Notify wakes) {
+  const std::uint64_t payload = first.size() + second.size();
+  shm::RingSlot slot;
+  const int rc = shm::ring_reserve(
+      out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot);
+  if (rc <= 0) [[unlikely]] {
+    no_room(rc);
+    return false;
+  }
+  std::byte* const room = shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot);
+  copy_short(room, first.data(), first.size());
+  copy_short(room + first.size(), second.data(), second.size());
+  if (may_write()) [[likely]]
+    publish(slot, head_of(payload, type), wakes);
+  return true;
+}
+
+/// Arms a tripwire, looks once more and sleeps until it fires. Answers whether it slept.
+template <typename Ready>
+bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready,
+                          Status* status) {
+  auto& signal = nic_.image().signals->tripwires[tripwire];
+  // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
+  const std::uint32_t seen = dekker::look(signal.fired);
+  // By what the link is: a peer may offer memory that cannot be mapped, and have mapped this.
+  link_->capabilities().mapped ? nic_.arm(tripwire) : nic_.arm_for_packets(tripwire);
+  int rc = 0;
+  bool slept = false;
+  if (!ready()) {
+    count(context_->counters().sleeps);
+    rc = link_->sleep(signal, seen, deadline_ns);
+    count(context_->counters().wakeups);
+    slept = true;
+  }
+  signal.sleepers.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
+  nic_.disarm(tripwire);
+  (void)nic_.test_and_clear(tripwire);
+  if (rc == EINTR) *status = Error{EINTR, "a signal arrived while waiting for the peer"};
+  return slept;
+}
+
+template <typename Ready>
+Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready,
+                            std::uint64_t deadline_ns, const char* late,
+                            std::uint64_t works_until_ns) {
+  const bool spins = context_->options().wait.mode != WaitOptions::Mode::kSleep;
+  for (;;) {
+    if (!context_->usable()) return unusable_error();
+    if (ready()) return {};
+    Status s;
+    const auto sleep = [&] { return sleep_on(tripwire, deadline_ns, ready, &s); };
+    // A thread that does not spin sleeps in a call that fetches, and ends at once where there is
+    // something.
+    const auto look = [&] {
+      if (spins) fetch();
+      return ready();
+    };
+    switch (waiter.wait(look, {peer_cpu(), false, works_until_ns}, deadline_ns, sleep)) {
+      case Waited::kReady: return {};
+      case Waited::kTimedOut: return Error{ETIMEDOUT, late};
+      case Waited::kAgain: break;
+    }
+    if (!s) return s;
+  }
+}
+
+template <typename Ready>
+Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns,
+                                std::uint64_t works_until_ns) {
+  return wait_for(write_waiter_, credit_tripwire_, ready, deadline_ns,
+                  "the peer did not make room in time", works_until_ns);
+}
+
+}  // namespace clan::engine

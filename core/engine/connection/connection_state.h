@@ -1,0 +1,82 @@
+// What a Connection keeps: its own region, which it receives by; the peer's, which it sends by; and
+// what it shares with the driver thread. Only Connection uses it; connection.h says how.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "clan/wait.h"
+#include "clan/words.h"
+#include "engine/connection/connection_answer.h"
+#include "engine/connection/connection_closed.h"
+#include "engine/context/context_core.h"
+#include "engine/event/event_queue_core.h"
+#include "nic/kept_memory.h"
+#include "shm/ring.h"
+
+namespace clan::engine {
+
+class ConnectionState {
+ protected:
+  ConnectionState(std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link,
+                  nic::Nic& nic);
+  ~ConnectionState() = default;
+
+  std::shared_ptr<ContextCore> context_;
+  std::shared_ptr<nic::Link> link_;
+  nic::Nic& nic_;
+
+  // Receiving: our region.
+  std::shared_ptr<RegionArena> arena_;
+  RegionArena::Region region_;
+  RdmaCookie region_cookie_;
+  std::uint32_t ring_tripwire_ = shm::kNoTripwire;
+  std::uint32_t credit_tripwire_ = shm::kNoTripwire;
+  std::uint32_t event_tripwire_ = shm::kNoTripwire;
+  shm::RingGeometry in_geometry_;
+  std::byte* in_ring_ = nullptr;
+  shm::RingConsumer consumer_;
+  std::atomic<std::uint16_t> peer_cpu_{0};
+  Waiter read_waiter_;
+
+  // Sending: the peer's region.
+  alignas(kCacheLine) nic::RemoteHandle remote_;
+  shm::RingGeometry out_geometry_;
+  shm::RingProducer producer_;
+  shm::RingSlot slot_;
+  /// Where records are built when the ring is not mapped. The first is for short ones, which the
+  /// link copies; the others last until the peer has acknowledged what is in them.
+  std::vector<std::shared_ptr<nic::KeptMemory>> staging_;
+  std::size_t building_ = 0;  ///< the one in use
+  bool fin_sent_ = false;
+  bool remote_imported_ = false;
+  bool peer_can_copy_ = false;
+  Waiter write_waiter_;
+
+  // Shared with the driver thread.
+  std::atomic<bool> peer_gone_{false};
+  std::atomic<int> reset_reason_{0};
+  std::atomic<bool> want_room_{false};  ///< reserve() has failed since the last registration
+  std::uint32_t endpoint_ = 0;
+  std::uint32_t remote_endpoint_ = 0;
+  Address remote_address_;
+  std::mutex mutex_;  ///< set-up, tear-down and event binding
+  std::condition_variable answered_;
+  bool answer_known_ = false;
+  int answer_err_ = 0;
+  std::weak_ptr<AnswerSink> asker_;
+  std::atomic<bool> closed_{false};
+  bool exposed_ = false;    ///< the peer may know our region
+  bool peer_done_ = false;  ///< it does not touch it any more
+  std::shared_ptr<ClosedConnection> remains_;
+  std::shared_ptr<EventQueueCore> queue_;
+  std::uint32_t event_ = shm::kNoEvent;
+  std::shared_ptr<EventQueueCore> also_queue_;
+  std::uint32_t also_event_ = shm::kNoEvent;
+  bool owns_event_ = false;
+};
+
+}  // namespace clan::engine

@@ -1,0 +1,289 @@
+// Streams and listeners over Connection.
+#include "clan/stream.h"
+
+#include <unistd.h>
+
+#include <deque>
+
+#include "engine/connection/stream_core.h"
+
+namespace clan::engine {
+
+// A service endpoint: the driver thread accepts, the application takes.
+class ListenerCore final : public OobSink, public std::enable_shared_from_this<ListenerCore> {
+ public:
+  ListenerCore(std::shared_ptr<ContextCore> context, std::string service)
+      : context_(std::move(context)), service_(std::move(service)) {}
+
+  ~ListenerCore() override { end(); }
+
+  // The driver may hold a reference for a moment longer than the application; the name must not.
+  void end() {
+    if (!context_->usable()) return;
+    std::deque<std::shared_ptr<Connection>> waiting;  // closed outside the lock
+    std::shared_ptr<EventQueueCore> queue;
+    {
+      std::lock_guard lock(mutex_);
+      if (ended_) return;
+      ended_ = true;
+      waiting.swap(waiting_);
+      queue = std::move(queue_);
+      queue_.reset();
+    }
+    if (!service_.empty()) context_->remove_service(service_);
+    if (endpoint_ != 0) context_->endpoints().remove(endpoint_);
+    if (queue) queue->remove(event_);
+  }
+
+  Status start() {
+    auto endpoint = context_->add_endpoint(weak_from_this());
+    if (!endpoint) return endpoint.error();
+    endpoint_ = *endpoint;
+    if (service_.empty()) return context_->listen_as_node();
+    Status s = context_->add_service(service_, endpoint_);
+    if (!s) service_.clear();
+    if (s) s = context_->listen_as_node();
+    return s;
+  }
+
+  void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
+    if (message.type != kOobConnect) return;
+    std::unique_lock lock(mutex_);
+    if (ended_ || waiting_.size() >= context_->options().backlog) {
+      Connection::refuse(*link, message, ECONNREFUSED);
+      return;
+    }
+    auto connection = Connection::accept(context_, link, message, ConnectionKind::kStream);
+    if (!connection) {
+      Connection::refuse(*link, message, connection.error().err);
+      return;
+    }
+    waiting_.push_back(std::move(*connection));
+    auto queue = queue_;
+    lock.unlock();
+    arrived_.notify_one();
+    if (queue) queue->post(event_);
+  }
+
+  void on_link_down(const std::shared_ptr<nic::Link>&) override {
+    if (!context_->usable()) arrived_.notify_all();
+  }
+
+  Result<std::shared_ptr<Connection>> accept(std::uint64_t deadline_ns) {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      if (!context_->usable()) return unusable_error();
+      if (!waiting_.empty()) {
+        auto connection = std::move(waiting_.front());
+        waiting_.pop_front();
+        // The queue forgets an event once it has been taken; there may be more connections than
+        // that.
+        if (!waiting_.empty() && queue_) queue_->post(event_);
+        return connection;
+      }
+      const std::uint64_t now = monotonic_ns();
+      if (now >= deadline_ns)
+        return Error{deadline_ns == 0 ? EAGAIN : ETIMEDOUT, "no connection waits"};
+      const std::uint64_t nap = std::min<std::uint64_t>(deadline_ns - now, 1'000'000'000u);
+      arrived_.wait_for(lock, std::chrono::nanoseconds(nap));
+    }
+  }
+
+  Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
+    auto event = queue->add(EventKind::kConnection, tag);
+    if (!event) return event.error();
+    std::lock_guard lock(mutex_);
+    if (queue_) queue_->remove(event_);
+    queue_ = std::move(queue);
+    event_ = *event;
+    if (!waiting_.empty()) queue_->post(event_);
+    return {};
+  }
+
+  Address address() const { return context_->address_of(endpoint_); }
+
+ private:
+  std::shared_ptr<ContextCore> context_;
+  std::string service_;
+  std::uint32_t endpoint_ = 0;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<std::shared_ptr<Connection>> waiting_;
+  bool ended_ = false;
+  std::shared_ptr<EventQueueCore> queue_;
+  std::uint32_t event_ = 0;
+};
+
+}  // namespace clan::engine
+
+namespace clan {
+
+using engine::Connection;
+using engine::ConnectionKind;
+using engine::StreamCore;
+
+Stream& Stream::operator=(Stream&& other) noexcept {
+  if (this != &other) {
+    close();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+Stream::~Stream() { close(); }
+
+Result<Stream> Stream::connect(Context& context, const std::string& service,
+                               std::int64_t timeout_ms, std::int64_t uid) {
+  const std::uint64_t deadline = deadline_after_ms(timeout_ms);
+  const uid_t owner = context.core()->owner(uid);
+  auto c = Connection::connect_service(context.core(), service, owner, ConnectionKind::kStream, {},
+                                       deadline);
+  if (!c) return c.error();
+  return Stream(std::make_shared<StreamCore>(std::move(*c)));
+}
+
+Result<Stream> Stream::connect(Context& context, const Address& listener, std::int64_t timeout_ms) {
+  const std::uint64_t deadline = deadline_after_ms(timeout_ms);
+  auto link = context.core()->link_to_node(listener.node, listener.uid, deadline);
+  if (!link) return link.error();
+  auto c = Connection::connect(context.core(), *link, listener.endpoint, ConnectionKind::kStream,
+                               {}, deadline);
+  if (!c) return c.error();
+  return Stream(std::make_shared<StreamCore>(std::move(*c)));
+}
+
+Result<std::size_t> Stream::send(std::span<const std::byte> bytes, std::int64_t timeout_ms) {
+  return core_->send(bytes, deadline_after_ms(timeout_ms));
+}
+
+Result<std::size_t> Stream::try_send(std::span<const std::byte> bytes) {
+  auto n = core_->send_some(bytes);
+  if (n.ok() && *n == 0 && !bytes.empty()) return Error{EAGAIN, "no room to send"};
+  return n;
+}
+
+Result<std::size_t> Stream::recv(std::span<std::byte> buffer, std::int64_t timeout_ms) {
+  return core_->recv(buffer, deadline_after_ms(timeout_ms));
+}
+
+Result<std::size_t> Stream::try_recv(std::span<std::byte> buffer) {
+  return core_->try_recv(buffer);
+}
+
+Result<std::span<std::byte>> Stream::reserve(std::size_t bytes) {
+  if (!core_->can_send()) return core_->send_error().error();
+  if (bytes > core_->max_reserve()) return Error{EMSGSIZE, "more than max_reserve() at once"};
+  std::byte* room = core_->connection().reserve(bytes);
+  if (room == nullptr) return Error{EAGAIN, "no room to send"};
+  return std::span<std::byte>(room, bytes);
+}
+
+void Stream::commit(std::size_t bytes) {
+  if (bytes == 0) return;  // nothing is nothing
+  core_->connection().commit(bytes, engine::RecordType::kData);
+}
+
+Status Stream::append(std::span<const std::byte> first, std::span<const std::byte> second) {
+  return core_->append(first, second, engine::Notify::kYes);
+}
+
+Status Stream::append_quietly(std::span<const std::byte> first, std::span<const std::byte> second) {
+  return core_->append(first, second, engine::Notify::kNo);
+}
+
+void Stream::nudge() {
+  if (core_->connection().mapped()) core_->connection().nudge();
+}
+
+std::size_t Stream::max_reserve() const { return core_->max_reserve(); }
+
+namespace {
+
+Result<std::span<const std::byte>> peek_at(StreamCore& core, engine::Fetch fetch) {
+  const int rc = core.front(fetch);
+  if (rc == 0) return Error{EAGAIN, "nothing to receive"};
+  if (rc < 0) {
+    auto end = core.end();
+    if (!end) return end.error();
+    return std::span<const std::byte>();
+  }
+  return std::span<const std::byte>(core.front_data(), core.front_size());
+}
+
+}  // namespace
+
+Result<std::span<const std::byte>> Stream::peek() { return peek_at(*core_, engine::Fetch::kYes); }
+Result<std::span<const std::byte>> Stream::peek_fetched() {
+  return peek_at(*core_, engine::Fetch::kNo);
+}
+
+void Stream::consume(std::size_t bytes) { core_->consume(bytes); }
+
+bool Stream::readable() { return core_->front() != 0; }
+bool Stream::glance() const { return core_->glance(); }
+bool Stream::ended() const { return core_->connection().peer_gone(); }
+
+Status Stream::wait_readable(std::int64_t timeout_ms) {
+  return core_->wait_readable(deadline_after_ms(timeout_ms));
+}
+
+Status Stream::shutdown_send(std::int64_t timeout_ms) {
+  return core_->shutdown_send(deadline_after_ms(timeout_ms));
+}
+
+void Stream::close() {
+  if (core_) core_->close();
+}
+
+Status Stream::register_with(EventQueue& queue, std::uint64_t tag) {
+  return core_->connection().bind(queue.core(), EventKind::kStream, tag);
+}
+
+void Stream::abort() { core_->connection().abort(); }
+void Stream::ask() { core_->connection().ask(); }
+void Stream::pause_events() { core_->connection().pause_events(); }
+bool Stream::resume_events() { return core_->connection().resume_events(); }
+
+void Stream::unregister() { core_->connection().unbind(); }
+
+PeerInfo Stream::peer() const {
+  nic::Link& link = core_->connection().link();
+  return {link.remote_node(), link.remote_pid(), link.remote_uid(), link.capabilities().name,
+          link.remote_address()};
+}
+
+Listener& Listener::operator=(Listener&& other) noexcept {
+  if (this != &other) {
+    if (core_) core_->end();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+Listener::~Listener() {
+  if (core_) core_->end();
+}
+
+Result<Listener> Listener::create(Context& context, const std::string& service) {
+  auto core = std::make_shared<engine::ListenerCore>(context.core(), service);
+  if (auto s = core->start(); !s) return s.error();
+  return Listener(std::move(core));
+}
+
+Result<Stream> Listener::accept(std::int64_t timeout_ms) {
+  auto c = core_->accept(deadline_after_ms(timeout_ms));
+  if (!c) return c.error();
+  return Stream(std::make_shared<StreamCore>(std::move(*c)));
+}
+
+Result<Stream> Listener::try_accept() {
+  auto c = core_->accept(0);
+  if (!c) return c.error();
+  return Stream(std::make_shared<StreamCore>(std::move(*c)));
+}
+
+Status Listener::register_with(EventQueue& queue, std::uint64_t tag) {
+  return core_->bind(queue.core(), tag);
+}
+
+Address Listener::address() const { return core_->address(); }
+
+}  // namespace clan

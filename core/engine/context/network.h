@@ -1,0 +1,103 @@
+// Network: a context's part in the network of hosts: its UDP node, and the directory by which
+// services of this host are found.
+//
+//   client --"echo"?--> udp:HOST:4790  the directory: held by whichever context of the user has
+//   bound it
+//                          | its own service, or asks the process that offers "echo" by an AF_UNIX
+//                          | name; of a TCP connection (clan/connection_name.h) that another user
+//                          | has, one of that user's
+//          <--port 40123---+
+//   client --"echo"?--> udp:HOST:40123  the node of that process: a link, and the endpoint of
+//   "echo"
+//
+// Without a daemon: when the holder ends, another context takes the port over. The directory is a
+// node of its own that makes no links, so it answers under the same keys as every other.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "base/reactor.h"
+#include "clan/context.h"
+#include "clan/network.h"
+#include "engine/context/packet_wait.h"
+#include "link/udp/node/path_board.h"
+#include "link/udp/node/udp_node.h"
+
+namespace clan::engine {
+
+class ContextCore;
+
+class Network final : public PacketSource {
+ public:
+  static Result<std::unique_ptr<Network>> start(ContextCore& context,
+                                                const NetworkOptions& options);
+  Network(ContextCore& context, const NetworkOptions& options);
+  ~Network();
+
+  /// "udp:HOST[:PORT]/SERVICE"
+  static bool is_remote(const std::string& service) { return service.starts_with("udp:"); }
+
+  /// A new link with the process that offers `service`, and the endpoint behind it.
+  Result<std::shared_ptr<nic::Link>> link_to(const std::string& service, std::uint64_t deadline_ns,
+                                             std::uint32_t* endpoint);
+  /// The same for a caller that does not wait: the driver thread calls `ended`, once.
+  using Ended = std::function<void(Result<std::shared_ptr<nic::Link>>, std::uint32_t endpoint)>;
+  Result<std::shared_ptr<udp::Dialling>> begin_link_to(const std::string& service, Ended ended);
+  /// `ended` is not called any more, unless it is being called.
+  void give_up(udp::Dialling& dialling) { node_->give_up(dialling); }
+  /// clan/network.h
+  Result<PathValues> ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
+                          std::uint32_t interval_ms, std::uint64_t deadline_ns);
+  std::uint16_t port() const { return node_->local_address().port; }
+  void fetch() override { node_->fetch(); }
+  int sleep(const udp::Sleep& what) override { return node_->sleep(what); }
+  void wake_sleepers() override { node_->wake_sleepers(); }
+  void keep_watching() override { node_->keep_watching(); }
+  int descriptor() const { return node_->descriptor(); }
+  bool arm_descriptor() { return node_->arm_descriptor(); }
+
+  /// Tells other processes of this user at which port a service of this process is. Null when that
+  /// is not possible.
+  std::shared_ptr<Pollable> tell_port_of(const std::string& service);
+  void forget(const std::shared_ptr<Pollable>& teller);
+
+  /// After the reactor has stopped.
+  void shut_down();
+  void abandon_after_fork();
+
+ private:
+  class Teller;
+  class HolderWatch;
+
+  Status start();
+  Result<udp::SocketAddress> address_of(std::string host);
+  Result<std::shared_ptr<udp::UdpNode>> make_node(const udp::SocketAddress& local, bool directory);
+  int find_service(const std::string& service, bool directory, udp::Greeting* answer);
+  std::uint16_t ask_user(uid_t user, const std::string& service, const std::string& about,
+                         int wait_ms);
+  void join_directory(), join_later();
+  void holder_ended(std::uint64_t after_ns);
+  bool hold_directory();
+  bool watch_holder();
+
+  ContextCore& context_;
+  const NetworkOptions options_;
+  std::unique_ptr<udp::PathBoard> board_;  ///< before the node that writes it
+  std::shared_ptr<udp::UdpNode> node_;
+  std::mutex mutex_;  ///< guards directory_; taken before a node's
+  std::shared_ptr<udp::UdpNode> directory_;
+  /// What names of hosts have stood for, for the driver thread, which does not ask again.
+  std::unordered_map<std::string, udp::SocketAddress> addresses_;
+  std::mutex addresses_mutex_;  ///< a leaf
+  /// Services of processes that have not answered, or users of other such ones, and when: under the
+  /// directory node's mutex.
+  std::unordered_map<std::string, std::uint64_t> silent_;
+  unsigned joins_ = 0;                ///< of the directory, without success that lasted
+  std::shared_ptr<Pollable> holder_;  ///< the name by which others see that we hold the directory
+};
+
+}  // namespace clan::engine

@@ -1,0 +1,247 @@
+// Network: how services of this host are found from others, and the directory that one process
+// holds for all of its user; and for TCP connections of other users, as the kernel says whose they
+// are.
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/socket_owner.h"
+#include "clan/clock.h"
+#include "clan/connection_name.h"
+#include "clan/log.h"
+#include "engine/context/context_core.h"
+#include "engine/context/network.h"
+
+namespace clan::engine {
+namespace {
+
+constexpr int kAskMs = 200;      ///< the driver thread waits so long for a process of this host
+constexpr int kAskOtherMs = 20;  ///< of another user, or while one is silent
+constexpr std::size_t kMostWatchers = 1024;
+constexpr std::size_t kMostOthers = 256;                  ///< of other users
+constexpr std::uint64_t kNoAnswerFor = 2 * udp::kSecond;  ///< a process is not asked again so soon
+constexpr std::size_t kMostSilent = 64;                   ///< services of such processes
+constexpr unsigned kMostJoins = 8;     ///< of the directory, one soon after the other
+constexpr unsigned kFirstWaitMs = 20;  ///< before the second, and twice as long before each next
+
+std::string teller_name(uid_t user, const std::string& service) {
+  return "clan/" + std::to_string(user) + "/udp/" + service;
+}
+std::string holder_name(uid_t user, std::uint16_t port) {
+  return "clan/" + std::to_string(user) + "/udp-directory/" + std::to_string(port);
+}
+
+// An abstract name is whose takes it first, and anybody may connect to it.
+bool is_user(uid_t user, int socket) {
+  auto peer = peer_credentials(socket);
+  return peer.ok() && peer->uid == user;
+}
+
+// A client waits in the kernel until we have a descriptor for it, and keeps the listener ready.
+void wait_for_descriptors() {
+  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) ::usleep(10'000);
+}
+
+// At which port the process of that user that offers the service is; 0: nobody does. `silent`: it
+// has not answered in time.
+std::uint16_t ask_port(uid_t user, const std::string& service, int wait_ms, bool* silent) {
+  auto socket = connect_abstract(teller_name(user, service), 0);
+  if (!socket || !is_user(user, socket->get())) return 0;
+  pollfd ready{socket->get(), POLLIN, 0};
+  std::uint16_t port = 0;
+  *silent = ::poll(&ready, 1, wait_ms) == 0;
+  if (*silent) return 0;
+  return ::recv(socket->get(), &port, sizeof port, MSG_DONTWAIT) == sizeof port ? port : 0;
+}
+
+// The other user that has the connection whose end at this host is asked for.
+std::optional<uid_t> other_owner_of(const std::string& service) {
+  ConnectionName name;
+  if (!name.read(service)) return std::nullopt;
+  const auto owner = tcp_owner({name.server, name.server_port}, {name.client, name.client_port});
+  return owner && *owner != ::geteuid() ? owner : std::nullopt;
+}
+
+}  // namespace
+
+/// Answers each client that connects with our node's port.
+class Network::Teller final : public Pollable {
+ public:
+  Teller(Fd listener, std::uint16_t port) : listener_(std::move(listener)), port_(port) {}
+  int fd() const { return listener_.get(); }
+  void on_ready(std::uint32_t) override {
+    Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (client) {
+      (void)::send(client.get(), &port_, sizeof port_, MSG_NOSIGNAL);
+    } else {
+      wait_for_descriptors();
+    }
+  }
+  void abandon_after_fork() override { listener_.reset(); }
+
+ private:
+  Fd listener_;
+  std::uint16_t port_;
+};
+
+/// At the holder: keeps the others' sockets, so that they see it end. At the others: sees it.
+class Network::HolderWatch final : public Pollable {
+ public:
+  HolderWatch(Network* network, Fd socket, bool holds)
+      : network_(network), socket_(std::move(socket)), holds_(holds) {}
+  int fd() const { return socket_.get(); }
+  void on_ready(std::uint32_t) override {
+    if (!holds_) {
+      network_->context_.reactor().remove(socket_.get());
+      network_->holder_ended(monotonic_ns() - since_);
+      return;
+    }
+    for (auto* list : {&watchers_, &others_}) {
+      std::erase_if(*list, [](const Fd& fd) {
+        char byte;
+        return ::recv(fd.get(), &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+      });
+    }
+    Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!client) return wait_for_descriptors();
+    const bool ours = is_user(::geteuid(), client.get());
+    auto& list = ours ? watchers_ : others_;
+    if (list.size() < (ours ? kMostWatchers : kMostOthers)) list.push_back(std::move(client));
+  }
+  void abandon_after_fork() override {
+    watchers_.clear();
+    others_.clear();
+    socket_.reset();
+  }
+
+ private:
+  Network* const network_;
+  Fd socket_;
+  const bool holds_;
+  const std::uint64_t since_ = monotonic_ns();
+  std::vector<Fd> watchers_, others_;  ///< of our user, of other ones
+};
+
+// --- services ------------------------------------------------------------------------------------
+
+int Network::find_service(const std::string& service, bool directory, udp::Greeting* answer) {
+  if (context_.services().find(service, &answer->endpoint)) {
+    if (directory) answer->port = port();
+    return 0;
+  }
+  if (!directory) return ECONNREFUSED;
+  answer->port = ask_user(::geteuid(), service, service, kAskMs);
+  if (answer->port != 0) return 0;
+  if (const auto other = other_owner_of(service))
+    answer->port = ask_user(*other, service, "user " + std::to_string(*other), kAskOtherMs);
+  return answer->port == 0 ? ECONNREFUSED : 0;
+}
+
+// A question makes the driver thread wait for a process that is stopped: once in a while for each
+// `about`, and for a moment only where another one has been silent: a process may have many names.
+std::uint16_t Network::ask_user(uid_t user, const std::string& service, const std::string& about,
+                                int wait_ms) {
+  const std::uint64_t now = monotonic_ns();
+  std::erase_if(silent_, [now](const auto& one) { return now - one.second >= kNoAnswerFor; });
+  if (silent_.contains(about)) return 0;
+  if (!silent_.empty()) wait_ms = kAskOtherMs;
+  bool silent = false;
+  const std::uint16_t found = ask_port(user, service, wait_ms, &silent);
+  if (silent_.size() >= kMostSilent) silent_.clear();
+  if (silent) silent_[about] = monotonic_ns();
+  return found;
+}
+
+std::shared_ptr<Pollable> Network::tell_port_of(const std::string& service) {
+  auto listener = listen_abstract(teller_name(::geteuid(), service));
+  if (!listener) {
+    CLAN_WARN("other hosts find the service \"%s\" at port %u only: %s", service.c_str(), port(),
+              listener.error().message().c_str());
+    return nullptr;
+  }
+  auto teller = std::make_shared<Teller>(std::move(*listener), port());
+  if (!context_.reactor().add(teller->fd(), teller)) return nullptr;
+  return teller;
+}
+
+void Network::forget(const std::shared_ptr<Pollable>& teller) {
+  context_.reactor().remove(static_cast<Teller&>(*teller).fd());
+}
+
+// --- the directory -------------------------------------------------------------------------------
+
+// The port is bound before the name is, so a client that finds neither looks again a little
+// later.
+void Network::join_directory() {
+  ++joins_;
+  if (hold_directory() || watch_holder()) return;
+  join_later();
+}
+
+// The holder has ended, `after_ns` since we found it. Where that is at once, again and again, it
+// is no holder, or one that has no room for us.
+void Network::holder_ended(std::uint64_t after_ns) {
+  if (after_ns > udp::kSecond) joins_ = 0;
+  if (joins_ < 2) return join_directory();
+  join_later();
+}
+
+void Network::join_later() {
+  const std::uint64_t wait_ns = std::uint64_t{kFirstWaitMs * 1'000'000} << joins_;
+  if (joins_ < kMostJoins &&
+      context_.reactor().call_at(monotonic_ns() + wait_ns, [this] { join_directory(); }))
+    return;
+  const auto owner = udp_port_owner(options_.directory_port);
+  CLAN_INFO(
+      "UDP port %u is in use by user %s, of whom no CLAN program answers: other hosts do not find "
+      "this one; CLAN_NETWORK_PORT names another port at both ends",
+      options_.directory_port, owner ? std::to_string(*owner).c_str() : "(unknown)");
+}
+
+bool Network::hold_directory() {
+  udp::SocketAddress local =
+      options_.address.empty() ? udp::SocketAddress{} : node_->local_address();
+  local.port = options_.directory_port;
+  auto directory = make_node(local, true);
+  if (!directory) return false;
+  auto name = listen_abstract(holder_name(::geteuid(), options_.directory_port));
+  if (name) {
+    auto watch = std::make_shared<HolderWatch>(this, std::move(*name), true);
+    if (context_.reactor().add(watch->fd(), watch)) holder_ = std::move(watch);
+  }
+  std::lock_guard lock(mutex_);
+  directory_ = std::move(*directory);
+  return true;
+}
+
+// The holder's name has the number of the user that the port belongs to, so nobody else can pretend
+// to hold it.
+bool Network::watch_holder() {
+  const auto found = udp_port_owner(options_.directory_port);
+  const uid_t owner = found ? *found : ::geteuid();
+  auto socket = connect_abstract(holder_name(owner, options_.directory_port), 0);
+  if (!socket || !is_user(owner, socket->get())) return false;
+  auto watch = std::make_shared<HolderWatch>(this, std::move(*socket), false);
+  if (!context_.reactor().add(watch->fd(), watch).ok()) return false;
+  if (owner != ::geteuid()) {
+    CLAN_INFO(
+        "UDP port %u belongs to user %u, whose program sends other hosts on to our connections if "
+        "they have its key",
+        options_.directory_port, owner);
+  }
+  return true;
+}
+
+}  // namespace clan::engine
+
+namespace clan {
+
+std::optional<unsigned> user_of_udp_port(std::uint16_t port) { return udp_port_owner(port); }
+
+}  // namespace clan

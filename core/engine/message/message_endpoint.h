@@ -1,0 +1,173 @@
+// MessageEndpointCore: many connections behind one face.
+//
+// A peer is hot or cold. Hot peers' rings are polled directly: one load each, and the sender finds
+// no tripwire armed. Cold peers have their event tripwire armed and post an event to the endpoint's
+// own queue, so a thousand silent ones cost one load together. A peer becomes hot when it sends and
+// cold when the hot list is full or the endpoint goes to sleep.
+//
+// Large messages (offers): the sender exports the message and puts the cookie into a record; the
+// receiver reads it by DMA and answers with a bit in the sender's offer line, which is not behind
+// unread messages. 64 offers per peer may be open.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "clan/message.h"
+#include "engine/message/message_peer.h"
+
+namespace clan::engine {
+
+class MessageEndpointCore final : public OobSink,
+                                  public AnswerSink,
+                                  public std::enable_shared_from_this<MessageEndpointCore> {
+ public:
+  MessageEndpointCore(std::shared_ptr<ContextCore> context, const MessageOptions& options)
+      : context_(std::move(context)), options_(options), waiter_(context_->options().wait) {}
+  ~MessageEndpointCore() override;
+  Status start(const std::string& service);
+
+  ContextCore& context() { return *context_; }
+  Address address() const;
+  Result<PeerIndex> connect_link(std::shared_ptr<nic::Link> link, std::uint32_t endpoint,
+                                 std::uint64_t deadline_ns);
+  Result<PeerIndex> connect(const Address& peer, std::uint64_t deadline_ns);
+  Result<PeerIndex> connect(const std::string& service, uid_t uid, std::uint64_t deadline_ns);
+  Result<PeerIndex> begin_connect(const std::string& service, uid_t uid,
+                                  std::span<const std::span<const std::byte>> greetings,
+                                  std::uint64_t deadline_ns);
+  Status await(PeerIndex peer, std::uint64_t deadline_ns);
+  Result<Address> peer_address(PeerIndex peer) const;
+  bool is_far(PeerIndex peer) const;
+  void disconnect(PeerIndex peer);
+
+  Status send(PeerIndex to, std::span<const std::byte> message, std::uint64_t deadline_ns);
+  Result<bool> post(PeerIndex to, std::span<const std::byte> header,
+                    std::span<const std::byte> message, std::uint64_t cookie);
+  std::size_t poll_sent(std::span<SendCompletion> completions);
+  Result<std::span<std::byte>> reserve(PeerIndex to, std::size_t bytes);
+  void commit(PeerIndex to, std::size_t bytes);
+  std::size_t max_eager(PeerIndex to) const;
+  Status try_send(PeerIndex to, std::span<const std::byte> header,
+                  std::span<const std::byte> message);
+  bool quiet() const;
+  bool spin(std::uint64_t deadline_ns = kNoDeadline);
+  Status sleep_unspun(std::uint64_t deadline_ns);
+  Result<int> fd() { return arrivals_->fd(); }
+  bool arm_fd();
+  void ring_fd() { arrivals_->ring(); }
+  void wake() { arrivals_->wake_all(); }
+
+  Result<IncomingMessage> peek(Fetch fetch = Fetch::kYes);
+  Result<MessageInfo> take(std::span<std::byte> buffer);
+  void drop();
+  Result<SetAside> set_aside();
+  Status copy(const SetAside& message, std::uint64_t offset, std::span<std::byte> buffer);
+  void finish(const SetAside& message, bool received);
+  Result<MessageInfo> try_recv(std::span<std::byte> buffer);
+  Result<MessageInfo> recv(std::span<std::byte> buffer, std::uint64_t deadline_ns);
+  bool shares_messages(PeerIndex to) const;
+  std::uint64_t sent_mark(PeerIndex to) const;
+  bool has_left(PeerIndex to, std::uint64_t mark) const;
+  std::atomic<std::uint64_t>* shared_word(std::size_t offset);
+  void hold();
+  void resume(PeerIndex peer);
+  void nudge(PeerIndex to);
+  bool has_gone(PeerIndex peer) const;
+  bool take_departed(PeerIndex* peer, int* reason);
+  Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);
+
+  // OobSink, driver thread
+  void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;
+  void on_link_down(const std::shared_ptr<nic::Link>& link) override;
+  // AnswerSink: a connection attempt of this endpoint has ended
+  void on_answer() override;
+
+ private:
+  using Offer = MessageOffer;
+  using Peer = MessagePeer;
+  using Departure = MessageDeparture;
+  using Front = MessageFront;
+  static constexpr std::size_t kMaxHot = 8;
+  static constexpr std::uint64_t kAdoptTag = ~std::uint64_t{0};  ///< event of adopt_event_
+
+  /// A peer that is or was connected.
+  Peer* find(PeerIndex index) const {
+    Peer* peer = find_any(index);
+    return peer != nullptr && peer->connection ? peer : nullptr;
+  }
+  Peer* find_any(PeerIndex index) const {
+    return index < peers_.size() ? peers_[index].get() : nullptr;
+  }
+  Error no_peer(PeerIndex index);
+  Result<PeerIndex> add_peer(std::shared_ptr<Connection> connection, bool chosen);
+  Status join(Peer& peer, std::shared_ptr<Connection> connection);
+  void look_at_attempts();
+  void look_at_attempt(Peer& peer);
+  void adopt();
+  void make_hot(Peer& peer);
+  void make_cold(Peer& peer);
+  bool look_at(Peer& peer);
+  bool show_held(Peer& peer);
+  bool look_closely(Peer& peer, int rc);
+  bool find_front(Fetch fetch = Fetch::kYes);
+  void take_arrivals();
+  void fail_sends(Peer& peer);
+  void depart(Peer& peer, bool told = false);
+  Status tell_departure();
+  bool progress_sends(Fetch fetch = Fetch::kYes);
+  bool progress_offers(Peer& peer);
+  bool progress_fragments(Peer& peer);
+  Result<bool> offer(Peer& peer, std::span<const std::byte> header,
+                     std::span<const std::byte> message, std::uint64_t cookie);
+  void report_sent(const Peer& peer, std::uint64_t cookie, int status);
+  void take_back(Peer& peer, std::uint32_t slot);
+  void note_sending(Peer& peer);
+  void finish_offer(Peer& peer, std::uint32_t slot, int status);
+  Status send_error(const Peer& peer) const;
+  int copy_offer(Peer& peer, const RdmaCookie& cookie, std::uint64_t offset,
+                 std::span<std::byte> buffer);
+  bool hot_pending() const;
+  bool something_new();
+  Awaited awaited() const;
+  bool cool();
+  void look_at_cooled();
+  bool something_told() const;
+  Status sleep(std::uint64_t deadline_ns);
+  Status bind_peer(Peer& peer);
+
+  std::shared_ptr<ContextCore> context_;
+  const MessageOptions options_;
+  std::string service_;
+  std::uint32_t endpoint_ = 0;
+
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<Peer*> connecting_;
+  std::vector<Peer*> hot_;
+  std::vector<PeerIndex> cooled_;  ///< that were hot before the last sleep
+  std::size_t next_hot_ = 0;
+  std::shared_ptr<EventQueueCore> arrivals_;
+  std::uint32_t adopt_event_ = 0;
+  Front front_;
+  unsigned turns_ = 0;
+  std::deque<SendCompletion> sent_;
+  std::deque<Departure> departed_;
+  std::size_t untold_ = 0;      ///< of them, those that recv() has yet to speak of
+  std::vector<Peer*> sending_;  ///< peers with open offers or fragments to send
+  bool blocking_open_ = false;  ///< send() waits for the large message without a cookie
+  int blocking_status_ = 0;     ///< how it ended
+  Waiter waiter_;
+  /// a guess: a peer has copied our large message, and answered, by then
+  std::uint64_t copied_until_ns_ = 0;
+  bool armed_fd_ = false;  ///< the next spin() comes after a sleep on fd()
+  std::shared_ptr<EventQueueCore> user_queue_;
+  std::uint32_t user_event_ = 0;
+
+  std::mutex mutex_;  ///< between the driver thread and adopt()
+  std::vector<std::shared_ptr<Connection>> accepted_;
+  std::atomic<bool> any_accepted_{false};
+};
+
+}  // namespace clan::engine

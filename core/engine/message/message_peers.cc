@@ -1,0 +1,286 @@
+// Message endpoints: peers come, are connected to, and go.
+#include <algorithm>
+
+#include "clan/words.h"
+#include "engine/message/message_endpoint.h"
+
+namespace clan::engine {
+Result<PeerIndex> MessageEndpointCore::connect_link(std::shared_ptr<nic::Link> link,
+                                                    std::uint32_t endpoint,
+                                                    std::uint64_t deadline_ns) {
+  auto connection = Connection::connect(context_, std::move(link), endpoint,
+                                        ConnectionKind::kMessages, address(), deadline_ns);
+  if (!connection) return connection.error();
+  return add_peer(std::move(*connection), true);
+}
+
+Result<PeerIndex> MessageEndpointCore::connect(const Address& peer, std::uint64_t deadline_ns) {
+  auto link = context_->link_to_node(peer.node, peer.uid, deadline_ns);
+  if (!link) return link.error();
+  auto index = connect_link(std::move(*link), peer.endpoint, deadline_ns);
+  if (index.ok()) peers_[*index]->connection->set_remote_address(peer);
+  return index;
+}
+
+Result<PeerIndex> MessageEndpointCore::connect(const std::string& service, uid_t uid,
+                                               std::uint64_t deadline_ns) {
+  Address peer;
+  auto connection = Connection::connect_service(context_, service, uid, ConnectionKind::kMessages,
+                                                address(), deadline_ns, &peer);
+  if (!connection) return connection.error();
+  (*connection)->set_remote_address(peer);
+  return add_peer(std::move(*connection), true);
+}
+
+Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> connection,
+                                                bool chosen) {
+  auto peer = std::make_unique<Peer>();
+  peer->chosen = chosen;
+  peer->index = static_cast<PeerIndex>(peers_.size());
+  if (auto s = join(*peer, std::move(connection)); !s) return s.error();
+  peers_.push_back(std::move(peer));
+  return peers_.back()->index;
+}
+
+// The connection is the peer's from now on, and its events come here.
+Status MessageEndpointCore::join(Peer& peer, std::shared_ptr<Connection> connection) {
+  auto event = arrivals_->add(EventKind::kMessage, peer.index);
+  if (!event) return event.error();
+  if (auto s = connection->bind_shared(arrivals_, *event); !s) {
+    arrivals_->remove(*event);
+    return s;
+  }
+  peer.event = *event;
+  peer.connection = std::move(connection);
+  Status bound = user_queue_ ? bind_peer(peer) : Status();
+  if (!bound) {  // no event would announce what it sends
+    peer.connection.reset();
+    arrivals_->remove(*event);
+  }
+  return bound;
+}
+
+Result<PeerIndex> MessageEndpointCore::begin_connect(
+    const std::string& service, uid_t uid, std::span<const std::span<const std::byte>> greetings,
+    std::uint64_t deadline_ns) {
+  auto attempt = ConnectAttempt::begin(context_, service, uid, ConnectionKind::kMessages, address(),
+                                       greetings, deadline_ns, weak_from_this());
+  if (!attempt) return attempt.error();
+  auto peer = std::make_unique<Peer>();
+  peer->attempt = std::move(*attempt);
+  peer->chosen = true;
+  peer->index = static_cast<PeerIndex>(peers_.size());
+  connecting_.reserve(connecting_.size() + 1);  // before anything is changed
+  peers_.push_back(std::move(peer));
+  connecting_.push_back(peers_.back().get());
+  look_at_attempts();
+  return peers_.back()->index;
+}
+
+void MessageEndpointCore::on_answer() {
+  {
+    std::lock_guard lock(mutex_);
+    words::publish(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
+  }
+  arrivals_->post(adopt_event_);
+  std::lock_guard lock(mutex_);
+  if (user_queue_) user_queue_->post(user_event_);
+}
+
+void MessageEndpointCore::look_at_attempts() {
+  for (std::size_t i = 0; i < connecting_.size();) {
+    Peer& peer = *connecting_[i];
+    look_at_attempt(peer);
+    if (peer.attempt) {
+      ++i;
+    } else {
+      connecting_.erase(connecting_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+void MessageEndpointCore::look_at_attempt(Peer& peer) {
+  auto connection = peer.attempt->result();
+  if (!connection && connection.error().err == EAGAIN) return;
+  peer.attempt.reset();
+  Status joined = connection.ok() ? Status() : Status(connection.error());
+  try {
+    if (joined) joined = join(peer, *connection);
+  } catch (const std::bad_alloc&) {
+    peer.connection.reset();
+    joined = Error{ENOMEM, "no memory for a connection"};
+  }
+  if (joined) return;
+  peer.failure = joined.error().err;
+  peer.departed = true;
+  departed_.push_back({peer.index, peer.failure, peer.failure});
+  ++untold_;
+}
+
+// Why find() has none of this number.
+Error MessageEndpointCore::no_peer(PeerIndex index) {
+  if (!context_->usable()) return unusable_error();
+  Peer* peer = find_any(index);
+  if (peer == nullptr) return {EINVAL, "no such peer"};
+  if (peer->attempt) look_at_attempts();
+  if (peer->failure != 0) return {peer->failure, "the peer could not be connected to"};
+  return {EAGAIN, "the peer has not accepted yet"};
+}
+
+Status MessageEndpointCore::await(PeerIndex index, std::uint64_t deadline_ns) {
+  if (find(index) != nullptr) return {};
+  Peer* peer = find_any(index);
+  if (peer != nullptr && peer->attempt && peer->attempt->wait(deadline_ns)) look_at_attempts();
+  if (find(index) != nullptr) return {};
+  const Error error = no_peer(index);
+  return find(index) != nullptr ? Status() : Status(error);
+}
+
+Result<Address> MessageEndpointCore::peer_address(PeerIndex index) const {
+  Peer* peer = find(index);
+  if (peer == nullptr)
+    return Error{find_any(index) == nullptr ? EINVAL : ENOTCONN, "not connected to this peer"};
+  return peer->connection->remote_address();
+}
+
+bool MessageEndpointCore::is_far(PeerIndex index) const {
+  Peer* peer = find(index);
+  return peer != nullptr && !peer->connection->link().capabilities().mapped;
+}
+
+void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link,
+                                 const OobMessage& message) {
+  if (message.type != kOobConnect) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (accepted_.size() >= context_->options().backlog) {
+      Connection::refuse(*link, message, ECONNREFUSED);
+      return;
+    }
+    auto connection = Connection::accept(context_, link, message, ConnectionKind::kMessages);
+    if (!connection) {
+      Connection::refuse(*link, message, connection.error().err);
+      return;
+    }
+    accepted_.push_back(std::move(*connection));
+    words::publish(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
+  }
+  arrivals_->post(adopt_event_);
+  std::lock_guard lock(mutex_);
+  if (user_queue_) user_queue_->post(user_event_);
+}
+
+void MessageEndpointCore::on_link_down(const std::shared_ptr<nic::Link>&) {
+  // Every connection learns of it by itself and posts its event.
+}
+
+void MessageEndpointCore::adopt() {
+  // PAIR endpoint.accepted: sees the connections
+  if (!words::look(any_accepted_)) return;
+  std::vector<std::shared_ptr<Connection>> fresh;
+  {
+    std::lock_guard lock(mutex_);
+    fresh.swap(accepted_);
+    any_accepted_.store(false, std::memory_order_relaxed);
+  }
+  if (!connecting_.empty()) look_at_attempts();
+  for (auto& connection : fresh) (void)add_peer(std::move(connection), false);
+}
+
+void MessageEndpointCore::make_hot(Peer& peer) {
+  if (peer.hot) return;
+  if (hot_.size() == kMaxHot) {
+    next_hot_ %= hot_.size();
+    Peer& coldest = *hot_[next_hot_];
+    make_cold(coldest);
+  }
+  peer.connection->nic().disarm(peer.connection->event_tripwire());
+  peer.hot = true;
+  hot_.push_back(&peer);
+}
+
+void MessageEndpointCore::make_cold(Peer& peer) {
+  if (!peer.hot) return;
+  peer.hot = false;
+  std::erase(hot_, &peer);
+  peer.connection->nic().arm(peer.connection->event_tripwire());
+  // What came between our last look and the arming.
+  if (peer.connection->readable() || peer.connection->peer_gone()) arrivals_->post(peer.event);
+}
+
+void MessageEndpointCore::disconnect(PeerIndex index) {
+  Peer* peer = find_any(index);
+  if (peer == nullptr) return;
+  if (front_.peer == peer) front_ = {};
+  for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {
+    if (peer->offers[slot].open) take_back(*peer, slot);
+  }
+  for (const Offer& o : peer->fragmenting) report_sent(*peer, o.user_cookie, ECANCELED);
+  peer->fragmenting.clear();
+  std::erase(sending_, peer);
+  std::erase(hot_, peer);
+  std::erase(connecting_, peer);
+  if (peer->attempt) peer->attempt->let_go();
+  if (peer->connection) {
+    peer->connection->close();
+    arrivals_->remove(peer->event);
+  }
+  peers_[index].reset();
+  for (Departure& d : departed_) {
+    if (d.peer == index && std::exchange(d.err, 0) != 0) --untold_;
+  }
+}
+
+// The peer is gone: whatever we were sending it has failed. What it sent can still be received.
+void MessageEndpointCore::fail_sends(Peer& peer) {
+  for (std::uint32_t slot = 0; slot < peer.offers.size(); ++slot) {
+    if (peer.offers[slot].open) finish_offer(peer, slot, ECONNRESET);
+  }
+  for (const Offer& o : peer.fragmenting) report_sent(peer, o.user_cookie, ECONNRESET);
+  peer.fragmenting.clear();
+  std::erase(sending_, &peer);
+}
+
+// The peer is gone and everything it sent has been received. `told`: the caller answers with its
+// error.
+void MessageEndpointCore::depart(Peer& peer, bool told) {
+  if (peer.departed) return;
+  peer.departed = true;
+  fail_sends(peer);
+  std::erase(hot_, &peer);
+  peer.hot = false;
+  const int reason = peer.connection->reset_reason();
+  // That a client has finished is no news to a server; that a server has gone is news to its
+  // client.
+  const int err = told ? 0 : reason != 0 ? reason : peer.chosen ? EPIPE : 0;
+  departed_.push_back({peer.index, err, reason});
+  if (err != 0) ++untold_;
+}
+
+// The oldest departure that recv() has yet to speak of, as its error.
+Status MessageEndpointCore::tell_departure() {
+  if (untold_ == 0) return {};
+  for (Departure& d : departed_) {
+    const int err = std::exchange(d.err, 0);
+    if (err == 0) continue;
+    --untold_;
+    if (err == EPIPE)
+      return Error{err, "a peer we had connected to has closed (take_departed() names it)"};
+    if (err == ECONNRESET) return Error{err, "a peer died (take_departed() names it)"};
+    if (err != EPROTO)
+      return Error{err, "a peer could not be connected to (take_departed() names it)"};
+    return Error{err, "a peer was reset (take_departed() names it)"};
+  }
+  return {};
+}
+
+bool MessageEndpointCore::take_departed(PeerIndex* peer, int* reason) {
+  if (departed_.empty()) return false;
+  *peer = departed_.front().peer;
+  if (reason != nullptr) *reason = departed_.front().reason;
+  if (departed_.front().err != 0) --untold_;
+  departed_.pop_front();
+  return true;
+}
+
+}  // namespace clan::engine

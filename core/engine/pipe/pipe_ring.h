@@ -1,0 +1,191 @@
+// PipeRing: where the records of a Pipe go in a ring that is far larger than what is in use of it.
+//
+// Records, heads and the rule that the line behind the last record holds a zero are those of
+// shm/ring.h. Such a ring wraps at its end, and so touches all of its memory in time. This one is
+// as large as the most that a TCP connection would buffer, and most of the time a few lines of it
+// are in use. So the writer goes back to line 0 as soon as the reader keeps up with it, and what
+// lies behind stays untouched:
+//
+//      0                 48                                                              lines - 1
+//      | A | B | C | ... | Z |skip|                                                              |
+//        ^                    the reader stands here at most; then it goes on at line 0
+//
+// If it does not come, what fits in before it is soon used up, and everything behind the skip is
+// free. Then the writer jumps over what has not been read, once, and goes on behind it:
+//
+//      | P | Q | R |jump|... not read yet ...|skip| S | T | U | ...
+//
+// A skip leads from any line to line 0, a jump to a line further on. Positions count lines,
+// those that were skipped or jumped over with them; index = position mod lines. No record takes the
+// last line, which is for a skip. At most one skip and one jump are on their way to the reader at a
+// time.
+//
+// The cursors lie in memory that the peer can write: whatever they say, a slot lies inside the
+// ring.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "engine/pipe/pipe_cursors.h"
+#include "shm/ring.h"
+
+namespace clan {
+
+struct PipeRing {
+  std::uint64_t lines = 0;  ///< a power of two
+
+  std::uint64_t index(std::uint64_t position) const { return position & (lines - 1); }
+  std::uint64_t max_payload() const { return shm::RingGeometry{lines}.max_payload(); }
+  /// A light connection stays in the first page.
+  std::uint64_t first_look() const { return std::min<std::uint64_t>(48, lines / 4); }
+  /// A stream whose reader reads all the time goes on to here, so that the two are not at the same
+  /// lines.
+  std::uint64_t busy_look() const { return std::min<std::uint64_t>(8192, lines / 4); }
+  /// Lines the reader may have read and not published when it finds the ring empty.
+  std::uint64_t keep_up() const { return std::min<std::uint64_t>(16, lines / 16); }
+
+  static bool on_its_way(const PipeProducer& p, std::uint64_t at) {
+    return at != 0 && p.consumed <= at;
+  }
+
+  /// Lines that the reader has not published, less those no record lies in.
+  std::uint64_t used(const PipeProducer& p) const {
+    std::uint64_t n = p.tail - p.consumed;
+    if (on_its_way(p, p.skip_at)) n -= lines - index(p.skip_at);
+    if (on_its_way(p, p.jump_at)) n -= p.jump_gap;
+    return n;
+  }
+
+  /// A record of `k` lines goes at the tail, and behind it its terminator and a line to spare:
+  /// nothing else need be looked at.
+  bool goes_on(std::uint64_t tail, std::uint64_t bound, std::uint64_t k) const {
+    // the bound too is memory that the peer can write
+    return index(tail) + k + 2 <= std::min(bound, lines);
+  }
+
+  /// After reserve() and advance(): up to where that holds from now on. `most` as there.
+  std::uint64_t next_bound(const PipeProducer& p, std::uint64_t most) const {
+    const std::uint64_t n = used(p), at = index(p.tail);
+    if (n >= most) return 0;
+    std::uint64_t bound = std::min(p.look_at != 0 ? p.look_at : first_look(), at + most - n);
+    if (on_its_way(p, p.skip_at) && at <= index(p.skip_at))
+      bound = std::min(bound, index(p.consumed));
+    return bound;
+  }
+
+  /// Plans a record of `payload` bytes that makes no more than `most` lines used. `load_consumed()`
+  /// gives the reader's published position. 1 = planned, 0 = no room, -1 = broken.
+  template <typename LoadConsumed>
+  int reserve(PipeProducer& p, std::uint64_t payload, std::uint64_t most,
+              LoadConsumed&& load_consumed, PipeSlot* slot) const {
+    const std::uint64_t k = shm::lines_for(payload), at = index(p.tail);
+    bool fresh = false;
+    auto refresh = [&] {
+      fresh = true;
+      const std::uint64_t seen = load_consumed();
+      // Input: it may only move forward, and not past what was produced.
+      if (seen - p.consumed > p.tail - p.consumed) return false;
+      p.consumed = seen;
+      return true;
+    };
+    if (used(p) + k > most) {
+      if (!refresh()) return -1;
+      if (used(p) + k > most) return 0;
+    }
+    if (at + k + 2 > (p.look_at != 0 ? p.look_at : first_look())) {
+      if (!fresh && !refresh()) return -1;
+      if (keeps_up(p, at, k)) return plan(p, k, shm::kRingSkip, lines - at, slot);
+      const std::uint64_t step = std::clamp<std::uint64_t>(at / 2, first_look(), 4096);
+      p.look_at = std::max(at + k + step, p.calm || used(p) <= keep_up() ? 0 : busy_look());
+    }
+    for (;;) {
+      if (int rc = place(p, at, k, fresh, slot); rc != 0) return rc;
+      if (fresh) return 0;
+      if (!refresh()) return -1;
+    }
+  }
+
+  /// Moves the producer past a record that has been written.
+  void advance(PipeProducer& p, const PipeSlot& slot) const {
+    if (slot.hop == shm::kRingSkip) p.skip_at = slot.from, p.look_at = p.calm ? 0 : busy_look();
+    if (slot.hop == kRingJump) p.jump_at = slot.from, p.jump_gap = slot.position - slot.from;
+    p.tail = slot.position + slot.lines;
+  }
+
+  std::byte* payload_at(std::byte* memory, const PipeSlot& slot) const {
+    return memory + index(slot.position) * kCacheLine + shm::kRingHeadBytes;
+  }
+
+  /// Publishes a record whose payload is written: terminator, head and hop, in this order.
+  void publish(std::byte* memory, const PipeSlot& slot, shm::RingHead head) const {
+    auto put = [&](std::uint64_t position, std::uint64_t word) {
+      // PAIR ring.head: publishes the payload, the terminator and the record behind a hop to peek()
+      shm::head_at(memory, index(position)).store(word, std::memory_order_release);
+    };
+    put(slot.position + slot.lines, 0);
+    put(slot.position, head.word);
+    // After the record it leads to, so that the reader never waits at a line it was sent to.
+    if (slot.hop != 0) {
+      const auto to = static_cast<std::uint32_t>(slot.hop == kRingJump ? index(slot.position) : 0);
+      put(slot.from, shm::RingHead::make(to, slot.hop, head.cpu()).word);
+    }
+  }
+
+  /// 1 = a record is there, 0 = nothing yet, -1 = broken (the writer wrote nonsense).
+  int peek(shm::RingConsumer& c, std::byte* memory, shm::RingRecord* record) const {
+    for (int hops = 0; hops <= 2; ++hops) {  // behind a hop there is a record
+      const std::uint64_t at = index(c.head);
+      // PAIR ring.head: sees the payload and the terminator published by publish()
+      const shm::RingHead head{shm::head_at(memory, at).load(std::memory_order_acquire)};
+      if (head.word == 0) return 0;
+      if (!head.valid()) return -1;
+      if (head.type() == shm::kRingSkip) {
+        if (at == 0) return -1;
+        c.head += lines - at;
+        continue;
+      }
+      if (head.type() == kRingJump) {
+        if (head.length() == at || head.length() >= lines) return -1;
+        c.head += index(head.length() - at);
+        continue;
+      }
+      const std::uint64_t k = shm::lines_for(head.length());
+      if (at + k > lines || head.length() > max_payload()) return -1;
+      record->head = head;
+      record->payload = memory + at * kCacheLine + shm::kRingHeadBytes;
+      record->lines = k;
+      return 1;
+    }
+    return -1;
+  }
+
+ private:
+  // What has not been read lies just behind us, and before it there is more room than that.
+  bool keeps_up(const PipeProducer& p, std::uint64_t at, std::uint64_t k) const {
+    return !on_its_way(p, p.skip_at) && !on_its_way(p, p.jump_at) && used(p) * 2 <= at &&
+           k + 1 <= index(p.consumed) && (p.calm || at >= busy_look());
+  }
+
+  int place(const PipeProducer& p, std::uint64_t at, std::uint64_t k, bool fresh,
+            PipeSlot* slot) const {
+    const bool forward = at + k < lines;
+    if (!on_its_way(p, p.skip_at)) {
+      if (forward) return plan(p, k, 0, 0, slot);
+      return k + 1 <= index(p.consumed) ? plan(p, k, shm::kRingSkip, lines - at, slot) : 0;
+    }
+    const std::uint64_t skip = index(p.skip_at);
+    if (at > skip) return forward ? plan(p, k, 0, 0, slot) : 0;  // behind a jump
+    if (at + k + 1 <= index(p.consumed)) return plan(p, k, 0, 0, slot);
+    const bool jumps = fresh && !on_its_way(p, p.jump_at) && skip + 1 + k < lines;
+    return jumps ? plan(p, k, kRingJump, skip + 1 - at, slot) : 0;
+  }
+
+  int plan(const PipeProducer& p, std::uint64_t k, std::uint8_t hop, std::uint64_t distance,
+           PipeSlot* slot) const {
+    *slot = {p.tail, p.tail + distance, k, hop};
+    return 1;
+  }
+};
+
+}  // namespace clan
