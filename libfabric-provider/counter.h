@@ -1,7 +1,7 @@
 // Counters: how many operations have completed, and how many have failed.
 #pragma once
 
-#include <clan/wait.h>
+#include <clan/face/wait.h>
 
 #include <atomic>
 #include <vector>

@@ -1,6 +1,6 @@
 #include "cq.h"
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 #include <sched.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // the program reads. Errors stand beside it and remember where in the ring they belong.
 #pragma once
 
-#include <clan/wait.h>
+#include <clan/face/wait.h>
 
 #include <array>
 #include <deque>

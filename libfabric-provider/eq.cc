@@ -1,6 +1,6 @@
 #include "eq.h"
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 
 #include <algorithm>
 #include <cstdio>

@@ -1,6 +1,6 @@
 #include "shared_table.h"
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 #include "wait.h"
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>

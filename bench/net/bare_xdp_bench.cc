@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/udp/io/socket_io.h"
 #include "link/udp/xdp/xdp_program.h"
 #include "link/udp/xdp/xdp_socket.h"

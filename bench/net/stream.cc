@@ -9,8 +9,8 @@
 // stream-encrypt (poll; the key from CLAN_KEY_FILE), stream-xdp (poll, by AF_XDP),
 // stream-xdp-sleep. net.py runs it.
 #include <clan/aperture.h>
-#include <clan/clock.h>
 #include <clan/context.h>
+#include <clan/detail/clock.h>
 #include <clan/rdma.h>
 #include <clan/stream.h>
 #include <sys/resource.h>

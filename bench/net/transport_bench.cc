@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "bare_xdp_bench.h"
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/udp/io/socket_io.h"
 
 namespace clan::udp {

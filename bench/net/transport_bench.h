@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/udp/io/packet_io.h"
 #include "link/udp/xdp/packet_choice.h"
 

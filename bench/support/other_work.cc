@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 
 namespace clan::bench {
 namespace {

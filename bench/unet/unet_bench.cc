@@ -5,7 +5,7 @@
 // unet_table       table 1: what a page costs the NIC that has no entry of it, one page each time
 // unet_queues      table 1: a descriptor through a queue, without a message
 #include <clan/context.h>
-#include <clan/translator.h>
+#include <clan/face/translator.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

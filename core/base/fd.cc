@@ -20,8 +20,8 @@
 #include <string>
 
 #include "base/wait_call.h"
-#include "clan/clock.h"
-#include "clan/system_call.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/system_call.h"
 
 namespace clan {
 namespace {

@@ -13,7 +13,7 @@
 #include <climits>
 #include <cstdint>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 
 namespace clan {
 

@@ -1,4 +1,4 @@
-#include "clan/log.h"
+#include "clan/detail/log.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "clan/system_call.h"
+#include "clan/detail/system_call.h"
 
 namespace clan {
 namespace {

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
-#include "clan/system_call.h"
+#include "clan/detail/system_call.h"
 
 namespace clan {
 

@@ -1,4 +1,4 @@
-#include "clan/preemption.h"
+#include "clan/detail/preemption.h"
 
 #if defined(CLAN_HAS_RSEQ)
 // What the kernel checks first, and then whether a thread is in the sequence: version and flags 0,

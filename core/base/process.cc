@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "clan/system_call.h"
+#include "clan/detail/system_call.h"
 
 namespace clan::sys {
 

@@ -1,4 +1,4 @@
-// What /proc shows of other processes, apart from what clan/system_call.h asks.
+// What /proc shows of other processes, apart from what clan/detail/system_call.h asks.
 #pragma once
 
 namespace clan::sys {

@@ -11,7 +11,7 @@
 #include <new>
 
 #include "base/wait_call.h"
-#include "clan/log.h"
+#include "clan/detail/log.h"
 
 namespace clan {
 namespace {

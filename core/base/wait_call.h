@@ -1,6 +1,6 @@
-// poll and epoll past the C library (clan/system_call.h): where the engine lives in a program under
-// the interposer, its own waits are none of the program's. Sanitizer builds go by the C library,
-// whose calls tell them what a thread that waits sees.
+// poll and epoll past the C library (clan/detail/system_call.h): where the engine lives in a
+// program under the interposer, its own waits are none of the program's. Sanitizer builds go by the
+// C library, whose calls tell them what a thread that waits sees.
 #pragma once
 
 #include <poll.h>
@@ -12,8 +12,8 @@
 #include <ctime>
 #include <span>
 
-#include "clan/clock.h"
-#include "clan/system_call.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/system_call.h"
 
 namespace clan::sys {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <bit>
 
-#include "clan/dekker.h"
-#include "clan/log.h"
-#include "clan/words.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
 #include "link/shm_link.h"
 
 namespace clan::link {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/shm_link.h"
 
 namespace clan::link {

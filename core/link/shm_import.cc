@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <chrono>
 
-#include "clan/log.h"
-#include "clan/words.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
 #include "link/shm_link.h"
 
 namespace clan::link {

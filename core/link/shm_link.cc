@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "clan/log.h"
+#include "clan/detail/log.h"
 
 namespace clan::link {
 

@@ -1,8 +1,8 @@
 #include "nic/image.h"
 
 #include "base/futex.h"
-#include "clan/dekker.h"
-#include "clan/words.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/words.h"
 #include "shm/asymmetric_fence.h"
 
 namespace clan::nic {

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "clan/words.h"
+#include "clan/detail/words.h"
 
 namespace clan::nic {
 

@@ -21,7 +21,7 @@
 
 #include "base/futex.h"
 #include "clan/cookie.h"
-#include "clan/dekker.h"
+#include "clan/detail/dekker.h"
 #include "clan/oob.h"
 #include "clan/rdma_request.h"
 #include "clan/result.h"

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/random.h"
-#include "clan/dekker.h"
-#include "clan/words.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/words.h"
 
 namespace clan::nic {
 

@@ -21,7 +21,7 @@
 
 #include "base/random.h"
 #include "clan/cookie.h"
-#include "clan/words.h"
+#include "clan/detail/words.h"
 #include "nic/image.h"
 #include "nic/memory_block.h"
 

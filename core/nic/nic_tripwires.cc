@@ -1,8 +1,8 @@
 // The NIC's tripwires: their entries in the tables, arming, and the state words.
 #include <algorithm>
 
-#include "clan/dekker.h"
-#include "clan/words.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/words.h"
 #include "nic/nic.h"
 
 namespace clan::nic {

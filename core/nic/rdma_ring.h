@@ -10,8 +10,8 @@
 // been read long before it is written again.
 #pragma once
 
+#include <clan/detail/words.h>
 #include <clan/rdma_request.h>
-#include <clan/words.h>
 
 #include <algorithm>
 #include <atomic>

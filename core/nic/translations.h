@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-#include "clan/brief_lock.h"
+#include "clan/detail/brief_lock.h"
 #include "clan/tlb.h"
 #include "nic/page_pinner.h"
 #include "nic/unmap_monitor.h"

@@ -40,8 +40,8 @@
 #include <thread>
 
 #include "base/fd.h"
+#include "clan/detail/words.h"
 #include "clan/result.h"
-#include "clan/words.h"
 
 namespace clan::nic {
 

@@ -26,7 +26,7 @@
 #include <type_traits>
 
 #include "base/mapping.h"
-#include "clan/cpu.h"
+#include "clan/detail/cpu.h"
 #include "shm/nic_memory_events.h"
 
 namespace clan::shm {

@@ -43,7 +43,7 @@
 #include <cstring>
 #include <span>
 
-#include "clan/cpu.h"
+#include "clan/detail/cpu.h"
 #include "shm/ring_geometry.h"
 
 namespace clan::shm {

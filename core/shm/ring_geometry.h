@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "clan/cpu.h"
+#include "clan/detail/cpu.h"
 
 namespace clan::shm {
 

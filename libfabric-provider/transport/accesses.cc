@@ -1,7 +1,7 @@
 // Accesses to memory: small ones as messages, at both ends, and those by system call.
 //
 // All small accesses to a peer have been made before a large one is.
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "transport/handshake.h"
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 
 #include <algorithm>
 #include <cerrno>

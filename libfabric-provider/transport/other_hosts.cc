@@ -1,7 +1,7 @@
 #include "transport/other_hosts.h"
 
-#include <clan/log.h>
-#include <clan/settings.h>
+#include <clan/detail/log.h>
+#include <clan/face/settings.h>
 
 #include <atomic>
 #include <cerrno>

@@ -1,7 +1,7 @@
 // Bytes in pieces: what the parts of the data path that move them share.
 #pragma once
 
-#include <clan/copy.h>
+#include <clan/detail/copy.h>
 #include <sys/uio.h>
 
 #include <algorithm>

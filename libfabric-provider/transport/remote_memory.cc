@@ -1,6 +1,6 @@
 #include "transport/remote_memory.h"
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 
 #include <algorithm>
 #include <cstring>

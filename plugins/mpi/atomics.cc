@@ -1,6 +1,6 @@
 // The asking side of operations.h, and Open MPI's atomics on top of it; serve.cc is the other.
-#include <clan/clock.h>
-#include <clan/words.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/words.h>
 
 #include <algorithm>
 #include <bit>

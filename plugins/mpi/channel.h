@@ -28,7 +28,7 @@
 // caller sees to.
 #pragma once
 
-#include <clan/cpu.h>
+#include <clan/detail/cpu.h>
 
 #include <atomic>
 #include <cstddef>

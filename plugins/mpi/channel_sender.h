@@ -1,7 +1,7 @@
 // The sending end of a channel (channel.h): one thread at a time.
 #pragma once
 
-#include <clan/copy.h>
+#include <clan/detail/copy.h>
 
 #include <cstring>
 

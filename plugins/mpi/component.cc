@@ -1,8 +1,8 @@
 // The component as Open MPI loads it: its parameters, its beginning and its end.
 #include "component.h"
 
-#include <clan/settings.h>
-#include <clan/words.h>
+#include <clan/detail/words.h>
+#include <clan/face/settings.h>
 #include <unistd.h>
 
 #include <algorithm>

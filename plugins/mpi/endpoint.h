@@ -2,8 +2,8 @@
 // it.
 #pragma once
 
-#include <clan/mpi_face.h>
-#include <clan/words.h>
+#include <clan/detail/words.h>
+#include <clan/face/mpi_face.h>
 
 #include <atomic>
 #include <memory>

@@ -1,7 +1,7 @@
 #include "far.h"
 
-#include <clan/clock.h>
-#include <clan/settings.h>
+#include <clan/detail/clock.h>
+#include <clan/face/settings.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -9,8 +9,8 @@
 // packets are not followed by one for that alone. Windows go by Open MPI's own messages.
 #pragma once
 
+#include <clan/face/mpi_face.h>
 #include <clan/message.h>
-#include <clan/mpi_face.h>
 
 #include <deque>
 #include <memory>

@@ -4,7 +4,7 @@
 // the lock of its owner.
 #pragma once
 
-#include <clan/cpu.h>
+#include <clan/detail/cpu.h>
 
 #include <cstddef>
 #include <cstdint>

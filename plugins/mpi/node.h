@@ -2,7 +2,7 @@
 #pragma once
 
 #include <clan/endpoint.h>
-#include <clan/mpi_face.h>
+#include <clan/face/mpi_face.h>
 #include <clan/rdma.h>
 
 #include <cstdlib>

@@ -17,7 +17,7 @@
 // its messages.
 #pragma once
 
-#include <clan/cpu.h>
+#include <clan/detail/cpu.h>
 
 #include <atomic>
 #include <cstddef>

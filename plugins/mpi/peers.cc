@@ -1,5 +1,5 @@
 // Ranks: how they meet, how they part, and how a death is noticed.
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

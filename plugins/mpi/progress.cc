@@ -1,7 +1,7 @@
 // The receiving side, and whatever else needs a check now and then. Open MPI calls progress()
 // whenever a thread waits, or tests.
-#include <clan/clock.h>
-#include <clan/words.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/words.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // Puts and gets: copies between our memory and a peer's, without the peer.
-#include <clan/clock.h>
-#include <clan/words.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/words.h>
 
 #include "completion.h"
 #include "component.h"

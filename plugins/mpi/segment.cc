@@ -1,7 +1,7 @@
 #include "segment.h"
 
-#include <clan/dekker.h>
-#include <clan/words.h>
+#include <clan/detail/dekker.h>
+#include <clan/detail/words.h>
 
 #include <algorithm>
 #include <bit>

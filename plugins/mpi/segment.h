@@ -15,9 +15,9 @@
 #pragma once
 
 #include <clan/aperture.h>
-#include <clan/dekker.h>
+#include <clan/detail/dekker.h>
+#include <clan/detail/words.h>
 #include <clan/memory.h>
-#include <clan/words.h>
 
 #include <cerrno>
 #include <optional>

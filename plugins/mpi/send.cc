@@ -1,5 +1,5 @@
 // Sending: fragments, and the way of a message into its receiver's channel.
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // The answering side of operations.h: by threads in MPI, and by one that is woken where none is.
-#include <clan/words.h>
+#include <clan/detail/words.h>
 
 #include <csignal>
 #include <cstring>

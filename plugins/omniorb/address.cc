@@ -1,7 +1,7 @@
 #include "address.h"
 
-#include <clan/clock.h>
-#include <clan/log.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -15,8 +15,8 @@
 // thread.
 #pragma once
 
+#include <clan/face/wait.h>
 #include <clan/stream.h>
-#include <clan/wait.h>
 
 #include <atomic>
 #include <cstddef>

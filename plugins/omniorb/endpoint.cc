@@ -1,6 +1,6 @@
 #include "endpoint.h"
 
-#include <clan/log.h>
+#include <clan/detail/log.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #include "node.h"
 
-#include <clan/log.h>
+#include <clan/detail/log.h>
 #include <pthread.h>
 
 #include <mutex>

@@ -9,7 +9,7 @@
 #pragma once
 
 #include <clan/context.h>
-#include <clan/settings.h>
+#include <clan/face/settings.h>
 
 #include <atomic>
 #include <cstdint>

@@ -4,7 +4,7 @@
 //
 // It defines ORB_init in front of omniORB's, and calls that one. Where the transport cannot be
 // loaded (another version of omniORB), programs run without it.
-#include <clan/log.h>
+#include <clan/detail/log.h>
 #include <dlfcn.h>
 
 #include <string>

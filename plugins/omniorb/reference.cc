@@ -1,7 +1,7 @@
 #include "reference.h"
 
 #include <arpa/inet.h>
-#include <clan/log.h>
+#include <clan/detail/log.h>
 #include <netinet/in.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // How omniORB finds us: a transport in its list, a module that omniORB calls when an ORB begins and
 // ends, and options. All of it is made when this library is loaded, which must be before ORB_init.
-#include <clan/log.h>
+#include <clan/detail/log.h>
 
 #include <cstring>
 #include <fstream>

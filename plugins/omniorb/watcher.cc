@@ -1,6 +1,6 @@
 #include "watcher.h"
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 
 #include <array>
 #include <cerrno>

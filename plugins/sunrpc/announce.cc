@@ -1,6 +1,6 @@
 // How clients find out that a server has this library: a marker beside its socket, and a program of
 // our own that libtirpc dispatches like any other (wire.h).
-#include <clan/log.h>
+#include <clan/detail/log.h>
 #include <unistd.h>
 
 #include <memory>

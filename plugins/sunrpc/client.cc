@@ -1,7 +1,7 @@
 #include "client.h"
 
-#include <clan/clock.h>
-#include <clan/log.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>

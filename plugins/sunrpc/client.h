@@ -26,7 +26,7 @@
 // handler that interrupts a call and calls the same handle goes by the stock handle.
 #pragma once
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 #include <clan/message.h>
 #include <netinet/in.h>
 

@@ -1,8 +1,8 @@
 // How a client meets its server: by the socket, then over CLAN, by shared memory on this host, by
 // the UDP link to another.
 #include <arpa/inet.h>
-#include <clan/clock.h>
-#include <clan/log.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The reply of a call over CLAN: wait, decode out of the client's own ring.
-#include <clan/clock.h>
-#include <clan/log.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
 #include <poll.h>
 #include <signal.h>
 

@@ -1,8 +1,8 @@
 #include "fragments.h"
 
 #include <arpa/inet.h>
-#include <clan/clock.h>
-#include <clan/cpu.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/cpu.h>
 #include <sched.h>
 
 #include <algorithm>

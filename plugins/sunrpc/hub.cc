@@ -1,7 +1,7 @@
 // The hub: one message endpoint for all clients of a process, a transport of its own to be polled
 // by.
-#include <clan/clock.h>
-#include <clan/log.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/eventfd.h>

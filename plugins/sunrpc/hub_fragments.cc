@@ -5,8 +5,8 @@
 // patience_ has left. A client that has done so is slow. Its calls, and everyone's while half of
 // the patience is used up, are gathered in the server's memory and dispatched when they are whole:
 // a call that is dispatched early fails when the patience ends, so there is to be some.
-#include <clan/clock.h>
-#include <clan/log.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
 
 #include <algorithm>
 #include <ctime>

@@ -1,5 +1,5 @@
 // The hub: how clients come and, from other hosts, ask about their last call. See client_meet.cc.
-#include <clan/log.h>
+#include <clan/detail/log.h>
 
 #include <algorithm>
 #include <cstring>

@@ -5,7 +5,7 @@
 // In libclanrpc.a they have the names that the linker gives to --wrap, which its user has to ask
 // for: with libtirpc.a there is no second library in which the real ones could be found at run
 // time.
-#include <clan/export.h>
+#include <clan/detail/export.h>
 
 #include <cstdlib>
 #include <new>

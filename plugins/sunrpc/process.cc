@@ -1,7 +1,7 @@
 #include "process.h"
 
-#include <clan/log.h>
-#include <clan/settings.h>
+#include <clan/detail/log.h>
+#include <clan/face/settings.h>
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <pthread.h>

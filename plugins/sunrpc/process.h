@@ -3,7 +3,7 @@
 #pragma once
 
 #include <clan/context.h>
-#include <clan/rpc_face.h>
+#include <clan/face/rpc_face.h>
 #include <sys/socket.h>
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // For log lines that a peer can bring about.
 #pragma once
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 
 #include <atomic>
 #include <cstdint>

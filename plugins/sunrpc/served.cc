@@ -1,6 +1,6 @@
 // A transport of libtirpc's whose requests come over CLAN, or by its socket as before.
-#include <clan/clock.h>
-#include <clan/log.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
 #include <netinet/in.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // The calls of unet.h.
-#include <clan/settings.h>
+#include <clan/face/settings.h>
 
 #include "endpoint.h"
 

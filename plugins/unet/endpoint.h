@@ -4,10 +4,10 @@
 // Files: channels.cc, tags; send.cc; receive.cc; memory.cc, what descriptors name; wait.cc.
 #pragma once
 
-#include <clan/copy.h>
+#include <clan/detail/copy.h>
+#include <clan/face/wait.h>
 #include <clan/memory.h>
 #include <clan/rdma.h>
-#include <clan/wait.h>
 
 #include <thread>
 #include <unordered_map>

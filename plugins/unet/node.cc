@@ -1,7 +1,7 @@
 #include "node.h"
 
-#include <clan/counter_page.h>
-#include <clan/words.h>
+#include <clan/detail/words.h>
+#include <clan/face/counter_page.h>
 #include <pthread.h>
 #include <unistd.h>
 

@@ -5,8 +5,8 @@
 #pragma once
 
 #include <clan/context.h>
-#include <clan/translator.h>
-#include <clan/unet_face.h>
+#include <clan/face/translator.h>
+#include <clan/face/unet_face.h>
 #include <unet.h>
 
 #include <memory>

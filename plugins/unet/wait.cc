@@ -1,6 +1,6 @@
 // Waiting: by looking, by a descriptor, and by a thread of the library that calls back.
-#include <clan/clock.h>
-#include <clan/words.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/words.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <unistd.h>

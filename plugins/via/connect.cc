@@ -4,7 +4,7 @@
 // finds nobody, as VIA has it.
 #include "connect.h"
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 
 #include <thread>
 

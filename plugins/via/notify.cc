@@ -1,6 +1,6 @@
 #include "notify.h"
 
-#include <clan/words.h>
+#include <clan/detail/words.h>
 
 #include <thread>
 

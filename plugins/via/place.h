@@ -7,8 +7,8 @@
 // completes a descriptor calls wake(): all look again.
 #pragma once
 
-#include <clan/clock.h>
-#include <clan/dekker.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/dekker.h>
 #include <clan/event_queue.h>
 #include <clan/rdma.h>
 

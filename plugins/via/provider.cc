@@ -1,9 +1,9 @@
 #include "provider.h"
 
-#include <clan/counter_page.h>
-#include <clan/log.h>
-#include <clan/settings.h>
-#include <clan/words.h>
+#include <clan/detail/log.h>
+#include <clan/detail/words.h>
+#include <clan/face/counter_page.h>
+#include <clan/face/settings.h>
 #include <pthread.h>
 #include <unistd.h>
 

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <clan/aperture.h>
-#include <clan/brief_lock.h>
 #include <clan/context.h>
-#include <clan/via_face.h>
-#include <clan/words.h>
+#include <clan/detail/brief_lock.h>
+#include <clan/detail/words.h>
+#include <clan/face/via_face.h>
 #include <vipl.h>
 
 #include <array>

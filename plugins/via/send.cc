@@ -5,7 +5,7 @@
 //
 // Sends are begun in the order of posting and complete in it. One that is copied waits for those
 // that fly.
-#include <clan/log.h>
+#include <clan/detail/log.h>
 
 #include <cstring>
 

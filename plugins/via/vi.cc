@@ -1,6 +1,6 @@
 #include "vi.h"
 
-#include <clan/words.h>
+#include <clan/detail/words.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -11,7 +11,7 @@
 // buffers.cc, posted receives; send.cc, posted sends; post.cc and complete.cc, the calls.
 #pragma once
 
-#include <clan/wait.h>
+#include <clan/face/wait.h>
 
 #include <deque>
 #include <unordered_map>

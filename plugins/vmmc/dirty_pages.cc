@@ -1,6 +1,6 @@
 #include "dirty_pages.h"
 
-#include <clan/log.h>
+#include <clan/detail/log.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>

@@ -6,12 +6,12 @@
 #pragma once
 
 #include <clan/aperture.h>
-#include <clan/clock.h>
 #include <clan/context.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/words.h>
 #include <clan/endpoint.h>
+#include <clan/face/vmmc_face.h>
 #include <clan/message.h>
-#include <clan/vmmc_face.h>
-#include <clan/words.h>
 #include <vmmc.h>
 
 #include <condition_variable>

@@ -1,7 +1,7 @@
 // An open VMMC, and what there is one of in a process.
-#include <clan/counter_page.h>
-#include <clan/log.h>
-#include <clan/settings.h>
+#include <clan/detail/log.h>
+#include <clan/face/counter_page.h>
+#include <clan/face/settings.h>
 #include <pthread.h>
 #include <unistd.h>
 

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "af_clan/af_clan_name.h"
-#include "clan/log.h"
+#include "clan/detail/log.h"
 #include "os/config.h"
 #include "os/real.h"
 #include "os/signals.h"

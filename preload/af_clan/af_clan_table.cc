@@ -11,7 +11,7 @@
 #include <new>
 
 #include "clan/af_clan.h"
-#include "clan/words.h"
+#include "clan/detail/words.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"

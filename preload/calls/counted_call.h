@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/policy.h"

@@ -10,7 +10,7 @@
 
 #include <atomic>
 
-#include "clan/log.h"
+#include "clan/detail/log.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/sys.h"

@@ -9,7 +9,7 @@
 #include "af_clan/af_clan.h"
 #include "calls/interpose.h"
 #include "clan/af_clan.h"
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "os/kernels_options.h"

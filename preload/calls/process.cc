@@ -12,8 +12,8 @@
 
 #include "af_clan/af_clan.h"
 #include "calls/interpose.h"
-#include "clan/pipe.h"
-#include "clan/settings.h"
+#include "clan/face/pipe.h"
+#include "clan/face/settings.h"
 #include "migrate/demote.h"
 #include "os/config.h"
 #include "os/kept_key.h"

@@ -10,7 +10,7 @@
 #include "af_clan/af_clan.h"
 #include "calls/interpose.h"
 #include "clan/af_clan.h"
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/policy.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "state/face.h"
 #include "state/socket.h"
 

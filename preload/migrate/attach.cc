@@ -14,12 +14,12 @@
 #include <new>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/dekker.h"
-#include "clan/log.h"
-#include "clan/socket_face.h"
-#include "clan/wait.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
+#include "clan/face/socket_face.h"
+#include "clan/face/wait.h"
 #include "migrate/find_pipe.h"
 #include "os/proc.h"
 #include "os/signals.h"

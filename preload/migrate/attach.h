@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
 #include "state/fd_table.h"

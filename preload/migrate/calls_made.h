@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "state/socket.h"
 
 namespace clan::preload {

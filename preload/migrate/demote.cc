@@ -5,12 +5,12 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/log.h"
-#include "clan/pipe.h"
-#include "clan/reasons.h"
-#include "clan/socket_face.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
+#include "clan/face/socket_face.h"
 #include "migrate/answer.h"
 #include "migrate/attach.h"
 #include "migrate/demote_end.h"

@@ -21,7 +21,7 @@
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #pragma once
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "state/socket.h"
 
 namespace clan::preload {

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/clock.h"
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/words.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/face.h"

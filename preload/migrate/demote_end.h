@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "clan/clock.h"
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
+#include "clan/detail/clock.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 #include "state/socket.h"
 
 namespace clan::preload {

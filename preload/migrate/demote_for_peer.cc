@@ -14,11 +14,11 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/dekker.h"
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/words.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
 #include "migrate/trust.h"

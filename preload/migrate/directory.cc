@@ -33,10 +33,10 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/log.h"
-#include "clan/pipe.h"
-#include "clan/reasons.h"
-#include "clan/socket_face.h"
+#include "clan/detail/log.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
+#include "clan/face/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/bells.h"
 #include "migrate/calls_made.h"

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <optional>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "os/config.h"
 #include "os/proc.h"
 #include "os/sock_diag.h"

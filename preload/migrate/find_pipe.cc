@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 #include "os/config.h"
 #include "os/proc.h"
 #include "os/sys.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 
 namespace clan::preload {
 

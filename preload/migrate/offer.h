@@ -3,7 +3,7 @@
 
 #include <cerrno>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "clan/result.h"
 #include "os/sock_diag.h"
 #include "state/socket.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "migrate/attach.h"
 #include "migrate/calls_made.h"
 #include "migrate/directory.h"

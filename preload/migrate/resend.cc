@@ -17,10 +17,10 @@
 #include <new>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/log.h"
-#include "clan/socket_face.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
+#include "clan/face/socket_face.h"
 #include "migrate/demote_end.h"
 #include "migrate/resend_source.h"
 #include "migrate/returned_bytes.h"

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/clock.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/words.h"
 #include "migrate/demote_end.h"
 #include "migrate/returned_bytes.h"
 #include "state/open_file.h"

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "migrate/returned_bytes.h"
 #include "os/sys.h"
 #include "os/tcp.h"

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "state/resend_words.h"
 #include "state/socket.h"
 

@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/clock.h"
-#include "clan/dekker.h"
-#include "clan/socket_face.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/words.h"
+#include "clan/face/socket_face.h"
 #include "migrate/demote_end.h"
 #include "os/proc.h"
 #include "os/scratch.h"

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "clan/log.h"
+#include "clan/detail/log.h"
 #include "os/config.h"
 #include "os/sock_diag.h"
 #include "os/sys.h"

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/clock.h"
-#include "clan/log.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
 #include "os/config.h"
 #include "os/sock_diag.h"
 #include "os/sys.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "os/sock_diag.h"
 #include "state/socket.h"
 

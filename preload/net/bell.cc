@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/remote.h"

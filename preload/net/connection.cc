@@ -2,11 +2,11 @@
 // connection_receive.cc move the bytes.
 #include "net/connection.h"
 
-#include <clan/clock.h>
-#include <clan/connection_name.h>
-#include <clan/log.h>
-#include <clan/socket_face.h>
-#include <clan/words.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
+#include <clan/detail/words.h>
+#include <clan/face/connection_name.h>
+#include <clan/face/socket_face.h>
 
 #include <algorithm>
 #include <utility>

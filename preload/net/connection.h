@@ -14,10 +14,10 @@
 // the other host; what its like tells is written into the words of the other end.
 #pragma once
 
+#include <clan/detail/words.h>
 #include <clan/event_queue.h>
-#include <clan/pipe.h>
+#include <clan/face/pipe.h>
 #include <clan/stream.h>
-#include <clan/words.h>
 
 #include <array>
 #include <atomic>

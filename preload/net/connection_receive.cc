@@ -1,8 +1,8 @@
 // Connection: from the stream into the pipe. What comes is input: a frame that makes no sense, or
 // comes when it cannot, ends the connection.
-#include <clan/clock.h>
-#include <clan/socket_face.h>
-#include <clan/words.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/words.h>
+#include <clan/face/socket_face.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -1,7 +1,7 @@
 // Connection: from the pipe into the stream.
-#include <clan/clock.h>
-#include <clan/socket_face.h>
-#include <clan/words.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/words.h>
+#include <clan/face/socket_face.h>
 
 #include <algorithm>
 #include <array>

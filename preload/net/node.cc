@@ -1,8 +1,8 @@
 #include "net/node.h"
 
 #include <arpa/inet.h>
-#include <clan/clock.h>
-#include <clan/log.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
 #include <clan/stream.h>
 #include <pthread.h>
 #include <signal.h>

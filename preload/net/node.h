@@ -3,8 +3,8 @@
 // connected.
 //
 // Packets are fetched by the program's threads as long as one waits and looks (look()), as the wait
-// policy has it (clan/wait.h): so a packet is with the program without a switch of threads. The
-// thread that serves keeps out meanwhile, and looks each millisecond whether one still does. It
+// policy has it (clan/face/wait.h): so a packet is with the program without a switch of threads.
+// The thread that serves keeps out meanwhile, and looks each millisecond whether one still does. It
 // does so, too, while one thread of the program sleeps on the sockets itself (begin_sleep()); where
 // several sleep, it sleeps on the network in their place (packet_duty.h).
 //

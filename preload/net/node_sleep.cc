@@ -1,5 +1,5 @@
 // Node: which thread polls the network, and how threads sleep on it.
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 
 #include <array>
 #include <chrono>

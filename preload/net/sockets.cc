@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "clan/socket_face.h"
-#include "clan/words.h"
+#include "clan/detail/words.h"
+#include "clan/face/socket_face.h"
 #include "net/bell.h"
 #include "state/face.h"
 

@@ -1,6 +1,6 @@
 // What the interposer finds in this library.
-#include <clan/clock.h>
-#include <clan/socket_face.h>
+#include <clan/detail/clock.h>
+#include <clan/face/socket_face.h>
 #include <pthread.h>
 #include <time.h>
 

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "clan/log.h"
+#include "clan/detail/log.h"
 #include "os/sys.h"
 #include "os/test_settings.h"
 

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "clan/settings.h"
+#include "clan/face/settings.h"
 
 namespace clan::preload {
 

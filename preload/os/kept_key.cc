@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-#include "clan/key_file.h"
+#include "clan/face/key_file.h"
 #include "os/config.h"
 #include "os/sys.h"
 

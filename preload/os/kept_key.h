@@ -9,7 +9,7 @@
 
 #include <string_view>
 
-#include "clan/settings.h"
+#include "clan/face/settings.h"
 
 namespace clan::preload {
 

@@ -4,7 +4,7 @@
 
 #include <sys/socket.h>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 
 namespace clan::preload {
 

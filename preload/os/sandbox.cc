@@ -18,10 +18,10 @@
 #include <iterator>
 #include <string_view>
 
-#include "clan/clock.h"
-#include "clan/log.h"
-#include "clan/reason_text.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
+#include "clan/face/reason_text.h"
 #include "os/memory_owner.h"
 #include "os/scratch.h"
 #include "os/signals.h"

@@ -23,7 +23,7 @@ bool permits_moving();
 bool permits_counting();
 /// The call for which permits_moving() says no; 0: it is not known yet, or there is none.
 struct Refusal {
-  std::uint32_t call = 0;  ///< as clan/reason_text.h has it
+  std::uint32_t call = 0;  ///< as clan/face/reason_text.h has it
   bool by_filter = false;
 };
 Refusal refusal_found();

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/pipe.h"
-#include "clan/words.h"
+#include "clan/detail/words.h"
+#include "clan/face/pipe.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/signals.h"

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "os/scratch.h"
 #include "os/sys.h"
 #include "os/tcp_table.h"

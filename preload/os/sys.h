@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "clan/system_call.h"
+#include "clan/detail/system_call.h"
 
 // System calls are those of this processor, and some handshakes rely on its order of stores and
 // loads: they are listed at the end of docs/shared-memory.md.

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 
 namespace clan::preload {
 

@@ -2,7 +2,7 @@
 
 #include <linux/aio_abi.h>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "migrate/demote.h"
 #include "state/fd_table.h"
 

@@ -9,10 +9,10 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/dekker.h"
-#include "clan/log.h"
-#include "clan/pipe.h"
-#include "clan/reasons.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/log.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/resend.h"

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "af_clan/af_clan.h"
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "migrate/demote.h"
 #include "os/memory_owner.h"
 #include "state/fd_table.h"

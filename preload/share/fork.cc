@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "af_clan/af_clan.h"
-#include "clan/clock.h"
-#include "clan/dekker.h"
-#include "clan/pipe.h"
-#include "clan/reasons.h"
-#include "clan/socket_face.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/dekker.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
+#include "clan/face/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/resend.h"

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/dekker.h"
-#include "clan/log.h"
-#include "clan/reasons.h"
-#include "clan/socket_face.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/log.h"
+#include "clan/face/reasons.h"
+#include "clan/face/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"

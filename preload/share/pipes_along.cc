@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/pipe.h"
-#include "clan/reasons.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
 #include "migrate/demote.h"
 #include "os/sys.h"
 #include "share/passing.h"

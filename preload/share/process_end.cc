@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "migrate/demote.h"
 #include "migrate/resend.h"
 #include "os/config.h"

@@ -1,7 +1,7 @@
 // The end of a process, and of its part in shared memory.
 #pragma once
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 
 namespace clan::preload {
 

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "clan/log.h"
-#include "clan/reason_text.h"
+#include "clan/detail/log.h"
+#include "clan/face/reason_text.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
 #include "os/sandbox.h"

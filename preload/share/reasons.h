@@ -1,5 +1,5 @@
-// Why connections of this process stay on TCP, where `clan stat` finds it (clan/reasons.h), and in
-// the log.
+// Why connections of this process stay on TCP, where `clan stat` finds it (clan/face/reasons.h),
+// and in the log.
 //
 // Any thread, at decisions only. The memory is made at the first one; where the limit of file sizes
 // or a filter of system calls does not allow that, only the log has it. A child of fork goes on
@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "state/socket.h"
 
 namespace clan::preload {

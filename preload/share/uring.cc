@@ -2,8 +2,8 @@
 
 #include <atomic>
 
-#include "clan/log.h"
-#include "clan/reasons.h"
+#include "clan/detail/log.h"
+#include "clan/face/reasons.h"
 #include "migrate/demote.h"
 #include "os/proc.h"
 #include "os/real.h"

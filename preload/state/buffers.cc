@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <utility>
 
-#include "clan/pipe.h"
-#include "clan/pipe_memory.h"
+#include "clan/face/pipe.h"
+#include "clan/face/pipe_memory.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
 #include "state/pipe_count.h"

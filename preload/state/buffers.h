@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "clan/pipe.h"
-#include "clan/reasons.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
 #include "state/socket.h"
 
 namespace clan::preload {

@@ -1,11 +1,12 @@
-// The words that both ends of a pipe see of each other (clan/socket_face.h), by what they mean.
+// The words that both ends of a pipe see of each other (clan/face/socket_face.h), by what they
+// mean.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 
 namespace clan::preload {
 

@@ -8,9 +8,9 @@
 #include <atomic>
 #include <cstring>
 
-#include "clan/clock.h"
-#include "clan/reasons.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/words.h"
+#include "clan/face/reasons.h"
 #include "os/config.h"
 #include "os/rings.h"
 #include "os/sandbox.h"

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "state/socket.h"
 
 namespace clan::preload {

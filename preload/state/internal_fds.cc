@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <limits>
 
-#include "clan/pipe.h"
-#include "clan/reasons.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
 #include "os/proc.h"
 #include "os/sandbox.h"
 #include "os/scratch.h"

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <type_traits>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 
 namespace clan::preload {
 

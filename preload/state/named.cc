@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "os/sock_diag.h"
 #include "os/sys.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/dekker.h"
+#include "clan/detail/dekker.h"
 #include "os/signals.h"
 #include "os/tcp.h"
 #include "state/socket.h"

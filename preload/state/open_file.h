@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstdint>
 
-#include "clan/dekker.h"
-#include "clan/pipe_types.h"
-#include "clan/system_call.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/system_call.h"
+#include "clan/face/pipe_types.h"
 
 namespace clan::preload {
 

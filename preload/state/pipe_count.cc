@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "clan/pipe_memory.h"
+#include "clan/face/pipe_memory.h"
 #include "os/config.h"
 #include "os/sandbox.h"
 #include "os/sys.h"

@@ -1,4 +1,4 @@
-// How many pipes the user of this process has, all processes together (clan/pipe_memory.h).
+// How many pipes the user of this process has, all processes together (clan/face/pipe_memory.h).
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "clan/log.h"
-#include "clan/words.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
 #include "os/config.h"
 #include "os/kept_key.h"
 #include "os/signals.h"

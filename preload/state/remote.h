@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <string_view>
 
-#include "clan/pipe.h"
-#include "clan/reasons.h"
-#include "clan/settings.h"
-#include "clan/wait.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
+#include "clan/face/settings.h"
+#include "clan/face/wait.h"
 #include "os/sock_diag.h"
 #include "state/socket.h"
 

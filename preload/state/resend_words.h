@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "clan/words.h"
+#include "clan/detail/words.h"
 #include "state/open_file.h"
 
 namespace clan::preload {

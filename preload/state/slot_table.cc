@@ -11,8 +11,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "clan/dekker.h"
-#include "clan/reasons.h"
+#include "clan/detail/dekker.h"
+#include "clan/face/reasons.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
 #include "os/proc.h"

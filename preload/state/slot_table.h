@@ -1,5 +1,5 @@
 // The table of Slots: memory of the processes of an end, which a child of fork() has too, and which
-// others find that get a descriptor by exec or SCM_RIGHTS. In the memfd of clan/reasons.h.
+// others find that get a descriptor by exec or SCM_RIGHTS. In the memfd of clan/face/reasons.h.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ bool is_findable(const Slot& slot);
 /// It is not the one that sockets share which have none in a table.
 bool is_in_a_table(const Slot& slot);
 
-/// Behind its slots: the words of clan/reasons.h. Null: there is no memory for them.
+/// Behind its slots: the words of clan/face/reasons.h. Null: there is no memory for them.
 std::atomic<std::uint64_t>* reason_words();
 /// It has been made.
 bool has_table();

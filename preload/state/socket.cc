@@ -1,6 +1,6 @@
 #include "state/socket.h"
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "state/socket_demotion.h"
 #include "state/socket_identity.h"
 #include "state/socket_migration.h"

@@ -23,7 +23,7 @@
 
 #include <atomic>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "state/bell.h"
 #include "state/socket_demotion.h"
 #include "state/socket_identity.h"

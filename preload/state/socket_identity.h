@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "state/flag.h"
 #include "state/open_file.h"
 

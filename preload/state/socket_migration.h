@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "os/spin_lock.h"
 #include "state/flag.h"
 #include "state/kept.h"

@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "clan/dekker.h"
+#include "clan/detail/dekker.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "clan/wait.h"
+#include "clan/face/wait.h"
 #include "state/flag.h"
 
 namespace clan::preload {

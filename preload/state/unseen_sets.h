@@ -8,7 +8,7 @@
 // noticed.
 #pragma once
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 
 namespace clan::preload {
 

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "clan/pipe.h"
-#include "clan/reasons.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
 #include "os/config.h"
 #include "os/sys.h"
 #include "state/hooks.h"

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "os/config.h"
 #include "state/socket.h"
 

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <string_view>
 
-#include "clan/log.h"
-#include "clan/socket_face.h"
+#include "clan/detail/log.h"
+#include "clan/face/socket_face.h"
 #include "os/proc.h"
 #include "os/tcp.h"
 #include "state/face.h"

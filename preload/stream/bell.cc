@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 #include "migrate/answer.h"
 #include "migrate/demote_end.h"
 #include "os/memory_owner.h"

@@ -5,7 +5,7 @@
 
 #include <poll.h>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "state/socket.h"
 
 namespace clan::preload {

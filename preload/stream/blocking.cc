@@ -13,10 +13,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/clock.h"
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
-#include "clan/wait.h"
+#include "clan/detail/clock.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
+#include "clan/face/wait.h"
 #include "os/real.h"
 #include "os/signal_handlers.h"
 #include "os/signals.h"

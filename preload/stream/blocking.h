@@ -9,7 +9,7 @@
 #include <cstring>
 #include <optional>
 
-#include "clan/wait.h"
+#include "clan/face/wait.h"
 #include "os/signals.h"
 #include "state/remote.h"
 #include "state/socket.h"

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/dekker.h"
-#include "clan/socket_face.h"
+#include "clan/detail/dekker.h"
+#include "clan/face/socket_face.h"
 #include "migrate/answer.h"
 #include "migrate/demote.h"
 #include "migrate/demote_end.h"

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/dekker.h"
-#include "clan/socket_face.h"
+#include "clan/detail/dekker.h"
+#include "clan/face/socket_face.h"
 #include "os/sys.h"
 #include "os/tcp.h"
 #include "state/face.h"

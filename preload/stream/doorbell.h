@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "state/face.h"
 #include "state/socket.h"
 #include "stream/gate_wait.h"

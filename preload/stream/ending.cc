@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "migrate/demote.h"
 #include "os/sys.h"
 #include "os/tcp.h"

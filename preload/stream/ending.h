@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/clock.h"
-#include "clan/pipe.h"
+#include "clan/detail/clock.h"
+#include "clan/face/pipe.h"
 #include "state/buffers.h"
 #include "state/socket.h"
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "clan/words.h"
+#include "clan/detail/words.h"
 #include "os/sys.h"
 #include "state/open_file.h"
 

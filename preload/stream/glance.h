@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "state/socket.h"
 #include "stream/owed_end.h"
 

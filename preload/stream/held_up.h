@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/socket.h"

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/fd_table.h"

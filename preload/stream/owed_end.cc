@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "migrate/demote_end.h"
 #include "migrate/resend.h"
 #include "os/sys.h"

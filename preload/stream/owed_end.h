@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 #include "state/face.h"
 #include "state/socket.h"
 

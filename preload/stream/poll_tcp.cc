@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 #include "migrate/answer.h"
 #include "migrate/demote_end.h"
 #include "os/signals.h"

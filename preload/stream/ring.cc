@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "migrate/answer.h"
 #include "os/signals.h"
 #include "os/sys.h"

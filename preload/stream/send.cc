@@ -10,9 +10,9 @@
 #include <cstring>
 #include <optional>
 
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
-#include "clan/wait.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
+#include "clan/face/wait.h"
 #include "migrate/answer.h"
 #include "migrate/demote.h"
 #include "migrate/resend.h"

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "clan/clock.h"
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
+#include "clan/detail/clock.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/socket.h"

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/log.h"
-#include "clan/socket_face.h"
+#include "clan/detail/log.h"
+#include "clan/face/socket_face.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "os/tcp.h"

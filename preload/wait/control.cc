@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "os/real.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/wait.h"
+#include "clan/face/wait.h"
 #include "migrate/attach.h"
 #include "os/spin_lock.h"
 #include "state/remote.h"

@@ -31,8 +31,8 @@
 #include <cstring>
 #include <optional>
 
-#include "clan/pipe.h"
-#include "clan/wait.h"
+#include "clan/face/pipe.h"
+#include "clan/face/wait.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"
 #include "state/socket.h"

@@ -22,8 +22,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "clan/cpu.h"
-#include "clan/pipe.h"
+#include "clan/detail/cpu.h"
+#include "clan/face/pipe.h"
 
 namespace clan::preload {
 

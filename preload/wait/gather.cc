@@ -7,8 +7,8 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/pipe.h"
+#include "clan/detail/clock.h"
+#include "clan/face/pipe.h"
 #include "os/sys.h"
 #include "state/fd_table.h"
 #include "state/socket.h"

@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/wait.h"
+#include "clan/detail/clock.h"
+#include "clan/face/wait.h"
 #include "os/scratch.h"
 #include "os/signals.h"
 #include "os/sock_diag.h"

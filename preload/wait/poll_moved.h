@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "clan/wait.h"
+#include "clan/face/wait.h"
 #include "state/remote.h"
 #include "wait/kernel_wait.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "os/sys.h"
 #include "wait/epoll_set.h"
 #include "wait/look.h"

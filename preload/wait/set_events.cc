@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/reasons.h"
+#include "clan/face/reasons.h"
 #include "migrate/demote.h"
 #include "os/memory_owner.h"
 #include "os/sys.h"

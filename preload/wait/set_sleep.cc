@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "os/sys.h"
 #include "stream/doorbell.h"
 #include "stream/poll_tcp.h"

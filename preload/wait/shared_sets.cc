@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/reasons.h"
-#include "clan/socket_face.h"
+#include "clan/face/reasons.h"
+#include "clan/face/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/demote.h"
 #include "os/shared_pages.h"

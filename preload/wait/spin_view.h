@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/wait.h"
+#include "clan/face/wait.h"
 #include "os/sock_diag.h"
 #include "state/fd_table.h"
 #include "state/remote.h"

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/pipe.h"
-#include "clan/wait.h"
+#include "clan/detail/clock.h"
+#include "clan/face/pipe.h"
+#include "clan/face/wait.h"
 #include "migrate/attach.h"
 #include "migrate/demote_end.h"
 #include "os/real.h"

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "engine/connection/connection.h"
 #include "shm/ring.h"
 #include "support/streams.h"

@@ -1,4 +1,4 @@
-#include "clan/brief_lock.h"
+#include "clan/detail/brief_lock.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 
 #include <gtest/gtest.h>
 

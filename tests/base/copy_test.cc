@@ -1,4 +1,4 @@
-#include "clan/copy.h"
+#include "clan/detail/copy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "clan/counter_page.h"
+#include "clan/face/counter_page.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
-// Runs the picture at the top of clan/dekker.h in every interleaving of a machine with store
+// Runs the picture at the top of clan/detail/dekker.h in every interleaving of a machine with store
 // buffers: a thread that is about to sleep, and one that has news for it. Broken versions show that
 // the checker would notice.
 #include <gtest/gtest.h>
 
-#include "clan/dekker.h"
+#include "clan/detail/dekker.h"
 #include "support/interleaving.h"
 #include "support/model_checks.h"
 

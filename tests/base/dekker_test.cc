@@ -1,6 +1,6 @@
 // What a thread has done before it changes a word is seen by the other side: ThreadSanitizer sees
 // whether the orders publish it. That the two sides do not miss each other: dekker_model_test.cc.
-#include "clan/dekker.h"
+#include "clan/detail/dekker.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "support/process.h"
 
 namespace clan {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include "clan/cpu.h"
+#include "clan/detail/cpu.h"
 #include "support/process.h"
 
 namespace clan {

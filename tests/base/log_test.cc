@@ -1,6 +1,6 @@
 // CLAN_LOG: what is said on descriptor 2, and when. The variable is read once per process, so each
 // case runs in a fresh one (a death test of the threadsafe style starts the program anew).
-#include <clan/log.h>
+#include <clan/detail/log.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 // PreemptionWatch: whether the thread has been off its processor.
-#include "clan/preemption.h"
+#include "clan/detail/preemption.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

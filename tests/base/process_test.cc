@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "clan/system_call.h"
+#include "clan/detail/system_call.h"
 
 namespace clan {
 namespace {

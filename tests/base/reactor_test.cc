@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "support/process.h"
 
 namespace clan {

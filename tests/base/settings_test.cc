@@ -1,4 +1,4 @@
-#include "clan/settings.h"
+#include "clan/face/settings.h"
 
 #include <gtest/gtest.h>
 

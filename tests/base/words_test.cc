@@ -1,6 +1,6 @@
 // Plain data handed to another thread by each change of a word and each read of it: ThreadSanitizer
 // sees whether the order is there. tests/orders weakens them one at a time.
-#include "clan/words.h"
+#include "clan/detail/words.h"
 
 #include <gtest/gtest.h>
 

@@ -5,11 +5,11 @@
 //
 // Input: steps of a byte and what it takes. The stream between the two is the engine's, in this
 // process.
-#include <clan/clock.h>
 #include <clan/context.h>
+#include <clan/detail/clock.h>
 #include <clan/event_queue.h>
-#include <clan/pipe.h>
-#include <clan/socket_face.h>
+#include <clan/face/pipe.h>
+#include <clan/face/socket_face.h>
 #include <clan/stream.h>
 #include <unistd.h>
 

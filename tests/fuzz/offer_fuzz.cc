@@ -24,9 +24,9 @@
 #include <string>
 #include <vector>
 
-#include "clan/clock.h"
-#include "clan/pipe.h"
-#include "clan/socket_face.h"
+#include "clan/detail/clock.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
 #include "input.h"
 #include "migrate/answer.h"
 #include "migrate/directory.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/mapping.h"
-#include "clan/clock.h"
-#include "clan/pipe.h"
+#include "clan/detail/clock.h"
+#include "clan/face/pipe.h"
 #include "engine/pipe/pipe_ring.h"
 #include "input.h"
 

@@ -4,7 +4,7 @@
 //
 // Input: texts with a 0 behind each: the settings file, the values of kSettings in their order,
 // the file with the key.
-#include <clan/settings.h>
+#include <clan/face/settings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

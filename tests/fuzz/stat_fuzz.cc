@@ -5,14 +5,14 @@
 //
 // Input: a byte for the kind of memfd, one for what is right about it, the file's size, patches (a
 // place, a length, bytes).
-#include <clan/gateway_face.h>
-#include <clan/ip_face.h>
-#include <clan/mpi_face.h>
-#include <clan/path_page.h>
-#include <clan/pipe_page.h>
-#include <clan/reasons.h>
-#include <clan/rpc_face.h>
-#include <clan/socket_face.h>
+#include <clan/face/gateway_face.h>
+#include <clan/face/ip_face.h>
+#include <clan/face/mpi_face.h>
+#include <clan/face/path_page.h>
+#include <clan/face/pipe_page.h>
+#include <clan/face/reasons.h>
+#include <clan/face/rpc_face.h>
+#include <clan/face/socket_face.h>
 #include <omniorb/traffic_page.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 // AF_CLAN, as a program that knows nothing but the header uses it. Run with the interposer
 // preloaded; each test has processes and names of its own.
 #include <clan/af_clan.h>
-#include <clan/system_call.h>
+#include <clan/detail/system_call.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netdb.h>

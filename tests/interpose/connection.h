@@ -4,8 +4,8 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <clan/pipe.h>
-#include <clan/socket_face.h>
+#include <clan/face/pipe.h>
+#include <clan/face/socket_face.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -18,8 +18,8 @@ SUFFIXES = {".h", ".hpp", ".cc", ".cpp", ".c"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 PAIR = re.compile(r"//.*?\bPAIR\s+([A-Za-z0-9_][A-Za-z0-9_.\-/]*[A-Za-z0-9_]|[A-Za-z0-9_])")
 FENCE = r"fence|barrier"
-# The functions of clan/words.h and clan/dekker.h, which have the orders in them. All that change a
-# word see what came before as well, but for two.
+# The functions of clan/detail/words.h and clan/detail/dekker.h, which have the orders in
+# them. All that change a word see what came before as well, but for two.
 CHANGES = re.compile(r"\b(?:words|dekker)::(?!look\b|value_of\b)\w+")
 LOOKS = re.compile(r"\b(?:words|dekker)::(?!publish\b|announce\b|value_of\b)\w+")
 BOTH = r"exchange|fetch_|acq_rel|" + FENCE

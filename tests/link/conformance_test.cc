@@ -20,7 +20,7 @@
 #include <optional>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "engine/connection/connection.h"
 #include "support/pattern.h"
 #include "support/plain_link.h"

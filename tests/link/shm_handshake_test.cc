@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/shm_pair.h"
 
 namespace clan::link {

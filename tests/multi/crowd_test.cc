@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "support/streams.h"
 
 namespace clan {

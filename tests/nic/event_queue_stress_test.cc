@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/futex.h"
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "nic/nic.h"
 #include "nic/wakeup.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "nic/nic.h"
 
 namespace clan::nic {

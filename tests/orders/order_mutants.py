@@ -83,8 +83,8 @@ WORDS = Target("core/include", [
 CONFIG = ("preload/os/test_settings.cc", "core/base/log.cc")
 SOCKET = Target("preload", [Program("preload/state/socket_race_test.cc", "*")])
 TARGETS = {
-    "core/include/clan/words.h": WORDS,
-    "core/include/clan/dekker.h": WORDS,
+    "core/include/clan/detail/words.h": WORDS,
+    "core/include/clan/detail/dekker.h": WORDS,
     "preload/wait/epoll_set.h": Target("preload", [
         Program("preload/wait/epoll_set_race_test.cc", "*",
                 beside=("preload/wait/epoll_set.cc",)),

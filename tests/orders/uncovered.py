@@ -6,9 +6,9 @@
 
 A PAIR is covered when one of its orders, in a source that order_mutants.py weakens, turns a test
 red: the orders.* tests run those mutants, and unnoticed.py has the others. It is, too, when each of
-its operations is a call of clan/words.h or clan/dekker.h, at least one that changes the word and
-one that sees it: those two are weakened as well. An operation belongs to the nearest comment above
-it, or beside it, that names PAIRs.
+its operations is a call of clan/detail/words.h or clan/detail/dekker.h, at least one that
+changes the word and one that sees it: those two are weakened as well. An operation belongs to the
+nearest comment above it, or beside it, that names PAIRs.
 
 And each such comment belongs to an operation that has an order: one that has become relaxed, or is
 gone, where it is called, is found so.

@@ -82,7 +82,7 @@ DEKKER = {
 }
 
 UNNOTICED = {
-    "core/include/clan/dekker.h": DEKKER,
+    "core/include/clan/detail/dekker.h": DEKKER,
     "preload/os/config.cc": CONFIG,
     "preload/state/socket_identity.h": SOCKET_IDENTITY,
     "preload/state/face.h": FACE,

@@ -11,7 +11,7 @@
 #include <csignal>
 #include <functional>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "os/signals.h"
 
 namespace clan::preload {

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "migrate/attach.h"
 #include "migrate/bells.h"
 #include "os/sock_diag.h"

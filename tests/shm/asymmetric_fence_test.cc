@@ -18,7 +18,7 @@
 #include <new>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 
 namespace clan::shm {
 namespace {

@@ -1,7 +1,7 @@
 // A server that meets its clients as the library does and then means no good: their calls end in
 // time, and say why. Its NULLPROC is served in earnest, so that calls are known to go over CLAN
 // before the false one is made: on a busy machine a meeting may take several calls.
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 #include <clan/message.h>
 #include <poll.h>
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <clan/rpc_face.h>
+#include <clan/face/rpc_face.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>

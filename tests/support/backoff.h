@@ -7,7 +7,7 @@
 
 #include <ctime>
 
-#include "clan/cpu.h"
+#include "clan/detail/cpu.h"
 
 namespace clan::test {
 

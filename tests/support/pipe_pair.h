@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "engine/pipe/pipe_lock.h"
 
 namespace clan {

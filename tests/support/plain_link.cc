@@ -8,7 +8,7 @@
 #include <deque>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "support/pattern.h"
 
 namespace clan::test {

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 
 namespace clan::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/udp/io/socket_io.h"
 #include "support/streams.h"
 

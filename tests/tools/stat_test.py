@@ -5,7 +5,7 @@ nothing.
     stat_test.py CLAN
 
 The connections are real TCP connections between processes of this test; their shared pages are
-written here, byte by byte, as core/include/clan/pipe.h and socket_face.h lay them out.
+written here, byte by byte, as core/include/clan/face/pipe.h and socket_face.h lay them out.
 """
 
 import json
@@ -434,9 +434,9 @@ def check_reasons(clan):
             assert found == f"user {other} is not in the user namespace of process SERVER", found
 
 
-# core/include/clan/reasons.h
+# core/include/clan/face/reasons.h
 WORDS, WORDS_SIZE, BUCKETS, WAYS = 8 << 20, (8 << 20) + (64 << 10), 1024, 8
-REASONS = (Path(__file__).resolve().parents[2] / "core/include/clan/reasons.h").read_text()
+REASONS = (Path(__file__).resolve().parents[2] / "core/include/clan/face/reasons.h").read_text()
 WHYS = re.findall(r"^  (k\w+),", REASONS.split("enum class Why")[1].split("};")[0], re.M)
 UNUSED, INQ = WHYS.index("kUnused"), WHYS.index("kInq")
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/reactor.h"
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/udp/io/socket_io.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"

@@ -1,6 +1,6 @@
 // `clan gateway`: becomes clan-gateway, beside this program, under the interposer; and
 // `clan gateway reload [PID]`.
-#include <clan/gateway_face.h>
+#include <clan/face/gateway_face.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>

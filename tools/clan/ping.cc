@@ -1,5 +1,5 @@
 // `clan ping HOST`: the path to CLAN programs of another host.
-#include <clan/network.h>
+#include <clan/face/network.h>
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // What is wrong with the CLAN_* variables and the file of settings: the library's rules
-// (clan/settings.h), and what the library cannot know, that a variable is misspelt.
-#include <clan/settings.h>
+// (clan/face/settings.h), and what the library cannot know, that a variable is misspelt.
+#include <clan/face/settings.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/stat.h>

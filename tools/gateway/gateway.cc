@@ -1,7 +1,7 @@
 #include "gateway.h"
 
-#include <clan/clock.h>
-#include <clan/counter_page.h>
+#include <clan/detail/clock.h>
+#include <clan/face/counter_page.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>

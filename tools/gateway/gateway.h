@@ -5,7 +5,7 @@
 // An event of the set carries the number of its connection and which end it is of (Kind).
 #pragma once
 
-#include <clan/gateway_face.h>
+#include <clan/face/gateway_face.h>
 
 #include <cstdint>
 #include <memory>

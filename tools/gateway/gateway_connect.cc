@@ -1,5 +1,5 @@
 #include <clan/af_clan.h>
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,7 +1,7 @@
 #include "native.h"
 
-#include <clan/clock.h>
-#include <clan/settings.h>
+#include <clan/detail/clock.h>
+#include <clan/face/settings.h>
 #include <sys/epoll.h>
 
 #include <cstring>

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <clan/event_queue.h>
+#include <clan/face/wait.h>
 #include <clan/stream.h>
-#include <clan/wait.h>
 
 #include <array>
 #include <condition_variable>

@@ -1,7 +1,7 @@
 // A rule at work: its targets, which of them works, and how many connections there are.
 #pragma once
 
-#include <clan/gateway_face.h>
+#include <clan/face/gateway_face.h>
 
 #include <cstdint>
 #include <map>

@@ -1,8 +1,8 @@
 #include "forward.h"
 
-#include <clan/clock.h>
-#include <clan/contention.h>
-#include <clan/preemption.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/contention.h>
+#include <clan/detail/preemption.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 #include "links.h"
 
-#include <clan/clock.h>
-#include <clan/log.h>
-#include <clan/words.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/log.h>
+#include <clan/detail/words.h>
 
 #include <algorithm>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // `clan ip`: a network device whose packets go over CLAN links.
-#include <clan/settings.h>
+#include <clan/face/settings.h>
 #include <linux/capability.h>
 #include <signal.h>
 #include <sys/prctl.h>

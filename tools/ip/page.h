@@ -1,7 +1,7 @@
-// The page of this process (clan/ip_face.h), and what `clan ip` makes of those of others.
+// The page of this process (clan/face/ip_face.h), and what `clan ip` makes of those of others.
 #pragma once
 
-#include <clan/ip_face.h>
+#include <clan/face/ip_face.h>
 
 #include <atomic>
 #include <string>

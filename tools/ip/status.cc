@@ -1,5 +1,5 @@
 // What other processes see of a device: `clan ip status`, `clan ip down`.
-#include <clan/counter_page.h>
+#include <clan/face/counter_page.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>

@@ -1,7 +1,7 @@
 // Apertures, remote apertures and CLAN memory: the public face of nic/.
 #include "clan/aperture.h"
 
-#include "clan/words.h"
+#include "clan/detail/words.h"
 #include "engine/aperture/aperture_core.h"
 #include "engine/aperture/aperture_names.h"
 #include "nic/memory_block.h"

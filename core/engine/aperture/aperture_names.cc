@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 
 namespace clan::engine {
 namespace {

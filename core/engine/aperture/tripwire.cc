@@ -2,8 +2,8 @@
 #include "clan/tripwire.h"
 
 #include "base/futex.h"
-#include "clan/dekker.h"
-#include "clan/words.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/words.h"
 #include "engine/aperture/aperture_core.h"
 
 namespace clan::engine {

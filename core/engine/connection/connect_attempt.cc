@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/log.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
 #include "engine/context/network.h"
 
 namespace clan::engine {

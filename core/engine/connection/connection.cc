@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "clan/dekker.h"
-#include "clan/words.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/words.h"
 
 namespace clan::engine {
 namespace {

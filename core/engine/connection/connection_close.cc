@@ -2,9 +2,9 @@
 #include <cerrno>
 
 #include "base/futex.h"
-#include "clan/dekker.h"
-#include "clan/log.h"
-#include "clan/words.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
 #include "engine/connection/connection.h"
 
 namespace clan::engine {

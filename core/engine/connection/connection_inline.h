@@ -3,9 +3,9 @@
 #pragma once
 
 #include "base/futex.h"
-#include "clan/copy.h"
-#include "clan/cpu.h"
-#include "clan/dekker.h"
+#include "clan/detail/copy.h"
+#include "clan/detail/cpu.h"
+#include "clan/detail/dekker.h"
 #include "engine/connection/connection.h"
 #include "nic/wakeup.h"
 #include "shm/asymmetric_fence.h"

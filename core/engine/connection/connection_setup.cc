@@ -3,7 +3,7 @@
 #include <bit>
 #include <cerrno>
 
-#include "clan/log.h"
+#include "clan/detail/log.h"
 #include "engine/connection/connection.h"
 
 namespace clan::engine {

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "clan/wait.h"
-#include "clan/words.h"
+#include "clan/detail/words.h"
+#include "clan/face/wait.h"
 #include "engine/connection/connection_answer.h"
 #include "engine/connection/connection_closed.h"
 #include "engine/context/context_core.h"

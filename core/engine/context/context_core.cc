@@ -6,7 +6,7 @@
 #include <bit>
 
 #include "base/random.h"
-#include "clan/log.h"
+#include "clan/detail/log.h"
 #include "engine/aperture/aperture_names.h"
 #include "engine/connection/connection.h"
 #include "engine/context/network.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "clan/log.h"
+#include "clan/detail/log.h"
 #include "engine/context/context_core.h"
 
 namespace clan::engine {

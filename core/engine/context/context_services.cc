@@ -2,8 +2,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "clan/log.h"
-#include "clan/system_call.h"
+#include "clan/detail/log.h"
+#include "clan/detail/system_call.h"
 #include "engine/context/context_core.h"
 #include "engine/context/network.h"
 

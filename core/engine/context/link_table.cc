@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "clan/dekker.h"
+#include "clan/detail/dekker.h"
 #include "nic/nic.h"
 
 namespace clan::engine {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "clan/clock.h"
-#include "clan/log.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
 #include "engine/context/context_core.h"
 #include "link/udp/io/socket_io.h"
 #include "link/udp/node/udp_link.h"

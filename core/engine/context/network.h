@@ -4,7 +4,7 @@
 //   client --"echo"?--> udp:HOST:4790  the directory: held by whichever context of the user has
 //   bound it
 //                          | its own service, or asks the process that offers "echo" by an AF_UNIX
-//                          | name; of a TCP connection (clan/connection_name.h) that another user
+//                          | name; of a TCP connection (connection_name.h) that another user
 //                          | has, one of that user's
 //          <--port 40123---+
 //   client --"echo"?--> udp:HOST:40123  the node of that process: a link, and the endpoint of
@@ -22,7 +22,7 @@
 
 #include "base/reactor.h"
 #include "clan/context.h"
-#include "clan/network.h"
+#include "clan/face/network.h"
 #include "engine/context/packet_wait.h"
 #include "link/udp/node/path_board.h"
 #include "link/udp/node/udp_node.h"
@@ -49,7 +49,7 @@ class Network final : public PacketSource {
   Result<std::shared_ptr<udp::Dialling>> begin_link_to(const std::string& service, Ended ended);
   /// `ended` is not called any more, unless it is being called.
   void give_up(udp::Dialling& dialling) { node_->give_up(dialling); }
-  /// clan/network.h
+  /// clan/face/network.h
   Result<PathValues> ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
                           std::uint32_t interval_ms, std::uint64_t deadline_ns);
   std::uint16_t port() const { return node_->local_address().port; }

@@ -12,9 +12,9 @@
 
 #include "base/fd.h"
 #include "base/socket_owner.h"
-#include "clan/clock.h"
-#include "clan/connection_name.h"
-#include "clan/log.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
+#include "clan/face/connection_name.h"
 #include "engine/context/context_core.h"
 #include "engine/context/network.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/futex.h"
-#include "clan/words.h"
+#include "clan/detail/words.h"
 #include "engine/context/network.h"
 #include "engine/event/queue_consumers.h"
 #include "nic/wakeup.h"

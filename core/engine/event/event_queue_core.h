@@ -14,9 +14,9 @@
 #include <span>
 #include <vector>
 
+#include "clan/detail/words.h"
 #include "clan/event_queue.h"
-#include "clan/wait.h"
-#include "clan/words.h"
+#include "clan/face/wait.h"
 #include "engine/context/context_core.h"
 
 namespace clan::engine {

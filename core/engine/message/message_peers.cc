@@ -1,7 +1,7 @@
 // Message endpoints: peers come, are connected to, and go.
 #include <algorithm>
 
-#include "clan/words.h"
+#include "clan/detail/words.h"
 #include "engine/message/message_endpoint.h"
 
 namespace clan::engine {

@@ -2,7 +2,7 @@
 // cannot copy.
 #include <algorithm>
 
-#include "clan/dekker.h"
+#include "clan/detail/dekker.h"
 #include "engine/message/message_endpoint.h"
 
 namespace clan::engine {

@@ -4,9 +4,9 @@
 #include <deque>
 
 #include "base/futex.h"
+#include "clan/detail/words.h"
 #include "clan/endpoint.h"
-#include "clan/wait.h"
-#include "clan/words.h"
+#include "clan/face/wait.h"
 #include "engine/context/context_core.h"
 #include "engine/event/event_queue_core.h"
 

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 
 namespace clan {
 

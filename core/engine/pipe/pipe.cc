@@ -1,4 +1,4 @@
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,9 +11,9 @@
 
 #include "base/fd.h"
 #include "base/mapping.h"
-#include "clan/log.h"
-#include "clan/system_call.h"
-#include "clan/words.h"
+#include "clan/detail/log.h"
+#include "clan/detail/system_call.h"
+#include "clan/detail/words.h"
 #include "engine/pipe/application_buffers.h"
 #include "engine/pipe/pipe_lock.h"
 #include "engine/pipe/pipe_parts.h"

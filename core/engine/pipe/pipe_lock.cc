@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "clan/cpu.h"
+#include "clan/detail/cpu.h"
 
 namespace clan {
 

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstdint>
 
-#include "clan/pipe.h"
-#include "clan/system_call.h"
-#include "clan/words.h"
+#include "clan/detail/system_call.h"
+#include "clan/detail/words.h"
+#include "clan/face/pipe.h"
 
 namespace clan::pipes {
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 #include "engine/pipe/pipe_ring.h"
 #include "engine/pipe/pipe_waiting.h"
 #include "shm/asymmetric_fence.h"

@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "clan/words.h"
+#include "clan/detail/words.h"
 #include "engine/pipe/application_buffers.h"
 #include "engine/pipe/pipe_lock.h"
 #include "engine/pipe/pipe_parts.h"

@@ -3,9 +3,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "clan/clock.h"
-#include "clan/cpu.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/cpu.h"
+#include "clan/detail/words.h"
 #include "engine/pipe/application_buffers.h"
 #include "engine/pipe/pipe_lock.h"
 #include "engine/pipe/pipe_parts.h"

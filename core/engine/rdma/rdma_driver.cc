@@ -3,9 +3,9 @@
 #include <bit>
 #include <limits>
 
-#include "clan/dekker.h"
-#include "clan/log.h"
-#include "clan/words.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
 #include "engine/rdma/rdma_queue.h"
 
 namespace clan::engine {

@@ -20,9 +20,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "clan/dekker.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/words.h"
 #include "clan/rdma.h"
-#include "clan/words.h"
 #include "engine/aperture/aperture_core.h"
 #include "nic/rdma_scheduler.h"
 #include "nic/translations.h"

@@ -1,7 +1,7 @@
 #include "engine/rdma/rdma_queue.h"
 
 #include "base/futex.h"
-#include "clan/words.h"
+#include "clan/detail/words.h"
 
 namespace clan::engine {
 

@@ -9,8 +9,8 @@
 #include <optional>
 #include <span>
 
+#include "clan/face/wait.h"
 #include "clan/rdma.h"
-#include "clan/wait.h"
 #include "engine/rdma/rdma_driver.h"
 #include "nic/rdma_ring.h"
 

@@ -1,5 +1,5 @@
-// <clan/translator.h>: the public face of the RDMA driver's TLB.
-#include "clan/translator.h"
+// <clan/face/translator.h>: the public face of the RDMA driver's TLB.
+#include "clan/face/translator.h"
 
 #include "engine/context/context_core.h"
 #include "engine/rdma/rdma_driver.h"

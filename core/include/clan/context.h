@@ -10,7 +10,7 @@
 #pragma once
 
 #include <clan/cookie.h>
-#include <clan/export.h>
+#include <clan/detail/export.h>
 #include <clan/pinner.h>
 #include <clan/result.h>
 #include <sys/types.h>
@@ -69,8 +69,8 @@ struct NetworkOptions {
   };
   Packets packets = Packets::kSockets;
   /// Where the contexts of this user on this host can be asked for services, held by one of them;
-  /// or by one of another user, which knows their TCP connections (clan/connection_name.h) only.
-  /// Other hosts that are named without a port are asked there. 0: none.
+  /// or by one of another user, which knows their TCP connections (clan/face/connection_name.h)
+  /// only. Other hosts that are named without a port are asked there. 0: none.
   static constexpr std::uint16_t kDirectoryPort = 4790;
   std::uint16_t directory_port = kDirectoryPort;
 };
@@ -140,7 +140,7 @@ class CLAN_EXPORT Context {
   std::uint16_t network_port() const;
 
   /// Gives the pages of memory entries in the NIC's TLB, ahead of their use. EFAULT: they may not
-  /// be accessed so; EMSGSIZE: more than the TLB has. See clan/translator.h.
+  /// be accessed so; EMSGSIZE: more than the TLB has. See clan/face/translator.h.
   Status pre_translate(std::span<const std::byte> memory, PageAccess access);
 
   /// For the other classes of the engine.

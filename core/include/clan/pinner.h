@@ -2,7 +2,7 @@
 // handshake.
 #pragma once
 
-#include <clan/export.h>
+#include <clan/detail/export.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -21,7 +21,7 @@
 // locks. The Tlb knows no system call: the Pinner is the kernel's side of the handshake.
 #pragma once
 
-#include <clan/export.h>
+#include <clan/detail/export.h>
 #include <clan/pinner.h>
 #include <clan/result.h>
 #include <clan/tlb_types.h>

@@ -1,7 +1,7 @@
 // The version of the libclan.so that is loaded, which may not be the one compiled against.
 #pragma once
 
-#include <clan/export.h>
+#include <clan/detail/export.h>
 
 namespace clan {
 

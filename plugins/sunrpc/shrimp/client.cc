@@ -1,12 +1,12 @@
 // The client's half of a binding.
 #include <clan/aperture.h>
-#include <clan/clock.h>
-#include <clan/copy.h>
-#include <clan/dekker.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/copy.h>
+#include <clan/detail/dekker.h>
+#include <clan/detail/words.h>
+#include <clan/face/wait.h>
 #include <clan/message.h>
 #include <clan/shrimp.h>
-#include <clan/wait.h>
-#include <clan/words.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "runtime.h"
 
-#include <clan/log.h>
+#include <clan/detail/log.h>
 #include <pthread.h>
 #include <unistd.h>
 

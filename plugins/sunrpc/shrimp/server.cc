@@ -1,13 +1,13 @@
 // The server's half: polls the next slot of every binding, serves, and sleeps when nothing comes.
 #include <clan/aperture.h>
-#include <clan/clock.h>
-#include <clan/copy.h>
-#include <clan/dekker.h>
-#include <clan/log.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/copy.h>
+#include <clan/detail/dekker.h>
+#include <clan/detail/log.h>
+#include <clan/detail/words.h>
+#include <clan/face/wait.h>
 #include <clan/message.h>
 #include <clan/shrimp.h>
-#include <clan/wait.h>
-#include <clan/words.h>
 
 #include <algorithm>
 #include <atomic>

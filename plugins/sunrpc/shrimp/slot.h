@@ -21,7 +21,7 @@
 #pragma once
 
 #include <clan/cookie.h>
-#include <clan/cpu.h>
+#include <clan/detail/cpu.h>
 #include <clan/message_types.h>
 
 #include <atomic>

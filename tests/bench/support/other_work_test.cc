@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "support/cpu_time.h"
 #include "support/process.h"
 

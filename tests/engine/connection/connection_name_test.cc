@@ -1,4 +1,4 @@
-#include "clan/connection_name.h"
+#include "clan/face/connection_name.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "engine/connection/record_text.h"
 #include "engine/context/context_core.h"
 #include "engine/context/network.h"

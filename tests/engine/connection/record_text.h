@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "engine/connection/connection.h"
 
 namespace clan::engine {

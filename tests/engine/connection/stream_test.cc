@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "support/streams.h"
 
 namespace clan {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "engine/context/context_core.h"
 #include "support/streams.h"
 

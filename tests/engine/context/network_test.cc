@@ -1,9 +1,9 @@
 // Contexts with a network: services of other hosts by name, under keys. All on loopback: what
 // differs between hosts is in hosts.py.
-#include <clan/connection_name.h>
 #include <clan/context.h>
+#include <clan/face/connection_name.h>
+#include <clan/face/network.h>
 #include <clan/message.h>
-#include <clan/network.h>
 #include <clan/rdma.h>
 #include <clan/stream.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "base/fd.h"
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/udp/node/udp_node_sleep.h"
 
 namespace clan::engine {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 
 namespace clan::engine {
 namespace {

@@ -1,4 +1,4 @@
-#include "clan/wait.h"
+#include "clan/face/wait.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

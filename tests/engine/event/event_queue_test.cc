@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "support/streams.h"
 
 namespace clan {

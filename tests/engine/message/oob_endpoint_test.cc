@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "engine/context/context_core.h"
 #include "support/plain_link.h"
 #include "support/streams.h"

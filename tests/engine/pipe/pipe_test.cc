@@ -1,4 +1,4 @@
-#include "clan/pipe.h"
+#include "clan/face/pipe.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <optional>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "support/plain_link.h"
 #include "support/streams.h"
 

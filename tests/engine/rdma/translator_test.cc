@@ -1,6 +1,6 @@
+#include <clan/face/translator.h>
 #include <clan/rdma.h>
 #include <clan/tlb.h>
-#include <clan/translator.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 // Accesses to the memory of a peer, between two domains of this process.
 #include "transport/remote_memory.h"
 
-#include <clan/clock.h>
+#include <clan/detail/clock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 

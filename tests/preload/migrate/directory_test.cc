@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <string>
 
-#include "clan/reason_text.h"
+#include "clan/face/reason_text.h"
 #include "migrate/directory_names.h"
 #include "preload/own_directory.h"
 #include "preload/tcp_pair.h"

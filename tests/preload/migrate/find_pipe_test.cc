@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "os/tcp.h"
 #include "preload/tcp_pair.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "migrate/returned_bytes.h"
 #include "preload/sharer.h"
 #include "preload/tcp_pair.h"

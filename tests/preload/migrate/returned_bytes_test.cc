@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "migrate/demote_end.h"
 #include "migrate/resend.h"
 #include "os/signals.h"

@@ -5,7 +5,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 

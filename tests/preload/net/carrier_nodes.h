@@ -2,8 +2,8 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <clan/clock.h>
-#include <clan/socket_face.h>
+#include <clan/detail/clock.h>
+#include <clan/face/socket_face.h>
 #include <gtest/gtest.h>
 #include <time.h>
 #include <unistd.h>

@@ -4,8 +4,8 @@
 #include <arpa/inet.h>
 #include <clan/context.h>
 #include <clan/event_queue.h>
-#include <clan/pipe.h>
-#include <clan/socket_face.h>
+#include <clan/face/pipe.h>
+#include <clan/face/socket_face.h>
 #include <clan/stream.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "preload/net/connection_fixture.h"
 
 namespace clan::preload {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "clan/socket_face.h"
+#include "clan/face/socket_face.h"
 #include "net/bell.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"

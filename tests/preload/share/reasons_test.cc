@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "clan/reason_text.h"
+#include "clan/face/reason_text.h"
 #include "preload/tcp_pair.h"
 #include "state/hooks.h"
 #include "state/internal_fds.h"

@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "preload/tcp_pair.h"
 
 namespace clan::preload {

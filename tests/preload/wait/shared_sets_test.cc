@@ -8,7 +8,7 @@
 
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "preload/wait/set.h"
 #include "share/fork.h"
 #include "state/face.h"

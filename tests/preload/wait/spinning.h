@@ -7,7 +7,7 @@
 
 #include <thread>
 
-#include "clan/wait.h"
+#include "clan/face/wait.h"
 #include "preload/tcp_pair.h"
 
 namespace clan::preload {

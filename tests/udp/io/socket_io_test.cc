@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/random.h"
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "support/pattern.h"
 
 namespace clan::udp {

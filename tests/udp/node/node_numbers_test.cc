@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "engine/context/context_core.h"
 #include "link/udp/io/datagram_socket.h"
 #include "link/udp/io/socket_io.h"

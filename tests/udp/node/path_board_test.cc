@@ -1,7 +1,7 @@
 #include "link/udp/node/path_board.h"
 
 #include <clan/context.h>
-#include <clan/network.h>
+#include <clan/face/network.h>
 #include <clan/stream.h>
 #include <dirent.h>
 #include <fcntl.h>

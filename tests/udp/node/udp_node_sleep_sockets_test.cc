@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/fd.h"
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "engine/context/context_core.h"
 #include "link/udp/io/packet_io.h"
 #include "link/udp/node/udp_node.h"

@@ -15,9 +15,9 @@
 // CLAN_NETWORK_PACKETS as for the faces.
 #include <clan/aperture.h>
 #include <clan/context.h>
+#include <clan/face/settings.h>
 #include <clan/message.h>
 #include <clan/rdma.h>
-#include <clan/settings.h>
 #include <clan/stream.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "clan/key_file.h"
+#include "clan/face/key_file.h"
 #include "link/udp/wire/security_loader.h"
 #include "udp/key_files.h"
 

@@ -16,7 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/udp/xdp/packet_choice.h"
 #include "link/udp/xdp/xdp_io.h"
 #include "support/pattern.h"

@@ -1,5 +1,5 @@
 // `clan doctor`: how packets may leave for other hosts.
-#include <clan/network.h>
+#include <clan/face/network.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>

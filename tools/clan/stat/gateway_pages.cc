@@ -1,6 +1,6 @@
 #include "gateway_pages.h"
 
-#include <clan/gateway_face.h>
+#include <clan/face/gateway_face.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Gateways: each keeps a page in a memfd (clan/gateway_face.h), found under /proc/PID/fd.
+// Gateways: each keeps a page in a memfd (clan/face/gateway_face.h), found under /proc/PID/fd.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@ struct GatewayTarget {
   std::uint64_t connections = 0, served = 0, failures = 0;
 };
 
-/// The counters of one process; the counters' meaning is in clan/gateway_face.h.
+/// The counters of one process; the counters' meaning is in clan/face/gateway_face.h.
 struct GatewayCounters {
   std::uint32_t pid = 0;
   bool draining = false;

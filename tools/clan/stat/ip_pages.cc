@@ -1,6 +1,6 @@
 #include "ip_pages.h"
 
-#include <clan/ip_face.h>
+#include <clan/face/ip_face.h>
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Devices of `clan ip`: each process keeps a page in a memfd (clan/ip_face.h), found under
+// Devices of `clan ip`: each process keeps a page in a memfd (clan/face/ip_face.h), found under
 // /proc/PID/fd.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include <clan/reasons.h>
+#include <clan/face/reasons.h>
 #include <fmt/core.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "look.h"
 
-#include <clan/socket_face.h>
+#include <clan/face/socket_face.h>
 #include <unistd.h>
 
 #include <algorithm>

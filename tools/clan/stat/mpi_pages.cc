@@ -1,6 +1,6 @@
 #include "mpi_pages.h"
 
-#include <clan/mpi_face.h>
+#include <clan/face/mpi_face.h>
 
 #include <algorithm>
 #include <tuple>

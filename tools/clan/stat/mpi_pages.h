@@ -1,4 +1,4 @@
-// Ranks of MPI with btl clan: each keeps a page in a memfd (clan/mpi_face.h), found under
+// Ranks of MPI with btl clan: each keeps a page in a memfd (clan/face/mpi_face.h), found under
 // /proc/PID/fd.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace clan::tool {
 
-/// What one rank has sent to another; the counters' meaning is in clan/mpi_face.h.
+/// What one rank has sent to another; the counters' meaning is in clan/face/mpi_face.h.
 struct MpiPair {
   std::uint32_t pid = 0, job = 0, rank = 0, peer_job = 0, peer_rank = 0;
   std::uint64_t messages = 0, bytes = 0;

@@ -1,8 +1,8 @@
-// Paths to other hosts: each context with a network keeps a page in a memfd (clan/path_page.h),
-// found under /proc/PID/fd.
+// Paths to other hosts: each context with a network keeps a page in a memfd
+// (clan/face/path_page.h), found under /proc/PID/fd.
 #pragma once
 
-#include <clan/path_page.h>
+#include <clan/face/path_page.h>
 #include <sys/types.h>
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "pipe_page.h"
 
 #include <arpa/inet.h>
-#include <clan/socket_face.h>
+#include <clan/face/socket_face.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

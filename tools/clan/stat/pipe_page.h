@@ -2,7 +2,7 @@
 // and how long the file is are the word of processes that may be hostile.
 #pragma once
 
-#include <clan/pipe.h>
+#include <clan/face/pipe.h>
 #include <sys/types.h>
 
 #include <string>

@@ -14,8 +14,8 @@
 #include <string_view>
 
 #include "../commands.h"
-#include "clan/pipe_memory.h"
-#include "clan/socket_face.h"
+#include "clan/face/pipe_memory.h"
+#include "clan/face/socket_face.h"
 
 namespace clan::tool {
 namespace {

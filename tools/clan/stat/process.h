@@ -1,7 +1,7 @@
 // What keeps a process under CLAN from sharing memory, as far as /proc says: for `clan stat`.
 #pragma once
 
-#include <clan/settings.h>
+#include <clan/face/settings.h>
 #include <sys/types.h>
 
 #include <map>
@@ -29,7 +29,7 @@ struct ProcessFacts {
   pid_t own_pid = 0;               ///< as its own namespace counts
   /// a library that LD_PRELOAD names before ours; "" if none is known
   std::string in_front;
-  /// it has as many as its memory allows, see clan/pipe_memory.h
+  /// it has as many as its memory allows, see clan/face/pipe_memory.h
   bool many_pipes = false;
 };
 

@@ -1,4 +1,4 @@
-#include <clan/reason_text.h>
+#include <clan/face/reason_text.h>
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "reasons.h"
 
-#include <clan/reason_text.h>
+#include <clan/face/reason_text.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/stat.h>

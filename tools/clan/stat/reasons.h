@@ -1,9 +1,9 @@
-// What processes under CLAN say of connections that stay on TCP (clan/reasons.h): their words,
+// What processes under CLAN say of connections that stay on TCP (clan/face/reasons.h): their words,
 // copied and not mapped, since they are the word of processes that may be hostile. A process is
 // believed of sockets that it holds.
 #pragma once
 
-#include <clan/reasons.h>
+#include <clan/face/reasons.h>
 #include <sys/types.h>
 
 #include <cstdint>

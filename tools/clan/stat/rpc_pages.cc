@@ -1,6 +1,6 @@
 #include "rpc_pages.h"
 
-#include <clan/rpc_face.h>
+#include <clan/face/rpc_face.h>
 
 #include "own_page.h"
 

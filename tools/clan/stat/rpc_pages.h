@@ -1,5 +1,5 @@
 // How the remote calls of processes with libclanrpc travel: each keeps its counters in a memfd
-// (clan/rpc_face.h), found under /proc/PID/fd.
+// (clan/face/rpc_face.h), found under /proc/PID/fd.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,7 @@
 
 namespace clan::tool {
 
-/// Counters of one process; their meaning is in clan/rpc_face.h.
+/// Counters of one process; their meaning is in clan/face/rpc_face.h.
 struct RpcCounters {
   std::uint32_t pid = 0;
   std::uint64_t handles = 0, met = 0, calls_clan = 0, calls_stock = 0, lost = 0;

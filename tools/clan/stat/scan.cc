@@ -1,7 +1,7 @@
 #include "scan.h"
 
-#include <clan/reasons.h>
-#include <clan/socket_face.h>
+#include <clan/face/reasons.h>
+#include <clan/face/socket_face.h>
 #include <fmt/core.h>
 #include <sys/stat.h>
 

@@ -21,7 +21,7 @@ struct Scan {
     std::set<pid_t> holders;
   };
   std::map<std::pair<dev_t, ino_t>, PipeFile> pipes;
-  std::map<std::pair<dev_t, ino_t>, PipeFile> reasons;  // see clan/reasons.h
+  std::map<std::pair<dev_t, ino_t>, PipeFile> reasons;  // see clan/face/reasons.h
   // processes that have those of another version
   std::set<pid_t> other_reasons;
   std::map<ino_t, std::set<pid_t>> sockets;

@@ -2,9 +2,9 @@
 // `ss` lists sockets.
 //
 // A connection is a memfd named clan-pipe that the processes at both ends hold. Its first page has
-// all counters (clan/pipe.h), its Face words say which TCP connection it stands for
-// (clan/socket_face.h). Which process has which end is the kernel's word: /proc/<pid>/net/tcp tells
-// the inode of the TCP socket between two addresses, /proc/<pid>/fd which processes hold that
+// all counters (clan/face/pipe.h), its Face words say which TCP connection it stands for
+// (clan/face/socket_face.h). Which process has which end is the kernel's word: /proc/<pid>/net/tcp
+// tells the inode of the TCP socket between two addresses, /proc/<pid>/fd which processes hold that
 // socket.
 //
 // Nothing is written, no process is stopped, and none of their locks is taken.

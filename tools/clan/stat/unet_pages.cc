@@ -1,6 +1,6 @@
 #include "unet_pages.h"
 
-#include <clan/unet_face.h>
+#include <clan/face/unet_face.h>
 
 #include <algorithm>
 

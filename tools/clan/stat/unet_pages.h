@@ -1,5 +1,5 @@
-// Endpoints of libclanunet: each process keeps a page in a memfd (clan/unet_face.h), found under
-// /proc/PID/fd.
+// Endpoints of libclanunet: each process keeps a page in a memfd (clan/face/unet_face.h), found
+// under /proc/PID/fd.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,7 @@
 
 namespace clan::tool {
 
-/// One endpoint; the counters' meaning is in clan/unet_face.h.
+/// One endpoint; the counters' meaning is in clan/face/unet_face.h.
 struct UnetEndpoint {
   std::uint32_t pid = 0, channels = 0, emulated = 0;
   std::uint64_t number = 0;

@@ -1,6 +1,6 @@
 #include "via_pages.h"
 
-#include <clan/via_face.h>
+#include <clan/face/via_face.h>
 
 #include <algorithm>
 

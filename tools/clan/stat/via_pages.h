@@ -1,4 +1,5 @@
-// VIs of libvipl: each process keeps a page in a memfd (clan/via_face.h), found under /proc/PID/fd.
+// VIs of libvipl: each process keeps a page in a memfd (clan/face/via_face.h), found under
+// /proc/PID/fd.
 #pragma once
 
 #include <sys/types.h>
@@ -8,7 +9,7 @@
 
 namespace clan::tool {
 
-/// One connected VI; the counters' meaning is in clan/via_face.h.
+/// One connected VI; the counters' meaning is in clan/face/via_face.h.
 struct ViaConnection {
   std::uint32_t pid = 0, peer_pid = 0;
   std::uint64_t number = 0;

@@ -1,6 +1,6 @@
 #include "vmmc_pages.h"
 
-#include <clan/vmmc_face.h>
+#include <clan/face/vmmc_face.h>
 
 #include "own_page.h"
 

@@ -1,4 +1,4 @@
-// VMMC of libclanvmmc: each process keeps a page in a memfd (clan/vmmc_face.h), found under
+// VMMC of libclanvmmc: each process keeps a page in a memfd (clan/face/vmmc_face.h), found under
 // /proc/PID/fd.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace clan::tool {
 
-/// The counters of one process; the counters' meaning is in clan/vmmc_face.h.
+/// The counters of one process; the counters' meaning is in clan/face/vmmc_face.h.
 struct VmmcCounters {
   std::uint32_t pid = 0;
   std::uint64_t buffers = 0, remotes = 0, bindings = 0;

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/system_call.h"
+#include "clan/detail/system_call.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "clan/path_page.h"
+#include "clan/face/path_page.h"
 #include "clan/result.h"
 #include "link/udp/transport/endpoint.h"
 #include "link/udp/wire/socket_address.h"

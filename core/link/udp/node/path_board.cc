@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <new>
 
-#include "clan/words.h"
+#include "clan/detail/words.h"
 #include "link/udp/node/udp_link.h"
 
 namespace clan::udp {

@@ -1,5 +1,5 @@
 // PathBoard: shows what a node knows of the paths to its peers in a page that `clan stat` reads
-// (clan/path_page.h).
+// (clan/face/path_page.h).
 //
 //   node's mutex --> [ board: which link has which row ] --> memfd --> any process that may look
 //
@@ -14,7 +14,7 @@
 
 #include "base/fd.h"
 #include "base/mapping.h"
-#include "clan/path_page.h"
+#include "clan/face/path_page.h"
 #include "link/udp/wire/security.h"
 
 namespace clan::udp {

@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/words.h"
 #include "link/udp/node/udp_node.h"
 
 namespace clan::udp {

@@ -27,9 +27,9 @@
 #include <utility>
 #include <vector>
 
-#include "clan/network.h"
-#include "clan/path_page.h"
-#include "clan/words.h"
+#include "clan/detail/words.h"
+#include "clan/face/network.h"
+#include "clan/face/path_page.h"
 #include "link/udp/node/link_wire.h"
 #include "link/udp/transport/connection.h"
 #include "nic/link.h"

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "clan/clock.h"
-#include "clan/cpu.h"
-#include "clan/dekker.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/cpu.h"
+#include "clan/detail/dekker.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"
 

@@ -1,9 +1,9 @@
 // UdpLink: what it asks the peer, whose answer a thread waits for: reads and imports.
 #include <algorithm>
 
-#include "clan/clock.h"
-#include "clan/dekker.h"
-#include "clan/log.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/log.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"
 

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "clan/clock.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/words.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"
 #include "nic/image.h"

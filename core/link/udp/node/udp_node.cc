@@ -10,10 +10,10 @@
 
 #include "base/futex.h"
 #include "base/random.h"
-#include "clan/clock.h"
-#include "clan/dekker.h"
-#include "clan/log.h"
-#include "clan/words.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
 #include "link/udp/node/path_board.h"
 #include "link/udp/node/udp_link.h"
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "clan/clock.h"
+#include "clan/detail/clock.h"
 #include "link/udp/node/path_board.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"

@@ -25,8 +25,8 @@
 
 #include "base/futex.h"
 #include "base/wait_call.h"
-#include "clan/clock.h"
-#include "clan/dekker.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/dekker.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"
 

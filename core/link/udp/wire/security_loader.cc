@@ -2,8 +2,8 @@
 
 #include <dlfcn.h>
 
-#include "clan/key_file.h"
-#include "clan/log.h"
+#include "clan/detail/log.h"
+#include "clan/face/key_file.h"
 #include "link/udp/wire/security_library.h"
 
 namespace clan::udp {

@@ -1,6 +1,6 @@
 #include "link/udp/xdp/packet_choice.h"
 
-#include "clan/log.h"
+#include "clan/detail/log.h"
 #include "link/udp/io/socket_io.h"
 #include "link/udp/xdp/xdp_io.h"
 

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "clan/system_call.h"
+#include "clan/detail/system_call.h"
 
 namespace clan::udp {
 namespace {

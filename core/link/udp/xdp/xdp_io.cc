@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/wait_call.h"
-#include "clan/clock.h"
-#include "clan/log.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
 
 namespace clan::udp {
 namespace {

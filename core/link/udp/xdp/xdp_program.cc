@@ -11,7 +11,7 @@
 #include <ctime>
 #include <iterator>
 
-#include "clan/system_call.h"
+#include "clan/detail/system_call.h"
 
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71

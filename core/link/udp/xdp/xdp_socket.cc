@@ -8,8 +8,8 @@
 #include <atomic>
 #include <cstring>
 
-#include "clan/system_call.h"
-#include "clan/words.h"
+#include "clan/detail/system_call.h"
+#include "clan/detail/words.h"
 
 #ifndef SOL_XDP
 #define SOL_XDP 283

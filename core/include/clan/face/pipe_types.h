@@ -1,4 +1,4 @@
-// What a Pipe (clan/pipe.h) is asked for and answers: plain data.
+// What a Pipe (clan/face/pipe.h) is asked for and answers: plain data.
 #pragma once
 
 #include <atomic>

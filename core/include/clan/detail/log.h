@@ -4,7 +4,7 @@
 // Callable from any thread; formats into a stack buffer and writes with one system call.
 #pragma once
 
-#include <clan/export.h>
+#include <clan/detail/export.h>
 
 namespace clan {
 

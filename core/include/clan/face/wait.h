@@ -25,12 +25,12 @@
 // what it learned. Several threads may wait at one place: they share what they learn, roughly.
 #pragma once
 
-#include <clan/clock.h>
-#include <clan/contention.h>
 #include <clan/context.h>
-#include <clan/cpu.h>
-#include <clan/preemption.h>
-#include <clan/wait_history.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/contention.h>
+#include <clan/detail/cpu.h>
+#include <clan/detail/preemption.h>
+#include <clan/detail/wait_history.h>
 #include <sched.h>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 // one process hold briefly and rarely at the same time: those that wait look again and again.
 #pragma once
 
-#include <clan/words.h>
+#include <clan/detail/words.h>
 #include <sched.h>
 
 #include <atomic>

@@ -7,15 +7,16 @@
 //     announce(sleeping, 1)                     add(news, 1)
 //     look(news): none? sleep                   look(sleeping): wake it
 //
-// All of this is sequentially consistent, and publishes what came before as <clan/words.h> does.
-// Protocols with more steps than these two name their orders and tags themselves (nic/wakeup.h).
+// All of this is sequentially consistent, and publishes what came before as <clan/detail/words.h>
+// does. Protocols with more steps than these two name their orders and tags themselves
+// (nic/wakeup.h).
 //
 // tests/base/dekker_test.cc hands plain data over by each of these, dekker_model_test.cc runs the
 // picture in every interleaving of a machine with store buffers, and tests/orders weakens the
 // orders one at a time. docs/shared-memory.md has the rules.
 #pragma once
 
-#include <clan/words.h>
+#include <clan/detail/words.h>
 
 #include <atomic>
 

@@ -12,7 +12,7 @@
 // Thread-safety: a watch belongs to the thread that made it. Signal handlers clear the word, too.
 #pragma once
 
-#include <clan/export.h>
+#include <clan/detail/export.h>
 
 #include <atomic>
 #include <cstddef>

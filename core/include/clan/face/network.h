@@ -3,7 +3,7 @@
 #pragma once
 
 #include <clan/context.h>
-#include <clan/path_page.h>
+#include <clan/face/path_page.h>
 
 #include <cstdint>
 #include <optional>

@@ -1,12 +1,12 @@
 // The settings of the interposer, CLAN_* in the environment or in a file: what they are, and what
-// they mean for a connection or a context. clan/setting_parser.h knows how one is written,
-// clan/settings.h from where they are read.
+// they mean for a connection or a context. clan/face/setting_parser.h knows how one is written,
+// clan/face/settings.h from where they are read.
 //
 // Nothing here takes memory but what makes options of settings; any thread.
 #pragma once
 
 #include <clan/context.h>
-#include <clan/shared_directory.h>
+#include <clan/face/shared_directory.h>
 #include <sys/types.h>
 
 #include <cstddef>

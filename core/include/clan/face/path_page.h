@@ -9,7 +9,7 @@
 // that was made meanwhile has two numbers.
 #pragma once
 
-#include <clan/words.h>
+#include <clan/detail/words.h>
 
 #include <atomic>
 #include <cstddef>

@@ -1,8 +1,9 @@
-// Reasons why connections stay on TCP (clan/reasons.h), in the words of `clan stat` and of the log.
+// Reasons why connections stay on TCP (clan/face/reasons.h), in the words of `clan stat` and of the
+// log.
 #pragma once
 
-#include <clan/reasons.h>
-#include <clan/shared_directory.h>
+#include <clan/face/reasons.h>
+#include <clan/face/shared_directory.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <clan/context.h>
-#include <clan/log.h>
-#include <clan/setting_parser.h>
-#include <clan/setting_types.h>
+#include <clan/detail/log.h>
+#include <clan/face/setting_parser.h>
+#include <clan/face/setting_types.h>
 
 #include <cstddef>
 #include <cstdio>

@@ -3,7 +3,7 @@
 // Takes no memory; any thread.
 #pragma once
 
-#include <clan/setting_types.h>
+#include <clan/face/setting_types.h>
 #include <sys/types.h>
 
 #include <cstddef>

@@ -5,9 +5,9 @@
 // Takes no memory; any thread.
 #pragma once
 
-#include <clan/key_file.h>
-#include <clan/setting_types.h>
-#include <clan/setting_values.h>
+#include <clan/face/key_file.h>
+#include <clan/face/setting_types.h>
+#include <clan/face/setting_values.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -16,7 +16,7 @@
 // Nothing here keeps memory; any thread.
 #pragma once
 
-#include <clan/system_call.h>
+#include <clan/detail/system_call.h>
 #include <fcntl.h>
 #include <sys/ipc.h>
 #include <sys/sem.h>

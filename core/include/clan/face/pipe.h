@@ -22,9 +22,9 @@
 // behind it: the next call takes the lock and goes on from there.
 #pragma once
 
-#include <clan/export.h>
-#include <clan/pipe_page.h>
-#include <clan/pipe_types.h>
+#include <clan/detail/export.h>
+#include <clan/face/pipe_page.h>
+#include <clan/face/pipe_types.h>
 #include <clan/result.h>
 #include <sys/uio.h>
 

@@ -88,7 +88,7 @@ enum class Why : std::uint8_t {
   // Of a whole process.
   kUring,
   kBypass,
-  kFilter,   ///< number: of the system call, see clan/reason_text.h
+  kFilter,   ///< number: of the system call, see clan/face/reason_text.h
   kRefused,  ///< likewise, without a filter
   kSandboxed,
   kFileLimit,

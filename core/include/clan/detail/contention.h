@@ -8,8 +8,8 @@
 // of the thread's time.
 #pragma once
 
-#include <clan/clock.h>
-#include <clan/preemption.h>
+#include <clan/detail/clock.h>
+#include <clan/detail/preemption.h>
 #include <sched.h>
 
 #include <algorithm>

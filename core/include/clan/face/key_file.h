@@ -2,8 +2,8 @@
 // which say so at once; and the key, for the UDP link.
 #pragma once
 
+#include <clan/detail/system_call.h>
 #include <clan/result.h>
-#include <clan/system_call.h>
 
 #include <cstddef>
 #include <cstring>

@@ -1,5 +1,5 @@
-// PipePage: the first page of a pipe's memfd, which tools read as well (clan/pipe.h says what a
-// pipe is).
+// PipePage: the first page of a pipe's memfd, which tools read as well (clan/face/pipe.h says what
+// a pipe is).
 //
 //      page 0     head | end 0: sender, receiver, face | end 1: sender, receiver, face
 //      ring 0     written by end 0, read by end 1 (records of shm/ring.h, at most 16 KB each, which

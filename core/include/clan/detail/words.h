@@ -1,7 +1,7 @@
 // What a thread has done before it changes a word is seen by each that finds the word changed: the
 // orders of plain message passing, once, for words on which nothing else hangs. In memory that
 // processes share, too. Words with a protocol of their own name their orders and tags where they
-// are used; where both sides store and then check the other's word, see <clan/dekker.h>.
+// are used; where both sides store and then check the other's word, see <clan/detail/dekker.h>.
 //
 // tests/base/words_test.cc has a thread hand plain data to another one by each of these, and
 // tests/orders weakens the orders one at a time. docs/shared-memory.md has the rules.
