@@ -5,8 +5,9 @@ pairs.
     layering.py ROOT      prints each violation as file:line: text, exit code 1 if there is one
 
 The direction of includes is read from the table in ROOT/core/README.md, columns `layer | may
-include | public headers it owns`. A public header that no layer owns may be included by all of
-them.
+include | public headers it owns | its sources also`. A layer is a folder of core/, and a folder
+that may be included stands for those in it, too. A public header that no layer owns may be
+included by all of them. The folders of public headers are in the table as clan, clan/...
 """
 
 import re
@@ -30,8 +31,7 @@ PAIR_REACH = 3  # lines of code after the tag in which its atomic operation must
 
 class LayerTable:
     def __init__(self, readme):
-        self.may_include = {}
-        self.owner = {}
+        self.may_include, self.sources_also, self.owner = {}, {}, {}
         in_table = False
         for line in readme.read_text().splitlines():
             cells = [c.strip(" `") for c in line.strip().strip("|").split("|")]
@@ -40,12 +40,23 @@ class LayerTable:
             elif cells[:2] == ["layer", "may include"]:
                 in_table = True
             elif in_table and not set(cells[0]) <= set("-: "):
-                layer, allowed = cells[0], cells[1].replace(",", " ").split()
-                self.may_include[layer] = {layer, *allowed}
-                for header in (cells[2] if len(cells) > 2 else "").replace(",", " ").split():
-                    self.owner[header.strip("`")] = layer
+                layer, allowed, headers, also = (*cells, "", "")[:4]
+                self.may_include[layer] = allowed.split()
+                self.sources_also[layer] = also.split()
+                self.owner.update(dict.fromkeys(headers.split(), layer))
         if not self.may_include:
             raise SystemExit(f"{readme}: no table 'layer | may include' found")
+
+    def layer(self, folder):
+        """The layer that a folder is, or that it is in; None: there is none."""
+        while folder and folder not in self.may_include:
+            folder = folder.rpartition("/")[0]
+        return folder or None
+
+    def allows(self, layer, named, is_source):
+        allowed = self.may_include[layer] + (self.sources_also[layer] if is_source else [])
+        return named == layer or any(
+            named == folder or named.startswith(folder + "/") for folder in allowed)
 
 
 def sources(directory):
@@ -73,28 +84,34 @@ def layer_of_include(target, table):
     parts = [p for p in target.split("/") if p not in ("..", ".")]
     if parts and parts[0] == "core":
         parts = parts[1:]
-    return parts[0] if len(parts) > 1 and parts[0] in table.may_include else None
+    return None if parts[:1] == ["clan"] else table.layer("/".join(parts[:-1]))
 
 
 def check_core_includes(root, table):
     for path in sources(root / "core"):
-        relative = path.relative_to(root / "core").parts
-        public = relative[:2] == ("include", "clan")
-        layer = table.owner.get(path.name) if public else relative[0]
-        if not public and layer not in table.may_include:
-            yield path, 1, f"core/{layer} is not a layer of core/README.md"
+        folder = path.parent.relative_to(root / "core").as_posix()
+        public = re.match("include/(clan(/|$).*)", folder)
+        own = public and f"{public[1]}/{path.name}".removeprefix("clan/")
+        layer = table.layer(public[1] if public else folder)
+        if not public and not layer:
+            yield path, 1, f"core/{folder} is not a layer of core/README.md"
             continue
+        layers = {layer, table.owner.get(own)} - {None}
         for number, _, target in includes(path):
             named = layer_of_include(target, table)
             if public and named:
                 yield path, number, f"public header includes the internal header {target}"
                 continue
-            if target.startswith("clan/"):
-                named = table.owner.get(target[len("clan/"):])
             if target.startswith(".."):
                 yield path, number, f"include {target} by its path from core/"
-            if layer and named and named not in table.may_include[layer]:
-                yield path, number, f"layer {layer} may not include {named} ({target})"
+            if target.startswith("clan/"):
+                named = table.owner.get(target.removeprefix("clan/"))
+                room = table.layer(target.rpartition("/")[0])
+                if public and layer and room and not table.allows(layer, room, False):
+                    yield path, number, f"layer {layer} may not include {room} ({target})"
+            for one in layers - {layer} if public else layers:
+                if named and not table.allows(one, named, path.suffix != ".h"):
+                    yield path, number, f"layer {one} may not include {named} ({target})"
 
 
 def may_use_internals(relative):

@@ -10,11 +10,16 @@ import layering
 import memory_model_doc
 
 README = """
-| layer | may include | public headers it owns |
-|---|---|---|
-| base | | result.h |
+| layer | may include | public headers it owns | its sources also |
+|---|---|---|---|
+| base | | result.h | |
 | shm | base | |
-| engine | base shm | engine.h |
+| engine/low | base shm | face/engine.h | engine |
+| engine/high | base engine/low | | |
+| top | engine | | |
+| clan | clan/detail | | |
+| clan/face | clan clan/detail | | |
+| clan/detail | | | |
 """
 
 STORE = "tail.store(t, release);  // PAIR ring.tail: publishes slots\n"
@@ -39,11 +44,11 @@ class Layering(unittest.TestCase):
     def test_accepts_downward_includes_and_complete_pairs(self):
         self.assertEqual(self.check({
             "core/shm/ring.h": '#include "base/fd.h"\n#include <clan/result.h>\n' + STORE + LOAD,
-            "core/engine/a.cc": '#include "shm/ring.h"\n// volatile\nasm volatile("pause");\n',
-            "core/include/clan/engine.h": "#include <clan/result.h>\n",
+            "core/engine/low/a.cc": '#include "shm/ring.h"\n// volatile\nasm volatile("pause");\n',
+            "core/include/clan/face/engine.h": "#include <clan/result.h>\n",
             "bench/ring_bench.cc": '#include "shm/ring.h"\n',
             "tests/shm/ring_test.cc": '#include "shm/ring.h"\n',
-            "tools/clan/main.cc": '#include <clan/engine.h>\n#include "doctor.h"\n',
+            "tools/clan/main.cc": '#include <clan/face/engine.h>\n#include "doctor.h"\n',
         }), [])
 
     def test_upward_include(self):
@@ -51,7 +56,29 @@ class Layering(unittest.TestCase):
                         "core/base/fd.cc:2:", "layer base may not include shm")
 
     def test_upward_include_of_a_public_header(self):
-        self.assert_one({"core/shm/a.cc": "#include <clan/engine.h>\n"}, "may not include engine")
+        self.assert_one({"core/shm/a.cc": "#include <clan/face/engine.h>\n"},
+                        "may not include engine/low")
+
+    def test_rooms_of_a_layer(self):
+        self.assertEqual(self.check({
+            "core/engine/high/a.h": '#include "engine/low/a.h"\n',
+            "core/engine/low/a.cc": '#include "engine/high/a.h"\n',
+            "core/top/a.h": '#include "engine/high/a.h"\n',
+        }), [])
+        self.assert_one({"core/engine/low/a.h": '#include "engine/high/a.h"\n'},
+                        "layer engine/low may not include engine/high")
+        self.assert_one({"core/engine/high/a.cc": '#include "top/a.h"\n'},
+                        "may not include top")
+        self.assert_one({"core/engine/a.h": ""}, "core/engine is not a layer")
+
+    def test_folders_of_public_headers(self):
+        includes = "#include <clan/detail/a.h>\n#include <clan/b.h>\n"
+        self.assertEqual(self.check({"core/include/clan/face/x.h": includes,
+                                     "core/include/clan/x.h": includes}), [])
+        self.assert_one({"core/include/clan/x.h": "#include <clan/face/engine.h>\n"},
+                        "layer clan may not include clan/face")
+        self.assert_one({"core/include/clan/detail/x.h": "#include <clan/b.h>\n"},
+                        "layer clan/detail may not include clan ")
 
     def test_include_around_the_include_path(self):
         self.assert_one({"core/shm/a.cc": '#include "../base/fd.h"\n'}, "by its path from core/")

@@ -28,7 +28,6 @@
 #include <vector>
 
 #include "clan/detail/words.h"
-#include "clan/face/network.h"
 #include "clan/face/path_page.h"
 #include "link/udp/node/link_wire.h"
 #include "link/udp/transport/connection.h"
