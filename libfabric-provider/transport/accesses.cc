@@ -8,11 +8,11 @@
 #include <new>
 #include <utility>
 
-#include "domain.h"
-#include "endpoint.h"
-#include "memory_region.h"
-#include "transport/pieces.h"
+#include "objects/domain.h"
+#include "objects/endpoint.h"
+#include "objects/memory_region.h"
 #include "transport/transport.h"
+#include "wire/pieces.h"
 
 namespace clan::ofi {
 

@@ -4,8 +4,8 @@
 #include <cerrno>
 #include <new>
 
-#include "domain.h"
-#include "info.h"
+#include "objects/domain.h"
+#include "system/info.h"
 #include "transport/operation_table.h"
 #include "transport/remote_memory.h"
 

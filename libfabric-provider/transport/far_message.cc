@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "transport/overlap.h"
 #include "transport/peer.h"
+#include "wire/overlap.h"
 
 namespace clan::ofi {
 

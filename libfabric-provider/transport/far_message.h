@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "info.h"
-#include "transport/wire.h"
+#include "system/info.h"
+#include "wire/wire.h"
 
 namespace clan::ofi {
 

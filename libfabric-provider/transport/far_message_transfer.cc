@@ -3,11 +3,11 @@
 #include <cerrno>
 #include <utility>
 
-#include "domain.h"
-#include "endpoint.h"
+#include "objects/domain.h"
+#include "objects/endpoint.h"
 #include "transport/far_message.h"
-#include "transport/pieces.h"
 #include "transport/transport.h"
+#include "wire/pieces.h"
 
 namespace clan::ofi {
 

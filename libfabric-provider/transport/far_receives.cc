@@ -3,8 +3,8 @@
 #include <cerrno>
 #include <new>
 
-#include "domain.h"
-#include "transport/pieces.h"
+#include "objects/domain.h"
+#include "wire/pieces.h"
 
 namespace clan::ofi {
 

@@ -18,8 +18,8 @@
 #include <list>
 #include <vector>
 
-#include "transport/matching.h"
 #include "transport/peer.h"
+#include "wire/matching.h"
 
 namespace clan::ofi {
 

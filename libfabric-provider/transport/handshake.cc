@@ -7,9 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "endpoint.h"
-#include "transport/other_hosts.h"
-#include "transport/pieces.h"
+#include "objects/endpoint.h"
+#include "system/other_hosts.h"
+#include "wire/pieces.h"
 
 namespace clan::ofi {
 namespace {

@@ -13,10 +13,10 @@
 #include <span>
 #include <vector>
 
-#include "address.h"
-#include "transport/channel.h"
+#include "system/address.h"
 #include "transport/peer_table.h"
-#include "transport/wire.h"
+#include "wire/channel.h"
+#include "wire/wire.h"
 
 namespace clan::ofi {
 

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "info.h"
+#include "system/info.h"
 #include "transport/peer.h"
-#include "transport/wire.h"
+#include "wire/wire.h"
 
 namespace clan::ofi {
 

@@ -10,9 +10,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "address.h"
-#include "transport/reply_queue.h"
-#include "transport/slow_copy.h"
+#include "system/address.h"
+#include "wire/reply_queue.h"
+#include "wire/slow_copy.h"
 
 namespace clan::ofi {
 

@@ -1,7 +1,7 @@
 #include "transport/peer_table.h"
 
-#include "transport/atomic_service.h"
-#include "transport/small_access.h"
+#include "wire/atomic_service.h"
+#include "wire/small_access.h"
 
 namespace clan::ofi {
 

@@ -4,14 +4,14 @@
 #include <cstring>
 #include <utility>
 
-#include "cq.h"
-#include "domain.h"
-#include "endpoint.h"
-#include "memory_region.h"
-#include "transport/atomic_service.h"
-#include "transport/other_hosts.h"
-#include "transport/pieces.h"
+#include "objects/cq.h"
+#include "objects/domain.h"
+#include "objects/endpoint.h"
+#include "objects/memory_region.h"
+#include "system/other_hosts.h"
 #include "transport/transport.h"
+#include "wire/atomic_service.h"
+#include "wire/pieces.h"
 
 namespace clan::ofi {
 namespace {

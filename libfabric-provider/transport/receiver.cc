@@ -5,13 +5,13 @@
 #include <cstring>
 #include <utility>
 
-#include "av.h"
-#include "counter.h"
-#include "cq.h"
-#include "domain.h"
-#include "endpoint.h"
-#include "memory_region.h"
-#include "transport/pieces.h"
+#include "objects/av.h"
+#include "objects/counter.h"
+#include "objects/cq.h"
+#include "objects/domain.h"
+#include "objects/endpoint.h"
+#include "objects/memory_region.h"
+#include "wire/pieces.h"
 
 namespace clan::ofi {
 

@@ -10,11 +10,11 @@
 #include <span>
 #include <vector>
 
-#include "transport/channel.h"
 #include "transport/far_receives.h"
-#include "transport/matching.h"
 #include "transport/peer_table.h"
-#include "transport/reply_queue.h"
+#include "wire/channel.h"
+#include "wire/matching.h"
+#include "wire/reply_queue.h"
 
 namespace clan::ofi {
 

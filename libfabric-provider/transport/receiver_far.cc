@@ -3,9 +3,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "endpoint.h"
-#include "transport/pieces.h"
+#include "objects/endpoint.h"
 #include "transport/receiver.h"
+#include "wire/pieces.h"
 
 namespace clan::ofi {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "domain.h"
-#include "memory_region.h"
-#include "transport/slow_copy.h"
+#include "objects/domain.h"
+#include "objects/memory_region.h"
+#include "wire/slow_copy.h"
 
 namespace clan::ofi {
 namespace {

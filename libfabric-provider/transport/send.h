@@ -10,8 +10,8 @@
 #include <span>
 
 #include "transport/operation_table.h"
-#include "transport/pieces.h"
-#include "transport/wire.h"
+#include "wire/pieces.h"
+#include "wire/wire.h"
 
 namespace clan::ofi {
 

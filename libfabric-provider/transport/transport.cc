@@ -6,11 +6,11 @@
 #include <cstring>
 #include <utility>
 
-#include "counter.h"
-#include "cq.h"
-#include "domain.h"
-#include "endpoint.h"
-#include "transport_list.h"
+#include "objects/counter.h"
+#include "objects/cq.h"
+#include "objects/domain.h"
+#include "objects/endpoint.h"
+#include "system/transport_list.h"
 
 namespace clan::ofi {
 namespace {

@@ -16,17 +16,17 @@
 #include <span>
 #include <vector>
 
-#include "av.h"
+#include "objects/av.h"
 #include "transport/far_memory.h"
 #include "transport/handshake.h"
-#include "transport/held_messages.h"
 #include "transport/operation_table.h"
 #include "transport/peer_table.h"
 #include "transport/receiver.h"
 #include "transport/remote_memory.h"
-#include "transport/reply_queue.h"
 #include "transport/send.h"
-#include "transport/small_access.h"
+#include "wire/held_messages.h"
+#include "wire/reply_queue.h"
+#include "wire/small_access.h"
 
 namespace clan::ofi {
 

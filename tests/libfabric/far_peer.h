@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "libfabric-provider/transport/wire.h"
+#include "libfabric-provider/wire/wire.h"
 #include "libfabric/node.h"
 #include "support/loopback.h"
 

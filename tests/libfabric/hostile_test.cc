@@ -14,8 +14,8 @@
 #include <random>
 #include <thread>
 
-#include "libfabric-provider/transport/access_word.h"
-#include "libfabric-provider/transport/wire.h"
+#include "libfabric-provider/wire/access_word.h"
+#include "libfabric-provider/wire/wire.h"
 #include "libfabric/node.h"
 
 namespace clan::test {

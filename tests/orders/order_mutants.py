@@ -119,12 +119,12 @@ TARGETS = {
         Program("preload/af_clan/af_clan_table_race_test.cc", "*",
                 beside=("preload/os/signal_handlers.cc",)),
     ]),
-    "libfabric-provider/provider.h": Target("libfabric-provider", [
-        Program("libfabric/provider_race_test.cc", "*"),
+    "libfabric-provider/system/provider.h": Target("libfabric-provider", [
+        Program("libfabric/system/provider_race_test.cc", "*"),
     ]),
-    "libfabric-provider/shared_table.cc": Target("libfabric-provider", [
-        Program("libfabric/shared_table_test.cc", "SharedTable.ShowsAThread*",
-                beside=("libfabric-provider/address.cc",)),
+    "libfabric-provider/system/shared_table.cc": Target("libfabric-provider", [
+        Program("libfabric/system/shared_table_test.cc", "SharedTable.ShowsAThread*",
+                beside=("libfabric-provider/system/address.cc",)),
     ]),
     "core/nic/wakeup.h": Target("core", [
         Program("nic/wakeup_test.cc", "*"),
@@ -145,9 +145,9 @@ TARGETS = {
         Program("mpi/grant_order_test.cc", "*"),
         Program("mpi/grant_test.cc", "*", threads=False),
     ]),
-    "libfabric-provider/wait_words.h": Target("libfabric-provider", [
-        Program("libfabric/wait_words_model_test.cc", "WaitWords.*", threads=False),
-        Program("libfabric/wait_words_test.cc", "WaitWords.*"),
+    "libfabric-provider/wait/wait_words.h": Target("libfabric-provider", [
+        Program("libfabric/wait/wait_words_model_test.cc", "WaitWords.*", threads=False),
+        Program("libfabric/wait/wait_words_test.cc", "WaitWords.*"),
     ]),
     "preload/os/spin_lock.h": Target("preload", [
         Program("preload/os/spin_lock_test.cc", "SpinLockTest.LetsOneThreadInAtATime"),
@@ -158,8 +158,8 @@ TARGETS = {
     "preload/state/open_file.h": Target("preload", [
         Program("preload/state/gate_test.cc", "Gate.Shows*:Gate.KeepsCalls*"),
     ]),
-    "libfabric-provider/transport/access_word.h": Target("libfabric-provider", [
-        Program("libfabric/transport/access_word_test.cc", "*BothTryAtOnce:*WhatTheOtherHasDone"),
+    "libfabric-provider/wire/access_word.h": Target("libfabric-provider", [
+        Program("libfabric/wire/access_word_test.cc", "*BothTryAtOnce:*WhatTheOtherHasDone"),
     ]),
 }
 

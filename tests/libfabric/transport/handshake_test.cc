@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "transport/pieces.h"
+#include "wire/pieces.h"
 
 namespace clan::ofi {
 namespace {

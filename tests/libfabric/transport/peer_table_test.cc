@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <map>
 
-#include "transport/small_access.h"
+#include "wire/small_access.h"
 
 namespace clan::ofi {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "transport/atomic_service.h"
-#include "transport/small_access.h"
+#include "wire/atomic_service.h"
+#include "wire/small_access.h"
 
 namespace clan::ofi {
 namespace {

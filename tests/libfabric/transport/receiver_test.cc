@@ -7,8 +7,8 @@
 #include <cstring>
 #include <string>
 
-#include "cq.h"
 #include "libfabric/transport/two_endpoints.h"
+#include "objects/cq.h"
 
 namespace clan::ofi {
 namespace {

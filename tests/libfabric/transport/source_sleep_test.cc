@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "wait.h"
+#include "wait/wait.h"
 
 namespace clan::ofi {
 namespace {

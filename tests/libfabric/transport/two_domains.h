@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "domain.h"
-#include "fabric.h"
+#include "objects/domain.h"
+#include "objects/fabric.h"
 
 namespace clan::ofi {
 

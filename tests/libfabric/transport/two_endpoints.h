@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "cq.h"
-#include "endpoint.h"
 #include "libfabric/transport/two_domains.h"
+#include "objects/cq.h"
+#include "objects/endpoint.h"
 #include "transport/transport.h"
 
 namespace clan::ofi {
