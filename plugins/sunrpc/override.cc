@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <new>
 
-#include "client.h"
+#include "client/client.h"
 #include "fragments.h"
-#include "server.h"
+#include "server/server.h"
 
 using clan::rpc::announce;
 using clan::rpc::Client;

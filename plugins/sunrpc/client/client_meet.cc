@@ -9,7 +9,7 @@
 #include <map>
 #include <mutex>
 
-#include "client.h"
+#include "client/client.h"
 
 namespace clan::rpc {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "seldom.h"
-#include "server.h"
+#include "server/server.h"
 
 namespace clan::rpc {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "fragments.h"
-#include "server.h"
+#include "server/server.h"
 #include "stock_socket.h"
 
 namespace clan::rpc {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client.h"
+#include "client/client.h"
 #include "fragments.h"
 #include "seldom.h"
 

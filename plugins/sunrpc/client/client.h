@@ -37,7 +37,7 @@
 #include <span>
 #include <string>
 
-#include "cancel.h"
+#include "client/cancel.h"
 #include "process.h"
 #include "stock_socket.h"
 #include "wire.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <new>
 
-#include "server.h"
+#include "server/server.h"
 
 namespace clan::rpc {
 namespace {

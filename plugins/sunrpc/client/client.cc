@@ -1,4 +1,4 @@
-#include "client.h"
+#include "client/client.h"
 
 #include <clan/detail/clock.h>
 #include <clan/detail/log.h>

@@ -7,7 +7,7 @@
 // what it has registered may have gone again: it does not say which transport.
 #include <utility>
 
-#include "server.h"
+#include "server/server.h"
 
 namespace clan::rpc {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "client.h"
+#include "client/client.h"
 #include "fragments.h"
 
 namespace clan::rpc {

@@ -13,7 +13,7 @@
 #include <new>
 
 #include "seldom.h"
-#include "server.h"
+#include "server/server.h"
 
 namespace clan::rpc {
 namespace {

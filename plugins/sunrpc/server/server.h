@@ -26,9 +26,9 @@
 #include <span>
 #include <vector>
 
-#include "peer_state.h"
 #include "process.h"
-#include "wait_budget.h"
+#include "server/peer_state.h"
+#include "server/wait_budget.h"
 #include "wire.h"
 #include "xdr_streams.h"
 

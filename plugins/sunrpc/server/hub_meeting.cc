@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "server.h"
+#include "server/server.h"
 
 namespace clan::rpc {
 
