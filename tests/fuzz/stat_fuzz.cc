@@ -24,16 +24,16 @@
 #include <string>
 #include <vector>
 
-#include "clan/stat/gateway_pages.h"
-#include "clan/stat/ip_pages.h"
 #include "clan/stat/look.h"
-#include "clan/stat/mpi_pages.h"
-#include "clan/stat/orb_tables.h"
-#include "clan/stat/path_pages.h"
+#include "clan/stat/pages/gateway_pages.h"
+#include "clan/stat/pages/ip_pages.h"
+#include "clan/stat/pages/mpi_pages.h"
+#include "clan/stat/pages/orb_tables.h"
+#include "clan/stat/pages/path_pages.h"
+#include "clan/stat/pages/rpc_pages.h"
 #include "clan/stat/pipe_page.h"
 #include "clan/stat/rates.h"
 #include "clan/stat/reasons.h"
-#include "clan/stat/rpc_pages.h"
 #include "clan/stat/write.h"
 #include "input.h"
 

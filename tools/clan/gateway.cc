@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "commands.h"
-#include "stat/own_page.h"
+#include "stat/pages/own_page.h"
 
 namespace clan::tool {
 namespace {

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "../clan/stat/own_page.h"
+#include "../clan/stat/pages/own_page.h"
 #include "page.h"
 
 namespace clan::ip {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #ifdef CLAN_OMNIORB
-#include "orb_tables.h"
+#include "pages/orb_tables.h"
 #endif
 
 namespace clan::tool {

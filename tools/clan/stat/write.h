@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "connection.h"
-#include "gateway_pages.h"
-#include "ip_pages.h"
 #include "look.h"
-#include "mpi_pages.h"
-#include "path_pages.h"
-#include "rpc_pages.h"
-#include "unet_pages.h"
-#include "via_pages.h"
-#include "vmmc_pages.h"
+#include "pages/gateway_pages.h"
+#include "pages/ip_pages.h"
+#include "pages/mpi_pages.h"
+#include "pages/path_pages.h"
+#include "pages/rpc_pages.h"
+#include "pages/unet_pages.h"
+#include "pages/via_pages.h"
+#include "pages/vmmc_pages.h"
 
 namespace clan::tool {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "proc.h"
+#include "../proc.h"
 
 namespace clan::tool {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <tuple>
 
-#include "proc.h"
+#include "../proc.h"
 
 namespace clan::tool {
 namespace {
