@@ -318,7 +318,7 @@ TEST_F(HostilePeer, ThatAcknowledgesWhatHasNotComeIsEnded) {
     const std::vector<std::byte> payload(100);
     udp::ReceivedNumbers got;
     std::uint64_t packets = 0, number = 1;
-    while (notes_.downs == 0 && packets < 4 * udp::SkippedNumber::kEvery) {
+    while (notes_.downs == 0 && packets < 4 * udp::OptimisticAckGuard::kEvery) {
       ASSERT_EQ(endpoint_->send(*notes_.established, 0, {{}, payload}), 0);
       drain([&](const udp::SocketAddress&, std::span<const std::byte> p) {
         const auto came = udp::Reader(p.subspan(16)).number<std::uint64_t>();
@@ -336,7 +336,7 @@ TEST_F(HostilePeer, ThatAcknowledgesWhatHasNotComeIsEnded) {
       EXPECT_GE(got.largest(), packets + 3) << "numbers that were not sent";
       EXPECT_LE(got.largest(), packets + 20);
     } else {
-      EXPECT_LE(packets, udp::SkippedNumber::kFirst);
+      EXPECT_LE(packets, udp::OptimisticAckGuard::kFirst);
     }
   }
 }

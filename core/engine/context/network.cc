@@ -74,15 +74,16 @@ Status Network::start() {
     if (!address) return address.error();
     local = *address;
   }
-  if (auto board = udp::PathBoard::create(udp_mode(options_.mode)); board.ok()) {
-    board_ = std::move(*board);
+  if (auto path_stats = udp::PathStatsPage::create(udp_mode(options_.mode)); path_stats.ok()) {
+    path_stats_ = std::move(*path_stats);
   } else {
-    CLAN_INFO("`clan stat` shows no paths of this process: %s", board.error().message().c_str());
+    CLAN_INFO("`clan stat` shows no paths of this process: %s",
+              path_stats.error().message().c_str());
   }
   auto node = make_node(local, false);
   if (!node) return node.error();
   node_ = std::move(*node);
-  if (board_) board_->set_port(port());
+  if (path_stats_) path_stats_->set_port(port());
   CLAN_INFO("reachable from other hosts at UDP port %u, %s", port(),
             options_.mode == NetworkOptions::Mode::kOff         ? "neither checked nor encrypted"
             : options_.mode == NetworkOptions::Mode::kIntegrity ? "checked, not encrypted"
@@ -113,7 +114,7 @@ Result<std::shared_ptr<udp::UdpNode>> Network::make_node(const udp::SocketAddres
   owner.find_service = [this, directory](const std::string& service, udp::Greeting* answer) {
     return find_service(service, directory, answer);
   };
-  if (!directory) owner.board = board_.get();
+  if (!directory) owner.path_stats = path_stats_.get();
   owner.on_link = [this, directory](std::shared_ptr<nic::Link> link) {
     // The directory's clients go on to a port.
     if (!directory) context_.add_far_link(std::move(link));
@@ -129,7 +130,7 @@ void Network::shut_down() {
 
 void Network::abandon_after_fork() {
   node_->abandon_after_fork();
-  if (board_) board_->abandon_after_fork();
+  if (path_stats_) path_stats_->abandon_after_fork();
   if (directory_) directory_->abandon_after_fork();
 }
 

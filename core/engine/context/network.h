@@ -24,7 +24,7 @@
 #include "clan/context.h"
 #include "clan/face/network.h"
 #include "engine/context/packet_wait.h"
-#include "link/udp/node/path_board.h"
+#include "link/udp/node/path_stats_page.h"
 #include "link/udp/node/udp_node.h"
 
 namespace clan::engine {
@@ -86,7 +86,7 @@ class Network final : public PacketSource {
 
   ContextCore& context_;
   const NetworkOptions options_;
-  std::unique_ptr<udp::PathBoard> board_;  ///< before the node that writes it
+  std::unique_ptr<udp::PathStatsPage> path_stats_;  ///< before the node that writes it
   std::shared_ptr<udp::UdpNode> node_;
   std::mutex mutex_;  ///< guards directory_; taken before a node's
   std::shared_ptr<udp::UdpNode> directory_;

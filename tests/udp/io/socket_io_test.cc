@@ -228,8 +228,8 @@ SocketAddress on_loopback(std::uint16_t port, const char* host = "127.0.0.1") {
   return parsed.ok() ? *parsed : SocketAddress{};
 }
 
-/// packets that make anybody the favourite
-constexpr int kMany = 2 * static_cast<int>(FavouritePeer::kMost);
+/// packets that give any peer the vote
+constexpr int kMany = 2 * static_cast<int>(ConnectedPeerVote::kMost);
 
 /// Ends on loopback that talk by turns.
 class SecondSocketTest : public testing::Test {
@@ -372,10 +372,10 @@ TEST_F(SecondSocketTest, APeerInDoubtGoesBackToTheMainOneAndHasToEarnIt) {
   EXPECT_TRUE(talks_to(a, b)) << "another";
   a.io->doubt(address_of(b));
   EXPECT_EQ(a.io->connected_peer(), nullptr);
-  ping(a, c, b, b.connection, static_cast<int>(FavouritePeer::kEnough));
+  ping(a, c, b, b.connection, static_cast<int>(ConnectedPeerVote::kEnough));
   EXPECT_EQ(a.io->connected_peer(), nullptr);
   EXPECT_EQ(a.io->counters().left, 1u);
-  ping(a, c, b, b.connection, static_cast<int>(2 * FavouritePeer::kEnough));
+  ping(a, c, b, b.connection, static_cast<int>(2 * ConnectedPeerVote::kEnough));
   EXPECT_TRUE(talks_to(a, b));
   EXPECT_EQ(a.wrong + b.wrong, 0u);
 }

@@ -254,7 +254,7 @@ TEST_F(ConnectionTest, APingPongTakesOnePacketEachWay) {
   // header.
   const std::uint64_t credit = 2 * (20'000 * (64 + 64) / (64 * 1024));
   // A missing number is reported at once, also one that was never sent.
-  const std::uint64_t skipped = 2 * (1 + 20'000 / (udp::SkippedNumber::kEvery / 4));
+  const std::uint64_t skipped = 2 * (1 + 20'000 / (udp::OptimisticAckGuard::kEvery / 4));
   EXPECT_LE(two.packets - before, 40'000u + credit + skipped)
       << "no other packet that only acknowledges";
 }

@@ -201,7 +201,7 @@ void SocketIo::close_second() {
 
 void SocketIo::doubt(const SocketAddress& peer) {
   if (!connected() || !(peer == peer_)) return;
-  favourite_.distrust();
+  vote_.distrust();
   leave();
 }
 
@@ -228,7 +228,7 @@ DatagramSocket::Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddre
 
 PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> bytes) {
   using Way = DatagramSocket::Sent;
-  favourite_.note(train.to);
+  vote_.note(train.to);
   bool tried = false;
   const bool has_second = connected() && train.to == peer_;
   if (has_second && train.from == source_) {
@@ -240,14 +240,14 @@ PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> byt
       return Sent::kLater;
     }
     tried = true;
-  } else if (!has_second && favourite_.is(train.to) && can_join(train.to)) {
+  } else if (!has_second && vote_.is(train.to) && can_join(train.to)) {
     if (stage_ == Stage::kFresh) {
       // Its peer's packets are in both sockets: they would overtake each other.
     } else if (connected()) {
       leave();
     } else if (!join(train.to, train.from)) {
       ++counters_.refused;
-      favourite_.distrust();
+      vote_.distrust();
     }
   }
   const SocketAddress* source = train.from == SocketAddress{} ? nullptr : &train.from;

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "link/udp/io/connected_peer_vote.h"
 #include "link/udp/io/datagram_socket.h"
-#include "link/udp/io/favourite_peer.h"
 #include "link/udp/io/packet_io.h"
 
 namespace clan::udp {
@@ -106,7 +106,7 @@ class SocketIo final : public PacketIo {
   bool armed_ = true;
   Stage stage_ = Stage::kNone;
   SocketAddress peer_, source_;  ///< of the second socket; source_ all 0: the routes' choice
-  FavouritePeer favourite_;
+  ConnectedPeerVote vote_;
   bool second_first_ = false;   ///< it had something last
   unsigned looks_ = 0;          ///< at one of the two, since the last at the other
   bool look_at_all_ = false;    ///< a read that finds nothing at one reads the other

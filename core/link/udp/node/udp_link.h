@@ -93,7 +93,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   void on_sent(std::uint64_t token);
   void on_down(int err);
   void send_revoked(std::uint32_t aperture, std::uint32_t generation);
-  /// How the path does, for PathBoard; and a number that is another one when it has changed.
+  /// How the path does, for PathStatsPage; and a number that is another one when it has changed.
   PathValues path() const;
   std::uint64_t packets() const;
   /// While a thread sleeps for the peer it is asked more often whether it is there.

@@ -14,7 +14,7 @@
 #include "clan/detail/dekker.h"
 #include "clan/detail/log.h"
 #include "clan/detail/words.h"
-#include "link/udp/node/path_board.h"
+#include "link/udp/node/path_stats_page.h"
 #include "link/udp/node/udp_link.h"
 
 namespace clan::udp {
@@ -96,13 +96,13 @@ Status UdpNode::start() {
 bool UdpNode::pump(std::uint64_t now) {
   cork_.leave(now);
   send_revocations();
-  if (owner_.board != nullptr) owner_.board->show_now_and_then(now);
+  if (owner_.path_stats != nullptr) owner_.path_stats->show_now_and_then(now);
   return pump_.run(now);
 }
 
 // Before the thread that sees to the socket sleeps.
 void UdpNode::show_paths() {
-  if (owner_.board != nullptr) owner_.board->show();
+  if (owner_.path_stats != nullptr) owner_.path_stats->show();
 }
 
 void UdpNode::flush(std::uint64_t now) {
@@ -321,7 +321,7 @@ void UdpNode::on_down(Connection& c, int err) {
   if (it == links_.end()) return;
   auto link = std::move(it->second);
   links_.erase(it);
-  if (owner_.board != nullptr) owner_.board->remove(link.get());
+  if (owner_.path_stats != nullptr) owner_.path_stats->remove(link.get());
   c.user = nullptr;
   link->on_down(err);
 }
@@ -356,7 +356,7 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
     (void)::poll(&fd, 1, 1);
     io_->woken();
   }
-  if (owner_.board != nullptr) owner_.board->clear();
+  if (owner_.path_stats != nullptr) owner_.path_stats->clear();
   for (auto& [connection, link] : links_) link->forget_connection();
   links_.clear();
   // Nobody will read the calls that were queued until just now; they hold links, and the links this

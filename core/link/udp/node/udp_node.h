@@ -36,7 +36,7 @@
 
 namespace clan::udp {
 
-class PathBoard;
+class PathStatsPage;
 
 /// What a node needs of its context. All of it outlives shut_down().
 struct NodeOwner {
@@ -49,7 +49,7 @@ struct NodeOwner {
   std::function<int(const std::string& service, Greeting* answer)> find_service;
   /// A link that a peer has made. Under the node's mutex.
   std::function<void(std::shared_ptr<nic::Link>)> on_link;
-  PathBoard* board = nullptr;  ///< where paths are shown, if they are
+  PathStatsPage* path_stats = nullptr;  ///< where paths are shown, if they are
 };
 
 class UdpNode final : public EndpointSink, public std::enable_shared_from_this<UdpNode> {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "clan/detail/clock.h"
-#include "link/udp/node/path_board.h"
+#include "link/udp/node/path_stats_page.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"
 
@@ -175,7 +175,7 @@ std::shared_ptr<UdpLink> UdpNode::make_link(Connection& c, const Greeting& peer)
   auto link = std::make_shared<UdpLink>(shared_from_this(), c, peer);
   c.user = link.get();
   links_[&c] = link;
-  if (owner_.board != nullptr) owner_.board->add(link.get());
+  if (owner_.path_stats != nullptr) owner_.path_stats->add(link.get());
   return link;
 }
 

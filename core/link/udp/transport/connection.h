@@ -28,7 +28,7 @@
 #include "link/udp/transport/rtt.h"
 #include "link/udp/transport/send_channel.h"
 #include "link/udp/transport/sent_log.h"
-#include "link/udp/transport/skipped_number.h"
+#include "link/udp/transport/optimistic_ack_guard.h"
 #include "link/udp/wire/socket_address.h"
 #include "link/udp/wire/wire.h"
 
@@ -152,7 +152,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   std::unique_ptr<ReceiveChannel> receive_[kChannels];
   ReceivedNumbers received_;
   SentLog log_;
-  SkippedNumber skipped_;
+  OptimisticAckGuard ack_guard_;
   RangeSet acked_;  ///< packet numbers from log_.base() on
   std::uint64_t largest_acked_ = 0;
   std::uint64_t round_end_ = 1;

@@ -115,7 +115,7 @@ bool Connection::take_ack(const Frame& frame, std::uint64_t now) {
   }
   largest_acked_ = std::max(largest_acked_, frame.value);
   for (std::uint32_t i = 0; i < frame.ranges; ++i) {
-    if (skipped_.within(frame.range[i].first, frame.range[i].last)) return false;
+    if (ack_guard_.within(frame.range[i].first, frame.range[i].last)) return false;
     if (frame.range[i].last < base) break;
     const std::uint64_t first = std::max(frame.range[i].first, base);
     acked_.for_each_missing(first, frame.range[i].last + 1,

@@ -185,7 +185,7 @@ void Connection::put_ping(Writer& out) {
 
 // What is in the log for it was never under way, and is not missed.
 void Connection::skip_number() {
-  skipped_.skip(log_.next(), (*random_)());
+  ack_guard_.skip(log_.next(), (*random_)());
   log_.add();
 }
 
@@ -202,7 +202,7 @@ std::size_t Connection::build(std::span<std::byte> out, std::size_t limit, std::
     end(ETIMEDOUT);
     return 0;
   }
-  if (skipped_.due(log_.next())) [[unlikely]]
+  if (ack_guard_.due(log_.next())) [[unlikely]]
     skip_number();
   Writer w(out.first(most - seal_space()));
   w.zeros(kDataHeader);

@@ -28,7 +28,7 @@ Connection& Endpoint::add(std::unique_ptr<Connection> connection) {
   Connection& c = *connection;
   c.mode_ = mode_;
   c.random_ = &random_;
-  c.skipped_.begin(random_());
+  c.ack_guard_.begin(random_());
   by_id_.emplace(c.id_, std::move(connection));
   return c;
 }

@@ -247,7 +247,7 @@ XdpIo::Way* XdpIo::way_to(const SocketAddress& peer) {
   return last_way_ = way;
 }
 
-// Peers whose numbers meet in the table take votes from each other, as in FavouritePeer.
+// Peers whose numbers meet in the table take votes from each other, as in ConnectedPeerVote.
 XdpIo::Way* XdpIo::earn(const SocketAddress& peer) {
   if (!is_ipv4(peer) || peer.scope != 0) return nullptr;
   const SocketAddress local = local_address();

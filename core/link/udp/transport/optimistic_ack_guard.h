@@ -1,4 +1,4 @@
-// SkippedNumber: now and then a packet number that is never sent. A peer that acknowledges it
+// OptimisticAckGuard: skips a packet number now and then. A peer that acknowledges it
 // acknowledges what it has not received, so that we send faster than the path carries (RFC 9000,
 // 21.4). Not thread-safe.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace clan::udp {
 
-class SkippedNumber {
+class OptimisticAckGuard {
  public:
   static constexpr std::uint64_t kFirst = 256;   ///< within so many packets the first is skipped
   static constexpr std::uint64_t kEvery = 8192;  ///< and the next within so many after it

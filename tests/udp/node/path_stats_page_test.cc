@@ -1,4 +1,4 @@
-#include "link/udp/node/path_board.h"
+#include "link/udp/node/path_stats_page.h"
 
 #include <clan/context.h>
 #include <clan/face/network.h>
@@ -77,7 +77,7 @@ bool eventually(Condition&& condition) {
   return false;
 }
 
-TEST(PathBoard, APeerIsShownWhileThereIsALinkWithIt) {
+TEST(PathStatsPage, APeerIsShownWhileThereIsALinkWithIt) {
   auto a = must(Context::create(with_paths()));
   std::optional<Context> b(must(Context::create(with_paths())));
   EXPECT_TRUE(rows_of(a.network_port()).empty());
@@ -109,9 +109,9 @@ TEST(PathBoard, APeerIsShownWhileThereIsALinkWithIt) {
   EXPECT_EQ(pages().size(), 1u) << "that of the context that has ended is left";
 }
 
-TEST(PathBoard, APeerThatFindsNoRowIsCounted) {
-  auto board = must(udp::PathBoard::create(udp::Mode::kIntegrity));
-  board->set_port(4791);
+TEST(PathStatsPage, APeerThatFindsNoRowIsCounted) {
+  auto stats = must(udp::PathStatsPage::create(udp::Mode::kIntegrity));
+  stats->set_port(4791);
   auto a = must(Context::create(with_paths()));
   auto b = must(Context::create(with_paths()));
   auto listener = must(Listener::create(a, "paths-many"));
@@ -121,7 +121,7 @@ TEST(PathBoard, APeerThatFindsNoRowIsCounted) {
   auto link = b.core()->links().known(engine::service_name(::geteuid(), name), &endpoint);
   ASSERT_NE(link, nullptr);
   const auto* udp = static_cast<const udp::UdpLink*>(link.get());
-  for (std::size_t i = 0; i <= PathPage::kRows; ++i) board->add(udp);
+  for (std::size_t i = 0; i <= PathPage::kRows; ++i) stats->add(udp);
   const auto count = [] {
     for (const auto& page : pages()) {
       if (page->port.load(std::memory_order_relaxed) != 4791) continue;
@@ -132,12 +132,12 @@ TEST(PathBoard, APeerThatFindsNoRowIsCounted) {
   };
   EXPECT_EQ(rows_of(4791).size(), PathPage::kRows);
   EXPECT_EQ(count(), 1u);
-  for (std::size_t i = 0; i <= PathPage::kRows; ++i) board->remove(udp);
+  for (std::size_t i = 0; i <= PathPage::kRows; ++i) stats->remove(udp);
   EXPECT_EQ(rows_of(4791).size(), 0u);
   EXPECT_EQ(count(), 0u);
 }
 
-TEST(PathBoard, ACopyMadeWhileARowIsWrittenIsKnown) {
+TEST(PathStatsPage, ACopyMadeWhileARowIsWrittenIsKnown) {
   PathRow row;
   PathValues values;
   EXPECT_TRUE(read_row(row, &values));

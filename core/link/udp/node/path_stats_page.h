@@ -1,7 +1,7 @@
-// PathBoard: shows what a node knows of the paths to its peers in a page that `clan stat` reads
+// PathStatsPage: shows what a node knows of the paths to its peers in a page that `clan stat` reads
 // (clan/face/path_page.h).
 //
-//   node's mutex --> [ board: which link has which row ] --> memfd --> any process that may look
+//   node's mutex --> [ page: which link has which row ] --> memfd --> any process that may look
 //
 // Costs a read of a counter of each peer, and a few stores for those that have sent or received
 // since: before the thread that sees to the socket sleeps, and while threads poll now and then. All
@@ -21,9 +21,9 @@ namespace clan::udp {
 
 class UdpLink;
 
-class PathBoard {
+class PathStatsPage {
  public:
-  static Result<std::unique_ptr<PathBoard>> create(Mode mode);
+  static Result<std::unique_ptr<PathStatsPage>> create(Mode mode);
 
   void set_port(std::uint16_t port);
   void add(const UdpLink* link);
@@ -46,7 +46,7 @@ class PathBoard {
     std::uint64_t packets = 0;  ///< sent and received, when it was shown last
   };
 
-  PathBoard(Fd file, Mapping memory) : file_(std::move(file)), memory_(std::move(memory)) {}
+  PathStatsPage(Fd file, Mapping memory) : file_(std::move(file)), memory_(std::move(memory)) {}
   PathPage& page() { return *reinterpret_cast<PathPage*>(memory_.data()); }
   void write(std::size_t row, const PathValues& values);
 

@@ -1,6 +1,6 @@
-// FavouritePeer: the address that most packets go to, if there is one: a majority vote (Boyer and
-// Moore, 1981) with a bound, so that what was long ago counts no more. Two numbers and an address,
-// whatever the number of peers. Not thread-safe.
+// ConnectedPeerVote: the address that most packets go to, if there is one: a majority vote (Boyer
+// and Moore, 1981) with a bound, so that what was long ago counts no more. Two numbers and an
+// address, whatever the number of peers. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace clan::udp {
 
-class FavouritePeer {
+class ConnectedPeerVote {
  public:
   static constexpr unsigned kEnough = 64;  ///< votes ahead of all others together
   static constexpr unsigned kMost = 256;   ///< votes that are kept
@@ -28,7 +28,7 @@ class FavouritePeer {
   }
   /// It has just been noted, and has a majority.
   bool is(const SocketAddress& to) const { return votes_ >= patience_ && to == leader_; }
-  /// What was done for the favourite was wrong: it takes twice the votes from now on.
+  /// What was done for the leader was wrong: it takes twice the votes from now on.
   void distrust() {
     votes_ = 0;
     patience_ = std::min(patience_ * 2, kMostPatience);

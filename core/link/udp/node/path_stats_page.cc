@@ -1,4 +1,4 @@
-#include "link/udp/node/path_board.h"
+#include "link/udp/node/path_stats_page.h"
 
 #include <unistd.h>
 
@@ -10,7 +10,7 @@
 
 namespace clan::udp {
 
-Result<std::unique_ptr<PathBoard>> PathBoard::create(Mode mode) {
+Result<std::unique_ptr<PathStatsPage>> PathStatsPage::create(Mode mode) {
   auto file = create_memfd(kPathMemfdName, round_to_pages(sizeof(PathPage)));
   if (!file) return file.error();
   auto memory =
@@ -19,14 +19,14 @@ Result<std::unique_ptr<PathBoard>> PathBoard::create(Mode mode) {
   auto* page = new (memory->data()) PathPage;
   page->pid = static_cast<std::uint64_t>(::getpid());
   page->mode = static_cast<std::uint64_t>(mode);
-  return std::unique_ptr<PathBoard>(new PathBoard(std::move(*file), std::move(*memory)));
+  return std::unique_ptr<PathStatsPage>(new PathStatsPage(std::move(*file), std::move(*memory)));
 }
 
-void PathBoard::set_port(std::uint16_t port) {
+void PathStatsPage::set_port(std::uint16_t port) {
   page().port.store(port, std::memory_order_relaxed);  // relaxed: a number
 }
 
-void PathBoard::add(const UdpLink* link) {
+void PathStatsPage::add(const UdpLink* link) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].link != nullptr) continue;
     entries_[i] = {link, link->packets()};
@@ -36,7 +36,7 @@ void PathBoard::add(const UdpLink* link) {
   page().not_shown.fetch_add(1, std::memory_order_relaxed);  // relaxed: a statistic
 }
 
-void PathBoard::remove(const UdpLink* link) {
+void PathStatsPage::remove(const UdpLink* link) {
   const auto it = std::find_if(entries_.begin(), entries_.end(),
                                [&](const Entry& entry) { return entry.link == link; });
   if (it == entries_.end()) {
@@ -47,13 +47,13 @@ void PathBoard::remove(const UdpLink* link) {
   write(static_cast<std::size_t>(it - entries_.begin()), {});
 }
 
-void PathBoard::clear() {
+void PathStatsPage::clear() {
   for (const Entry& entry : entries_) {
     if (entry.link != nullptr) remove(entry.link);
   }
 }
 
-void PathBoard::show() {
+void PathStatsPage::show() {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     if (entry.link == nullptr) continue;
@@ -63,7 +63,7 @@ void PathBoard::show() {
 }
 
 // One stays behind in a row that its writer left half-way: its reader leaves the row out.
-void PathBoard::write(std::size_t i, const PathValues& values) {
+void PathStatsPage::write(std::size_t i, const PathValues& values) {
   PathRow& row = page().rows[i];
   const std::uint64_t number = row.begin.load(std::memory_order_relaxed) + 1;  // relaxed: ours
   // PAIR path_page.row: in this order, as the reader reads the other way round
@@ -75,6 +75,6 @@ void PathBoard::write(std::size_t i, const PathValues& values) {
   words::publish(row.begin, number);  // PAIR path_page.row: publishes the values
 }
 
-void PathBoard::abandon_after_fork() { file_.reset(); }
+void PathStatsPage::abandon_after_fork() { file_.reset(); }
 
 }  // namespace clan::udp
