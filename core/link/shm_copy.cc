@@ -240,8 +240,8 @@ TransferResult ShmLink::transfer(const Transfer& t) {
     return copy_by_peer(t);
   }
   shm::AsymmetricFence::full();
-  nic::fire_tripwires(image_, r.aperture, t.remote_offset, t.length,
-                      write ? AccessKind::kWrite : AccessKind::kRead);
+  nic::match_tripwires(image_, r.aperture, t.remote_offset, t.length,
+                       write ? AccessKind::kWrite : AccessKind::kRead);
   return {};
 }
 
@@ -275,7 +275,7 @@ Status ShmLink::after_access(const RemoteHandle& handle, std::uint64_t offset, s
       handle.generation_wanted) {
     return Error{ESTALE, "the aperture has been revoked"};
   }
-  nic::fire_tripwires(image_, handle.aperture, offset, length, kind);
+  nic::match_tripwires(image_, handle.aperture, offset, length, kind);
   return {};
 }
 
@@ -367,8 +367,8 @@ void ShmLink::serve_copy(const ControlMessage& message) {
     }
   }
   if (reply.err == 0) {
-    nic::fire_tripwires(nic_.image(), message.cookie.aperture, message.offset, message.length,
-                        write ? AccessKind::kWrite : AccessKind::kRead);
+    nic::match_tripwires(nic_.image(), message.cookie.aperture, message.offset, message.length,
+                         write ? AccessKind::kWrite : AccessKind::kRead);
   }
   (void)send(reply, {});
 }

@@ -3,7 +3,7 @@
 namespace clan::nic {
 
 Status Link::publish(const RemoteHandle& handle, std::uint64_t offset,
-                     std::span<const std::byte> bytes, const std::shared_ptr<KeptMemory>&) {
+                     std::span<const std::byte> bytes, const std::shared_ptr<PinnedPayload>&) {
   constexpr std::size_t kWord = sizeof(std::uint64_t);
   begin_batch();
   Status s;

@@ -25,8 +25,8 @@
 #include "clan/oob.h"
 #include "clan/rdma_request.h"
 #include "clan/result.h"
-#include "nic/image.h"
-#include "nic/kept_memory.h"
+#include "nic/pinned_payload.h"
+#include "nic/tripwire_match.h"
 
 namespace clan::nic {
 
@@ -119,7 +119,7 @@ class Link {
   /// read it, and has handed it over then.
   virtual Status publish(const RemoteHandle& handle, std::uint64_t offset,
                          std::span<const std::byte> bytes,
-                         const std::shared_ptr<KeptMemory>& kept = {});
+                         const std::shared_ptr<PinnedPayload>& kept = {});
   virtual Status get(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<std::byte> bytes) = 0;
 

@@ -22,8 +22,8 @@
 #include "base/random.h"
 #include "clan/cookie.h"
 #include "clan/detail/words.h"
-#include "nic/image.h"
 #include "nic/memory_block.h"
+#include "nic/tripwire_match.h"
 
 namespace clan::nic {
 
@@ -117,7 +117,7 @@ class Nic {
   /// armed once.
   void arm(std::uint32_t tripwire);
   /// The same, without a system call, for an aperture that no peer has mapped: what comes by
-  /// packets passes fire_for_packets().
+  /// packets passes match_for_packets().
   void arm_for_packets(std::uint32_t tripwire);
   void disarm(std::uint32_t tripwire);
   /// Arms several and pays for one fence.

@@ -67,7 +67,7 @@ void Nic::chain(std::uint32_t aperture, std::uint32_t tripwire) {
   tables_->tripwires[tripwire].next.store(shm::kNoTripwire, std::memory_order_relaxed);
   auto& end = tripwires.empty() ? tables_->apertures[aperture].first_tripwire
                                 : tables_->tripwires[tripwires.back()].next;
-  // PAIR aperture.chain: publishes the entry to fire_tripwires
+  // PAIR aperture.chain: publishes the entry to match_tripwires
   words::publish(end, tripwire);
   tripwires.push_back(tripwire);
 }

@@ -40,7 +40,7 @@ void announce_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64
   // PAIR signal.armed: what came before is seen by the sender that fires it, whose read of
   // table_armed may be an old one
   signal_armed.store(shm::armed_after(was), std::memory_order_release);
-  // PAIR aperture.armed: publishes the tripwire's entry and signal.armed to fire_tripwires
+  // PAIR aperture.armed: publishes the tripwire's entry and signal.armed to match_tripwires
   table_armed.store(table_armed.load(std::memory_order_relaxed) | chunks,
                     std::memory_order_release);
 }

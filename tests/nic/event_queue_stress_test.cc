@@ -146,7 +146,7 @@ TEST(TripwireStress, WakesItsSleeperEveryTime) {
         shm::AsymmetricFence::full();
         chunks = armed.load(std::memory_order_relaxed);
       }
-      if (chunks != 0) fire_tripwires(image, cookie->aperture, 64, 8, AccessKind::kWrite);
+      if (chunks != 0) match_tripwires(image, cookie->aperture, 64, 8, AccessKind::kWrite);
       const std::uint64_t give_up = monotonic_ns() + 2 * kLostAfterNs;
       while (consumed.load(std::memory_order_acquire) < n && monotonic_ns() < give_up) {
         if (random() % 2 == 0) sched_yield();

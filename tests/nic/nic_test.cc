@@ -63,10 +63,10 @@ class NicTest : public ::testing::Test {
     return tripwire ? *tripwire : shm::kNoTripwire;
   }
   void write(std::uint32_t aperture, std::uint64_t offset, std::uint64_t length) {
-    fire_tripwires(nic_->image(), aperture, offset, length, AccessKind::kWrite);
+    match_tripwires(nic_->image(), aperture, offset, length, AccessKind::kWrite);
   }
   void read(std::uint32_t aperture, std::uint64_t offset, std::uint64_t length) {
-    fire_tripwires(nic_->image(), aperture, offset, length, AccessKind::kRead);
+    match_tripwires(nic_->image(), aperture, offset, length, AccessKind::kRead);
   }
 
   std::unique_ptr<Nic> nic_;

@@ -167,8 +167,9 @@ struct TripwireOptions {
   bool looks_before_arming_only = false;
   bool reads_fired_after_the_last_look = false;
   bool never_announces_sleep = false;
-  bool closer = false;            // a thread that ends the connection: Connection::wake_local()
-  bool packets = false;           // the senders deliver packets: nic/image.cc fire_for_packets()
+  bool closer = false;  // a thread that ends the connection: Connection::wake_local()
+  // the senders deliver packets: nic/tripwire_match.cc match_for_packets()
+  bool packets = false;
   bool arms_for_packets = false;  // and nothing else: Nic::arm_for_packets()
   bool first_may_stop = false;    // of the senders
   bool arms_without_counting = false;
@@ -180,8 +181,8 @@ constexpr std::uint64_t kChunks = 0b110;
 constexpr std::uint64_t kAwake = std::uint64_t{1} << 32;  // in the receiver's key
 constexpr int kOfEach = 8;                                // bits for the messages of one sender
 
-// The words of one tripwire, and around the code of nic/wakeup.h what nic/image.cc fire() and
-// Connection::sleep_on() do.
+// The words of one tripwire, and around the code of nic/wakeup.h what nic/tripwire_match.cc fire()
+// and Connection::sleep_on() do.
 template <typename Fence, typename SendersFence = Fence>
 struct TripwireModel {
   Model m;
@@ -211,7 +212,7 @@ struct TripwireModel {
 
   bool must_look() const {
     if (options.packets) return (armed_chunks_after_packets<SendersFence>(table) & kChunks) != 0;
-    // fire_tripwires reads the summary again
+    // match_tripwires reads the summary again
     return (armed_chunks_after_store<SendersFence>(table) & kChunks) != 0 &&
            (table.load(std::memory_order_relaxed) & kChunks) != 0;
   }

@@ -114,7 +114,7 @@ void race_armings(const Arm& arm, const Take& take) {
   sender.join();
 }
 
-// A sender reads a tripwire's entry before it claims it, as fire_tripwires() does. `look` is
+// A sender reads a tripwire's entry before it claims it, as match_tripwires() does. `look` is
 // its read of the table's word.
 template <typename Look>
 void race_entries(const Look& look) {

@@ -638,7 +638,7 @@ void PlainLink::release_put(PlainPacket& p) {
   // Still there? Then every earlier packet has found the aperture there as well.
   if (p.err == 0) land(p, p.bytes.size(), Rights::kWrite, &p.err);
   if (p.err == 0) {
-    nic::fire_for_packets(nic_.image(), p.aperture, p.offset, p.bytes.size(), AccessKind::kWrite);
+    nic::match_for_packets(nic_.image(), p.aperture, p.offset, p.bytes.size(), AccessKind::kWrite);
   } else {
     send_refused(p.aperture, p.generation, p.err);
   }
@@ -672,7 +672,7 @@ void PlainLink::serve_read(const PlainPacket& p) {
     } while (err == 0 && at < p.length);
   }
   if (err == 0)
-    nic::fire_for_packets(nic_.image(), p.aperture, p.offset, p.length, AccessKind::kRead);
+    nic::match_for_packets(nic_.image(), p.aperture, p.offset, p.length, AccessKind::kRead);
   for (PlainPacket& reply : replies) pump_->send(direction_, std::move(reply));
 }
 

@@ -47,7 +47,7 @@ std::byte* Connection::reserve(std::uint64_t payload) {
 
 void Connection::add_staging() {
   const std::uint64_t size = out_geometry_.max_payload() + 2 * kCacheLine;
-  staging_.push_back(std::make_shared<nic::KeptMemory>(size));
+  staging_.push_back(std::make_shared<nic::PinnedPayload>(size));
 }
 
 std::byte* Connection::staging_for(std::uint64_t payload) {

@@ -14,7 +14,7 @@
 #include "engine/connection/connection_closed.h"
 #include "engine/context/context_core.h"
 #include "engine/event/event_queue_core.h"
-#include "nic/kept_memory.h"
+#include "nic/pinned_payload.h"
 #include "shm/ring.h"
 
 namespace clan::engine {
@@ -49,7 +49,7 @@ class ConnectionState {
   shm::RingSlot slot_;
   /// Where records are built when the ring is not mapped. The first is for short ones, which the
   /// link copies; the others last until the peer has acknowledged what is in them.
-  std::vector<std::shared_ptr<nic::KeptMemory>> staging_;
+  std::vector<std::shared_ptr<nic::PinnedPayload>> staging_;
   std::size_t building_ = 0;  ///< the one in use
   bool fin_sent_ = false;
   bool remote_imported_ = false;

@@ -97,7 +97,7 @@ class ContextCore final : public nic::LinkSink,
                                                   std::uint64_t deadline_ns);
   /// A link made elsewhere (tests), whose peer is believed to be the node that it says it is.
   void add_link(std::shared_ptr<nic::Link> link);
-  /// A link with a peer of another host, which is believed if far_nodes.h says so.
+  /// A link with a peer of another host, which is believed if node_claims.h says so.
   void add_far_link(std::shared_ptr<nic::Link> link);
 
   /// Packets of other hosts, for a thread that waits.

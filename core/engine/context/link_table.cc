@@ -10,7 +10,7 @@ namespace clan::engine {
 void LinkTable::add(std::shared_ptr<nic::Link> link) {
   std::lock_guard lock(mutex_);
   if (link->capabilities().mapped) {
-    far_nodes_.is_here(link->remote_node());
+    node_claims_.is_here(link->remote_node());
   } else {
     packets_.link_came();
   }
@@ -19,13 +19,13 @@ void LinkTable::add(std::shared_ptr<nic::Link> link) {
 
 bool LinkTable::believe(const nic::Link& link, NodeId node, const std::string& address, bool here) {
   std::lock_guard lock(mutex_);
-  if (here) far_nodes_.is_here(node);
-  return far_nodes_.add(&link, node, address);
+  if (here) node_claims_.is_here(node);
+  return node_claims_.add(&link, node, address);
 }
 
 bool LinkTable::remove(const std::shared_ptr<nic::Link>& link) {
   std::lock_guard lock(mutex_);
-  far_nodes_.remove(link.get());
+  node_claims_.remove(link.get());
   arenas_.erase(link.get());  // what the dead peer has mapped is never given to another one
   std::erase_if(services_, [&](const auto& known) {
     const auto found = known.second.link.lock();
@@ -48,14 +48,14 @@ std::uint64_t LinkTable::settled() {
 // A peer says itself which node it is, the kernel says whose it is: no user can pass for another
 // one's node. On other hosts, a process that holds the pre-shared key is taken for our own user,
 // whatever number it has there, and nobody says which node it is but itself: so a link of this host
-// goes first, no other host has our own node, and the rest is up to FarNodes.
+// goes first, no other host has our own node, and the rest is up to NodeClaims.
 std::shared_ptr<nic::Link> LinkTable::find(NodeId node, uid_t uid) {
   std::lock_guard lock(mutex_);
   const auto find = [&](bool mapped) -> std::shared_ptr<nic::Link> {
     for (const auto& link : links_) {
       if (link->remote_node() == node && link->alive() && link->settled() &&
           link->capabilities().mapped == mapped &&
-          (mapped ? link->remote_uid() == uid : far_nodes_.believed(link.get()))) {
+          (mapped ? link->remote_uid() == uid : node_claims_.believed(link.get()))) {
         return link;
       }
     }
@@ -74,7 +74,7 @@ std::shared_ptr<nic::Link> LinkTable::chosen(const nic::Link& made) {
   const std::string address = made.remote_address();  // before the lock
   std::lock_guard lock(mutex_);
   const auto fits = [&](const std::shared_ptr<nic::Link>& link) {
-    return link && far_nodes_.is(link.get(), node, address) && link->alive() && link->settled();
+    return link && node_claims_.is(link.get(), node, address) && link->alive() && link->settled();
   };
   for (const auto& [service, known] : services_) {
     if (auto link = known.link.lock(); fits(link)) return link;

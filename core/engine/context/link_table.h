@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/context/far_nodes.h"
+#include "engine/context/node_claims.h"
 #include "engine/context/packet_wait.h"
 #include "engine/context/region_arena.h"
 #include "nic/link.h"
@@ -87,7 +87,7 @@ class LinkTable {
   PacketWait& packets_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<nic::Link>> links_;
-  FarNodes far_nodes_;
+  NodeClaims node_claims_;
   std::map<const nic::Link*, std::shared_ptr<RegionArena>> arenas_;
   std::map<std::string, Known> services_;
 };

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "nic/image.h"
+#include "nic/tripwire_match.h"
 
 namespace clan::engine {
 

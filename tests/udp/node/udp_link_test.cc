@@ -129,10 +129,10 @@ TEST_F(LinkPair, PublishesAWordAndWhatFollowsItByOneMessageIfAPacketHoldsIt) {
   EXPECT_EQ(link->publish(handle, kExported - 8, bytes(16, 0)).error().err, ERANGE);
 }
 
-TEST_F(LinkPair, KeptMemoryIsReadUntilThePeerHasAcknowledgedItAndNotCopied) {
+TEST_F(LinkPair, APinnedPayloadIsReadUntilThePeerHasAcknowledgedItAndNotCopied) {
   const auto handle = import(exported());
   const auto first = bytes(50'000, 1), second = bytes(50'000, 2);
-  auto kept = std::make_shared<nic::KeptMemory>(first.size());
+  auto kept = std::make_shared<nic::PinnedPayload>(first.size());
   std::copy(first.begin(), first.end(), kept->bytes.get());
   const std::span<const std::byte> sent(kept->bytes.get(), first.size());
   link->begin_batch();  // nothing leaves yet

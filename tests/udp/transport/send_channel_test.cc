@@ -69,7 +69,7 @@ struct Sending : testing::Test {
 using Tokens = std::vector<std::uint64_t>;
 
 TEST_F(Sending, LetsGoOfMemoryOnceAllThatIsInItHasBeenAcknowledged) {
-  auto kept = std::make_shared<nic::KeptMemory>(1);
+  auto kept = std::make_shared<nic::PinnedPayload>(1);
   kept->hand_over();
   Message m = message("in it");
   m.copy = false;

@@ -30,7 +30,7 @@ uid_t UdpLink::remote_uid() const { return node_->owner_.uid; }
 
 void UdpLink::send(std::uint8_t channel, const LinkHeader& header,
                    std::span<const std::byte> payload, bool copy, bool notify, std::uint64_t token,
-                   const std::shared_ptr<nic::KeptMemory>& kept) {
+                   const std::shared_ptr<nic::PinnedPayload>& kept) {
   if (connection_ == nullptr) return;
   std::array<std::byte, kMostHeader> bytes;
   const std::size_t n = write_link_header(bytes, header);

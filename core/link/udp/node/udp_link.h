@@ -63,7 +63,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
              std::span<const std::byte> bytes, nic::PutOrder order) override;
   Status publish(const nic::RemoteHandle& handle, std::uint64_t offset,
                  std::span<const std::byte> bytes,
-                 const std::shared_ptr<nic::KeptMemory>& kept = {}) override;
+                 const std::shared_ptr<nic::PinnedPayload>& kept = {}) override;
   Status get(const nic::RemoteHandle& handle, std::uint64_t offset,
              std::span<std::byte> bytes) override;
   Status check(const nic::RemoteHandle& handle) override;
@@ -125,10 +125,10 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
 
   void send(std::uint8_t channel, const LinkHeader& header, std::span<const std::byte> payload = {},
             bool copy = true, bool notify = false, std::uint64_t token = 0,
-            const std::shared_ptr<nic::KeptMemory>& kept = {});
+            const std::shared_ptr<nic::PinnedPayload>& kept = {});
   Status put_pieces(const nic::RemoteHandle& handle, std::uint64_t offset,
                     std::span<const std::byte> bytes, nic::PutOrder order,
-                    const std::shared_ptr<nic::KeptMemory>& kept);
+                    const std::shared_ptr<nic::PinnedPayload>& kept);
   int refusal(const nic::RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
               Rights right);
   using Lock = std::unique_lock<std::recursive_mutex>;

@@ -68,7 +68,7 @@ Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
 
 Status UdpLink::put_pieces(const nic::RemoteHandle& handle, std::uint64_t offset,
                            std::span<const std::byte> bytes, nic::PutOrder order,
-                           const std::shared_ptr<nic::KeptMemory>& kept) {
+                           const std::shared_ptr<nic::PinnedPayload>& kept) {
   do {
     Lock lock;
     if (auto s = begin_put(lock, handle, offset, bytes.size()); !s) return s;
@@ -94,7 +94,7 @@ Status UdpLink::put_pieces(const nic::RemoteHandle& handle, std::uint64_t offset
 // One message, if a packet holds it: the peer stores the first word of each behind the rest.
 Status UdpLink::publish(const nic::RemoteHandle& handle, std::uint64_t offset,
                         std::span<const std::byte> bytes,
-                        const std::shared_ptr<nic::KeptMemory>& kept) {
+                        const std::shared_ptr<nic::PinnedPayload>& kept) {
   if (bytes.size() > kMostPublished) {
     begin_batch();
     // Before the link can let go of it. It stays so where a piece cannot be sent any more.

@@ -7,7 +7,7 @@
 #include "clan/detail/words.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"
-#include "nic/image.h"
+#include "nic/tripwire_match.h"
 
 namespace clan::udp {
 namespace {
@@ -135,8 +135,8 @@ void UdpLink::finish_write(const LinkHeader& h) {
   // Still there? Then all of it has found the aperture there.
   if (err == 0) (void)land(h, begin, length, Rights::kWrite, &err);
   if (err == 0 && length > 0) {
-    nic::fire_for_packets(node_->owner_.nic->image(), h.aperture, begin, length,
-                          nic::AccessKind::kWrite);
+    nic::match_for_packets(node_->owner_.nic->image(), h.aperture, begin, length,
+                           nic::AccessKind::kWrite);
   }
   LinkHeader done;
   done.type = LinkMessageType::kWriteDone;
@@ -189,8 +189,8 @@ void UdpLink::serve_read(std::uint8_t channel, const LinkHeader& h) {
     send(back, reply, {}, true, true, kReply | charge);
     return;
   }
-  nic::fire_for_packets(node_->owner_.nic->image(), h.aperture, h.offset, h.length,
-                        nic::AccessKind::kRead);
+  nic::match_for_packets(node_->owner_.nic->image(), h.aperture, h.offset, h.length,
+                         nic::AccessKind::kRead);
 }
 
 bool UdpLink::take_read_data(const LinkHeader& h, std::uint32_t offset,
@@ -328,8 +328,8 @@ void UdpLink::take_put(const LinkHeader& h, std::span<const std::byte> bytes) {
   }
   const int err = place(h, h.offset, bytes, later.empty() ? nullptr : &later);
   if (err == 0) {
-    nic::fire_for_packets(node_->owner_.nic->image(), h.aperture, h.offset, bytes.size(),
-                          nic::AccessKind::kWrite);
+    nic::match_for_packets(node_->owner_.nic->image(), h.aperture, h.offset, bytes.size(),
+                           nic::AccessKind::kWrite);
     return;
   }
   LinkHeader refused;

@@ -18,7 +18,7 @@
 #include "link/udp/transport/range_set.h"
 #include "link/udp/transport/ring_queue.h"
 #include "link/udp/wire/wire.h"
-#include "nic/kept_memory.h"
+#include "nic/pinned_payload.h"
 
 namespace clan::udp {
 
@@ -30,7 +30,7 @@ struct Message {
   bool notify = false;                 ///< call on_sent(token) when all of it has been acknowledged
   std::uint64_t token = 0;
   /// What is let go of once this message and all before it have been acknowledged.
-  std::shared_ptr<nic::KeptMemory> kept = {};
+  std::shared_ptr<nic::PinnedPayload> kept = {};
 };
 
 class SendChannel {
@@ -98,7 +98,7 @@ class SendChannel {
     std::array<std::byte, kMostHeader> header;
     /// the payload when it was copied; kept for the slot's next user
     std::vector<std::byte> owned;
-    std::shared_ptr<nic::KeptMemory> kept;
+    std::shared_ptr<nic::PinnedPayload> kept;
     std::uint64_t end() const { return position + kHeaderCharge + total; }
     void detach() {
       if (payload == owned.data() || total == 0) return;

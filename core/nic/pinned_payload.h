@@ -1,5 +1,5 @@
-// KeptMemory: bytes that a link of packets reads after the call that has sent them, until the peer
-// has acknowledged all: instead of a copy for each packet that may have to leave again.
+// PinnedPayload: bytes that a link of packets reads after the call that has sent them, until the
+// peer has acknowledged all: instead of a copy for each packet that may have to leave again.
 //
 // One writer, whichever thread it is; it checks `busy` before it writes. The link clears that, by
 // any thread.
@@ -13,13 +13,13 @@
 
 namespace clan::nic {
 
-struct KeptMemory {
-  explicit KeptMemory(std::size_t size) : bytes(new std::byte[size]) {}
-  // PAIR kept_memory.busy: the link reads no more
+struct PinnedPayload {
+  explicit PinnedPayload(std::size_t size) : bytes(new std::byte[size]) {}
+  // PAIR pinned_payload.busy: the link reads no more
   bool is_free() const { return !words::look(busy); }
   // relaxed: the writer's own, until the link has it
   void hand_over() { busy.store(true, std::memory_order_relaxed); }
-  // PAIR kept_memory.busy: behind the last read
+  // PAIR pinned_payload.busy: behind the last read
   void let_go() { words::publish(busy, false); }
 
   std::atomic<bool> busy{false};

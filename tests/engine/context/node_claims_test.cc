@@ -1,4 +1,4 @@
-#include "engine/context/far_nodes.h"
+#include "engine/context/node_claims.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@ const nic::Link* link(std::uintptr_t n) { return reinterpret_cast<const nic::Lin
 
 constexpr char kThere[] = "10.0.0.2:4000", kElsewhere[] = "10.0.0.3:4000";
 
-TEST(FarNodes, ANumberBelongsToTheAddressWhereItWasSeenFirst) {
-  FarNodes nodes;
+TEST(NodeClaims, ANumberBelongsToTheAddressWhereItWasSeenFirst) {
+  NodeClaims nodes;
   EXPECT_TRUE(nodes.add(link(1), NodeId{7}, kThere));
   EXPECT_FALSE(nodes.add(link(2), NodeId{7}, kElsewhere));
   EXPECT_FALSE(nodes.add(link(3), NodeId{7}, "10.0.0.2:4001")) << "another process of that host";
@@ -21,8 +21,8 @@ TEST(FarNodes, ANumberBelongsToTheAddressWhereItWasSeenFirst) {
   EXPECT_TRUE(nodes.believed(link(9))) << "a link of this host";
 }
 
-TEST(FarNodes, ItStaysThereWhenItsLinksHaveGone) {
-  FarNodes nodes;
+TEST(NodeClaims, ItStaysThereWhenItsLinksHaveGone) {
+  NodeClaims nodes;
   EXPECT_TRUE(nodes.add(link(1), NodeId{7}, kThere));
   EXPECT_FALSE(nodes.add(link(2), NodeId{7}, kElsewhere));
   nodes.remove(link(1));
@@ -31,14 +31,14 @@ TEST(FarNodes, ItStaysThereWhenItsLinksHaveGone) {
   EXPECT_TRUE(nodes.add(link(1), NodeId{7}, kThere));
 }
 
-TEST(FarNodes, NobodyElsewhereHasANumberOfThisHost) {
-  FarNodes nodes;
+TEST(NodeClaims, NobodyElsewhereHasANumberOfThisHost) {
+  NodeClaims nodes;
   nodes.is_here(NodeId{7});
   EXPECT_FALSE(nodes.add(link(1), NodeId{7}, kThere));
 }
 
-TEST(FarNodes, ALinkIsKnownByNumberAndAddress) {
-  FarNodes nodes;
+TEST(NodeClaims, ALinkIsKnownByNumberAndAddress) {
+  NodeClaims nodes;
   (void)nodes.add(link(1), NodeId{7}, kThere);
   EXPECT_TRUE(nodes.is(link(1), NodeId{7}, kThere));
   EXPECT_FALSE(nodes.is(link(1), NodeId{7}, kElsewhere));
@@ -48,11 +48,11 @@ TEST(FarNodes, ALinkIsKnownByNumberAndAddress) {
   EXPECT_FALSE(nodes.is(link(1), NodeId{7}, kThere));
 }
 
-TEST(FarNodes, WhoMakesUpManyNumbersPushesOutIdleOnesOnly) {
-  FarNodes nodes;
+TEST(NodeClaims, WhoMakesUpManyNumbersPushesOutIdleOnesOnly) {
+  NodeClaims nodes;
   EXPECT_TRUE(nodes.add(link(1), NodeId{1}, kThere));
   nodes.is_here(NodeId{2});
-  for (std::uint64_t n = 100; n < 100 + FarNodes::kMostIdle; ++n) {
+  for (std::uint64_t n = 100; n < 100 + NodeClaims::kMostIdle; ++n) {
     EXPECT_TRUE(nodes.add(link(2), NodeId{n}, kElsewhere));
     nodes.remove(link(2));
   }

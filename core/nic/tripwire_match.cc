@@ -1,4 +1,4 @@
-#include "nic/image.h"
+#include "nic/tripwire_match.h"
 
 #include "base/futex.h"
 #include "clan/detail/dekker.h"
@@ -71,16 +71,16 @@ void fire_behind(const NicImage& nic, std::uint32_t aperture, std::uint64_t offs
 
 }  // namespace
 
-void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
-                    std::uint64_t length, AccessKind kind) {
+void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                     std::uint64_t length, AccessKind kind) {
   fire_behind(nic, aperture, offset, length, kind, [](const std::atomic<std::uint64_t>& armed) {
     // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
     return armed.load(std::memory_order_acquire);
   });
 }
 
-void fire_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
-                      std::uint64_t length, AccessKind kind) {
+void match_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                       std::uint64_t length, AccessKind kind) {
   fire_behind(nic, aperture, offset, length, kind, [](const std::atomic<std::uint64_t>& armed) {
     return armed_chunks_after_packets<shm::AsymmetricFence>(armed);
   });

@@ -1,9 +1,9 @@
-#include "engine/context/far_nodes.h"
+#include "engine/context/node_claims.h"
 
 namespace clan::engine {
 
 // Where the number belongs: there, if it was not known.
-FarNodes::Place& FarNodes::place_of(NodeId node, const std::string& address) {
+NodeClaims::Place& NodeClaims::place_of(NodeId node, const std::string& address) {
   auto known = places_.find(node.value);
   if (known == places_.end()) {
     if (places_.size() - with_links_ >= kMostIdle) forget_the_oldest();
@@ -13,7 +13,7 @@ FarNodes::Place& FarNodes::place_of(NodeId node, const std::string& address) {
   return known->second;
 }
 
-void FarNodes::forget_the_oldest() {
+void NodeClaims::forget_the_oldest() {
   auto oldest = places_.end();
   for (auto it = places_.begin(); it != places_.end(); ++it) {
     if (it->second.links > 0) continue;
@@ -22,7 +22,7 @@ void FarNodes::forget_the_oldest() {
   if (oldest != places_.end()) places_.erase(oldest);
 }
 
-bool FarNodes::add(const nic::Link* link, NodeId node, const std::string& address) {
+bool NodeClaims::add(const nic::Link* link, NodeId node, const std::string& address) {
   Place& place = place_of(node, address);
   const bool believed = place.address == address;
   claims_[link] = {node.value, address, believed};
@@ -30,19 +30,19 @@ bool FarNodes::add(const nic::Link* link, NodeId node, const std::string& addres
   return believed;
 }
 
-void FarNodes::remove(const nic::Link* link) {
+void NodeClaims::remove(const nic::Link* link) {
   const auto claim = claims_.find(link);
   if (claim == claims_.end()) return;
   if (claim->second.believed && --places_.at(claim->second.node).links == 0) --with_links_;
   claims_.erase(claim);
 }
 
-bool FarNodes::believed(const nic::Link* link) const {
+bool NodeClaims::believed(const nic::Link* link) const {
   const auto claim = claims_.find(link);
   return claim == claims_.end() || claim->second.believed;
 }
 
-bool FarNodes::is(const nic::Link* link, NodeId node, const std::string& address) const {
+bool NodeClaims::is(const nic::Link* link, NodeId node, const std::string& address) const {
   const auto claim = claims_.find(link);
   return claim != claims_.end() && claim->second.node == node.value &&
          claim->second.address == address;

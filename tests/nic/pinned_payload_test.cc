@@ -1,5 +1,5 @@
 // Whose turn it is with memory that a link goes on to read.
-#include "nic/kept_memory.h"
+#include "nic/pinned_payload.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 namespace clan::nic {
 namespace {
 
-TEST(KeptMemory, IsTheWritersAgainBehindTheLinksLastRead) {
-  KeptMemory kept(1);
+TEST(PinnedPayload, IsTheWritersAgainBehindTheLinksLastRead) {
+  PinnedPayload kept(1);
   ASSERT_TRUE(kept.is_free());
   kept.bytes[0] = std::byte{1};
   kept.hand_over();

@@ -33,12 +33,12 @@ struct NicImage {
 
 /// The CAM look-up: fires every armed tripwire that overlaps [offset, offset + length) of an
 /// aperture.
-void fire_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
-                    std::uint64_t length, AccessKind kind);
+void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                     std::uint64_t length, AccessKind kind);
 /// The same for an access that a link of packets has made in this process, whose receivers arm by
 /// Nic::arm_for_packets(): behind a full fence.
-void fire_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
-                      std::uint64_t length, AccessKind kind);
+void match_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                       std::uint64_t length, AccessKind kind);
 
 /// Puts an event into a queue and wakes its consumer if that sleeps. Ignores numbers out of range.
 void post_event(const NicImage& nic, std::uint32_t queue, std::uint32_t event);

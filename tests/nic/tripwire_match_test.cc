@@ -1,5 +1,5 @@
 // The look-up over bare tables, as a peer has them mapped: also such that no Nic would write.
-#include "nic/image.h"
+#include "nic/tripwire_match.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -62,7 +62,7 @@ struct Image : testing::Test, Ringer {
     return (signals->tripwire_state[tripwire / 64].load() >> (tripwire % 64) & 1) != 0;
   }
   void write(std::uint64_t offset, std::uint64_t length) {
-    fire_tripwires(nic, kAperture, offset, length, AccessKind::kWrite);
+    match_tripwires(nic, kAperture, offset, length, AccessKind::kWrite);
   }
   void ring(std::uint32_t queue) override {
     if (while_ringing) std::exchange(while_ringing, nullptr)();
@@ -113,10 +113,10 @@ TEST_F(Image, FiresAPersistentOneAtEachAccessWhileItIsArmed) {
 TEST_F(Image, TellsReadsFromWrites) {
   add(100, 0, 8, shm::kTripOnRead);
   add(101, 0, 8, shm::kTripOnWrite);
-  fire_tripwires(nic, kAperture, 0, 8, AccessKind::kRead);
+  match_tripwires(nic, kAperture, 0, 8, AccessKind::kRead);
   EXPECT_EQ(fired(100), 1u);
   EXPECT_EQ(fired(101), 0u);
-  fire_for_packets(nic, kAperture, 0, 8, AccessKind::kWrite);
+  match_for_packets(nic, kAperture, 0, 8, AccessKind::kWrite);
   EXPECT_EQ(fired(100), 1u);
   EXPECT_EQ(fired(101), 1u);
 }
@@ -126,7 +126,7 @@ TEST_F(Image, LooksAtNothingWhereTheSummaryShowsNothingArmed) {
   add(100, 0, 8);
   tables->apertures[kAperture].armed = shm::chunk_mask(kLength, 640, 1);
   write(0, 8);
-  fire_for_packets(nic, kAperture, 0, 8, AccessKind::kWrite);
+  match_for_packets(nic, kAperture, 0, 8, AccessKind::kWrite);
   EXPECT_EQ(fired(100), 0u);
 }
 
@@ -141,7 +141,7 @@ TEST_F(Image, AnAccessThatWrapsAroundReachesTheEndOfAll) {
 TEST_F(Image, OfAnApertureThatIsNoneDoesNothing) {
   add(100, 0, 8);
   for (const std::uint32_t aperture : {kAperture + 1, shm::kMaxApertures, ~0u}) {
-    fire_tripwires(nic, aperture, 0, 8, AccessKind::kWrite);
+    match_tripwires(nic, aperture, 0, 8, AccessKind::kWrite);
   }
   EXPECT_EQ(fired(100), 0u);
 }

@@ -1,4 +1,4 @@
-// FarNodes: which peers of other hosts are believed when they say which node they are.
+// NodeClaims: which peers of other hosts are believed when they say which node they are.
 //
 // Nobody vouches for a number that comes by packets, and numbers are no secret: every peer of a
 // node knows its. So a number belongs to where it was first seen, this host or one address of
@@ -21,7 +21,7 @@
 
 namespace clan::engine {
 
-class FarNodes {
+class NodeClaims {
  public:
   /// Numbers remembered for which there is no link; of more, the oldest are forgotten.
   static constexpr std::size_t kMostIdle = 4096;
