@@ -9,7 +9,7 @@
 
 #include "client/client.h"
 #include "fragments.h"
-#include "seldom.h"
+#include "log_rate_limit.h"
 
 namespace clan::rpc {
 namespace {
@@ -139,8 +139,8 @@ void Client::makes_no_sense() {
   count(counters().hostile);
   nonsense_ = true;
   error_.re_status = RPC_CANTDECODERES;
-  static Seldom seldom;
-  if (!seldom.now()) return;
+  static LogRateLimit limit;
+  if (!limit.allows()) return;
   CLAN_WARN(
       "a reply of program %u version %u makes no sense: its calls go by the socket from now on",
       prog_, vers_);

@@ -11,7 +11,7 @@
 #include <new>
 #include <utility>
 
-#include "seldom.h"
+#include "log_rate_limit.h"
 #include "server/server.h"
 
 namespace clan::rpc {
@@ -124,15 +124,16 @@ bool Hub::start() {
 void Hub::drop_peer(PeerIndex index, bool hostile) {
   if (hostile) {
     count(counters().hostile);
-    static Seldom seldom;
-    if (seldom.now())
+    static LogRateLimit limit;
+    if (limit.allows())
       CLAN_WARN("a client's message makes no sense: it is not listened to any more");
   }
   if (peers_[index]->token != 0) {
     if (departed_.size() == kMostExpected) departed_.pop_front();
     departed_.push_back({peers_[index]->token, peers_[index]->last_xid});
   }
-  if (Served* const served = peers_[index]->served) std::erase(served->clients_, index);
+  if (ServiceTransport* const transport = peers_[index]->transport)
+    std::erase(transport->clients_, index);
   endpoint_->disconnect(index);
   peers_[index].reset();
   --live_;
@@ -164,12 +165,12 @@ void Hub::before_fork() {
     current_->keep_arguments();
 }
 
-void Hub::forget(Served* served) {
+void Hub::forget(ServiceTransport* transport) {
   std::lock_guard lock(mutex_);
-  if (current_ == served) current_ = nullptr;
-  std::erase_if(expected_, [&](const Expected& e) { return e.served == served; });
+  if (current_ == transport) current_ = nullptr;
+  std::erase_if(expected_, [&](const Expected& e) { return e.transport == transport; });
   // Not all there are: a server has had any number of clients, and each of them ends once.
-  for (const PeerIndex client : std::exchange(served->clients_, {})) drop_peer(client, false);
+  for (const PeerIndex client : std::exchange(transport->clients_, {})) drop_peer(client, false);
 }
 
 void Hub::bury_departed() {
@@ -223,11 +224,11 @@ Hub::Taken Hub::take_one(Front* front) {
     return Taken::kOther;
   }
   PeerState& peer = *peers_[from];
-  if (peer.put_off) {  // behind one that has been gathered
+  if (peer.deferred) {  // behind one that has been gathered
     hold(&peer);
     return Taken::kOther;
   }
-  if (peer.served == nullptr) {
+  if (peer.transport == nullptr) {
     welcome(from, message->bytes);
     return Taken::kOther;
   }
@@ -271,11 +272,11 @@ bool Hub::serve_one() {
     peer.answered = false;
     front_ = front;
     taken_apart_ = front.peer;
-    fd = peer.served->xprt_->xp_fd;
+    fd = peer.transport->xprt_->xp_fd;
     registrations = registrations_;
   }
   dispatch(fd);
-  if (front_) put_off(registrations);  // libtirpc does not know the transport
+  if (front_) defer(registrations);  // libtirpc does not know the transport
   return true;
 }
 

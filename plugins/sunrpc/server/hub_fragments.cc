@@ -12,7 +12,7 @@
 #include <ctime>
 #include <new>
 
-#include "seldom.h"
+#include "log_rate_limit.h"
 #include "server/server.h"
 
 namespace clan::rpc {
@@ -127,8 +127,8 @@ bool Hub::await_room(PeerIndex to, std::uint64_t since) {
   if (peer(to) == nullptr || peer(to)->unwanted || endpoint_->has_gone(to)) return false;
   (void)endpoint_->poll_sent({});
   if (monotonic_ns() - since >= kReadNs) {
-    static Seldom seldom;
-    if (seldom.now())
+    static LogRateLimit limit;
+    if (limit.allows())
       CLAN_WARN("a client does not read its replies: it is not served over CLAN any more");
     drop_peer_later(to);
     return false;

@@ -9,16 +9,16 @@
 
 namespace clan::rpc {
 
-Served* Hub::served(SVCXPRT* xprt) {
-  Served* known = Served::of(xprt);
+ServiceTransport* Hub::transport_of(SVCXPRT* xprt) {
+  ServiceTransport* known = ServiceTransport::of(xprt);
   if (known != nullptr && known->generation_ != generation()) {  // the parent's
     known->hub_ = this;
     known->generation_ = generation();
-    known->where_ = Served::Where::kNowhere;
+    known->where_ = ServiceTransport::Where::kNowhere;
     known->from_clan_ = false;
     known->clients_.clear();
   }
-  return known != nullptr ? known : new (std::nothrow) Served(*this, xprt);
+  return known != nullptr ? known : new (std::nothrow) ServiceTransport(*this, xprt);
 }
 
 // A client may come with the token now. 0 or an errno.
@@ -31,8 +31,8 @@ std::uint32_t Hub::expect(SVCXPRT* xprt, const MeetArguments& arguments, bool fa
     std::memcpy(&expected.from, from.buf, from.len);
     expected.from_length = from.len;
   }
-  expected.served = expected.token != 0 ? served(xprt) : nullptr;
-  if (expected.served == nullptr) return ENOMEM;
+  expected.transport = expected.token != 0 ? transport_of(xprt) : nullptr;
+  if (expected.transport == nullptr) return ENOMEM;
   std::lock_guard lock(mutex_);
   if (expected_.size() == kMostExpected) expected_.pop_front();
   expected_.push_back(expected);
@@ -85,12 +85,12 @@ void Hub::welcome(PeerIndex index, std::span<const std::byte> bytes) {
   if (at == expected_.end()) return drop_peer(index, true);
   PeerState& peer = *peers_[index];
   try {
-    at->served->clients_.push_back(index);
+    at->transport->clients_.push_back(index);
   } catch (const std::bad_alloc&) {
     expected_.erase(at);
     return drop_peer(index, false);
   }
-  peer.served = at->served;
+  peer.transport = at->transport;
   peer.from = at->from;
   peer.from_length = at->from_length;
   peer.token = at->far ? at->token : 0;

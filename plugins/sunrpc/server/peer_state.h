@@ -13,11 +13,11 @@
 
 namespace clan::rpc {
 
-class Served;
+class ServiceTransport;
 
 /// Under the hub's mutex.
 struct PeerState {
-  Served* served = nullptr;  ///< null: it has not said Hello, or its transport is gone
+  ServiceTransport* transport = nullptr;  ///< null: it has not said Hello, or its transport is gone
   CallerState caller;
   bool skipping = false;  ///< fragments of a call whose arguments nobody wants
   bool unwanted = false;  ///< to be dropped once its message has been taken apart
@@ -28,8 +28,8 @@ struct PeerState {
   CallHead gathered_head;
   std::uint64_t gathered_since_ns = 0;
   unsigned slow_calls = 0;  ///< so many are gathered: it has stopped in the middle of one
-  // Of one whose transport is not registered: see hub_put_off.cc.
-  bool put_off = false;
+  // Of one whose transport is not registered: see deferred_requests.cc.
+  bool deferred = false;
   bool held = false;        ///< by the endpoint
   bool ready = false;       ///< what has been gathered may be dispatched
   std::uint64_t token = 0;  ///< of one that came from another host: it may ask about its last call

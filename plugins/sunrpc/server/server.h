@@ -1,9 +1,9 @@
 // The server's side: one Hub per process, beside the transports that the program has.
 //
 //   poll() -> hub's descriptor -> Hub::serve(): while there are messages:
-//                peer -> Served (the transport its client came by) -> svc_getreq_common(fd)
-//                  -> Served::receive() takes the message, libtirpc dispatches as ever
-//   poll() -> the socket ------> Served::receive(): what lies in the hub, then the stock transport
+//                peer -> ServiceTransport (its client's) -> svc_getreq_common(fd)
+//                  -> ServiceTransport::receive() takes the message, libtirpc dispatches as ever
+//   poll() -> the socket ------> ServiceTransport::receive(): the hub's, then the stock one's
 //
 // So a service is called with the transport that its client connected to: its descriptor, addresses
 // and credentials are what the kernel says, and nothing the client has written. The library
@@ -35,14 +35,14 @@
 namespace clan::rpc {
 
 class Hub;
-class Served;
+class ServiceTransport;
 
 /// A stock transport whose operations are ours.
-class Served {
+class ServiceTransport {
  public:
-  Served(Hub& hub, SVCXPRT* xprt);
-  static Served* of(SVCXPRT* xprt);  ///< null: not one that CLAN serves
-  static Served& known(SVCXPRT* xprt);
+  ServiceTransport(Hub& hub, SVCXPRT* xprt);
+  static ServiceTransport* of(SVCXPRT* xprt);  ///< null: not one that CLAN serves
+  static ServiceTransport& known(SVCXPRT* xprt);
 
   // What libtirpc asks of a transport.
   bool receive(rpc_msg* message);
@@ -123,13 +123,13 @@ class Hub {
   /// One of its transports has been registered with libtirpc. From any thread.
   void registered();
   /// The transport goes.
-  void forget(Served* served);
+  void forget(ServiceTransport* transport);
   PeerState* peer(PeerIndex index) { return index < peers_.size() ? peers_[index].get() : nullptr; }
 
  private:
   struct Expected {
     std::uint64_t token;
-    Served* served;
+    ServiceTransport* transport;
     sockaddr_storage from;
     socklen_t from_length;
     bool far;
@@ -166,11 +166,11 @@ class Hub {
   void drop_peer(PeerIndex index, bool hostile);
   void drop_peer_later(PeerIndex index);
   void bury_departed();
-  void put_off(std::uint64_t registrations);
+  void defer(std::uint64_t registrations);
   void hold(PeerState* from);
   void take_up();
   bool take_ready(Front* front);
-  Served* served(SVCXPRT* xprt);
+  ServiceTransport* transport_of(SVCXPRT* xprt);
 
   std::mutex mutex_;
   std::optional<MessageEndpoint> endpoint_;
@@ -183,11 +183,11 @@ class Hub {
   std::vector<std::unique_ptr<PeerState>> peers_;
   std::size_t live_ = 0;  ///< of all of them
   std::uint64_t registrations_ = 0;
-  bool some_put_off_ = false, some_ready_ = false;  ///< false: none is
-  std::optional<PeerIndex> taken_apart_;            ///< whose message is at the front
-  std::atomic<const void*> dispatcher_{nullptr};    ///< the thread, by an address of its own
-  Served* current_ = nullptr;                       ///< has taken the last request
-  friend class Served;
+  bool some_deferred_ = false, some_ready_ = false;  ///< false: none is
+  std::optional<PeerIndex> taken_apart_;             ///< whose message is at the front
+  std::atomic<const void*> dispatcher_{nullptr};     ///< the thread, by an address of its own
+  ServiceTransport* current_ = nullptr;              ///< has taken the last request
+  friend class ServiceTransport;
   std::optional<Front> front_;  ///< the call that the transport just called is to take
   /// How long the clients of the process may hold it up by messages that are not whole, all of them
   /// together.

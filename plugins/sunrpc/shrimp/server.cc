@@ -17,7 +17,7 @@
 #include <optional>
 #include <vector>
 
-#include "../seldom.h"
+#include "../log_rate_limit.h"
 #include "imports.h"
 #include "runtime.h"
 #include "slot.h"
@@ -174,8 +174,8 @@ void clan_shrimp_server::look_at_messages() {
     if (whole && hello.kind == kHello && !is_known(from)) {
       bind(from, hello);
     } else if (!whole || hello.kind != kBell) {
-      static rpc::Seldom seldom;
-      if (seldom.now()) CLAN_WARN("a client's message makes no sense: it is not served any more");
+      static rpc::LogRateLimit limit;
+      if (limit.allows()) CLAN_WARN("a client's message makes no sense: it is not served any more");
       forget(from);
     }
   }

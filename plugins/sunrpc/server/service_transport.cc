@@ -16,25 +16,25 @@ namespace clan::rpc {
 namespace {
 
 bool_t op_receive(SVCXPRT* xprt, rpc_msg* message) {
-  return static_cast<bool_t>(Served::known(xprt).receive(message));
+  return static_cast<bool_t>(ServiceTransport::known(xprt).receive(message));
 }
-enum xprt_stat op_state(SVCXPRT* xprt) { return Served::known(xprt).state(); }
+enum xprt_stat op_state(SVCXPRT* xprt) { return ServiceTransport::known(xprt).state(); }
 bool_t op_arguments(SVCXPRT* xprt, xdrproc_t proc, void* to) {
-  return static_cast<bool_t>(Served::known(xprt).arguments(proc, to));
+  return static_cast<bool_t>(ServiceTransport::known(xprt).arguments(proc, to));
 }
 bool_t op_reply(SVCXPRT* xprt, rpc_msg* message) {
-  return static_cast<bool_t>(Served::known(xprt).reply(message));
+  return static_cast<bool_t>(ServiceTransport::known(xprt).reply(message));
 }
 bool_t op_free(SVCXPRT*, xdrproc_t proc, void* at) {
   XDR xdrs;
   freeing_xdr(&xdrs);
   return (*proc)(&xdrs, at);
 }
-void op_destroy(SVCXPRT* xprt) { Served::known(xprt).destroy(); }
+void op_destroy(SVCXPRT* xprt) { ServiceTransport::known(xprt).destroy(); }
 
 }  // namespace
 
-Served::Served(Hub& hub, SVCXPRT* xprt)
+ServiceTransport::ServiceTransport(Hub& hub, SVCXPRT* xprt)
     : operations_{op_receive, op_state, op_arguments, op_reply, op_free, op_destroy},
       stock_(xprt->xp_ops),
       hub_(&hub),
@@ -44,14 +44,14 @@ Served::Served(Hub& hub, SVCXPRT* xprt)
   xprt->xp_ops = &operations_;
 }
 
-Served& Served::known(SVCXPRT* xprt) {
+ServiceTransport& ServiceTransport::known(SVCXPRT* xprt) {
   static_assert(std::is_standard_layout_v<TransportOps>);
-  return *reinterpret_cast<Served*>(
+  return *reinterpret_cast<ServiceTransport*>(
       reinterpret_cast<char*>(const_cast<TransportOps*>(xprt->xp_ops)) -
-      offsetof(Served, operations_));
+      offsetof(ServiceTransport, operations_));
 }
 
-Served* Served::of(SVCXPRT* xprt) {
+ServiceTransport* ServiceTransport::of(SVCXPRT* xprt) {
   return xprt->xp_ops != nullptr && xprt->xp_ops->xp_recv == op_receive ? &known(xprt) : nullptr;
 }
 
@@ -59,27 +59,29 @@ Served* Served::of(SVCXPRT* xprt) {
 
 /// Whether a transport is there yet, behind services that may have destroyed it: also from within a
 /// second function of it, by a loop of their own.
-class Served::Life {
+class ServiceTransport::Life {
  public:
-  explicit Life(Served& served) : served_(&served), outer_(std::exchange(served.life_, this)) {}
+  explicit Life(ServiceTransport& transport)
+      : transport_(&transport), outer_(std::exchange(transport.life_, this)) {}
   Life(const Life&) = delete;
   Life& operator=(const Life&) = delete;
   // Not inline: gcc would warn of life_ where it is not set back, that of a transport that has
   // gone.
   [[gnu::noinline]] ~Life() {
-    if (served_ != nullptr) served_->life_ = outer_;
+    if (transport_ != nullptr) transport_->life_ = outer_;
   }
-  static void end(const Served& served) {
-    for (Life* life = served.life_; life != nullptr; life = life->outer_) life->served_ = nullptr;
+  static void end(const ServiceTransport& transport) {
+    for (Life* life = transport.life_; life != nullptr; life = life->outer_)
+      life->transport_ = nullptr;
   }
-  bool is_over() const { return served_ == nullptr; }
+  bool is_over() const { return transport_ == nullptr; }
 
  private:
-  Served* served_;
+  ServiceTransport* transport_;
   Life* const outer_;
 };
 
-bool Served::receive(rpc_msg* message) {
+bool ServiceTransport::receive(rpc_msg* message) {
   Hub* hub = generation_ == generation() ? hub_ : nullptr;
   if (hub == nullptr || !hub->front_) {
     // What the client has sent over CLAN comes before what it sends, or ends, by the socket.
@@ -116,7 +118,7 @@ bool Served::receive(rpc_msg* message) {
   return true;
 }
 
-void Served::fill(rpc_msg* message, const PeerState& peer, const CallHead& head) {
+void ServiceTransport::fill(rpc_msg* message, const PeerState& peer, const CallHead& head) {
   xid_ = head.xid;
   message->rm_xid = head.xid;
   message->rm_direction = CALL;
@@ -191,17 +193,17 @@ class ReplyOut final : public OutMessage {
 
 // libtirpc asks when a request has been dispatched: arguments that the service has not read are
 // skipped.
-enum xprt_stat Served::state() {
+enum xprt_stat ServiceTransport::state() {
   if (!from_clan_) return stock_->xp_stat(xprt_);
   forget_arguments();
   return XPRT_IDLE;
 }
 
-bool Served::decode(XDR* xdrs, xdrproc_t proc, void* to) {
+bool ServiceTransport::decode(XDR* xdrs, xdrproc_t proc, void* to) {
   return SVCAUTH_UNWRAP(&SVC_XP_AUTH(xprt_), xdrs, proc, static_cast<caddr_t>(to)) != FALSE;
 }
 
-bool Served::arguments(xdrproc_t proc, void* to) {
+bool ServiceTransport::arguments(xdrproc_t proc, void* to) {
   if (!from_clan_) return stock_->xp_getargs(xprt_, proc, to) != FALSE;
   XDR xdrs;
   bool good = false;
@@ -235,7 +237,7 @@ bool Served::arguments(xdrproc_t proc, void* to) {
 
 // The thread that has taken the request forks. When its child decodes the arguments they are not
 // in the ring any more, or have not come.
-void Served::keep_arguments() {
+void ServiceTransport::keep_arguments() {
   if (receiver_ != this_thread()) return;
   try {
     if (where_ == Where::kInRing) {  // they may be being decoded
@@ -251,7 +253,7 @@ void Served::keep_arguments() {
 
 // The client may use its memory again. Only by the thread that has taken the request: one that
 // replies late may do so while this one decodes the next.
-void Served::forget_arguments() {
+void ServiceTransport::forget_arguments() {
   if (where_ == Where::kNowhere || where_ == Where::kCopied || receiver_ != this_thread()) return;
   const Where where = std::exchange(where_, Where::kNowhere);
   if (where == Where::kKept || generation_ != generation()) return;
@@ -263,12 +265,13 @@ void Served::forget_arguments() {
 
 // --- replies -------------------------------------------------------------------------------------
 
-bool Served::encode(XDR* xdrs, rpc_msg* message, bool plain, xdrproc_t results, caddr_t where) {
+bool ServiceTransport::encode(XDR* xdrs, rpc_msg* message, bool plain, xdrproc_t results,
+                              caddr_t where) {
   if (!plain && xdr_replymsg(xdrs, message) == FALSE) return false;
   return results == nullptr || SVCAUTH_WRAP(&SVC_XP_AUTH(xprt_), xdrs, results, where) != FALSE;
 }
 
-bool Served::reply(rpc_msg* message) {
+bool ServiceTransport::reply(rpc_msg* message) {
   if (!from_clan_) return stock_->xp_reply(xprt_, message) != FALSE;
   const bool accepted =
       message->rm_reply.rp_stat == MSG_ACCEPTED && message->rm_reply.rp_acpt.ar_stat == SUCCESS;
@@ -289,7 +292,7 @@ bool Served::reply(rpc_msg* message) {
   return send_reply(message, plain, results, where);
 }
 
-bool Served::send_reply(rpc_msg* message, bool plain, xdrproc_t results, caddr_t where) {
+bool ServiceTransport::send_reply(rpc_msg* message, bool plain, xdrproc_t results, caddr_t where) {
   ReplyOut out(*hub_, peer_, xid_);
   ReplyHead head;
   head.kind = plain ? kReply : kReplyFull;
@@ -323,7 +326,7 @@ bool Served::send_reply(rpc_msg* message, bool plain, xdrproc_t results, caddr_t
 
 // In the child of a fork CLAN is the parent's; the socket is both's. The client listens there as
 // well.
-bool Served::reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where) {
+bool ServiceTransport::reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where) {
   OutBuffer buffer;
   XDR xdrs;
   growing_xdr(&xdrs, &buffer);
@@ -332,7 +335,7 @@ bool Served::reply_by_socket(rpc_msg* message, xdrproc_t results, caddr_t where)
   return send_by_socket(xprt_->xp_fd, buffer.data, buffer.size, &xprt_->xp_rtaddr);
 }
 
-void Served::destroy() {
+void ServiceTransport::destroy() {
   SVCXPRT* const xprt = xprt_;
   if (generation_ == generation()) {
     forget_arguments();

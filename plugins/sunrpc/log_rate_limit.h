@@ -9,10 +9,10 @@
 namespace clan::rpc {
 
 /// One for each such line, static where it is logged.
-class Seldom {
+class LogRateLimit {
  public:
   /// True at most once in ten seconds.
-  bool now() {
+  bool allows() {
     constexpr std::uint64_t kPauseNs = 10'000'000'000;
     const std::uint64_t now_ns = monotonic_ns();
     // relaxed, here and below: nothing depends on it
