@@ -1,4 +1,4 @@
-// The asking side of operations.h, and Open MPI's atomics on top of it; serve.cc is the other.
+// The asking side of operations.h, and Open MPI's atomics on top of it; remote_ops.cc is the other.
 #include <clan/detail/clock.h>
 #include <clan/detail/words.h>
 
@@ -168,7 +168,7 @@ int start(Endpoint* peer, Operation operation, std::uint64_t address, const Hand
 
 void wake(Node& node, Endpoint& endpoint) {
   if (auto s = node.wakeups->send(endpoint.wakeups, kWake, {}, 1000); !s) {
-    say(2, "rank %u cannot be woken: %s", static_cast<unsigned>(endpoint.name.vpid),
+    log(2, "rank %u cannot be woken: %s", static_cast<unsigned>(endpoint.name.vpid),
         s.error().message().c_str());
   }
 }
@@ -270,7 +270,7 @@ Handle handle_for(Endpoint& endpoint, const Handle& given, std::uint64_t address
   Handle handle;
   if (read_handle(given, &handle) && covers(handle, address, bytes)) [[likely]]
     return handle;
-  say(2, "rank %u is asked which window has %zu bytes at %llx",
+  log(2, "rank %u is asked which window has %zu bytes at %llx",
       static_cast<unsigned>(endpoint.name.vpid), bytes, static_cast<unsigned long long>(address));
   if (!find_handle(endpoint, address, bytes, &handle)) handle = {};  // which nobody takes
   return handle;

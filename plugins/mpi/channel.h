@@ -67,7 +67,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 struct ChannelControl {
   // line 0: written by the sender when it takes the channel and when it leaves, by the receiver
   // when it grants it and when it gives it back
-  alignas(kCacheLine) std::atomic<std::uint64_t> owner;  ///< owner_word() in grant.h; 0: nobody's
+  alignas(kCacheLine) std::atomic<std::uint64_t> owner;  ///< owner_word(); 0: nobody's
   std::atomic<std::uint64_t> name;                       ///< of its rank: job << 32 | rank
   std::atomic<std::uint32_t> leaving;                    ///< it sends nothing more
   std::uint32_t reserved;

@@ -50,7 +50,7 @@ OPAL_MODULE_DECLSPEC mca_btl_base_component_3_0_0_t mca_btl_clan_component = {
 
 namespace clan::mpi {
 
-void say(int level, const char* format, ...) {
+void log(int level, const char* format, ...) {
   if (g_parameters.verbose < level) return;
   char text[512];
   std::va_list arguments;
@@ -190,7 +190,7 @@ template <typename T>
 void replace(const char* name, T* value, std::size_t by, const char* rule) {
   if (*value == by) return;
   if (speaks_for_host()) {
-    say(0, "btl_clan_%s is %zu%s, and must be %s: %zu is used", name,
+    log(0, "btl_clan_%s is %zu%s, and must be %s: %zu is used", name,
         static_cast<std::size_t>(*value), *value == 0 ? " or no number" : "", rule, by);
   }
   *value = static_cast<T>(by);
@@ -256,7 +256,7 @@ Result<Node*> make_node() {
   if (node->context.network_port() != 0) {
     std::string why;
     node->far = Far::create(node->context, network.mode, OPAL_PROC_MY_NAME, &why);
-    if (!node->far) say(0, "ranks of other hosts go without CLAN: %s", why.c_str());
+    if (!node->far) log(0, "ranks of other hosts go without CLAN: %s", why.c_str());
   }
   auto modex = make_modex(*node);
   if (!modex) return modex.error();
@@ -285,13 +285,13 @@ mca_btl_base_module_t** component_init(int* count, bool, bool) {
     return nullptr;
   }
   if (disabled()) {
-    say(1, "not used, as CLAN_DISABLE says");
+    log(1, "not used, as CLAN_DISABLE says");
     return nullptr;
   }
   make_sane(g_parameters);
   auto node = make_node();
   if (!node) {
-    say(0, "%s: not used", node.error().message().c_str());
+    log(0, "%s: not used", node.error().message().c_str());
     return nullptr;
   }
   int rc = OPAL_SUCCESS;
@@ -313,7 +313,7 @@ mca_btl_base_module_t** component_init(int* count, bool, bool) {
     describe_far_module();
     modules[(*count)++] = &g_far_module;
   }
-  say(2, "process %d, %u channels of %u KiB", static_cast<int>(getpid()), g_parameters.channels,
+  log(2, "process %d, %u channels of %u KiB", static_cast<int>(getpid()), g_parameters.channels,
       g_parameters.bulk_bytes / 1024);
   return modules;
 }

@@ -75,7 +75,7 @@ int progress();
 /// Hands a record to the part of Open MPI that its tag names. False: Open MPI has no such tag.
 bool deliver(Node& node, mca_btl_base_module_t& module, const Record& record);
 
-// serve.cc
+// remote_ops.cc
 constexpr std::uint32_t kWake = 1;  ///< type of the out-of-band message that wakes the server
 /// The thread that answers peers while no thread of the program is in Open MPI; from the first
 /// window on. False: there is none to be had.

@@ -47,7 +47,7 @@ void say_sums(const opal_process_name_t& name, const MpiPeer& counters) {
     // relaxed: for people
     return static_cast<unsigned long long>(counter.load(std::memory_order_relaxed));
   };
-  say(1,
+  log(1,
       "to rank %u: %llu records, %llu bytes; %llu gets, %llu bytes; %llu puts, %llu bytes; %llu "
       "atomics",
       static_cast<unsigned>(name.vpid), of(counters.messages), of(counters.bytes),

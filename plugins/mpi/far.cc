@@ -50,7 +50,7 @@ NetworkOptions far_options() {
       complain(wrong, "", kLoss);
     } else if (speaks_for_host()) {
       const bool key = std::strcmp(wrong.name, "CLAN_KEY") == 0;
-      say(0, "btl_clan_%s=%s %s; %s", key ? "key" : "network_mode", wrong.value, wrong.why, kLoss);
+      log(0, "btl_clan_%s=%s %s; %s", key ? "key" : "network_mode", wrong.value, wrong.why, kLoss);
     }
   };
   NetworkOptions options = take_network_settings(given, say_wrong);
@@ -102,12 +102,12 @@ std::unique_ptr<FarPeer> Far::meet(Node& node, opal_proc_t* proc, const Modex& m
       messages_.disconnect(*index);
       continue;
     }
-    say(1, "rank %u (job %x) by UDP, %s port %u, process %u", rank, proc->proc_name.jobid,
+    log(1, "rank %u (job %x) by UDP, %s port %u, process %u", rank, proc->proc_name.jobid,
         host.c_str(), modex.far.port, modex.pid);
     auto* counters = peer_counters(node, name_word(proc->proc_name));
     return std::make_unique<FarPeer>(FarPeer{*index, *index, proc, proc->proc_name, counters, {}});
   }
-  say(0, "rank %u (job %x) is not reached by UDP (%s): another transport has it", rank,
+  log(0, "rank %u (job %x) is not reached by UDP (%s): another transport has it", rank,
       proc->proc_name.jobid, why.c_str());
   return nullptr;
 }
@@ -256,7 +256,7 @@ void Far::flush_last(FarPeer& peer, std::uint64_t until_ns, Lock& lock) {
     if (flush(peer, lock) == 0) (void)messages_.spin();
   }
   if (peer.pending.first != nullptr) {
-    say(1, "rank %u has not taken the last %zu fragments", static_cast<unsigned>(peer.name.vpid),
+    log(1, "rank %u has not taken the last %zu fragments", static_cast<unsigned>(peer.name.vpid),
         peer.pending.size);
     waiting_ -= peer.pending.size;
     peer.pending = {};  // their memory is the lists'

@@ -23,7 +23,7 @@ struct Parameters {
 extern Parameters g_parameters;
 
 /// A line for people, where btl_clan_verbose is at least `level`.
-void say(int level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void log(int level, const char* format, ...) __attribute__((format(printf, 2, 3)));
 /// True in one of a host's ranks, for what all of them would say.
 inline bool speaks_for_host() { return opal_process_info.my_local_rank == 0; }
 

@@ -38,7 +38,7 @@ void refuse(Node& node, opal_proc_t* proc, NodeId peer, const Error& why) {
   if (why.err == ECONNREFUSED || why.err == ECONNRESET || why.err == ESTALE) return;  // it is gone
   const bool refused = node.segment.refuse(peer);
   if (refused && !std::exchange(node.full, true)) {
-    say(0, "rank %u (job %x): %s; it and ranks that are met later go by another transport",
+    log(0, "rank %u (job %x): %s; it and ranks that are met later go by another transport",
         static_cast<unsigned>(proc->proc_name.vpid), proc->proc_name.jobid, why.message().c_str());
   }
   if (refused) return;
@@ -66,7 +66,7 @@ Result<RemoteSegment> meet_segment(Node& node, opal_proc_t* proc, const RdmaCook
   }
   if (remote->meet(node.segment, node.name)) return remote;
   if (!std::exchange(node.full, true)) {
-    say(0,
+    log(0,
         "a rank has no channel left for this one, or this one (%u) for that: such go by another "
         "transport (btl_clan_channels)",
         node.segment.channels());
@@ -78,17 +78,17 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
   const auto rank = static_cast<unsigned>(proc->proc_name.vpid);
   Modex modex;
   if (!receive_modex(proc->proc_name, &modex)) {
-    say(1, "rank %u (job %x) does not use btl clan", rank, proc->proc_name.jobid);
+    log(1, "rank %u (job %x) does not use btl clan", rank, proc->proc_name.jobid);
     return nullptr;
   }
   if (const char* why = out_of_reach(node.modex, modex)) {
     if (may_be_far(node, modex)) return nullptr;  // the other module has it
-    say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, why);
+    log(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, why);
     return nullptr;
   }
   auto remote = meet_segment(node, proc, modex.segment);
   if (!remote) {
-    say(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, remote.error().message().c_str());
+    log(1, "rank %u (job %x): %s", rank, proc->proc_name.jobid, remote.error().message().c_str());
     return nullptr;
   }
   auto endpoint = std::make_unique<Endpoint>(std::move(*remote), proc);
@@ -96,7 +96,7 @@ std::unique_ptr<Endpoint> meet(Node& node, opal_proc_t* proc) {
   endpoint->wakeups = modex.wakeups;
   endpoint->can_copy = can_copy_from(node, modex);
   endpoint->counters = peer_counters(node, name_word(proc->proc_name));
-  say(1, "rank %u (job %x) by shared memory, process %u%s", rank, proc->proc_name.jobid, modex.pid,
+  log(1, "rank %u (job %x) by shared memory, process %u%s", rank, proc->proc_name.jobid, modex.pid,
       endpoint->can_copy ? "" : ", without copies from process to process");
   return endpoint;
 }

@@ -72,7 +72,7 @@ int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& g
   if (!remote && remote.error().err == ESTALE && find_handle(endpoint, address, size, &handle))
     remote = import(node, endpoint, handle);
   if (!remote) {
-    say(2, "memory of rank %u: %s", static_cast<unsigned>(endpoint.name.vpid),
+    log(2, "memory of rank %u: %s", static_cast<unsigned>(endpoint.name.vpid),
         remote.error().message().c_str());
     return OPAL_ERR_NOT_AVAILABLE;
   }
@@ -90,7 +90,7 @@ int copy(Endpoint& endpoint, void* local, std::uint64_t address, const Handle& g
                          : Status(Error{ENOMEM, "no RDMA queue"});
   }
   if (s) return OPAL_SUCCESS;
-  say(2, "%s %zu bytes of rank %u: %s", write ? "put of" : "get of", size,
+  log(2, "%s %zu bytes of rank %u: %s", write ? "put of" : "get of", size,
       static_cast<unsigned>(endpoint.name.vpid), s.error().message().c_str());
   if (s.error().err == ESTALE && handle.lasting != 0) {
     std::lock_guard lock(endpoint.imports_mutex);
@@ -128,7 +128,7 @@ Handle* register_block(Node& node, const void* base, std::size_t size) {
                           reinterpret_cast<std::uintptr_t>(block->data()), 1, 1, 0};
   registration->handle.check = check_of(registration->handle);
   node.registrations.add(*registration);
-  say(1, "%zu bytes that MPI has allocated are shared", block->size());
+  log(1, "%zu bytes that MPI has allocated are shared", block->size());
   return &registration->handle;
 }
 

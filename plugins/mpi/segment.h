@@ -6,8 +6,8 @@
 //   a channel: | control | slot ring 32 KiB | bulk area |
 //
 // A rank that is to send has a channel granted in its own segment for the answers, and takes one of
-// the receiver's (grant.h); the receiver polls as many as have ever had an owner. Memory that is
-// not used is not there: a segment costs what has gone through it.
+// the receiver's (channel_grants.h); the receiver polls as many as have ever had an owner. Memory
+// that is not used is not there: a segment costs what has gone through it.
 //
 // All ranks that have the cookie may write all of the segment: they are processes of one user and
 // of one job, or of jobs that have connected to each other. What is read from it is input all the
@@ -23,7 +23,7 @@
 #include <optional>
 
 #include "channel.h"
-#include "grant.h"
+#include "channel_grants.h"
 
 namespace clan::mpi {
 
@@ -44,7 +44,7 @@ struct SegmentHeader {
   // line 2: written by peers and the owner
   /// channels below this number have had an owner
   alignas(kCacheLine) std::atomic<std::uint32_t> taken;
-  std::atomic<std::uint32_t> closed;  ///< 1: it takes no rank that it has not met (grant.h)
+  std::atomic<std::uint32_t> closed;  ///< 1: it takes no rank that it has not met
   // line 3: written by peers
   alignas(kCacheLine) std::atomic<std::uint32_t> operations;  ///< posted, ever (operations.h)
 };
@@ -67,7 +67,7 @@ inline ChannelView channel_at(std::byte* segment, std::uint32_t index, std::uint
           at + kControlBytes + kSlots * sizeof(Slot), bulk_bytes};
 }
 
-/// The channels of a segment as grant.h sees them, mapped anywhere. Any thread.
+/// The channels of a segment as channel_grants.h sees them, mapped anywhere. Any thread.
 class ChannelTable {
  public:
   ChannelTable(std::byte* base, std::uint32_t channels, std::uint32_t bulk_bytes)

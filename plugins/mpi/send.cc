@@ -185,7 +185,7 @@ void flush_last(Node& node, Endpoint& endpoint, std::uint64_t until_ns) {
   }
   std::lock_guard lock(endpoint.lock);
   if (endpoint.pending.first == nullptr) return;
-  say(1, "rank %u has not taken the last %zu fragments", static_cast<unsigned>(endpoint.name.vpid),
+  log(1, "rank %u has not taken the last %zu fragments", static_cast<unsigned>(endpoint.name.vpid),
       endpoint.pending.size);
   endpoint.pending = {};  // their memory is the lists'
   node.with_pending.fetch_sub(1, std::memory_order_relaxed);

@@ -141,9 +141,9 @@ TARGETS = {
     "core/shm/ring.h": Target("core", [Program("shm/ring_test.cc", "RingRace.*SmallRing")]),
     "plugins/mpi/channel_sender.h": MPI_CHANNEL,
     "plugins/mpi/channel_receiver.h": MPI_CHANNEL,
-    "plugins/mpi/grant.h": Target(".", [
-        Program("mpi/grant_order_test.cc", "*"),
-        Program("mpi/grant_test.cc", "*", threads=False),
+    "plugins/mpi/channel_grants.h": Target(".", [
+        Program("mpi/channel_grants_order_test.cc", "*"),
+        Program("mpi/channel_grants_test.cc", "*", threads=False),
     ]),
     "libfabric-provider/wait/wait_words.h": Target("libfabric-provider", [
         Program("libfabric/wait/wait_words_model_test.cc", "WaitWords.*", threads=False),

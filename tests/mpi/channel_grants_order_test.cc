@@ -1,12 +1,12 @@
 // What the words of a segment tell the thread that decides about a channel: plain data that another
 // thread has written before, under ThreadSanitizer. That both of a pair get one answer:
-// grant_test.cc.
+// channel_grants_test.cc.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdint>
 
-#include "plugins/mpi/grant.h"
+#include "plugins/mpi/channel_grants.h"
 #include "support/hand_over.h"
 
 namespace clan::mpi::order {

@@ -1,4 +1,4 @@
-#include "plugins/mpi/grant.h"
+#include "plugins/mpi/channel_grants.h"
 
 #include <gtest/gtest.h>
 
