@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "active.h"
+#include "active_collection.h"
 
 namespace clan::orb {
 

@@ -5,7 +5,7 @@
 
 #include <mutex>
 
-#include "active.h"
+#include "active_collection.h"
 
 namespace clan::orb {
 namespace {

@@ -1,4 +1,4 @@
-#include "active.h"
+#include "active_collection.h"
 
 namespace clan::orb {
 
