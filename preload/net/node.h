@@ -6,7 +6,7 @@
 // policy has it (clan/face/wait.h): so a packet is with the program without a switch of threads.
 // The thread that serves keeps out meanwhile, and looks each millisecond whether one still does. It
 // does so, too, while one thread of the program sleeps on the sockets itself (begin_sleep()); where
-// several sleep, it sleeps on the network in their place (packet_duty.h).
+// several sleep, it sleeps on the network in their place (poller_election.h).
 //
 // Nothing of it is used in a child of fork(), which makes a Node of its own.
 #pragma once
@@ -25,7 +25,7 @@
 #include <unordered_set>
 
 #include "net/connection.h"
-#include "net/packet_duty.h"
+#include "net/poller_election.h"
 #include "state/remote.h"
 
 namespace clan::preload {
@@ -91,7 +91,7 @@ class Node {
   std::uint32_t looks_seen_ = 0;  ///< of the thread that serves, at the begin of its last nap
   bool has_napped_ = false;       ///< the same
   // Under the mutex.
-  PacketDuty duty_;
+  PollerElection election_;
   bool naps_ = false, is_left_ = false;
   std::condition_variable wakes_;
   std::unordered_set<std::uint64_t> called_;  ///< to be served by that thread, others found them

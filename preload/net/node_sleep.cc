@@ -65,7 +65,7 @@ bool Node::begin_sleep(pid_t thread, bool may_fetch, PacketFds* watched) {
     looked_ns_.store(0, std::memory_order_relaxed);
     worked_ns_.store(0, std::memory_order_relaxed);
     const bool can = may_fetch && queue_.packets_fd() >= 0 && queue_.fd().ok();
-    const bool fetches = duty_.begin(thread, can, monotonic_ns());
+    const bool fetches = election_.begin(thread, can, monotonic_ns());
     wake_if_wanted();
     if (!fetches) return true;
     naps = naps_;
@@ -95,7 +95,7 @@ bool Node::end_sleep(pid_t thread, bool fetches) {
   {
     const std::lock_guard lock(mutex_);
     // What comes now the thread takes itself.
-    if (duty_.end(thread) && naps_ && fetches) queue_.disarm_fd();
+    if (election_.end(thread) && naps_ && fetches) queue_.disarm_fd();
     wake_if_wanted();
   }
   return fetches && fetch();
@@ -103,7 +103,7 @@ bool Node::end_sleep(pid_t thread, bool fetches) {
 
 // Under the mutex.
 void Node::wake_if_wanted() {
-  if (!duty_.is_wanted()) return;
+  if (!election_.is_wanted()) return;
   is_left_ = true;
   if (naps_) wakes_.notify_one();
 }
@@ -119,8 +119,9 @@ bool Node::keeps_out() {
   looks_seen_ = looks;
   has_napped_ = looked != 0 && (often || now - looked < kJustNowNs);
   // relaxed: a hint
-  if (has_napped_ || duty_.is_seen_to(now, worked_ns_.load(std::memory_order_relaxed))) return true;
-  duty_.take();
+  if (has_napped_ || election_.is_seen_to(now, worked_ns_.load(std::memory_order_relaxed)))
+    return true;
+  election_.take();
   return false;
 }
 
@@ -129,7 +130,7 @@ void Node::nap() {
   // One has gone to sleep meanwhile. relaxed: under the mutex
   const std::uint64_t worked = worked_ns_.load(std::memory_order_relaxed);
   if (looked_ns_.load(std::memory_order_relaxed) == 0 &&
-      !duty_.is_seen_to(monotonic_ns(), worked)) {
+      !election_.is_seen_to(monotonic_ns(), worked)) {
     return;
   }
   is_left_ = false;

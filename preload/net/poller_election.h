@@ -1,4 +1,4 @@
-// PacketDuty: which thread of this process fetches packets while threads of the program sleep.
+// PollerElection: which thread of this process fetches packets while threads of the program sleep.
 //
 //   nobody sleeps, or many do        the carrier's thread, and it rings for those whose bytes come
 //   one sleeps, and does so often    that one: it has the sockets in what it sleeps on, so that a
@@ -22,7 +22,7 @@
 
 namespace clan::preload {
 
-class PacketDuty {
+class PollerElection {
  public:
   /// How far apart two sleeps are of a thread that does so often, and how long a duty lasts.
   static constexpr std::uint64_t kLastsNs = 2'000'000;

@@ -1,10 +1,10 @@
-#include "net/packet_duty.h"
+#include "net/poller_election.h"
 
 #include <utility>
 
 namespace clan::preload {
 
-bool PacketDuty::begin(pid_t thread, bool may_fetch, std::uint64_t now) {
+bool PollerElection::begin(pid_t thread, bool may_fetch, std::uint64_t now) {
   // What it has left without a word is over.
   sleepers_.erase(thread);
   if (fetcher_ == thread) fetcher_ = 0;
@@ -20,20 +20,20 @@ bool PacketDuty::begin(pid_t thread, bool may_fetch, std::uint64_t now) {
   return false;
 }
 
-bool PacketDuty::end(pid_t thread) {
+bool PollerElection::end(pid_t thread) {
   sleepers_.erase(thread);
   if (fetcher_ != thread) return false;
   fetcher_ = 0;
   return true;
 }
 
-bool PacketDuty::is_seen_to(std::uint64_t now, std::uint64_t worked_ns) const {
+bool PollerElection::is_seen_to(std::uint64_t now, std::uint64_t worked_ns) const {
   if (is_wanted()) return false;
   const bool works = worked_ns != 0 && now - worked_ns < kWorksNs;
   return works || (begun_ns_ != 0 && now - begun_ns_ < kLastsNs);
 }
 
-void PacketDuty::take() {
+void PollerElection::take() {
   if (fetcher_ != 0) sleepers_.insert(std::exchange(fetcher_, 0));
 }
 
