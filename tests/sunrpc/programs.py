@@ -356,7 +356,10 @@ def users(clan, server, client, _):
 
 def settings(clan, server, client, _):
     """A key that cannot be used is said, though nobody asks for a log; calls of this host go over
-    CLAN all the same."""
+    CLAN all the same. A program with AddressSanitizer may start behind the library."""
+    seen = subprocess.run([clan, "run", "--with", "rpc", "env"], capture_output=True, text=True,
+                          check=True, timeout=60).stdout.splitlines()
+    assert any(line.startswith("ASAN_OPTIONS=") for line in seen), seen
     library = Path(clan).resolve().parent.parent / "lib" / "libclanrpc.so"
     served = Served(clan, "run", "--with", "rpc", server, "tcp")
     try:

@@ -4,10 +4,10 @@
 #include <clan/context.h>
 #include <sys/types.h>
 
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "faces.h"
 
 namespace clan::tool {
 
@@ -57,64 +57,10 @@ int exec_bench(const std::vector<std::string>& arguments);
 /// Becomes a program of ../lib/clan, as `clan ip` does. As exec_bench().
 int exec_part(const char* name, const std::vector<std::string>& arguments);
 
-/// Why programs could not load the libfabric provider, as a sentence; "" if they can.
-std::string why_no_provider();
-/// The variables by which libfabric finds the provider (the first), and by which programs, those of
-/// Open MPI among them, take it.
-std::vector<std::pair<std::string, std::string>> ofi_variables();
-/// `clan env ofi`: prints for sh what makes libfabric find the provider. The exit code.
-int print_ofi_environment();
-/// Whether libfabric, asked in a process of its own, finds the provider; for `clan doctor`.
-struct ProviderState {
-  bool found = false;
-  std::string seen;
-  std::string effect;
-};
-ProviderState look_for_provider();
-
-/// The library that `clan run --with orb` preloads.
-std::string orb_library();
-/// Why the transport for omniORB cannot be preloaded, as a sentence; "" if it can.
-std::string why_no_orb();
-/// The variables by which servers listen on giop:clan: as well; none if the user has decided.
-std::vector<std::pair<std::string, std::string>> orb_variables();
-/// `clan env orb`: prints for sh what makes omniORB programs load the transport. The exit code.
-int print_orb_environment();
-/// Whether this machine's omniORB is the one that the transport was built for; for `clan doctor`.
-struct OrbState {
-  bool found = false;
-  std::string seen;
-  std::string effect;
-};
-OrbState look_for_orb();
-/// libclanrpc.so, for LD_PRELOAD; why it cannot be loaded, "" if it can; `clan env rpc`; for `clan
-/// doctor`.
-std::string rpc_library();
-std::string why_no_rpc();
-int print_rpc_environment();
-ProviderState look_for_rpc();
-
-/// Why Open MPI cannot load mca_btl_clan.so, "" if it can; the variables by which it does; `clan
-/// env mpi`; for `clan doctor`.
-std::string why_no_mpi();
-std::vector<std::pair<std::string, std::string>> mpi_variables();
-int print_mpi_environment();
-ProviderState look_for_mpi();
-
-/// Faces that are libraries which programs are linked with, as `clan env` names them.
-std::vector<std::string> linked_faces();
-/// `clan env` of one of them: the exit code. Nothing: it is none.
-std::optional<int> print_linked_environment(const std::string& name);
-/// For `clan doctor`, each with its title.
-std::vector<std::pair<const char*, ProviderState>> look_for_linked();
-
 /// Options of `clan run`. Empty: leave the variable as it is.
 struct RunOptions {
-  bool tcp = true;   ///< the preload library
-  bool ofi = false;  ///< the libfabric provider
-  bool orb = false;  ///< the transport for omniORB
-  bool rpc = false;  ///< libclanrpc
-  bool mpi = false;  ///< mca_btl_clan, of Open MPI
+  bool tcp = true;                 ///< the preload library
+  std::vector<const Face*> faces;  ///< those besides
   std::string only;
   std::string except;
   std::string log;

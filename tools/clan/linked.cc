@@ -1,17 +1,14 @@
-// Faces that are libraries of their own, which programs are linked with: where they are, for
-// `clan env` and `clan doctor`.
+// Faces that are libraries of their own, which programs are linked with: where they are.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "commands.h"
+#include "faces.h"
 
 namespace clan::tool {
 namespace {
@@ -63,21 +60,13 @@ std::string why_not(const Linked& face) {
                      face.face);
 }
 
-int print_environment_of(const Linked& face) {
-  const std::string why = why_not(face);
-  if (!why.empty()) {
-    fmt::print(stderr, "clan env: {}\n", why);
-    return 1;
-  }
+void print(const Linked& face) {
   const std::string lib = (prefix() / "lib").string();
   fmt::print("export {}_CFLAGS='-I{}'\n", face.variable, headers(face));
   fmt::print("export {}_LIBS='-L{} -Wl,-rpath,{} -l{}'\n", face.variable, lib, lib, face.name);
-  return 0;
 }
 
-ProviderState look_for(const Linked& face) {
-  const std::string why = why_not(face);
-  if (!why.empty()) return {false, why, fmt::format("{} cannot be linked", face.programs)};
+FaceState look_for(const Linked& face) {
   return {true, fmt::format("lib{}.so is in {}", face.name, (prefix() / "lib").string()),
           fmt::format("{} are linked with `pkg-config --libs {}`, or ${}_LIBS of `clan env {}`",
                       face.programs, face.package, face.variable, face.face)};
@@ -85,23 +74,19 @@ ProviderState look_for(const Linked& face) {
 
 }  // namespace
 
-std::vector<std::string> linked_faces() {
-  std::vector<std::string> names;
-  for (const Linked& face : kFaces) names.push_back(face.face);
-  return names;
-}
-
-std::optional<int> print_linked_environment(const std::string& name) {
+std::vector<Face> linked_faces() {
+  std::vector<Face> found;
   for (const Linked& face : kFaces) {
-    if (name == face.face) return print_environment_of(face);
+    found.push_back({
+        .name = face.face,
+        .title = face.title,
+        .without = fmt::format("{} cannot be linked", face.programs),
+        .why_not = [&face] { return why_not(face); },
+        .print = [&face] { print(face); },
+        .look = [&face] { return look_for(face); },
+    });
   }
-  return std::nullopt;
-}
-
-std::vector<std::pair<const char*, ProviderState>> look_for_linked() {
-  std::vector<std::pair<const char*, ProviderState>> states;
-  for (const Linked& face : kFaces) states.emplace_back(face.title, look_for(face));
-  return states;
+  return found;
 }
 
 }  // namespace clan::tool

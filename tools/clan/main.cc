@@ -49,18 +49,10 @@ bool names_face(const std::string& list, const std::string& face) {
 
 /// "" if `text` names faces of CLAN, each once.
 std::string check_faces(const std::string& text) {
-  const std::vector<std::string> known = {
-      "tcp", "ofi",
-#ifdef CLAN_OMNIORB
-      "orb",
-#endif
-#ifdef CLAN_SUNRPC
-      "rpc",
-#endif
-#ifdef CLAN_MPI
-      "mpi",
-#endif
-  };
+  std::vector<std::string> known = {"tcp"};
+  for (const clan::tool::Face& face : clan::tool::faces()) {
+    if (!face.carries.empty()) known.push_back(face.name);
+  }
   std::size_t length = 0, found = 0;
   std::string all;
   for (const std::string& face : known) {
@@ -105,27 +97,20 @@ std::string about_run() {
 }
 
 void add_faces(CLI::App& run, clan::tool::RunOptions& options) {
+  std::string about = "What goes over CLAN: local TCP connections (tcp, the default), ";
+  for (const clan::tool::Face& face : clan::tool::faces()) {
+    if (!face.carries.empty()) about += fmt::format("{} ({}), ", face.carries, face.name);
+  }
   run.add_option_function<std::string>(
          "--with",
          [&options](const std::string& faces) {
            options.tcp = names_face(faces, "tcp");
-           options.ofi = names_face(faces, "ofi");
-           options.orb = names_face(faces, "orb");
-           options.rpc = names_face(faces, "rpc");
-           options.mpi = names_face(faces, "mpi");
+           options.faces.clear();
+           for (const clan::tool::Face& face : clan::tool::faces()) {
+             if (names_face(faces, face.name)) options.faces.push_back(&face);
+           }
          },
-         "What goes over CLAN: local TCP connections (tcp, the default), what the program does by "
-         "libfabric, as MPI does (ofi), "
-#ifdef CLAN_OMNIORB
-         "calls of omniORB programs (orb), "
-#endif
-#ifdef CLAN_SUNRPC
-         "remote calls by libtirpc (rpc), "
-#endif
-#ifdef CLAN_MPI
-         "messages and windows of Open MPI by its own byte transfer layer (mpi), "
-#endif
-         "or several (tcp,ofi)")
+         about + "or several (tcp,ofi)")
       ->type_name("FACE,...")
       ->check(check_faces);
 }
@@ -248,50 +233,22 @@ void add_doctor(CLI::App& app, std::string& host, int& exit_code) {
   });
 }
 
-/// The faces of this build that programs need a setting for.
-std::vector<std::string> faces_with_variables() {
-  std::vector<std::string> faces;
-#ifdef CLAN_LIBFABRIC
-  faces.push_back("ofi");
-#endif
-#ifdef CLAN_OMNIORB
-  faces.push_back("orb");
-#endif
-#ifdef CLAN_SUNRPC
-  faces.push_back("rpc");
-#endif
-#ifdef CLAN_MPI
-  faces.push_back("mpi");
-#endif
-  for (std::string& face : clan::tool::linked_faces()) faces.push_back(std::move(face));
-  return faces;
-}
-
 /// What makes programs find a face. The exit code.
-int print_face([[maybe_unused]] const std::string& face) {
+int print_face(const std::string& name) {
   constexpr int kWrong = 2;
-  if (face.empty()) return clan::tool::print_environment() ? 0 : kWrong;
-  const auto wrong = clan::tool::wrong_settings(face == "ofi");
+  if (name.empty()) return clan::tool::print_environment() ? 0 : kWrong;
+  const clan::tool::Face* face = clan::tool::find_face(name);
+  if (face == nullptr) return kWrong;
+  const auto wrong = clan::tool::wrong_settings(face->reads_log_alone);
   for (const std::string& sentence : wrong) fmt::print(stderr, "clan env: {}\n", sentence);
-  if (!wrong.empty()) return kWrong;
-#ifdef CLAN_LIBFABRIC
-  if (face == "ofi") return clan::tool::print_ofi_environment();
-#endif
-#ifdef CLAN_SUNRPC
-  if (face == "rpc") return clan::tool::print_rpc_environment();
-#endif
-#ifdef CLAN_MPI
-  if (face == "mpi") return clan::tool::print_mpi_environment();
-#endif
-#ifdef CLAN_OMNIORB
-  if (face == "orb") return clan::tool::print_orb_environment();
-#endif
-  return clan::tool::print_linked_environment(face).value_or(kWrong);
+  return wrong.empty() ? clan::tool::print_environment(*face) : kWrong;
 }
 
 void add_env(CLI::App& app, std::string& face, int& exit_code) {
   auto* env = app.add_subcommand("env", "The CLAN_* variables and what they are set to");
-  if (const auto faces = faces_with_variables(); !faces.empty()) {
+  std::vector<std::string> faces;
+  for (const clan::tool::Face& known : clan::tool::faces()) faces.push_back(known.name);
+  if (!faces.empty()) {
     env->add_option(
            "FACE", face,
            "What makes programs find this part of CLAN, for the shell: eval \"$(clan env ofi)\"")

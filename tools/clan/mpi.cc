@@ -1,41 +1,27 @@
 // mca_btl_clan.so as its users meet it: where it is, whether this machine's Open MPI is the one
-// that it was built for, and which variables make Open MPI load it (`clan run --with mpi`, `clan
-// env mpi`, a line of `clan doctor`).
+// that it was built for, and which variables make Open MPI load it.
 #include <dlfcn.h>
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <string>
 #include <string_view>
-#include <system_error>
-#include <utility>
-#include <vector>
 
-#include "commands.h"
+#include "faces.h"
 
 namespace clan::tool {
 namespace {
 
+constexpr const char* kComponentDirectory = "openmpi";
 constexpr const char* kComponent = "mca_btl_clan.so";
 constexpr const char* kOpal = "libopen-pal.so.40";
 constexpr const char* kComponentPathVariable = "OMPI_MCA_mca_base_component_path";
 /// What Open MPI reads by itself. It must stay on the path, or not even mpirun finds its parts.
 constexpr std::string_view kDefaultPath = "SYSTEM_DEFAULT:USER_DEFAULT";
 
-/// ../lib/openmpi from this program, in a build tree and in an installed one.
-std::string component_directory() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? std::string() : (self.parent_path().parent_path() / "lib" / "openmpi").string();
-}
-
 /// The component path with our directory before what is there.
 std::string component_path() {
-  const std::string ours = component_directory();
+  const std::string ours = in_lib(kComponentDirectory);
   const char* present = std::getenv(kComponentPathVariable);
   const std::string_view rest =
       present != nullptr && *present != '\0' ? std::string_view(present) : kDefaultPath;
@@ -52,15 +38,10 @@ std::string open_mpi_version() {
   return version != nullptr ? version : "of no known version";
 }
 
-}  // namespace
-
 std::string why_no_mpi() {
-  const std::string component = component_directory() + "/" + kComponent;
-  if (access(component.c_str(), R_OK) != 0) {
-    return fmt::format(
-        "{}: {}; build the target clan_mpi, or install CLAN with its lib/ beside bin/", component,
-        std::strerror(errno));
-  }
+  const std::string component = in_lib(kComponentDirectory) + "/" + kComponent;
+  std::string why = why_not_there(component, "the target clan_mpi");
+  if (!why.empty()) return why;
   if (component.find_first_of(":,") != std::string::npos) {
     return fmt::format(
         "{}: Open MPI's component path cannot name a directory with a colon in it; move CLAN "
@@ -77,27 +58,34 @@ std::string why_no_mpi() {
   return "";
 }
 
-std::vector<std::pair<std::string, std::string>> mpi_variables() {
+Variables mpi_variables() {
   // It comes before vader and tcp for the ranks that it reaches; these keep the others.
   return {{kComponentPathVariable, component_path()}, {"OMPI_MCA_pml", "ob1"}};
 }
 
-int print_mpi_environment() {
-  const std::string why = why_no_mpi();
-  if (!why.empty()) {
-    fmt::print(stderr, "clan env: {}\n", why);
-    return 1;
-  }
+void print_mpi() {
   for (const auto& [name, value] : mpi_variables()) fmt::print("export {}='{}'\n", name, value);
-  return 0;
 }
 
-ProviderState look_for_mpi() {
-  const std::string why = why_no_mpi();
-  if (!why.empty()) return {false, why, "MPI programs run without btl clan"};
-  return {true, fmt::format("{} can load mca_btl_clan.so", "Open MPI " CLAN_OPEN_MPI_VERSION),
+FaceState look_for_mpi() {
+  return {true, "Open MPI " CLAN_OPEN_MPI_VERSION " can load mca_btl_clan.so",
           "`clan run --with mpi mpirun ...` takes messages and windows between ranks of this host "
           "over CLAN"};
+}
+
+}  // namespace
+
+Face mpi_face() {
+  return {
+      .name = "mpi",
+      .title = "Open MPI",
+      .without = "MPI programs run without btl clan",
+      .why_not = why_no_mpi,
+      .print = print_mpi,
+      .look = look_for_mpi,
+      .carries = "messages and windows of Open MPI by its own byte transfer layer",
+      .variables = mpi_variables,
+  };
 }
 
 }  // namespace clan::tool

@@ -1,39 +1,27 @@
 // The libfabric provider as its users meet it: where it is, whether libfabric can load it, and
-// which variables make programs take it (`clan run --with ofi`, `clan env ofi`, a line of `clan
-// doctor`).
+// which variables make programs take it.
 #include <dlfcn.h>
 #include <fmt/core.h>
 #include <rdma/fabric.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <string_view>
-#include <system_error>
-#include <utility>
-#include <vector>
 
-#include "commands.h"
+#include "faces.h"
 
 namespace clan::tool {
 namespace {
 
+constexpr const char* kProviderDirectory = "libfabric";
 constexpr const char* kProvider = "libclan-fi.so";
 constexpr const char* kLibfabric = "libfabric.so.1";
 constexpr const char* kProviderPathVariable = "FI_PROVIDER_PATH";
 constexpr std::uint32_t kBuiltFor = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
-
-/// ../lib/libfabric from this program, in a build tree and in an installed one.
-std::string provider_directory() {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? std::string() : (self.parent_path().parent_path() / "lib" / "libfabric").string();
-}
 
 std::string version_text(std::uint32_t version) {
   return fmt::format("{}.{}", FI_MAJOR(version), FI_MINOR(version));
@@ -41,7 +29,7 @@ std::string version_text(std::uint32_t version) {
 
 /// FI_PROVIDER_PATH with our directory before what is there.
 std::string provider_path() {
-  const std::string ours = provider_directory();
+  const std::string ours = in_lib(kProviderDirectory);
   std::string list = ours;
   const char* present = std::getenv(kProviderPathVariable);
   std::string_view rest = present != nullptr ? present : "";
@@ -97,16 +85,11 @@ std::string shell_word(std::string_view text) {
   return out + "'";
 }
 
-}  // namespace
-
 std::string why_no_provider() {
-  const std::string directory = provider_directory();
+  const std::string directory = in_lib(kProviderDirectory);
   const std::string provider = directory + "/" + kProvider;
-  if (access(provider.c_str(), R_OK) != 0) {
-    return fmt::format(
-        "{}: {}; build the target clan_fi, or install CLAN with its lib/ beside bin/", provider,
-        std::strerror(errno));
-  }
+  std::string why = why_not_there(provider, "the target clan_fi");
+  if (!why.empty()) return why;
   if (directory.find(':') != std::string::npos) {
     return fmt::format(
         "{}: FI_PROVIDER_PATH cannot name a path with a colon in it; move CLAN elsewhere",
@@ -130,7 +113,7 @@ std::string why_no_provider() {
   return "";
 }
 
-std::vector<std::pair<std::string, std::string>> ofi_variables() {
+Variables ofi_variables() {
   return {
       {kProviderPathVariable, provider_path()},
       {"FI_PROVIDER", "clan"},
@@ -147,24 +130,16 @@ std::vector<std::pair<std::string, std::string>> ofi_variables() {
   };
 }
 
-int print_ofi_environment() {
-  const std::string why = why_no_provider();
-  if (!why.empty()) {
-    fmt::print(stderr, "clan env: {}\n", why);
-    return 1;
-  }
+void print_ofi() {
   const auto variables = ofi_variables();
   fmt::print("export {}={}\n", variables[0].first, shell_word(variables[0].second));
   fmt::print("# Programs take it if a setting says so; `clan run --with ofi` also sets:\n");
   for (std::size_t i = 1; i < variables.size(); ++i) {
     fmt::print("# export {}={}\n", variables[i].first, shell_word(variables[i].second));
   }
-  return 0;
 }
 
-ProviderState look_for_provider() {
-  const std::string why = why_no_provider();
-  if (!why.empty()) return {false, why, "programs of libfabric and MPI run without CLAN"};
+FaceState look_for_provider() {
   const std::string path = provider_path();
   if (ask_libfabric(path.c_str()) != kFound) {
     return {false, "libfabric does not find the provider in " + path,
@@ -176,6 +151,22 @@ ProviderState look_for_provider() {
                                              "it, here and under `clan run --with ofi`"
                                            : "`clan run --with ofi` takes it; other programs find "
                                              "it after `eval \"$(clan env ofi)\"`"};
+}
+
+}  // namespace
+
+Face ofi_face() {
+  return {
+      .name = "ofi",
+      .title = "libfabric",
+      .without = "programs of libfabric and MPI run without CLAN",
+      .why_not = why_no_provider,
+      .print = print_ofi,
+      .look = look_for_provider,
+      .carries = "what the program does by libfabric, as MPI does",
+      .variables = ofi_variables,
+      .reads_log_alone = true,
+  };
 }
 
 }  // namespace clan::tool

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -107,65 +108,6 @@ Command find_command(const std::string& name) {
   return best;
 }
 
-/// True if the preload library is there and LD_PRELOAD can name it.
-bool check_library(const std::string& library) {
-  if (access(library.c_str(), R_OK) != 0) {
-    complain("{}: {}; build the target clan_preload, or install CLAN with its lib/ beside bin/",
-             library, std::strerror(errno));
-    return false;
-  }
-  if (library.find_first_of(": ") != std::string::npos) {
-    complain("{}: LD_PRELOAD cannot name a path with a space or a colon in it; move CLAN elsewhere",
-             library);
-    return false;
-  }
-  return true;
-}
-
-/// True if programs can load the libfabric provider.
-bool check_provider() {
-#ifdef CLAN_LIBFABRIC
-  const std::string why = why_no_provider();
-#else
-  const std::string why = "this CLAN was built without the libfabric provider (CLAN_LIBFABRIC)";
-#endif
-  if (!why.empty()) complain("{}", why);
-  return why.empty();
-}
-
-/// True if programs can load the transport for omniORB.
-bool check_orb() {
-#ifdef CLAN_OMNIORB
-  const std::string why = why_no_orb();
-#else
-  const std::string why = "this CLAN was built without the transport for omniORB (CLAN_OMNIORB)";
-#endif
-  if (!why.empty()) complain("{}", why);
-  return why.empty();
-}
-
-/// True if programs can load libclanrpc.
-bool check_rpc() {
-#ifdef CLAN_SUNRPC
-  const std::string why = why_no_rpc();
-#else
-  const std::string why = "this CLAN was built without libclanrpc (CLAN_SUNRPC)";
-#endif
-  if (!why.empty()) complain("{}", why);
-  return why.empty();
-}
-
-/// True if Open MPI can load our component.
-bool check_mpi() {
-#ifdef CLAN_MPI
-  const std::string why = why_no_mpi();
-#else
-  const std::string why = "this CLAN was built without the transport for Open MPI (CLAN_MPI)";
-#endif
-  if (!why.empty()) complain("{}", why);
-  return why.empty();
-}
-
 /// `library`: empty if the command cannot start behind it. False, with a message, if a value cannot
 /// be passed on.
 bool set_variables(const RunOptions& options, const std::string& library) {
@@ -195,26 +137,15 @@ bool set_variables(const RunOptions& options, const std::string& library) {
     set("LD_PRELOAD", preload_list(library));
     set("ASAN_OPTIONS", sanitizer_options());
   }
-#ifdef CLAN_OMNIORB
-  if (options.orb && !library.empty()) {
-    setenv("LD_PRELOAD", preload_list(orb_library()).c_str(), 1);
-    set("ASAN_OPTIONS", sanitizer_options());
-    for (const auto& [name, value] : orb_variables()) setenv(name.c_str(), value.c_str(), 1);
+  for (const Face* face : options.faces) {
+    if (!face->library.empty()) {
+      if (library.empty()) continue;
+      set("LD_PRELOAD", preload_list(face->library));
+      set("ASAN_OPTIONS", sanitizer_options());
+    }
+    for (const auto& [name, value] : face->variables ? face->variables() : Variables{})
+      setenv(name.c_str(), value.c_str(), 1);
   }
-#endif
-#ifdef CLAN_SUNRPC
-  if (options.rpc && !library.empty()) set("LD_PRELOAD", preload_list(rpc_library()));
-#endif
-#ifdef CLAN_LIBFABRIC
-  if (options.ofi) {
-    for (const auto& [name, value] : ofi_variables()) setenv(name.c_str(), value.c_str(), 1);
-  }
-#endif
-#ifdef CLAN_MPI
-  if (options.mpi) {
-    for (const auto& [name, value] : mpi_variables()) setenv(name.c_str(), value.c_str(), 1);
-  }
-#endif
   return true;
 }
 
@@ -255,28 +186,33 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     return kUsage;
   }
 
-  const bool disables_face = options.orb || options.rpc || options.mpi;
-  if (!options.tcp && ((options.disable && !disables_face) || !options.only.empty() ||
+  const bool log_alone =  // what the command reads of the settings
+      !options.tcp && std::ranges::all_of(options.faces, &Face::reads_log_alone);
+  if (!options.tcp && ((options.disable && log_alone) || !options.only.empty() ||
                        !options.except.empty() || !options.config.empty() || options.net)) {
+    std::string with = "tcp";
+    for (const Face* face : options.faces) with += "," + face->name;
     complain(
-        "--only, --except, --config, --net and --disable are about TCP connections: say --with "
-        "tcp,{}",
-        options.orb   ? "orb"
-        : options.rpc ? "rpc"
-        : options.mpi ? "mpi"
-                      : "ofi");
+        "--only, --except, --config, --net and --disable are about TCP connections: say "
+        "--with {}",
+        with);
     return kUsage;
   }
-  if (options.ofi && options.mpi) {
+  const auto takes = [&](const char* face) {
+    return std::ranges::find(options.faces, find_face(face)) != options.faces.end();
+  };
+  if (takes("ofi") && takes("mpi")) {
     complain("Open MPI takes one way for its messages: --with ofi or --with mpi");
     return kUsage;
   }
   const std::string library = library_path();
-  if (options.tcp && !check_library(library)) return kOurFault;
-  if (options.ofi && !check_provider()) return kOurFault;
-  if (options.orb && !check_orb()) return kOurFault;
-  if (options.rpc && !check_rpc()) return kOurFault;
-  if (options.mpi && !check_mpi()) return kOurFault;
+  std::string why = options.tcp ? why_not_preloaded(library, "the target clan_preload") : "";
+  for (std::size_t i = 0; i < options.faces.size() && why.empty(); ++i)
+    why = options.faces[i]->why_not();
+  if (!why.empty()) {
+    complain("{}", why);
+    return kOurFault;
+  }
   const Command found = find_command(name);
   if (found.err != 0) {
     const bool absent = found.err == ENOENT || found.err == ENOTDIR;
@@ -287,10 +223,10 @@ int exec_under_clan(const RunOptions& options, const std::vector<std::string>& c
     }
     return absent ? kNoCommand : kCannotStart;
   }
-  const bool preloads = options.tcp || options.orb || options.rpc;
+  const bool preloads =
+      options.tcp || std::ranges::any_of(options.faces, [](auto f) { return !f->library.empty(); });
   const Obstacle obstacle = preloads ? obstacle_of(found.path, command) : Obstacle{};
   if (!obstacle.sentence.empty()) complain("warning: {}", obstacle.sentence);
-  const bool log_alone = !preloads && !options.mpi;  // libfabric's provider reads no more
   if (!set_variables(options, obstacle.cannot_load ? "" : library) ||
       !check_settings(log_alone, library))
     return kUsage;
