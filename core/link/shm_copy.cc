@@ -54,11 +54,11 @@ namespace {
 // compared, so a job that ends and another that begins in between are told apart by the sequence.
 bool claim_chunk(shm::CopyJob& job, std::uint32_t* chunk) {
   // PAIR job.claim: sees the fields the initiator stored before it started the job
-  std::uint64_t seen = words::look(job.claim);
+  std::uint64_t seen = words::load_acquire(job.claim);
   for (;;) {
     const auto next = static_cast<std::uint32_t>(seen & 0xffff);
     if (next >= (seen >> 16 & 0xffff)) return false;
-    if (words::replace(job.claim, seen, seen + 1)) {
+    if (words::cas(job.claim, seen, seen + 1)) {
       *chunk = next;
       return true;
     }
@@ -91,7 +91,7 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
   job.generation.store(t.remote->generation_wanted, relaxed);
   job.op.store(static_cast<std::uint32_t>(t.op), relaxed);
   // PAIR job.claim: publishes the fields to claim_chunk
-  words::publish(job.claim, sequence << 32 | std::uint64_t{chunks} << 16);
+  words::store_release(job.claim, sequence << 32 | std::uint64_t{chunks} << 16);
   // PAIR job.help: publishes the job to help_one
   words::set_bits(image_.signals->help_wanted, my_bit);
   int err = 0;
@@ -110,7 +110,7 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
   // The helper's chunks: it has claimed them and is copying; only its death can keep it from
   // finishing. One that is stopped (SIGSTOP, a debugger) is waited for: it would write to memory
   // that is in other use by then. PAIR job.done: sees the bytes the helper copied
-  for (unsigned spins = 0; words::look(job.done) + mine < chunks; ++spins) {
+  for (unsigned spins = 0; words::load_acquire(job.done) + mine < chunks; ++spins) {
     if (!alive()) return ECONNRESET;
     if (spins < kHelperPauses) {
       cpu_pause();
@@ -172,10 +172,10 @@ int ShmLink::copy_directly(const Transfer& t) {
   const std::uint64_t mine = epoch.load(std::memory_order_relaxed) | 1;
   dekker::announce(epoch, mine);
   int err = 0;
-  if (dekker::look(ending_)) {  // PAIR dma.ending: behind the lane, which shut_down() checks
+  if (dekker::load(ending_)) {  // PAIR dma.ending: behind the lane, which shut_down() checks
     err = ECONNRESET;
     // PAIR aperture.dma: a revocation that we miss here sees our announcement and waits
-  } else if (static_cast<std::uint32_t>(dekker::look(entry.generation)) !=
+  } else if (static_cast<std::uint32_t>(dekker::load(entry.generation)) !=
              t.remote->generation_wanted) {
     err = ESTALE;
   } else {
@@ -204,7 +204,7 @@ std::uint32_t ShmLink::claim_lane() {
       continue;
     }
     // PAIR dma.lane: sees the epoch its last user left; and before the check of ending_
-    if (dekker::replace(lanes_in_use_, taken, taken | 1u << lane)) {
+    if (dekker::cas(lanes_in_use_, taken, taken | 1u << lane)) {
       return lane;
     }
   }
@@ -216,7 +216,7 @@ void ShmLink::wait_for_copies() {
   // PAIR dma.ending: before the check of the lanes; a copy that takes one later sees it
   dekker::announce(ending_, true);
   // PAIR dma.lane: the copies are over
-  for (int nap = 0; dekker::look(lanes_in_use_) != 0 && nap < kMostNapsAtEnd; ++nap)
+  for (int nap = 0; dekker::load(lanes_in_use_) != 0 && nap < kMostNapsAtEnd; ++nap)
     ::usleep(kHelperNapUs);
 }
 
@@ -229,7 +229,7 @@ TransferResult ShmLink::transfer(const Transfer& t) {
   if (!includes(r.rights, write ? Rights::kWrite : Rights::kRead)) return failed(EACCES);
   if (r.mapped != nullptr) {
     // PAIR aperture.generation: sees the entry that the owner published
-    if (static_cast<std::uint32_t>(words::look(*r.generation)) != r.generation_wanted) {
+    if (static_cast<std::uint32_t>(words::load_acquire(*r.generation)) != r.generation_wanted) {
       return failed(ESTALE);
     }
     if (write && t.length > 0) std::memcpy(r.mapped + t.remote_offset, t.local, t.length);
@@ -271,7 +271,7 @@ Status ShmLink::after_access(const RemoteHandle& handle, std::uint64_t offset, s
                              AccessKind kind) {
   if (!alive()) return Error{ECONNRESET, "the peer is gone"};
   // PAIR aperture.generation: sees the entry that the owner published
-  if (static_cast<std::uint32_t>(words::look(entry_of(handle)->generation)) !=
+  if (static_cast<std::uint32_t>(words::load_acquire(entry_of(handle)->generation)) !=
       handle.generation_wanted) {
     return Error{ESTALE, "the aperture has been revoked"};
   }

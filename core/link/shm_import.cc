@@ -37,7 +37,7 @@ Result<RemoteHandle> ShmLink::handle_for(const RdmaCookie& cookie) {
   }
   const shm::ApertureEntry& entry = image_.tables->apertures[cookie.aperture];
   // PAIR aperture.generation: sees the entry published by Nic::export_aperture
-  auto generation = static_cast<std::uint32_t>(words::look(entry.generation));
+  auto generation = static_cast<std::uint32_t>(words::load_acquire(entry.generation));
   if (generation != cookie.generation || (generation & 1) == 0) {
     return Error{ESTALE, "RDMA cookie of a revoked aperture"};
   }

@@ -155,7 +155,7 @@ Result<RdmaCookie> Nic::export_aperture(const ApertureSpec& spec) {
   entry.first_tripwire.store(local.tripwires.empty() ? shm::kNoTripwire : local.tripwires.front(),
                              relaxed);
   // PAIR aperture.generation: publishes the entry to importers and resolve
-  words::publish(entry.generation, generation);
+  words::store_release(entry.generation, generation);
   return cookie;
 }
 
@@ -176,7 +176,7 @@ Status Nic::check_overlap(std::uint32_t aperture) const {
 // Copies that links have begun. New ones find us holding the mutex.
 void Nic::wait_for_landings() const {
   // PAIR nic.landings: sees their bytes
-  while (words::look(landings_) != 0) ::sched_yield();
+  while (words::load_acquire(landings_) != 0) ::sched_yield();
 }
 
 void Nic::retire_locked(std::uint32_t aperture) {
@@ -223,8 +223,8 @@ Status Nic::revoke(std::uint32_t aperture, const std::function<bool(std::uint32_
     if (!slots[slot]) continue;
     for (auto& activity : image_.signals->activity[slot].epoch) {
       // PAIR dma.epoch: announced before the initiator checks the generation
-      const std::uint64_t seen = dekker::look(activity);
-      while ((seen & 1) != 0 && dekker::look(activity) == seen && peer_alive(slot)) {
+      const std::uint64_t seen = dekker::load(activity);
+      while ((seen & 1) != 0 && dekker::load(activity) == seen && peer_alive(slot)) {
         ::usleep(50);
       }
     }

@@ -68,7 +68,7 @@ void Nic::chain(std::uint32_t aperture, std::uint32_t tripwire) {
   auto& end = tripwires.empty() ? tables_->apertures[aperture].first_tripwire
                                 : tables_->tripwires[tripwires.back()].next;
   // PAIR aperture.chain: publishes the entry to match_tripwires
-  words::publish(end, tripwire);
+  words::store_release(end, tripwire);
   tripwires.push_back(tripwire);
 }
 
@@ -150,7 +150,7 @@ bool Nic::test_and_clear(std::uint32_t tripwire) {
   auto& word = image_.signals->tripwire_state[tripwire / 64];
   const std::uint64_t bit = std::uint64_t{1} << (tripwire % 64);
   // PAIR tripwire.state: sees the data that made it fire
-  if ((words::look(word) & bit) == 0) return false;
+  if ((words::load_acquire(word) & bit) == 0) return false;
   return (dekker::clear_bits(word, bit) & bit) != 0;
 }
 

@@ -37,15 +37,15 @@ class RdmaRing {
     // relaxed: this thread's own word
     const std::uint64_t at = posted_.load(std::memory_order_relaxed);
     // PAIR rdma.reaped: the slots of what has been reaped are free
-    if (at - words::look(reaped_) > mask_) return false;
+    if (at - words::load_acquire(reaped_) > mask_) return false;
     requests_[at & mask_] = request;
-    words::publish(posted_, at + 1);  // PAIR rdma.posted: publishes the request
+    words::store_release(posted_, at + 1);  // PAIR rdma.posted: publishes the request
     return true;
   }
 
   /// Takes the oldest request that has not been taken. False: there is none.
   [[nodiscard]] bool take(RdmaRequest* out) {
-    if (taken_ == words::look(posted_)) return false;  // PAIR rdma.posted: sees the request
+    if (taken_ == words::load_acquire(posted_)) return false;  // PAIR rdma.posted: sees the request
     *out = requests_[taken_++ & mask_];
     return true;
   }
@@ -54,7 +54,7 @@ class RdmaRing {
     // relaxed: written under the driver's mutex
     const std::uint64_t at = completed_.load(std::memory_order_relaxed);
     completions_[at & mask_] = completion;
-    words::publish(completed_, at + 1);  // PAIR rdma.completed: publishes the completion
+    words::store_release(completed_, at + 1);  // PAIR rdma.completed: publishes the completion
   }
 
   /// Takes completions, oldest first, and says how many.
@@ -62,11 +62,11 @@ class RdmaRing {
     // relaxed: this thread's own word
     const std::uint64_t from = reaped_.load(std::memory_order_relaxed);
     // PAIR rdma.completed: sees the completions
-    const std::uint64_t ready = words::look(completed_) - from;
+    const std::uint64_t ready = words::load_acquire(completed_) - from;
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(ready, out.size()));
     if (n == 0) return 0;
     for (std::size_t i = 0; i < n; ++i) out[i] = completions_[(from + i) & mask_];
-    words::publish(reaped_, from + n);  // PAIR rdma.reaped: the completions have been read
+    words::store_release(reaped_, from + n);  // PAIR rdma.reaped: the completions have been read
     return n;
   }
 

@@ -20,7 +20,7 @@ void ring(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& en
   // PAIR tripwire.fired: a sleeper that announced itself before is woken
   dekker::add(signal.fired, 1);
   // PAIR tripwire.sleepers: loaded after `fired` has changed
-  if (dekker::look(signal.sleepers) != 0) futex_wake(signal.fired);
+  if (dekker::load(signal.sleepers) != 0) futex_wake(signal.fired);
   // relaxed: input, bounded below
   std::uint32_t queue = entry.queue.load(std::memory_order_relaxed);
   if (queue < shm::kMaxEventQueues) {
@@ -51,11 +51,11 @@ void fire_behind(const NicImage& nic, std::uint32_t aperture, std::uint64_t offs
   std::uint64_t size = a.length.load(std::memory_order_relaxed);  // relaxed: constant while live
   if ((armed & shm::chunk_mask(size, offset, length)) == 0) return;
   // PAIR aperture.chain: sees the entries published by Nic::add_tripwire
-  std::uint32_t next = words::look(a.first_tripwire);
+  std::uint32_t next = words::load_acquire(a.first_tripwire);
   for (int steps = 0; next < shm::kMaxTripwires && steps < kMaxChain; ++steps) {
     const shm::TripwireEntry& t = nic.tables->tripwires[next];
     std::uint32_t index = next;
-    next = words::look(t.next);  // PAIR aperture.chain: sees the next entry
+    next = words::load_acquire(t.next);  // PAIR aperture.chain: sees the next entry
     // the table changed under us
     if (t.aperture.load(std::memory_order_relaxed) != aperture) return;
     std::uint32_t flags = t.flags.load(std::memory_order_relaxed);

@@ -118,7 +118,8 @@ UnmapMonitor::~UnmapMonitor() {
   std::lock_guard lock(monitor_mutex);
   if (monitor_of_process == this) monitor_of_process = nullptr;
   const bool ends = available() && thread_.joinable();
-  words::publish(ends_, true);  // PAIR unmap.ends: this thread asks nothing of the monitor any more
+  // PAIR unmap.ends: this thread asks nothing of the monitor any more
+  words::store_release(ends_, true);
   if (last_page_ != nullptr) ::munmap(last_page_, kPage);
   if (ends) thread_.join();
   if (thread_.joinable()) thread_.detach();  // a child: the thread is its parent's
@@ -129,7 +130,7 @@ void UnmapMonitor::run() {
   pthread_setname_np(pthread_self(), "clan-unmaps");
   pollfd event{fd_.get(), POLLIN, 0};
   Change change;
-  while (!words::look(ends_) && is_ours()) {  // PAIR unmap.ends: sees that it may be closed
+  while (!words::load_acquire(ends_) && is_ours()) {  // PAIR unmap.ends: sees that it may be closed
     if (::poll(&event, 1, -1) < 0) continue;
     // PAIR unmap.rounds: odd before the read that lets an unmap return
     words::add(rounds_, 1u);
@@ -140,7 +141,7 @@ void UnmapMonitor::run() {
     words::add(rounds_, 1u);  // PAIR unmap.rounds: what was read has been forgotten
   }
   // Closes by itself only at the end: an application thread may be in watch() before that.
-  if (words::look(ends_)) close();  // PAIR unmap.ends: sees that it is to end
+  if (words::load_acquire(ends_)) close();  // PAIR unmap.ends: sees that it is to end
   std::lock_guard lock(mutex_);
   for (Listener* l = first_; l != nullptr; l = l->next_) l->on_end();
 }
@@ -161,9 +162,10 @@ void UnmapMonitor::close() {
 }
 
 void UnmapMonitor::settle() const {
-  const std::uint32_t seen = words::look(rounds_);  // PAIR unmap.rounds: as in settled()
+  const std::uint32_t seen = words::load_acquire(rounds_);  // PAIR unmap.rounds: as in settled()
   if (seen % 2 == 0) return;
-  while (words::look(rounds_) == seen) ::sched_yield();  // PAIR unmap.rounds: sees what is undone
+  // PAIR unmap.rounds: sees what is undone
+  while (words::load_acquire(rounds_) == seen) ::sched_yield();
 }
 
 void UnmapMonitor::add(Listener& listener) {

@@ -91,7 +91,7 @@ class UnmapMonitor : public std::enable_shared_from_this<UnmapMonitor> {
   /// True: no unmap that this thread may know of is unknown to a Listener.
   bool settled() const {
     // PAIR unmap.rounds: sees that an event has been read, if an unmap has returned for it
-    return words::look(rounds_) % 2 == 0;
+    return words::load_acquire(rounds_) % 2 == 0;
   }
   /// Waits for that, without a lock that a Listener takes.
   void settle() const;

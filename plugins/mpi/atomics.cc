@@ -31,7 +31,7 @@ OperationCell* take_cell(Endpoint& endpoint) {
 void give_back_cell(Endpoint& endpoint, OperationCell* cell) {
   const auto index = static_cast<unsigned>(cell - cells_of(endpoint.remote.channel()));
   // PAIR cell.state: we have read the answer; nobody takes a free cell
-  words::publish(cell->state, CellState::kFree);
+  words::store_release(cell->state, CellState::kFree);
   std::lock_guard lock(endpoint.cells_lock);
   endpoint.cells_used &= ~(1u << index);
 }
@@ -44,7 +44,7 @@ void post(Endpoint& endpoint, OperationCell& cell, Operation operation, std::siz
   cell.key = cookie.key;
   cell.aperture = cookie.aperture;
   // PAIR cell.state: publishes the operation to serve_cell()
-  words::publish(cell.state, CellState::kPosted);
+  words::store_release(cell.state, CellState::kPosted);
   if (&cell == cells_of(endpoint.remote.channel())) return;  // which the receiver checks anyway
   // PAIR segment.operations: the receiver checks all cells when this has changed
   words::add(endpoint.remote.header().operations, 1);
@@ -52,7 +52,7 @@ void post(Endpoint& endpoint, OperationCell& cell, Operation operation, std::siz
 
 bool done(const OperationCell& cell) {
   // PAIR cell.state: sees the answer
-  return words::look(cell.state) == CellState::kDone;
+  return words::load_acquire(cell.state) == CellState::kDone;
 }
 
 /// Two ranks that ask each other at once answer each other here.
@@ -213,7 +213,7 @@ bool move_by_peer(Endpoint& endpoint, void* local, std::uint64_t address, const 
   if (!answered_soon(*g_node, *cell)) {
     CellState posted = CellState::kPosted;
     // PAIR cell.state: taken back, or a thread over there has it
-    if (words::replace(cell->state, posted, CellState::kFree)) {
+    if (words::cas(cell->state, posted, CellState::kFree)) {
       give_back_cell(endpoint, cell);
       endpoint.rest.store(kRest, std::memory_order_relaxed);  // relaxed: a guess
       return false;

@@ -332,7 +332,7 @@ int finalize(mca_btl_base_module_t*) {
   end_endpoints(*node, all);
   if (node->far) node->far->end(*node);
   // PAIR segment.leaving: all that we sent is there
-  words::publish(node->segment.header().leaving, 1);
+  words::store_release(node->segment.header().leaving, 1);
   g_node = nullptr;
   destroy(node);
   return OPAL_SUCCESS;

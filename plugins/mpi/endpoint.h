@@ -34,7 +34,7 @@ class SpinLock {
   }
   void unlock() {
     // PAIR mpi.spin: the next holder sees what it guards
-    words::publish(word_, false);
+    words::store_release(word_, false);
   }
 
  private:

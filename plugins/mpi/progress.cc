@@ -31,14 +31,14 @@ class Turn {
     if (node.progressing.load(std::memory_order_relaxed) != self) {
       std::uint64_t nobody = 0;
       // PAIR mpi.progress: sees what the thread before us has left
-      if (!words::replace(node.progressing, nobody, self)) return;
+      if (!words::cas(node.progressing, nobody, self)) return;
     }
     mine_ = true;
     ++node.depth;
   }
   ~Turn() {
     if (!mine_ || --node_.depth > 0) return;
-    words::publish(node_.progressing, 0);  // PAIR mpi.progress: for the next thread
+    words::store_release(node_.progressing, 0);  // PAIR mpi.progress: for the next thread
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -95,7 +95,7 @@ void free_channels(Node& node) {
   for (std::uint32_t i = 0; i < node.receivers.size(); ++i) {
     ChannelControl& control = *node.receivers[i]->view().control;
     // PAIR channel.leaving: sees the last record
-    if (words::look(control.leaving) == 0 || node.receivers[i]->ready() ||
+    if (words::load_acquire(control.leaving) == 0 || node.receivers[i]->ready() ||
         node.receivers[i]->broken() || operation_in(node.receivers[i]->view())) {
       continue;
     }
@@ -170,7 +170,7 @@ int progress() {
   if (node->far) events += node->far->progress(*node);
   // Helps receivers that copy; not where that keeps their processor, or another rank's, busy.
   // PAIR mpi.offered: sees the queue, which stays until the end
-  if (words::look(node->offered) != 0 && !g_parameters.crowded) (void)node->rdma->poll({});
+  if (words::load_acquire(node->offered) != 0 && !g_parameters.crowded) (void)node->rdma->poll({});
   if (events > 0) {
     node->idle = 0;
   } else {

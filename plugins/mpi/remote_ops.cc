@@ -22,7 +22,7 @@ void answer_where(Node& node, const AskedOperation& asked, OperationCell& cell) 
     std::memcpy(cell.data, &found, sizeof found);
   }
   // PAIR cell.state: publishes the answer
-  words::publish(cell.state, CellState::kDone);
+  words::store_release(cell.state, CellState::kDone);
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ void answer_where(Node& node, const AskedOperation& asked, OperationCell& cell) 
 void serve_cell(Node& node, OperationCell& cell) {
   CellState posted = CellState::kPosted;
   // PAIR cell.state: sees the operation; of all threads that look, one gets it
-  if (!words::replace(cell.state, posted, CellState::kTaken)) return;
+  if (!words::cas(cell.state, posted, CellState::kTaken)) return;
   AskedOperation asked = asked_in(cell);
   if (asked.operation == Operation::kFind) return answer_where(node, asked, cell);
   cell.error = static_cast<std::uint16_t>(node.registrations.with(
@@ -38,7 +38,7 @@ void serve_cell(Node& node, OperationCell& cell) {
       [&](std::byte* address) { return carry_out(asked, address); }));
   std::memcpy(cell.data, asked.data, sizeof cell.data);
   // PAIR cell.state: publishes the answer
-  words::publish(cell.state, CellState::kDone);
+  words::store_release(cell.state, CellState::kDone);
 }
 
 void serve_those_that_wait(Node& node) {
@@ -74,7 +74,7 @@ bool start_server(Node& node) {
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     node.server = std::thread([&node] {
-      while (!words::look(node.server_ends)) {  // PAIR mpi.server: ends
+      while (!words::load_acquire(node.server_ends)) {  // PAIR mpi.server: ends
         (void)node.wakeups->recv(1000);
         serve_all(node);
       }
@@ -88,14 +88,14 @@ bool start_server(Node& node) {
 void end_server(Node& node) {
   std::lock_guard lock(node.server_mutex);
   if (!node.server.joinable()) return;
-  words::publish(node.server_ends, true);  // PAIR mpi.server: the thread ends
+  words::store_release(node.server_ends, true);  // PAIR mpi.server: the thread ends
   (void)node.wakeups->send(node.wakeups->address(), kWake, {}, 1000);
   node.server.join();
 }
 
 int serve_operations(Node& node) {
   // PAIR segment.operations: sees the cells posted before
-  const std::uint32_t now = words::look(node.segment.header().operations);
+  const std::uint32_t now = words::load_acquire(node.segment.header().operations);
   // relaxed, both: a thread that does not see what another has stored looks once more
   if (now == node.operations_seen.load(std::memory_order_relaxed)) return 0;
   node.operations_seen.store(now, std::memory_order_relaxed);

@@ -24,9 +24,9 @@ Result<Segment> Segment::create(Context& context, std::uint32_t channels, std::u
 
 void ChannelTable::use(std::uint32_t index) const {
   // PAIR segment.taken: as below, where another has been faster
-  std::uint32_t taken = dekker::look(header().taken);
+  std::uint32_t taken = dekker::load(header().taken);
   // PAIR segment.taken: the channel has its owner
-  while (taken <= index && !dekker::replace(header().taken, taken, index + 1)) {
+  while (taken <= index && !dekker::cas(header().taken, taken, index + 1)) {
   }
 }
 
@@ -35,9 +35,9 @@ void Segment::forget(NodeId node) const {
   for (std::uint32_t i = 0; i < taken(); ++i) {
     ChannelControl& control = *channel(i).control;
     // PAIR channel.owner: what it sent is there
-    const std::uint64_t word = dekker::look(control.owner);
+    const std::uint64_t word = dekker::load(control.owner);
     if (is_for(word, node, ChannelState::kTaken))
-      words::publish(control.leaving, 1);  // PAIR channel.leaving: in its place
+      words::store_release(control.leaving, 1);  // PAIR channel.leaving: in its place
   }
 }
 
@@ -55,7 +55,7 @@ void Segment::give_back(std::uint32_t index) const {
   control.name.store(0, std::memory_order_relaxed);  // relaxed: published by owner
   control.leaving.store(0, std::memory_order_relaxed);  // relaxed: the same
   // PAIR channel.owner: `consumed` and `leaving` are as the next owner needs them
-  words::publish(control.owner, 0);
+  words::store_release(control.owner, 0);
 }
 
 Result<RemoteSegment> RemoteSegment::import(Context& context, const RdmaCookie& cookie,
@@ -87,7 +87,7 @@ bool RemoteSegment::meet(const Segment& own, std::uint64_t name) {
 
 void RemoteSegment::leave_channel() {
   // PAIR channel.leaving: the last record precedes it
-  words::publish(channel_.control->leaving, 1);
+  words::store_release(channel_.control->leaving, 1);
 }
 
 }  // namespace clan::mpi

@@ -89,7 +89,7 @@ class ChannelTable {
   /// Channels that have ever had an owner, by what peers say; at most size().
   std::uint32_t used() const {
     // PAIR segment.taken: sees the owner of each channel below
-    const std::uint32_t taken = dekker::look(header().taken);
+    const std::uint32_t taken = dekker::load(header().taken);
     return taken < channels_ ? taken : channels_;
   }
   void use(std::uint32_t index) const;
@@ -161,7 +161,7 @@ class RemoteSegment {
   /// The peer has said that it goes.
   bool leaving() const {
     // PAIR segment.leaving: what it sent before is there
-    return words::look(header().leaving) != 0;
+    return words::load_acquire(header().leaving) != 0;
   }
   /// ECONNRESET: the peer has died. No system call.
   Status check() const {

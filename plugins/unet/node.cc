@@ -48,20 +48,20 @@ UnetRow* take_row() {
           &row->dropped_queue, &row->dropped_tag, &row->returned, &row->deferrals}) {
       counter->store(0, std::memory_order_relaxed);  // relaxed: for people
     }
-  } else if (const std::uint32_t used = words::look(page->rows); used < UnetPage::kRows) {
+  } else if (const std::uint32_t used = words::load_acquire(page->rows); used < UnetPage::kRows) {
     row = &page->row[used];
-    words::publish(page->rows, used + 1);
+    words::store_release(page->rows, used + 1);
   } else {
     row = new UnetRow;
   }
   row->number.store(++endpoints_made, std::memory_order_relaxed);  // relaxed: for people
-  words::publish(row->open, 1u);
+  words::store_release(row->open, 1u);
   return row;
 }
 
 void give_back(UnetRow* row) {
   std::lock_guard lock(rows_mutex);
-  words::publish(row->open, 0u);
+  words::store_release(row->open, 0u);
   free_rows.push_back(row);
 }
 

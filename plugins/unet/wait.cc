@@ -34,7 +34,7 @@ int Endpoint::wait(std::int64_t timeout_ms) {
 
 int Endpoint::wait(std::uint64_t deadline_ns, const std::atomic<bool>& ends) {
   std::uint32_t done = 0;
-  for (bool first = true; !words::look(ends); first = false) {
+  for (bool first = true; !words::load_acquire(ends); first = false) {
     {
       const Held held(*port_);
       if (first) done = first_send_;
@@ -72,7 +72,7 @@ bool Endpoint::sleep(std::uint64_t deadline_ns, const std::atomic<bool>& ends, i
     held.leave_armed();
     const auto fd = port_->messages.fd();
     if (!fd) *error = fd.error().err;
-    if (words::look(ends) || !fd || !make_armed()) return false;
+    if (words::load_acquire(ends) || !fd || !make_armed()) return false;
     fds[0].fd = *fd;
   }
   timespec left{};
@@ -128,7 +128,7 @@ int Endpoint::arm() {
 
 int Endpoint::on_receive(void (*arrived)(unet_endpoint*, void*), void* context) {
   if (notifier_) {
-    words::publish(notifier_->ends, true);
+    words::store_release(notifier_->ends, true);
     {
       Held held(*port_);
       held.leave_armed();
@@ -141,10 +141,10 @@ int Endpoint::on_receive(void (*arrived)(unet_endpoint*, void*), void* context) 
   if ((flags_ & UNET_THREADS) == 0) return EINVAL;
   notifier_ = std::make_unique<Notifier>();
   notifier_->thread = std::thread([this, arrived, context, &ends = notifier_->ends] {
-    while (!words::look(ends)) {
+    while (!words::load_acquire(ends)) {
       const int error = wait(kNoDeadline, ends);
       if (error != 0 && error != EINTR) return;
-      if (!words::look(ends) && has_received()) arrived(this, context);
+      if (!words::load_acquire(ends) && has_received()) arrived(this, context);
     }
   });
   return 0;

@@ -64,7 +64,7 @@ bool Vi::tell_next() {
     if (work.counted == 0 && !tell_buffer(work)) return false;
     counting.space += work.counted;
     ++counting.posted;
-    if (own_count != nullptr) words::publish(*own_count, counting.posted);
+    if (own_count != nullptr) words::store_release(*own_count, counting.posted);
   }
   ++told;
   return true;
@@ -108,7 +108,7 @@ bool Vi::tell_buffer(Work& work) {
 
 // The count first: what it counts, and has to be described, is in the ring by then.
 void Vi::look_for_buffers() {
-  const std::uint32_t now = their_count == nullptr ? 0 : words::look(*their_count);
+  const std::uint32_t now = their_count == nullptr ? 0 : words::load_acquire(*their_count);
   drain();
   if (connected && their_count != nullptr) (void)buffers.learn(static_cast<std::uint16_t>(now));
 }

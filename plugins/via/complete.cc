@@ -39,7 +39,7 @@ VIP_RETURN wait_longer(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
                        const std::atomic<bool>* ends, VIP_DESCRIPTOR** descriptor) {
   VIP_RETURN rc = VIP_NOT_DONE;
   const auto look_as = [&](Look how) {
-    if (ends != nullptr && dekker::look(*ends)) return true;
+    if (ends != nullptr && dekker::load(*ends)) return true;
     const Held held(vi);
     if (vi.magic == 0) rc = VIP_INVALID_PARAMETER;
     if (rc != VIP_NOT_DONE) return true;

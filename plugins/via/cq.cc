@@ -80,7 +80,7 @@ bool Cq::find(Entry* entry) {
 bool Cq::wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry) {
   bool took = false;
   const auto look = [&] {
-    if (ends != nullptr && dekker::look(*ends)) return true;
+    if (ends != nullptr && dekker::load(*ends)) return true;
     return took = find(entry);
   };
   (void)place->wait(

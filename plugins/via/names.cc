@@ -13,7 +13,7 @@ namespace {
 
 VIP_RETURN find_with_names(VIP_NIC_HANDLE handle, Nic** nic) {
   if (const VIP_RETURN rc = find(handle, nic); rc != VIP_SUCCESS) return rc;
-  return clan::words::look((*nic)->names) ? VIP_SUCCESS : VIP_ERROR_NAMESERVICE;
+  return clan::words::load_acquire((*nic)->names) ? VIP_SUCCESS : VIP_ERROR_NAMESERVICE;
 }
 
 }  // namespace
@@ -21,14 +21,14 @@ VIP_RETURN find_with_names(VIP_NIC_HANDLE handle, Nic** nic) {
 extern "C" CLAN_EXPORT VIP_RETURN VipNSInit(VIP_NIC_HANDLE handle, VIP_PVOID) {
   Nic* nic = nullptr;
   if (const VIP_RETURN rc = find(handle, &nic); rc != VIP_SUCCESS) return rc;
-  clan::words::publish(nic->names, true);
+  clan::words::store_release(nic->names, true);
   return VIP_SUCCESS;
 }
 
 extern "C" CLAN_EXPORT VIP_RETURN VipNSShutdown(VIP_NIC_HANDLE handle) {
   Nic* nic = nullptr;
   if (const VIP_RETURN rc = find_with_names(handle, &nic); rc != VIP_SUCCESS) return rc;
-  clan::words::publish(nic->names, false);
+  clan::words::store_release(nic->names, false);
   return VIP_SUCCESS;
 }
 

@@ -89,7 +89,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipOpenNic(const VIP_CHAR* name, VIP_NIC_HANDL
 extern "C" CLAN_EXPORT VIP_RETURN VipCloseNic(VIP_NIC_HANDLE handle) {
   Nic* nic = nullptr;
   if (const VIP_RETURN rc = find(handle, &nic); rc != VIP_SUCCESS) return rc;
-  if (words::look(nic->users) != 0) return VIP_ERROR_RESOURCE;
+  if (words::load_acquire(nic->users) != 0) return VIP_ERROR_RESOURCE;
   nic->magic = 0;
   delete nic;
   return VIP_SUCCESS;
@@ -145,7 +145,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipDestroyPtag(VIP_NIC_HANDLE handle, VIP_PROT
   if (const VIP_RETURN rc = find(handle, &nic); rc != VIP_SUCCESS) return rc;
   Ptag* ptag = nullptr;
   if (find(tag, &ptag) != VIP_SUCCESS) return VIP_INVALID_PTAG;
-  if (words::look(ptag->users) != 0) return VIP_ERROR_RESOURCE;
+  if (words::load_acquire(ptag->users) != 0) return VIP_ERROR_RESOURCE;
   ptag->magic = 0;
   delete ptag;
   nic->leave();

@@ -18,8 +18,8 @@ struct Notifier::State {
   void run() {
     for (;;) {
       std::unique_lock lock(mutex);
-      changed.wait(lock, [this] { return words::look(ends) || !tasks.empty(); });
-      if (words::look(ends)) return;
+      changed.wait(lock, [this] { return words::load_acquire(ends) || !tasks.empty(); });
+      if (words::load_acquire(ends)) return;
       const Task task = std::move(tasks.front());
       tasks.pop_front();
       lock.unlock();
@@ -68,7 +68,7 @@ VIP_RETURN notify(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_PVOID context
   if (!queue.notifier) queue.notifier.reset(new Notifier(*place));
   queue.notifier->add([=, nic = &vi->nic](const std::atomic<bool>& ends) {
     VIP_DESCRIPTOR* descriptor = nullptr;
-    while (!words::look(ends)) {
+    while (!words::load_acquire(ends)) {
       (void)wait_for(*vi, member, kNoDeadline, &ends, &descriptor);
       if (descriptor != nullptr) return handler(context, nic, vi, descriptor);
     }

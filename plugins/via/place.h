@@ -43,7 +43,7 @@ class Place {
   /// Has all threads that wait here look again, at what this thread has changed under a lock that
   /// their look() takes, too, or has announced: one that looked before is counted.
   void wake() {
-    if (dekker::look(waiters_) == 0) return;
+    if (dekker::load(waiters_) == 0) return;
     dekker::add(news_, 1u);
     std::unique_lock lock(mutex_);
     const bool leads = leads_;
@@ -60,13 +60,13 @@ class Place {
     if (look()) return true;
     const Waiting waiting(waiters_);
     for (;;) {
-      const std::uint32_t seen = dekker::look(news_);
+      const std::uint32_t seen = dekker::load(news_);
       if (look()) return true;
       // A peer may have woken this thread to take part in a long copy.
       RdmaQueue::help(context_);
       if (monotonic_ns() >= deadline_ns) return false;
       std::unique_lock lock(mutex_);
-      if (dekker::look(news_) != seen) continue;
+      if (dekker::load(news_) != seen) continue;
       if (leads_) {
         follow(lock, deadline_ns);
         continue;

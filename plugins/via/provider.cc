@@ -33,19 +33,19 @@ Provider* make_provider() {
 Object::Object(std::uint32_t kind) : magic(kind), generation(via::generation()) {}
 
 Provider* provider() {
-  if (Provider* const there = words::look(made)) return there;
+  if (Provider* const there = words::load_acquire(made)) return there;
   std::lock_guard lock(making);
-  if (words::look(made) == nullptr) words::publish(made, make_provider());
+  if (words::load_acquire(made) == nullptr) words::store_release(made, make_provider());
   // Behind the engine's, which has been asked for by then: so fork takes this lock before those of
   // the engine, as this function does.
   [[maybe_unused]] static const int watched =
       ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
                        [] {
                          making.unlock();
-                         words::publish(made, nullptr);
+                         words::store_release(made, nullptr);
                          words::add(forks, 1u);
                        });
-  return words::look(made);
+  return words::load_acquire(made);
 }
 
 void tell(Reports& reports) {
@@ -74,7 +74,7 @@ Region* Memory::add() {
     free_.pop_back();
   } else if (used_ < kMost) {
     number = used_++;
-    if (number % kChunk == 0) words::publish(chunks_[number / kChunk], new Region[kChunk]);
+    if (number % kChunk == 0) words::store_release(chunks_[number / kChunk], new Region[kChunk]);
   } else {
     return nullptr;
   }
@@ -84,10 +84,10 @@ Region* Memory::add() {
   return region;
 }
 
-void Memory::publish(Region& region) { words::publish(region.handle, region.next_handle); }
+void Memory::publish(Region& region) { words::store_release(region.handle, region.next_handle); }
 
 void Memory::remove(Region& region) {
-  words::publish(region.handle, 0u);
+  words::store_release(region.handle, 0u);
   change();
   region.receive.reset();
   region.rdma.reset();

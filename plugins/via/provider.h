@@ -31,7 +31,7 @@ class Vi;
 
 /// Changes in a forked child.
 inline std::atomic<std::uint32_t> forks{1};
-inline std::uint32_t generation() { return words::look(forks); }
+inline std::uint32_t generation() { return words::load_acquire(forks); }
 
 /// The kind of an object, and of which process it is: a forked child does not use its parent's.
 struct Object {
@@ -98,11 +98,12 @@ class Memory {
   /// Null: no such registration. Takes no lock.
   Region* find(VIP_MEM_HANDLE handle) {
     Region* const region = at((handle & 0xffff) - 1);
-    return region != nullptr && handle != 0 && words::look(region->handle) == handle ? region
-                                                                                     : nullptr;
+    return region != nullptr && handle != 0 && words::load_acquire(region->handle) == handle
+               ? region
+               : nullptr;
   }
   /// Another number: since it was this one, memory has gone, or its tag is another.
-  std::uint32_t changes() const { return words::look(changes_); }
+  std::uint32_t changes() const { return words::load_acquire(changes_); }
   void change() { words::add(changes_, 1u); }
   std::mutex& mutex() { return mutex_; }  ///< held for all else
 
@@ -110,7 +111,7 @@ class Memory {
   static constexpr std::uint32_t kChunk = 256;
   Region* at(std::uint32_t number) {
     if (number >= kMost) return nullptr;
-    Region* const chunk = words::look(chunks_[number / kChunk]);
+    Region* const chunk = words::load_acquire(chunks_[number / kChunk]);
     return chunk == nullptr ? nullptr : &chunk[number % kChunk];
   }
   std::array<std::atomic<Region*>, kMost / kChunk> chunks_{};

@@ -17,7 +17,7 @@ ViaRow* new_row(const PeerInfo& peer) {
   ViaRow* row = nullptr;
   for (ViaRow& candidate : page.row) {  // one that is closed is used again
     std::uint32_t closed = 0;
-    if (words::replace(candidate.open, closed, 1u)) {
+    if (words::cas(candidate.open, closed, 1u)) {
       row = &candidate;
       break;
     }
@@ -172,7 +172,7 @@ void Vi::close_stream() {
   last_slot = kNoSlot;
   buffers = {};
   peer_memory.clear();
-  if (row != nullptr) words::publish(row->open, 0u);
+  if (row != nullptr) words::store_release(row->open, 0u);
   row = nullptr;
 }
 
@@ -199,7 +199,7 @@ void Vi::complete(WorkQueue& queue, std::uint32_t status, std::uint32_t length) 
   } else {
     d.CS.Length = length;
     // order: the program may read it by itself; what it announces lies in memory
-    words::publish(std::atomic_ref(d.CS.Status), status | VIP_STATUS_DONE);
+    words::store_release(std::atomic_ref(d.CS.Status), status | VIP_STATUS_DONE);
   }
   ++queue.completed;
   if (queue.cq != nullptr) {

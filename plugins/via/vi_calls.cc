@@ -124,7 +124,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipQueryVi(VIP_VI_HANDLE handle, VIP_VI_STATE*
 extern "C" CLAN_EXPORT VIP_RETURN VipSetUserData(VIP_VI_HANDLE handle, VIP_PVOID data) {
   Vi* vi = nullptr;
   if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
-  words::publish(vi->user_data, data);
+  words::store_release(vi->user_data, data);
   return VIP_SUCCESS;
 }
 
@@ -132,7 +132,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipGetUserData(VIP_VI_HANDLE handle, VIP_PVOID
   Vi* vi = nullptr;
   if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
   if (data == nullptr) return VIP_INVALID_PARAMETER;
-  *data = words::look(vi->user_data);
+  *data = words::load_acquire(vi->user_data);
   return VIP_SUCCESS;
 }
 

@@ -217,7 +217,7 @@ extern "C" CLAN_EXPORT int vmmc_store_word(vmmc_binding_t* binding, size_t offse
   if (const int rc = check(binding); rc != 0) return rc;
   std::byte* const here = place_of(*binding, offset, sizeof word);
   if (here == nullptr || !is_aligned(reinterpret_cast<std::uintptr_t>(here))) return -EINVAL;
-  clan::words::publish(*reinterpret_cast<std::atomic<uint64_t>*>(here), word);
+  clan::words::store_release(*reinterpret_cast<std::atomic<uint64_t>*>(here), word);
   return answer(binding->remote->aperture->publish(binding->offset + offset, word));
 }
 

@@ -76,7 +76,7 @@ extern "C" CLAN_EXPORT int vmmc_import_cookie(vmmc_t* v,
 
 extern "C" CLAN_EXPORT int vmmc_unimport(vmmc_remote_t* remote) {
   if (const int rc = check(remote); rc != 0) return rc;
-  if (clan::words::look(remote->bindings) != 0) return -EBUSY;
+  if (clan::words::load_acquire(remote->bindings) != 0) return -EBUSY;
   (void)remote->v->transfers.drain(*remote);
   clan::words::subtract(remote->v->users, 1u);
   uncount(page().remotes);

@@ -139,7 +139,7 @@ Status Mirror::take_over() {
   for (std::size_t i = 0; i < place_.landing.size() / kWord; ++i) {
     const auto* landed =
         reinterpret_cast<const std::atomic<std::uint64_t>*>(place_.landing.data()) + i;
-    std::uint64_t word = words::look(*landed);
+    std::uint64_t word = words::load_acquire(*landed);
     if (word == seen_[i]) continue;
     seen_[i] = word;
     twin_[i] = word;

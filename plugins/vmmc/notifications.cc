@@ -120,7 +120,7 @@ int vmmc::run_handlers() {
 void vmmc::run() {
   for (;;) {
     (void)take_arrivals(clan::kNoDeadline);
-    if (clan::words::look(ends)) return;  // behind them: they take a wake() along
+    if (clan::words::load_acquire(ends)) return;  // behind them: they take a wake() along
     (void)run_handlers();
     await_arrivals(clan::kNoDeadline);
   }
@@ -166,7 +166,7 @@ extern "C" CLAN_EXPORT int vmmc_poll(vmmc_t* v) {
   for (;;) {
     (void)v->take_arrivals(0);
     n += v->run_handlers();
-    if (!clan::words::look(v->has_fd)) return n;
+    if (!clan::words::load_acquire(v->has_fd)) return n;
     if (!v->begin_receiving(0)) return n;
     const bool armed = v->arrivals.arm_fd();
     v->end_receiving();
@@ -179,7 +179,7 @@ extern "C" CLAN_EXPORT int vmmc_fd(vmmc_t* v) {
   if (!v->polled) return -EOPNOTSUPP;
   auto fd = v->arrivals.fd();
   if (!fd) return -fd.error().err;
-  clan::words::publish(v->has_fd, true);
+  clan::words::store_release(v->has_fd, true);
   v->nudge();  // what has come before
   return *fd;
 }

@@ -17,22 +17,22 @@ std::atomic<VmmcPage*> made{nullptr};
 
 void in_child() {
   making.unlock();
-  words::publish(made, static_cast<VmmcPage*>(nullptr));
+  words::store_release(made, static_cast<VmmcPage*>(nullptr));
   words::add(forks, 1u);
 }
 
 }  // namespace
 
-std::uint32_t generation() { return words::look(forks); }
+std::uint32_t generation() { return words::load_acquire(forks); }
 
 VmmcPage& page() {
-  if (VmmcPage* const there = words::look(made)) return *there;
+  if (VmmcPage* const there = words::load_acquire(made)) return *there;
   std::lock_guard lock(making);
   [[maybe_unused]] static const int watched =
       ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); }, in_child);
-  if (words::look(made) == nullptr)
-    words::publish(made, make_counter_page<VmmcPage>(kVmmcMemfdName));
-  return *words::look(made);
+  if (words::load_acquire(made) == nullptr)
+    words::store_release(made, make_counter_page<VmmcPage>(kVmmcMemfdName));
+  return *words::load_acquire(made);
 }
 
 std::int64_t milliseconds_until(std::uint64_t deadline_ns) {
@@ -55,7 +55,7 @@ vmmc::vmmc(clan::Context made, clan::MessageEndpoint bell, clan::MessageEndpoint
 vmmc::~vmmc() {
   flusher.reset();
   if (!thread.joinable()) return;
-  clan::words::publish(ends, true);
+  clan::words::store_release(ends, true);
   arrivals.wake();
   thread.join();
 }
@@ -78,7 +78,7 @@ extern "C" CLAN_EXPORT int vmmc_open(unsigned flags, vmmc_t** v) {
 
 extern "C" CLAN_EXPORT int vmmc_close(vmmc_t* v) {
   if (const int rc = clan::vmmc::check(v); rc != 0) return rc;
-  if (clan::words::look(v->users) != 0) return -EBUSY;
+  if (clan::words::load_acquire(v->users) != 0) return -EBUSY;
   if (v->thread.get_id() == std::this_thread::get_id()) return -EDEADLK;
   delete v;
   return 0;

@@ -103,7 +103,7 @@ Status Transfers::wait(std::uint64_t handle, std::uint64_t deadline_ns) {
 }
 
 Status Transfers::drain(const vmmc_remote& remote) {
-  const auto done = [&] { return words::look(remote.under_way) == 0; };
+  const auto done = [&] { return words::load_acquire(remote.under_way) == 0; };
   if (done()) return {};
   std::unique_lock lock(mutex_);
   return wait_until(lock, done, kNoDeadline);

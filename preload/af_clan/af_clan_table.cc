@@ -44,7 +44,7 @@ struct Locked {
 };
 
 Entry* entry(int fd) {
-  Entry* all = words::look(table);  // PAIR preload.af_clan: sees zeroed entries
+  Entry* all = words::load_acquire(table);  // PAIR preload.af_clan: sees zeroed entries
   return all != nullptr && fd >= 0 && static_cast<unsigned>(fd) < kMost ? all + fd : nullptr;
 }
 
@@ -135,7 +135,7 @@ bool af_clan_appear(int fd, int type, const AfClanNames& names) {
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
     // PAIR preload.af_clan: publishes zeroed entries
-    words::publish(table, static_cast<Entry*>(memory));
+    words::store_release(table, static_cast<Entry*>(memory));
   }
   Named* n = entry(fd) != nullptr ? make(type) : nullptr;
   if (n == nullptr) return false;

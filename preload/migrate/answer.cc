@@ -57,7 +57,7 @@ bool has_waited_for_long(std::uint64_t wanted_ns) {
 bool has_said_all(int fd, const Socket& s) {
   if ((state_of(s.mine()) & kSending) == 0 || (state_of(s.theirs()) & kLeaving) == 0) return true;
   // PAIR face.given
-  const std::uint64_t word = words::look(s.theirs().words[socket_face::kGivenBack]);
+  const std::uint64_t word = words::load_acquire(s.theirs().words[socket_face::kGivenBack]);
   return (word != 0 && word != socket_face::kHush) || closed(fd);
 }
 
@@ -115,7 +115,7 @@ bool go(int fd, Socket& s) {
   if ((state_of(s.mine()) & kGone) != 0 || stays_unswitched(fd, s)) return true;
   // The other host has to know how much of TCP's comes before the pipe.
   // PAIR preload.parked
-  if (is_remote(s) && !words::look(s.remote_parked)) return false;
+  if (is_remote(s) && !words::load_acquire(s.remote_parked)) return false;
   auto& sends = s.open_file().sends;
   const std::int32_t us = closer_id(), resender = Slot::kSendsAgain | us;
   // No call that is counted is in the kernel: it steps back, or was killed.

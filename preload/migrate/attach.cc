@@ -141,7 +141,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
 
 std::uint32_t moves_of_shared() {
   // PAIR preload.moves: sees which pipe, through Slot::pipe_fd
-  return shared_moves != nullptr ? words::look(*shared_moves) : 0;
+  return shared_moves != nullptr ? words::load_acquire(*shared_moves) : 0;
 }
 
 void forbid_moves() {
@@ -168,7 +168,7 @@ bool create_pipe(int fd, Socket& s) {
 bool enter_pipe(int fd, Socket& s, const Route& route) {
   const Undisturbed undisturbed;
   // PAIR preload.forking: behind Socket::moving. The child counts what has been decided
-  if (dekker::look(fork_under_way)) return false;
+  if (dekker::load(fork_under_way)) return false;
   Slot& slot = s.open_file();
   const std::int32_t me = closer_id();
   if (!Slot::try_close(slot.receives, me)) return false;
@@ -179,10 +179,10 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
     return false;
   }
   // PAIR preload.held: Dekker, behind the closed gates, with what pins it or passes it
-  const std::uint64_t held = dekker::look(slot.held);
+  const std::uint64_t held = dekker::load(slot.held);
   // PAIR preload.alone: behind the closed gates
-  const bool not_alone = dekker::look(slot.alone) != 0 && Slot::users(held) > 1;
-  if (dekker::look(slot.pinned) != 0 || Slot::on_its_way(held) != 0 || not_alone) {
+  const bool not_alone = dekker::load(slot.alone) != 0 && Slot::users(held) > 1;
+  if (dekker::load(slot.pinned) != 0 || Slot::on_its_way(held) != 0 || not_alone) {
     Slot::open(slot.sends, me);
     Slot::open(slot.receives, me);
     return false;
@@ -219,9 +219,9 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
 void lock_between_forks(Socket& s) {
   for (;;) {
     // PAIR preload.forking: before Socket::moving is taken, and behind that
-    while (dekker::look(fork_under_way)) sched_yield();
+    while (dekker::load(fork_under_way)) sched_yield();
     s.moving.lock();
-    if (!dekker::look(fork_under_way)) return;
+    if (!dekker::load(fork_under_way)) return;
     s.moving.unlock();
   }
 }
@@ -249,7 +249,7 @@ void catch_up(int fd, Socket& s) {
   KeepErrno keep;
   Once once(s);
   // PAIR preload.forking: behind Socket::moving
-  if (!once || s.shared() || dekker::look(fork_under_way)) return;
+  if (!once || s.shared() || dekker::load(fork_under_way)) return;
   // relaxed: behind pipe_fd
   int end = slot.pipe_end.load(std::memory_order_relaxed) & ~Slot::kReadToEnd;
   const std::uint64_t cookie = cookie_of(fd);

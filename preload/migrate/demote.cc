@@ -52,7 +52,7 @@ void wait_until_clean(int fd, Socket& s) {
   bool tried = false, given = false, waits = true;
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
   // PAIR face.given: taken back
-  words::replace(s.mine().words[kGivenBack], before, 0);
+  words::cas(s.mine().words[kGivenBack], before, 0);
   auto take_rest = [&](bool gone) {
     // It has gone and sends the rest, perhaps when there is room for it in TCP.
     const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
@@ -124,7 +124,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   // A thread of the other end that sends just now rings, and notices that this end leaves.
   (void)s.pipe.want_data();
   // PAIR face.given: first, as this process may be stopped behind each of these
-  if (std::uint64_t none = 0; reads_on) words::replace(s.mine().words[kGivenBack], none, kReadsOn);
+  if (std::uint64_t none = 0; reads_on) words::cas(s.mine().words[kGivenBack], none, kReadsOn);
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
   // The other host may have heard that we are in the pipe, and have switched: it is asked.
   if (!is_remote(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {

@@ -74,7 +74,7 @@ void settle(int fd, Socket& s) {
   give_options_back(fd, s.mine());
   Slot& slot = s.open_file();
   // PAIR preload.gate: behind kGone, so that no other process sends again where it is not said
-  if (Slot::is_resend(words::look(slot.sends))) {
+  if (Slot::is_resend(words::load_acquire(slot.sends))) {
     s.resending.store(true, std::memory_order_seq_cst);  // PAIR preload.resending: checked later
     return;
   }

@@ -187,7 +187,7 @@ bool take_it_back(int fd, Socket& s, int socket, pid_t pid, int taken, const Scr
   if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
     sys::call(SYS_shutdown, socket, SHUT_WR);
   set_gone(s.theirs());
-  words::publish(s.mine().words[kGivenBack], kDone);  // PAIR face.given
+  words::store_release(s.mine().words[kGivenBack], kDone);  // PAIR face.given
   return true;
 }
 

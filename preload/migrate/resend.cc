@@ -142,7 +142,7 @@ class Resend {
   SentAgain step() {
     Slot& slot = s_->open_file();
     // PAIR preload.resent: said before the first byte
-    const std::uint64_t given = words::look(slot.again.given);
+    const std::uint64_t given = words::load_acquire(slot.again.given);
     if (given == 0) return SentAgain::kBroken;
     source_.begin(given - 1);
     if (std::exchange(recounts_, false) && !count_resent(slot.again, ResendSource::kMost, source_))
@@ -210,8 +210,8 @@ void note_given(int fd, Socket& s, int file) {
   if (sent_by_tcp(fd, &most) && bytes > most) return;
   const std::uint64_t where =
       static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(file);
-  if (file >= 0) words::replace(again.file, no_file, where);
-  words::replace(again.given, none, bytes + 1);  // PAIR preload.resent: before the first byte
+  if (file >= 0) words::cas(again.file, no_file, where);
+  words::cas(again.given, none, bytes + 1);  // PAIR preload.resent: before the first byte
 }
 
 void resend(int fd, Socket& s, int given, std::int32_t closer) {
@@ -238,15 +238,17 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
 bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
   KeepErrno keep;
   Slot& slot = s.open_file();
-  const std::uint64_t now = words::look(slot.sends);  // PAIR preload.gate: sees whose it is
+  const std::uint64_t now = words::load_acquire(slot.sends);  // PAIR preload.gate: sees whose it is
   if (!Slot::is_resend(now)) return false;
   if (!closer_has_died(now)) return false;
   // PAIR preload.resent: as in a step
-  const std::uint64_t bytes = words::look(slot.again.given);
-  std::uint64_t file = words::look(slot.again.file);  // PAIR preload.resent: of one that has it
+  const std::uint64_t bytes = words::load_acquire(slot.again.given);
+  // PAIR preload.resent: of one that has it
+  std::uint64_t file = words::load_acquire(slot.again.file);
   if (bytes == 0) {
     *given = given_back(s);
-  } else if (words::look(slot.again.resent) < bytes - 1) {  // PAIR preload.resent: as in a step
+    // PAIR preload.resent: as in a step
+  } else if (words::load_acquire(slot.again.resent) < bytes - 1) {
     given->memfd = file_of_given(s, file);
     if (given->memfd < 0) *given = given_back(s);
     given->lost = given->memfd < 0;
@@ -254,7 +256,7 @@ bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
   const std::uint64_t where =
       static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(given->memfd);
   // First: this one may be killed, too.
-  if (given->memfd >= 0) words::replace(slot.again.file, file, where);  // PAIR preload.resent
+  if (given->memfd >= 0) words::cas(slot.again.file, file, where);  // PAIR preload.resent
   if (hand_resend_on(slot.sends, static_cast<std::int32_t>(now >> Slot::kCloser), us)) return true;
   if (given->memfd >= 0) sys::close(given->memfd);
   return false;
@@ -268,7 +270,7 @@ void go_on_with_resend(int fd, Socket& s) {
   Given given;
   if (!take_resend_over(s, us, &given)) return;
   // PAIR preload.resent: of one that has not said it, the other end has done its part
-  if (words::look(s.open_file().again.given) == 0) {
+  if (words::load_acquire(s.open_file().again.given) == 0) {
     if (given.memfd >= 0) sys::close(given.memfd);
     resent(fd, s, us);
   } else {
@@ -281,7 +283,7 @@ void go_on_with_resend(int fd, Socket& s) {
 bool resends(int fd, Socket& s) {
   Slot& slot = s.open_file();
   // PAIR preload.gate: sees what was sent before it was opened
-  const auto is_resend = [&] { return Slot::is_resend(words::look(slot.sends)); };
+  const auto is_resend = [&] { return Slot::is_resend(words::load_acquire(slot.sends)); };
   if (!is_resend() && !s.is_resending()) return false;
   KeepErrno keep;
   // Said before it is looked for again: a thread that opens the gate takes that back behind it.
@@ -311,7 +313,7 @@ void resends_forked() {
 
 void finish_resends() {
   // PAIR preload.behind: sees that all has been sent
-  const auto left = [] { return words::look(behind_count); };
+  const auto left = [] { return words::load_acquire(behind_count); };
   if (left() == 0) return;
   KeepErrno keep;
   for (UntilTaken patience; left() > 0 && !patience.over();) nap();

@@ -53,7 +53,7 @@ void resend(int fd, Socket& s, int given, std::int32_t closer);
 /// Some process of this end sends again. A glance: nothing is taken over.
 inline bool is_sent_again(const Socket& s) {
   // PAIR preload.gate: sees what was sent before it was opened
-  return s.is_resending() || Slot::is_resend(words::look(s.open_file().sends));
+  return s.is_resending() || Slot::is_resend(words::load_acquire(s.open_file().sends));
 }
 
 /// What the other end gave back is on its way, by this process or another: nothing may overtake it.

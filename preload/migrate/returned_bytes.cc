@@ -54,7 +54,7 @@ int file_of_given(const Socket& s, std::uint64_t where) {
 
 Given given_back(const Socket& s) {
   Given given;
-  given.word = words::look(s.theirs().words[kGivenBack]);  // PAIR face.given
+  given.word = words::load_acquire(s.theirs().words[kGivenBack]);  // PAIR face.given
   if (given.word <= kReadsOn) return given;
   if (given.word != socket_face::kHush) given.memfd = file_of_given(s, given.word);
   given.lost = given.memfd < 0;

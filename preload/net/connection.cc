@@ -74,7 +74,7 @@ void RemoteConnection::meet(Stream&& stream) {
 void RemoteConnection::fail() {
   CarrierStage expected = CarrierStage::kMeeting;
   // PAIR carrier.stage: publishes why, in the words of its pipe
-  words::replace(stage_, expected, CarrierStage::kFailed);
+  words::cas(stage_, expected, CarrierStage::kFailed);
 }
 
 bool RemoteConnection::attach(Pipe&& end) {
@@ -90,7 +90,7 @@ void RemoteConnection::release() {
   const std::lock_guard<std::recursive_mutex> lock(callbacks_);
   socket_ = nullptr;
   // PAIR carrier.released: what the program did to its pipe is done
-  words::publish(released_, true);
+  words::store_release(released_, true);
 }
 
 void RemoteConnection::tcp_ended() {
@@ -116,7 +116,7 @@ void RemoteConnection::pump() {
   if (!mutex_.try_lock()) return post();
   move(false);
   // PAIR carrier.released
-  const bool released = words::look(released_);
+  const bool released = words::load_acquire(released_);
   const bool rings = must_ring_ && callbacks_.try_lock();
   if (rings) must_ring_ = false;
   const bool comes = listener_ && !stream_;
@@ -245,7 +245,7 @@ std::uint64_t RemoteConnection::look_at_time() {
     }
   }
   // PAIR carrier.released
-  if (words::look(released_) && !is_quiet_now()) {
+  if (words::load_acquire(released_) && !is_quiet_now()) {
     if (released_ns_ == 0) released_ns_ = now;
     const std::uint64_t due = released_ns_ + kAfterCloseNs;
     if (now >= due) {
@@ -273,7 +273,7 @@ bool RemoteConnection::is_quiet() {
 bool RemoteConnection::is_done() {
   const std::lock_guard lock(mutex_);
   // PAIR carrier.released
-  return words::look(released_) && is_quiet_now();
+  return words::load_acquire(released_) && is_quiet_now();
 }
 
 }  // namespace clan::preload

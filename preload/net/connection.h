@@ -74,7 +74,7 @@ class RemoteConnection : public std::enable_shared_from_this<RemoteConnection> {
 
   // --- any thread of the program ---------------------------------------------------------------
   CarrierStage stage() const {
-    return words::look(stage_);  // PAIR carrier.stage
+    return words::load_acquire(stage_);  // PAIR carrier.stage
   }
   bool attach(Pipe&& end);
   /// Takes what can be taken, or leaves it to the carrier's thread.
@@ -136,7 +136,7 @@ class RemoteConnection : public std::enable_shared_from_this<RemoteConnection> {
   bool arm();
   void call(void (*callback)(void* socket));
   void set_stage(CarrierStage stage) {
-    words::publish(stage_, stage);  // PAIR carrier.stage
+    words::store_release(stage_, stage);  // PAIR carrier.stage
   }
   void lose(const char* why);
   std::uint64_t look_at_time();

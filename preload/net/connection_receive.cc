@@ -97,7 +97,7 @@ bool RemoteConnection::obey(const Frame& frame) {
     if (!ours) return false;
     CarrierStage expected = CarrierStage::kMeeting;
     // PAIR carrier.stage
-    words::replace(stage_, expected, CarrierStage::kMet);
+    words::cas(stage_, expected, CarrierStage::kMet);
     return true;
   }
   if (!heard_hello_ || heard_closed_) return false;
@@ -174,7 +174,7 @@ bool RemoteConnection::obey_without_pipe(const Frame& frame) {
 
 void RemoteConnection::other_end_leaves() {
   auto& theirs = pipe_.my_face();
-  words::publish(theirs.words[kGivenBack], socket_face::kReadsOn);  // PAIR face.given
+  words::store_release(theirs.words[kGivenBack], socket_face::kReadsOn);  // PAIR face.given
   add(theirs, kLeaving);
   call(calls_.comes_back);
   add(theirs, kGone);

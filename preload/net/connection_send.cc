@@ -91,7 +91,7 @@ bool RemoteConnection::drop_out() {
 // The program has given the connection up before it was in its pipe.
 bool RemoteConnection::never_comes() const {
   // PAIR carrier.released
-  if (!words::look(released_)) return false;
+  if (!words::load_acquire(released_)) return false;
   // PAIR face.state
   return !pipe_ ||
          (pipe_.peer_face().words[kState].load(std::memory_order_acquire) & kAttached) == 0;

@@ -33,7 +33,7 @@ void park(void* socket) {
   (void)with(socket, [](int fd, Socket& s) {
     if (!park_byte(fd)) the_program->break_off(fd, s, "the other host cannot be waited for by TCP");
     // PAIR preload.parked: what is sent by TCP after this lies behind that byte
-    words::publish(s.remote_parked, true);
+    words::store_release(s.remote_parked, true);
     return true;
   });
 }

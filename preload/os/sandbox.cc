@@ -206,7 +206,7 @@ struct Progress {
       progress.passed.fetch_add(1, std::memory_order_relaxed);  // relaxed: see `refused`
     } else {
       // PAIR preload.probes: how many have passed
-      words::publish(progress.refused, true);
+      words::store_release(progress.refused, true);
     }
   }
   for (;;) sys::call(SYS_exit_group, 0);
@@ -234,7 +234,7 @@ int passing(Progress& progress) {
   const long pid = make_child();
   if (pid == 0) try_all(progress);
   // PAIR preload.probes: sees how many have passed
-  const auto is_refused = [&] { return words::look(progress.refused); };
+  const auto is_refused = [&] { return words::load_acquire(progress.refused); };
   // relaxed: a number alone, and the end of the child is the kernel's word
   const auto passed = [&] { return progress.passed.load(std::memory_order_relaxed); };
   for (int i = 0; pid > 0 && passed() == 0 && !is_refused() && i < kNaps; ++i) {
@@ -350,31 +350,31 @@ bool permits_moving() {
   KeepErrno keep;
   const Undisturbed undisturbed;
   // PAIR preload.filter: one thread tries it
-  if (!may_try() || !words::replace(state, now, kBeingTried)) {
+  if (!may_try() || !words::cas(state, now, kBeingTried)) {
     return false;
   }
   const int found = try_filter();
   // PAIR preload.filter: publishes `counting` and `refused`
-  words::publish(state, found);
+  words::store_release(state, found);
   if (found == kPermits) note_process();
   return found == kPermits;
 }
 
 bool permits_counting() {
-  const int now = words::look(state);  // PAIR preload.filter
+  const int now = words::load_acquire(state);  // PAIR preload.filter
   return now == kNoFilter ||
          (now == kPermits && counting.load(std::memory_order_relaxed));  // relaxed: behind `state`
 }
 
 Refusal refusal_found() {
-  const int now = words::look(state);  // PAIR preload.filter
+  const int now = words::load_acquire(state);  // PAIR preload.filter
   // relaxed: behind `state`
   return {refused.load(std::memory_order_relaxed) & ~kMemoryPasses, now == kRefuses};
 }
 
 bool permits_memory() {
   (void)is_filtered();
-  const int now = words::look(state);  // PAIR preload.filter
+  const int now = words::load_acquire(state);  // PAIR preload.filter
   // relaxed: behind `state`
   return now == kNoFilter || now == kPermits ||
          (now == kRefuses && (refused.load(std::memory_order_relaxed) & kMemoryPasses) != 0);

@@ -290,7 +290,7 @@ const auto ours = reinterpret_cast<sighandler_t>(reinterpret_cast<std::uintptr_t
 bool MaskOfCall::read_mask(const sigset_t* mask) {
   MaskCopy copy{mask, 0};
   // PAIR preload.guard: the handlers stand. Without them nothing has moved.
-  const bool guarded = words::look(buffers_guarded);
+  const bool guarded = words::load_acquire(buffers_guarded);
   if (guarded ? guard_copy(copy_mask, &copy) : is_readable(mask)) {
     if (!guarded) copy_mask(&copy);
     t_signals.blocked = copy.mask;
@@ -302,7 +302,7 @@ bool MaskOfCall::read_mask(const sigset_t* mask) {
 
 void guard_buffers() {
   // PAIR preload.guard: the handlers stand
-  if (words::look(buffers_guarded)) return;
+  if (words::load_acquire(buffers_guarded)) return;
   KeepErrno keep;
   const FaultsGuard lock(SIGSEGV);
   if (buffers_guarded.load(std::memory_order_relaxed)) return;
@@ -315,7 +315,7 @@ void guard_buffers() {
     real().sigaction(number, &ours_then, nullptr);
   }
   Pipe::guard_copies(guard_copy);
-  words::publish(buffers_guarded, true);  // PAIR preload.guard
+  words::store_release(buffers_guarded, true);  // PAIR preload.guard
 }
 
 int set_action(int number, const struct sigaction* action, struct sigaction* old) {

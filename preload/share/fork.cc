@@ -48,7 +48,7 @@ void count_child(Socket& s, int by) {
   Slot& slot = s.open_file();
   // PAIR preload.held: a user more
   dekker::add(slot.held, by);
-  if (dekker::look(s.not_to_follow) && s.pipe) {  // PAIR preload.to_follow
+  if (dekker::load(s.not_to_follow) && s.pipe) {  // PAIR preload.to_follow
     add_holders(s.mine(), by);
   } else {
     // PAIR preload.to_follow: before the child is there

@@ -59,7 +59,7 @@ bool put_on_its_way(int fd, Socket& s) {
   Slot* slot = &s.open_file();
   constexpr std::uint64_t kMost = 1000;  // a process takes them that does not claim
   // PAIR preload.held: checked again when it counts
-  if (dekker::look(slot->pinned) != 0 || Slot::on_its_way(dekker::look(slot->held)) > kMost) {
+  if (dekker::load(slot->pinned) != 0 || Slot::on_its_way(dekker::load(slot->held)) > kMost) {
     return false;
   }
   SocketIdentity id;
@@ -87,7 +87,7 @@ bool put_on_its_way(int fd, Socket& s) {
 void take_off_its_way(Socket& s) {
   Slot* slot = &s.open_file();
   // PAIR preload.held: nobody is going to claim it
-  if (dekker::look(slot->pinned) == 0) dekker::subtract(slot->held, Slot::kOnItsWay);
+  if (dekker::load(slot->pinned) == 0) dekker::subtract(slot->held, Slot::kOnItsWay);
 }
 
 // Counts a descriptor that was on its way to this process. False: there is none.
@@ -96,7 +96,7 @@ bool arrive(Slot& slot, std::uint64_t* held) {
     // PAIR preload.to_follow: before nobody is on its way any more
     dekker::add(slot.to_follow, 1);
     const std::uint64_t arrived = *held - Slot::kOnItsWay + 1;  // PAIR preload.held: in its life
-    if (dekker::replace(slot.held, *held, arrived)) return true;
+    if (dekker::cas(slot.held, *held, arrived)) return true;
     // PAIR preload.to_follow: it was not this one
     dekker::subtract(slot.to_follow, 1);
   }
@@ -105,7 +105,7 @@ bool arrive(Slot& slot, std::uint64_t* held) {
 
 bool claim(Slot& slot, const SocketIdentity& id, bool peeked) {
   // PAIR preload.held: which life it is
-  std::uint64_t held = dekker::look(slot.held);
+  std::uint64_t held = dekker::load(slot.held);
   // PAIR preload.slot_name: the cookie of that life, or of a later one
   if (Slot::on_its_way(held) == 0 || slot.cookie.load(std::memory_order_seq_cst) != id.cookie)
     return false;
@@ -142,7 +142,7 @@ bool follow_passed(int fd, Socket& s, Pipe pipe, const Route& route, int through
   Slot* const slot = find_slot_of_pipe(peer.pid, pipe.inode(), pipe.end(), memfds);
   if (slot == nullptr) return false;
   // PAIR preload.held: which life it is
-  std::uint64_t held = dekker::look(slot->held);
+  std::uint64_t held = dekker::load(slot->held);
   const bool arrived = !peeked && arrive(*slot, &held);
   if (!arrived) dekker::add(slot->held, 1);  // PAIR preload.held: a user more
   join_pipe(fd, s, *slot, std::move(pipe), route, arrived);

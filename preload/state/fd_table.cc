@@ -38,7 +38,7 @@ Entry* entry(int fd, bool make) {
   const auto n = static_cast<unsigned>(fd);
   if (fd < 0 || n >= kChunk * kChunks) return nullptr;
   auto& slot = chunks[n / kChunk];
-  Entry* chunk = words::look(slot);  // PAIR preload.chunk
+  Entry* chunk = words::load_acquire(slot);  // PAIR preload.chunk
   if (chunk == nullptr) {
     if (!make) return nullptr;
     void* memory = sys::mmap(nullptr, kChunk * sizeof(Entry), PROT_READ | PROT_WRITE,
@@ -47,7 +47,7 @@ Entry* entry(int fd, bool make) {
     chunk = static_cast<Entry*>(memory);
     Entry* expected = nullptr;
     // PAIR preload.chunk: publishes zeroed entries
-    if (!words::replace(slot, expected, chunk)) {
+    if (!words::cas(slot, expected, chunk)) {
       sys::munmap(memory, kChunk * sizeof(Entry));
       chunk = expected;
     }
@@ -85,23 +85,23 @@ constinit thread_local int t_closing __attribute__((tls_model("initial-exec"))) 
 std::atomic<Socket*> closing_mark{nullptr};
 
 bool is_closing(const Socket* s) {
-  return s != nullptr && s == words::look(closing_mark);  // PAIR preload.closing_mark
+  return s != nullptr && s == words::load_acquire(closing_mark);  // PAIR preload.closing_mark
 }
 
 // Null: no memory.
 Socket* mark_of_closing() {
-  Socket* mark = words::look(closing_mark);  // PAIR preload.closing_mark
+  Socket* mark = words::load_acquire(closing_mark);  // PAIR preload.closing_mark
   if (mark != nullptr) return mark;
   Socket* none = nullptr;
   mark = take_socket();
   // PAIR preload.closing_mark: publishes a Socket without references
-  if (mark == nullptr || words::replace(closing_mark, none, mark)) return mark;
+  if (mark == nullptr || words::cas(closing_mark, none, mark)) return mark;
   give_back_socket(mark);
   return none;
 }
 
 // The mark is there no more. PAIR preload.entry: the same
-void end_closing(Entry& e, Socket* mark) { (void)words::replace(e, mark, nullptr); }
+void end_closing(Entry& e, Socket* mark) { (void)words::cas(e, mark, nullptr); }
 
 // False: it is the calling thread that closes it, or it takes long. A close may wait for its peer
 // (SO_LINGER), and the number is free by then; or a handler has jumped out of it.
@@ -138,16 +138,16 @@ Held hold(int fd, bool waits) {
   Entry* e = entry(fd, false);
   if (e == nullptr) return Held();
   for (std::uint64_t until = 0;;) {
-    Socket* s = words::look(*e);  // PAIR preload.entry
+    Socket* s = words::load_acquire(*e);  // PAIR preload.entry
     if (s == nullptr) return Held();
     int refs = s->refs.load(std::memory_order_relaxed);
-    while (refs > 0 && !words::replace(s->refs, refs, refs + 1)) {
+    while (refs > 0 && !words::cas(s->refs, refs, refs + 1)) {
     }
     if (refs <= 0) {  // on its way out: the entry is about to change
       if (is_closing(s) && (!waits || !waits_for_close(fd, *e, s, &until))) return Held();
       continue;
     }
-    if (words::look(*e) == s) return Held(s);  // PAIR preload.entry
+    if (words::load_acquire(*e) == s) return Held(s);  // PAIR preload.entry
     release(s);
   }
 }
@@ -161,7 +161,7 @@ bool known(int fd) {
 bool no_set_need_know(int fd) {
   const Entry* e = entry(fd, false);
   // PAIR preload.entry
-  const Socket* s = e != nullptr ? words::look(*e) : nullptr;
+  const Socket* s = e != nullptr ? words::load_acquire(*e) : nullptr;
   return s != nullptr && s->stays_on_tcp() && !s->inherited.load(std::memory_order_relaxed);
 }
 
@@ -169,7 +169,7 @@ bool is_the_kernels(int fd) {
   const Entry* e = entry(fd, false);
   // Not held: a Socket's memory stays one's, and what is read here of another one is no worse than
   // old. PAIR preload.entry
-  const Socket* s = e != nullptr ? words::look(*e) : nullptr;
+  const Socket* s = e != nullptr ? words::load_acquire(*e) : nullptr;
   return s == nullptr || (s->state.load(std::memory_order_relaxed) == Socket::State::kKernel &&
                           !s->inherited.load(std::memory_order_relaxed));
 }
@@ -192,7 +192,7 @@ void adopt(int fd, bool client, int nonblocking, bool always) {
     if (is_standard) s->state.store(Socket::State::kKernel, std::memory_order_relaxed);
     s->fds.store(1, std::memory_order_relaxed);
     // PAIR preload.refs: publishes a Socket that can be held
-    words::publish(s->refs, 1);
+    words::store_release(s->refs, 1);
     // PAIR preload.entry: publishes the Socket
     before = words::swap(*e, s);
   }
@@ -254,13 +254,13 @@ Closing::~Closing() {
   t_closing = before_;
   Entry* const e = fd_ >= 0 ? entry(fd_, false) : nullptr;
   // PAIR preload.closing_mark
-  if (Socket* const mark = words::look(closing_mark); e != nullptr && mark != nullptr)
+  if (Socket* const mark = words::load_acquire(closing_mark); e != nullptr && mark != nullptr)
     end_closing(*e, mark);
 }
 
 void forget_range(unsigned first, unsigned last) {
   for (unsigned c = first / kChunk; c < kChunks && c <= last / kChunk; ++c) {
-    if (words::look(chunks[c]) == nullptr) continue;  // PAIR preload.chunk
+    if (words::load_acquire(chunks[c]) == nullptr) continue;  // PAIR preload.chunk
     const unsigned from = std::max(first, c * kChunk);
     const unsigned to = std::min(last, c * kChunk + kChunk - 1);
     for (unsigned fd = from; fd <= to; ++fd) forget(static_cast<int>(fd));
@@ -269,7 +269,7 @@ void forget_range(unsigned first, unsigned last) {
 
 void for_each_socket(void (*f)(int, Socket&, void*), void* argument) {
   for (unsigned c = 0; c < kChunks; ++c) {
-    if (words::look(chunks[c]) == nullptr) continue;  // PAIR preload.chunk
+    if (words::load_acquire(chunks[c]) == nullptr) continue;  // PAIR preload.chunk
     for (unsigned i = 0; i < kChunk; ++i) {
       const int fd = static_cast<int>(c * kChunk + i);
       if (Held s = hold(fd)) f(fd, *s, argument);

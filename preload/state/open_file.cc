@@ -54,9 +54,9 @@ bool leave_slot(Socket& s) {
   // PAIR preload.to_follow: this process is none of them
   if (!dekker::swap(s.not_to_follow, true)) dekker::subtract(slot.to_follow, 1);
   // PAIR preload.held: first, as one that arrives counts itself among those to follow before
-  const bool on_its_way = Slot::on_its_way(dekker::look(slot.held)) > 0;
+  const bool on_its_way = Slot::on_its_way(dekker::load(slot.held)) > 0;
   // PAIR preload.to_follow
-  const bool others = on_its_way || dekker::look(slot.to_follow) > 0;
+  const bool others = on_its_way || dekker::load(slot.to_follow) > 0;
   return others;
 }
 

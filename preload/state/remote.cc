@@ -83,18 +83,18 @@ const RemoteConnections* load() {
 // Loads the component, the first time. False: there is none, which has been said.
 bool has_component() {
   // PAIR preload.remote: sees the table
-  if (words::look(the_table) != nullptr) return true;
+  if (words::load_acquire(the_table) != nullptr) return true;
   if (tried.load(std::memory_order_relaxed)) return false;
   const Undisturbed undisturbed;
   KeepErrno keep;
   loading.lock();
   if (!tried.load(std::memory_order_relaxed)) {
     // PAIR preload.remote: publishes the table
-    words::publish(the_table, load());
+    words::store_release(the_table, load());
     tried.store(true, std::memory_order_relaxed);
   }
   loading.unlock();
-  return words::look(the_table) != nullptr;  // PAIR preload.remote
+  return words::load_acquire(the_table) != nullptr;  // PAIR preload.remote
 }
 
 // No handler of the program's runs while its thread is in the component, whose locks it may have.

@@ -25,11 +25,11 @@ enum class SentAgain {
 /// The one that has closed the sends hands that on, or another one takes it from a dead one. False:
 /// `from` has not closed them.
 inline bool hand_resend_on(Slot::Counter& sends, std::int32_t from, std::int32_t to) {
-  std::uint64_t now = words::look(sends);  // PAIR preload.gate: sees what that one has done
+  std::uint64_t now = words::load_acquire(sends);  // PAIR preload.gate: sees what that one has done
   while (Slot::is_closed_by(now, from)) {
     // Calls that find it closed and step back change the count in the same word.
     // PAIR preload.gate: publishes that the resend has a new owner
-    if (words::replace(sends, now, (now & (Slot::kClosed - 1)) | Slot::closed_by(to))) return true;
+    if (words::cas(sends, now, (now & (Slot::kClosed - 1)) | Slot::closed_by(to))) return true;
   }
   return false;
 }
@@ -38,14 +38,16 @@ inline bool hand_resend_on(Slot::Counter& sends, std::int32_t from, std::int32_t
 /// a step. False: that number is not to be had, or impossible.
 template <typename Kernel>
 bool count_resent(Resent& again, std::uint64_t most, const Kernel& kernel) {
-  const std::uint64_t base = words::look(again.base);  // PAIR preload.resent: before the first byte
-  if (base == 0) return true;                          // it had sent none
+  // PAIR preload.resent: before the first byte
+  const std::uint64_t base = words::load_acquire(again.base);
+  if (base == 0) return true;  // it had sent none
   std::uint64_t sent = 0;
   if (base == Resent::kUnknown || !kernel.sent(&sent)) return false;
-  const std::uint64_t counted = words::look(again.resent);  // PAIR preload.resent: its count
+  // PAIR preload.resent: its count
+  const std::uint64_t counted = words::load_acquire(again.resent);
   const std::uint64_t by_kernel = sent - (base - 1);
   if (by_kernel < counted || by_kernel - counted > most) return false;
-  words::publish(again.resent, by_kernel);  // PAIR preload.resent: in the place of that one
+  words::store_release(again.resent, by_kernel);  // PAIR preload.resent: in the place of that one
   return true;
 }
 
@@ -53,15 +55,15 @@ bool count_resent(Resent& again, std::uint64_t most, const Kernel& kernel) {
 template <typename Kernel>
 SentAgain send_some_again(Resent& again, Kernel& kernel) {
   // PAIR preload.resent: sees what the process before has counted
-  const std::uint64_t at = words::look(again.resent);
-  if (words::look(again.base) == 0) {  // PAIR preload.resent: before the first byte
+  const std::uint64_t at = words::load_acquire(again.resent);
+  if (words::load_acquire(again.base) == 0) {  // PAIR preload.resent: before the first byte
     std::uint64_t sent = 0;
     // PAIR preload.resent: before the first byte
-    words::publish(again.base, kernel.sent(&sent) ? sent + 1 : Resent::kUnknown);
+    words::store_release(again.base, kernel.sent(&sent) ? sent + 1 : Resent::kUnknown);
   }
   const SentAgain what = kernel.send(at);
   // PAIR preload.resent: for one that takes this over
-  if (what == SentAgain::kSome) words::publish(again.resent, at + kernel.count());
+  if (what == SentAgain::kSome) words::store_release(again.resent, at + kernel.count());
   return what;
 }
 

@@ -87,7 +87,7 @@ Slot* own_table() {
 // `also_lost`: one whose descriptors are all on their way, and may never be received.
 bool take(Slot& slot, bool also_lost) {
   // PAIR preload.held: which life it is
-  std::uint64_t held = dekker::look(slot.held);
+  std::uint64_t held = dekker::load(slot.held);
   // relaxed: a moved connection has its pipe in the message, and may yet be received
   const bool may_be_lost = also_lost && slot.pipe.load(std::memory_order_relaxed) == 0;
   if (Slot::users(held) != 0 || (Slot::on_its_way(held) != 0 && !may_be_lost)) return false;
@@ -96,7 +96,7 @@ bool take(Slot& slot, bool also_lost) {
       slot.receives.load(std::memory_order_seq_cst) != 0)
     return false;
   // PAIR preload.held: nobody has taken it since
-  if (!dekker::replace(slot.held, held, Slot::renewed(held))) return false;
+  if (!dekker::cas(slot.held, held, Slot::renewed(held))) return false;
   // PAIR preload.slot_name: it is nobody's
   slot.cookie.store(0, std::memory_order_seq_cst);
   slot.renew();

@@ -80,7 +80,7 @@ void hand_over_end(int fd, Socket& s) {
   const bool last = s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) <= 1;
   Slot& slot = s.open_file();
   // PAIR preload.to_follow: a process that follows now has the pipe, and needs no word of this
-  if (!last || dekker::look(slot.to_follow) <= 0 || is_remote(s)) return;
+  if (!last || dekker::load(slot.to_follow) <= 0 || is_remote(s)) return;
   const KeepErrno keep;
   const Undisturbed undisturbed;
   if (!s.has_drained() || bytes_to_read(fd, s) > 0) return;

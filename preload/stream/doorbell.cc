@@ -60,7 +60,7 @@ ssize_t send_counted_doorbell(int fd, Socket& s) {
   ssize_t sent = -1;
   // A program that knows TCP alone may have the other end, or is about to.
   // PAIR face.given: Dekker with give_back(), behind the count
-  const std::uint64_t given = dekker::look(s.theirs().words[socket_face::kGivenBack]);
+  const std::uint64_t given = dekker::load(s.theirs().words[socket_face::kGivenBack]);
   const bool may_ring = given == 0 || given == socket_face::kReadsOn || given > socket_face::kHush;
   while (may_ring && (sent = send_doorbell(fd)) < 0) {
     if (errno == EINTR) continue;

@@ -33,11 +33,12 @@ void pause(std::uint32_t turn) {
 }  // namespace
 
 bool await_gate(Slot::Counter& counter, std::uint32_t turn) {
-  std::uint64_t now = words::look(counter);  // PAIR preload.gate: sees which thread has closed it
+  // PAIR preload.gate: sees which thread has closed it
+  std::uint64_t now = words::load_acquire(counter);
   if (Slot::is_resend(now)) return false;
   const bool died = Slot::is_closed_by(now, closer_id()) || has_died(now, turn);
   // PAIR preload.gate: in the place of its closer
-  if (died && words::replace(counter, now, now & (Slot::kClosed - 1))) return true;
+  if (died && words::cas(counter, now, now & (Slot::kClosed - 1))) return true;
   pause(turn);
   return true;
 }
@@ -53,11 +54,12 @@ void await_mover(Slot::Counter& counter) {
 
 ClosedGate::ClosedGate(Slot::Counter& counter) : counter_(counter) {
   for (std::uint32_t turn = 0; !Slot::try_close_over(counter, me_); ++turn) {
-    std::uint64_t now = words::look(counter);  // PAIR preload.gate: sees which thread has closed it
+    // PAIR preload.gate: sees which thread has closed it
+    std::uint64_t now = words::load_acquire(counter);
     const std::uint64_t next = (now & (Slot::kClosed - 1)) | Slot::closed_by(me_);
     // PAIR preload.gate: from its closer
     const bool died = Slot::is_closed_by(now, me_) || has_died(now, turn);  // of the caller's id
-    if (died && words::replace(counter, now, next)) {
+    if (died && words::cas(counter, now, next)) {
       took_over_ = true;
       return;
     }

@@ -30,13 +30,13 @@ Report run(Says&& says, Tells&& tells, bool looks_first = false) {
   const Side sleeping = m.word<std::uint32_t>("sleeping"), news = m.word<std::uint32_t>("news"),
              rung = m.word<std::uint32_t>("rung");
   m.thread("sleeper", [=](std::uint64_t) {
-    if (looks_first && look(news) != 0) return;
+    if (looks_first && load(news) != 0) return;
     says(sleeping);
-    if (looks_first || look(news) == 0) model_futex_wait<std::uint32_t>(rung, 0);
+    if (looks_first || load(news) == 0) model_futex_wait<std::uint32_t>(rung, 0);
   });
   m.thread("other", [=](std::uint64_t) {
     tells(news);
-    if (look(sleeping) == 0) return;
+    if (load(sleeping) == 0) return;
     announce(rung, 1);
     model_futex_wake(rung);
   });

@@ -18,7 +18,7 @@ using test::Word;
 
 template <typename Change>
 void publishes(Change&& change) {
-  hand_over_by(change, [](Word& word) { return look(word); });
+  hand_over_by(change, [](Word& word) { return load(word); });
 }
 
 template <typename Seen>
@@ -35,7 +35,7 @@ TEST(Dekker, PublishesWhatCameBeforeEachKindOfChange) {
   publishes([](Word& word) { EXPECT_EQ(clear_bits(word, kBefore), kBefore); });
   publishes([](Word& word) {
     std::uint64_t is = kBefore;
-    EXPECT_TRUE(replace(word, is, 5));
+    EXPECT_TRUE(cas(word, is, 5));
   });
 }
 
@@ -47,7 +47,7 @@ TEST(Dekker, ShowsWhatCameBeforeToEachThatChangesTheWordNext) {
   sees([](Word& word) { return clear_bits(word, kBefore); });
   sees([](Word& word) {
     std::uint64_t is = 5;
-    EXPECT_TRUE(replace(word, is, 6));
+    EXPECT_TRUE(cas(word, is, 6));
     return is;
   });
 }

@@ -19,16 +19,16 @@ using test::Word;
 
 template <typename Change>
 void publishes(Change&& change) {
-  hand_over_by(change, [](Word& word) { return look(word); });
+  hand_over_by(change, [](Word& word) { return load_acquire(word); });
 }
 
 template <typename Seen>
 void sees(Seen&& seen) {
-  hand_over_by([](Word& word) { publish(word, 5); }, seen);
+  hand_over_by([](Word& word) { store_release(word, 5); }, seen);
 }
 
 TEST(Words, PublishWhatCameBeforeEachKindOfChange) {
-  publishes([](Word& word) { publish(word, 5); });
+  publishes([](Word& word) { store_release(word, 5); });
   publishes([](Word& word) { EXPECT_EQ(swap(word, 5), kBefore); });
   publishes([](Word& word) { EXPECT_EQ(add(word, 1), kBefore); });
   publishes([](Word& word) { EXPECT_EQ(subtract(word, 1), kBefore); });
@@ -36,7 +36,7 @@ TEST(Words, PublishWhatCameBeforeEachKindOfChange) {
   publishes([](Word& word) { EXPECT_EQ(clear_bits(word, kBefore), kBefore); });
   publishes([](Word& word) {
     std::uint64_t is = kBefore;
-    EXPECT_TRUE(replace(word, is, 5));
+    EXPECT_TRUE(cas(word, is, 5));
   });
 }
 
@@ -48,7 +48,7 @@ TEST(Words, ShowWhatCameBeforeToEachThatChangesThemNext) {
   sees([](Word& word) { return clear_bits(word, kBefore); });
   sees([](Word& word) {
     std::uint64_t is = 5;
-    EXPECT_TRUE(replace(word, is, 6));
+    EXPECT_TRUE(cas(word, is, 6));
     return is;
   });
 }
@@ -56,7 +56,7 @@ TEST(Words, ShowWhatCameBeforeToEachThatChangesThemNext) {
 TEST(Words, ShowWhatCameBeforeToOneThatFindsThemChangedAndReplacesNothing) {
   sees([](Word& word) {
     std::uint64_t is = kBefore;
-    EXPECT_FALSE(replace(word, is, 6));
+    EXPECT_FALSE(cas(word, is, 6));
     return is;
   });
 }
@@ -64,9 +64,9 @@ TEST(Words, ShowWhatCameBeforeToOneThatFindsThemChangedAndReplacesNothing) {
 TEST(Words, MayBePlainMemoryThatIsLookedAtAsAtomics) {
   alignas(std::atomic_ref<std::uint64_t>::required_alignment) std::uint64_t word = kBefore;
   std::uint64_t data = 0;
-  test::hand_over([&] { data = 7, publish(std::atomic_ref(word), 5); },
+  test::hand_over([&] { data = 7, store_release(std::atomic_ref(word), 5); },
                   [&] {
-                    EXPECT_EQ(look(std::atomic_ref(word)), 5u);
+                    EXPECT_EQ(load_acquire(std::atomic_ref(word)), 5u);
                     EXPECT_EQ(data, 7u);
                   });
 }

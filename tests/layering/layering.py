@@ -21,8 +21,8 @@ PAIR = re.compile(r"//.*?\bPAIR\s+([A-Za-z0-9_][A-Za-z0-9_.\-/]*[A-Za-z0-9_]|[A-
 FENCE = r"fence|barrier"
 # The functions of clan/detail/words.h and clan/detail/dekker.h, which have the orders in
 # them. All that change a word see what came before as well, but for two.
-CHANGES = re.compile(r"\b(?:words|dekker)::(?!look\b|value_of\b)\w+")
-LOOKS = re.compile(r"\b(?:words|dekker)::(?!publish\b|announce\b|value_of\b)\w+")
+CHANGES = re.compile(r"\b(?:words|dekker)::(?!load_acquire\b|load\b|value_of\b)\w+")
+LOOKS = re.compile(r"\b(?:words|dekker)::(?!store_release\b|announce\b|value_of\b)\w+")
 BOTH = r"exchange|fetch_|acq_rel|" + FENCE
 STORE = re.compile(rf"\bstore|_store|release|{BOTH}|{CHANGES.pattern}")
 LOAD = re.compile(rf"\bload|_load|acquire|{BOTH}|{LOOKS.pattern}")

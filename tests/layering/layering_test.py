@@ -104,8 +104,8 @@ class Layering(unittest.TestCase):
         self.assert_one({"core/shm/a.h": LOAD + LOAD}, "no store")
 
     def test_pair_by_functions_that_have_the_orders_in_them(self):
-        publish = "words::publish(tail, 1);  // PAIR ring.tail: publishes slots\n"
-        look = "words::look(tail);  // PAIR ring.tail: sees slots\n"
+        publish = "words::store_release(tail, 1);  // PAIR ring.tail: publishes slots\n"
+        look = "words::load_acquire(tail);  // PAIR ring.tail: sees slots\n"
         swap = "dekker::swap(tail, 1);  // PAIR ring.tail: both\n"
         self.assertEqual(self.check({"core/shm/a.h": publish + "\n\n\n\n" + look}), [])
         self.assertEqual(self.check({"core/shm/a.h": swap + "\n\n\n\n" + look}), [])

@@ -249,7 +249,7 @@ TEST(ViaBuffers, OfOneSizeAreOnlyCounted) {
   int posted = 0;
   const auto post = [&](std::uint32_t bytes) {
     ASSERT_EQ(end.post_recv(end.host.make(posted++, 0, bytes)), VIP_SUCCESS);
-    EXPECT_EQ(words::look(*count), static_cast<std::uint32_t>(posted));
+    EXPECT_EQ(words::load_acquire(*count), static_cast<std::uint32_t>(posted));
   };
   post(100);
   EXPECT_EQ(hear(), (std::vector{Kind::kRegion, Kind::kBuffer}));

@@ -71,7 +71,7 @@ Peer* Links::put(std::unique_ptr<Peer> peer, std::size_t place) {
   show(row.mtu, 0u);
   if (place == peers_.size()) {
     peers_.push_back(std::move(peer));
-    words::publish(own_page().rows, static_cast<std::uint32_t>(peers_.size()));
+    words::store_release(own_page().rows, static_cast<std::uint32_t>(peers_.size()));
   } else {
     peer->queue = peers_[place]->queue;  // with packets to the old one, which are not lost
     peer->readable = peer->queue != 0;

@@ -195,7 +195,7 @@ Status RemoteAperture::check() const {
   }
   // Its table can still be read when the peer has gone: one that revoked and then ended did so in
   // order. PAIR aperture.generation: what the owner did before it revoked is visible
-  if (static_cast<std::uint32_t>(words::look(*h.generation)) != h.generation_wanted) {
+  if (static_cast<std::uint32_t>(words::load_acquire(*h.generation)) != h.generation_wanted) {
     return Error{ESTALE, "the aperture has been revoked"};
   }
   if (!alive) return Error{ECONNRESET, "the peer is gone"};
@@ -222,7 +222,7 @@ Status RemoteAperture::publish(std::uint64_t offset, std::uint64_t word) {
                              nic::PutOrder::kAfterEarlier);
   }
   // PAIR aperture.publish: publishes the writes before it to the owner's acquire load
-  words::publish(*reinterpret_cast<std::atomic<std::uint64_t>*>(h.mapped + offset), word);
+  words::store_release(*reinterpret_cast<std::atomic<std::uint64_t>*>(h.mapped + offset), word);
   if (h.light_fence && nic::armed_chunks_after_store<shm::AsymmetricFence>(*h.armed) == 0) {
     return {};
   }

@@ -16,7 +16,7 @@ TripwireCore::~TripwireCore() {
 
 void TripwireCore::note_armed() {
   // PAIR tripwire.fired: what wait() compares with, before arm() lets it fire
-  fired_when_armed_ = dekker::look(nic().image().signals->tripwires[index_].fired);
+  fired_when_armed_ = dekker::load(nic().image().signals->tripwires[index_].fired);
 }
 
 void TripwireCore::arm() {
@@ -31,7 +31,7 @@ Status TripwireCore::wait(std::uint64_t deadline_ns) {
   auto& signal = nic().image().signals->tripwires[index_];
   ContextCore& context = aperture_->context();
   // PAIR tripwire.fired: changed before fire() looks for sleepers
-  while (dekker::look(signal.fired) == fired_when_armed_) {
+  while (dekker::load(signal.fired) == fired_when_armed_) {
     if (!context.usable()) return unusable_error();
     if (!valid()) return Error{ESTALE, "the aperture of this tripwire has been revoked"};
     // In slices, so that the end of the context is noticed without a wake-up of its own.
@@ -82,7 +82,7 @@ Status TripwireCore::watch(nic::Link& link) {
 
 void TripwireCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
   // PAIR tripwire.watched
-  if (dekker::look(watched_) == link.get() && aperture_->live()) fire();
+  if (dekker::load(watched_) == link.get() && aperture_->live()) fire();
 }
 
 }  // namespace clan::engine
@@ -117,7 +117,7 @@ bool Tripwire::test_and_clear() {
 }
 std::uint32_t Tripwire::count() const {
   // PAIR tripwire.fired: sees the data behind each firing counted
-  return words::look(core_->nic().image().signals->tripwires[core_->index()].fired);
+  return words::load_acquire(core_->nic().image().signals->tripwires[core_->index()].fired);
 }
 Status Tripwire::wait(std::int64_t timeout_ms) {
   return core_->wait(deadline_after_ms(timeout_ms));

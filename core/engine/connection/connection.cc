@@ -31,7 +31,7 @@ Connection::Connection(std::shared_ptr<ContextCore> context, std::shared_ptr<nic
 std::uint64_t Connection::load_credit() {
   auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(region_.data());
   // PAIR ring.credit: the peer has finished reading the lines before it
-  return words::look(word);
+  return words::load_acquire(word);
 }
 
 std::byte* Connection::reserve(std::uint64_t payload) {
@@ -169,7 +169,7 @@ void Connection::publish_credit() {
   }
   auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped);
   // PAIR ring.credit: we have finished reading the lines before it
-  words::publish(word, consumer_.head);
+  words::store_release(word, consumer_.head);
   notify(0, sizeof(std::uint64_t));
 }
 

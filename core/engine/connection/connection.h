@@ -109,7 +109,7 @@ class Connection final : public OobSink,
   // --- both --------------------------------------------------------------------------------------
   /// The peer has closed, died or misbehaved: no record will follow those in the ring.
   // PAIR connection.peer_gone: sees what the peer wrote before it went
-  bool peer_gone() const { return words::look(peer_gone_); }
+  bool peer_gone() const { return words::load_acquire(peer_gone_); }
   /// Why, as an errno: 0 = it closed in good order.
   int reset_reason() const { return reset_reason_.load(std::memory_order_relaxed); }
   void close();

@@ -18,7 +18,7 @@ void Connection::peer_left(int reason, bool done) {
     if (news) {
       reset_reason_.store(reason, std::memory_order_relaxed);
       // PAIR connection.peer_gone: what the peer wrote before is visible to peer_gone() and peek()
-      words::publish(peer_gone_, true);
+      words::store_release(peer_gone_, true);
       // Once we have closed, nobody is left to be surprised by its end.
       if (reason != 0 && !closed_.load(std::memory_order_relaxed)) {
         count(context_->counters().connections_reset);

@@ -76,7 +76,7 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
                           Status* status) {
   auto& signal = nic_.image().signals->tripwires[tripwire];
   // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
-  const std::uint32_t seen = dekker::look(signal.fired);
+  const std::uint32_t seen = dekker::load(signal.fired);
   // By what the link is: a peer may offer memory that cannot be mapped, and have mapped this.
   link_->capabilities().mapped ? nic_.arm(tripwire) : nic_.arm_for_packets(tripwire);
   int rc = 0;

@@ -24,7 +24,7 @@ class ConsumerGuard {
     while (words::swap(flag_, true)) sched_yield();
   }
   // PAIR queue.consuming: publishes the consumer state
-  ~ConsumerGuard() { words::publish(flag_, false); }
+  ~ConsumerGuard() { words::store_release(flag_, false); }
   ConsumerGuard(const ConsumerGuard&) = delete;
   ConsumerGuard& operator=(const ConsumerGuard&) = delete;
 
@@ -57,7 +57,7 @@ void EventQueueCore::add_lane(const nic::NicImage& lane) {
   if (n == kMaxLanes) return;
   lanes_[n].memory = memory;
   // PAIR queue.lanes: publishes the lane to the consumer
-  words::publish(lane_count_, n + 1);
+  words::store_release(lane_count_, n + 1);
   if (n > 0) wake_all();  // sleepers wait for the lanes they knew
 }
 
@@ -83,7 +83,7 @@ void EventQueueCore::wake_whatever(shm::EventQueueMemory& queue) {
 
 EventQueueCore::Slot* EventQueueCore::slot(std::uint32_t event) {
   // PAIR queue.slots: sees the chunk
-  Slot* chunk = words::look(chunks_[event / kChunk]);
+  Slot* chunk = words::load_acquire(chunks_[event / kChunk]);
   return chunk == nullptr ? nullptr : &chunk[event % kChunk];
 }
 
@@ -98,7 +98,7 @@ Result<std::uint32_t> EventQueueCore::add(EventKind kind, std::uint64_t tag) {
     if (event % kChunk == 0) {
       chunk_memory_.push_back(std::make_unique<Slot[]>(kChunk));
       // PAIR queue.slots: publishes the chunk
-      words::publish(chunks_[event / kChunk], chunk_memory_.back().get());
+      words::store_release(chunks_[event / kChunk], chunk_memory_.back().get());
     }
   } else {
     return Error{ENOSPC, "65536 events are registered with this queue already"};
@@ -106,7 +106,7 @@ Result<std::uint32_t> EventQueueCore::add(EventKind kind, std::uint64_t tag) {
   Slot* s = slot(event);
   s->tag.store(tag, std::memory_order_relaxed);
   // PAIR queue.slot: publishes the tag
-  words::publish(s->kind, static_cast<std::uint32_t>(kind));
+  words::store_release(s->kind, static_cast<std::uint32_t>(kind));
   return event;
 }
 
@@ -154,7 +154,7 @@ std::size_t EventQueueCore::poll(std::span<Event> events) {
     Slot* s = slot(pending_base_ + bit);
     if (s == nullptr) continue;  // nobody registered it: a peer made it up
     // PAIR queue.slot: sees the tag
-    std::uint32_t kind = words::look(s->kind);
+    std::uint32_t kind = words::load_acquire(s->kind);
     if (kind == 0) continue;
     events[n++] = {s->tag.load(std::memory_order_relaxed), static_cast<EventKind>(kind)};
   }

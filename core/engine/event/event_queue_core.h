@@ -85,7 +85,7 @@ class EventQueueCore {
   void wake(shm::EventQueueMemory& queue, std::uint32_t how);
   void wake_whatever(shm::EventQueueMemory& queue);
   // PAIR queue.lanes: sees the lanes that add_lane() has filled in
-  std::size_t lanes() const { return words::look(lane_count_); }
+  std::size_t lanes() const { return words::load_acquire(lane_count_); }
   Slot* slot(std::uint32_t event);
   Result<std::size_t> sleep(std::uint64_t deadline_ns);
 

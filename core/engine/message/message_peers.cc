@@ -80,7 +80,7 @@ Result<PeerIndex> MessageEndpointCore::begin_connect(
 void MessageEndpointCore::on_answer() {
   {
     std::lock_guard lock(mutex_);
-    words::publish(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
+    words::store_release(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
   }
   arrivals_->post(adopt_event_);
   std::lock_guard lock(mutex_);
@@ -163,7 +163,7 @@ void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link,
       return;
     }
     accepted_.push_back(std::move(*connection));
-    words::publish(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
+    words::store_release(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
   }
   arrivals_->post(adopt_event_);
   std::lock_guard lock(mutex_);
@@ -176,7 +176,7 @@ void MessageEndpointCore::on_link_down(const std::shared_ptr<nic::Link>&) {
 
 void MessageEndpointCore::adopt() {
   // PAIR endpoint.accepted: sees the connections
-  if (!words::look(any_accepted_)) return;
+  if (!words::load_acquire(any_accepted_)) return;
   std::vector<std::shared_ptr<Connection>> fresh;
   {
     std::lock_guard lock(mutex_);

@@ -72,7 +72,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   Result<OobArrival> recv(std::uint64_t deadline_ns) {
     for (;;) {
       // PAIR oob.arrivals: what comes after this look changes the word that the futex compares
-      const std::uint32_t seen = words::look(arrivals_);
+      const std::uint32_t seen = words::load_acquire(arrivals_);
       auto m = try_recv();
       if (m.ok() || m.error().err != EAGAIN) return m;
       int rc = 0;

@@ -189,7 +189,7 @@ bool Pipe::release() {
   const Locked lock(*this, locks().sending);
   const std::uint64_t tail = sender.tail.load(relaxed);
   // PAIR pipe.front: if it has passed them all, it has read them all
-  const std::uint64_t head = words::look(page_->ends[1 - end_].receiver.head);
+  const std::uint64_t head = words::load_acquire(page_->ends[1 - end_].receiver.head);
   if (lock.err() != 0 || head != tail || broken()) {
     note_large();
     return false;

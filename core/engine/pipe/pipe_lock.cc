@@ -31,7 +31,7 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, bool in_handler) const
     for (int i = 0; i < kSpinsBeforeYield && err < 0; ++i) {
       owner = 0;
       // PAIR pipe.lock: sees the cursors the last owner left
-      if (words::replace(word, owner, me)) {
+      if (words::cas(word, owner, me)) {
         err = 0;
       } else if (owner == me && in_handler) {
         err = EDEADLK;
@@ -42,7 +42,7 @@ int Pipe::wait_for_lock(std::atomic<std::uint32_t>& word, bool in_handler) const
     // A thread that has died may have had the caller's id.
     const bool died = owner == me || (round >= kRoundsBeforeLook && sys::has_ended(owner));
     // PAIR pipe.lock: sees what a process that was killed has left
-    if (died && words::replace(word, owner, me)) {
+    if (died && words::cas(word, owner, me)) {
       if (&word == &locks().sending) finish_record();
       err = 0;
     } else if (broken()) {

@@ -69,12 +69,12 @@ class Pipe::Locked {
   Locked(const Pipe& pipe, std::atomic<std::uint32_t>& word) : word_(word) {
     std::uint32_t owner = 0;
     // PAIR pipe.lock: sees the cursors the last owner left
-    if (!words::replace(word_, owner, pipes::lock_word())) [[unlikely]]
+    if (!words::cas(word_, owner, pipes::lock_word())) [[unlikely]]
       err_ = pipe.wait_for_lock(word_, count_.nested());
   }
   ~Locked() {
     // PAIR pipe.lock: publishes the cursors
-    if (err_ == 0) words::publish(word_, 0);
+    if (err_ == 0) words::store_release(word_, 0);
   }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;

@@ -55,11 +55,11 @@ PipeFront Pipe::front() const {
   // at a head that is still the head is the record there.
   for (int looks = 0; looks < kMostLooks; ++looks) {
     // PAIR pipe.front: if it has changed, so has what we read
-    const std::uint64_t head = words::look(receiver.head);
+    const std::uint64_t head = words::load_acquire(receiver.head);
     shm::RingConsumer c{head, 0};
     shm::RingRecord record;
     const int rc = ring.peek(c, in_, &record);  // its loads are acquire: the next one comes after
-    if (words::look(receiver.head) != head) continue;
+    if (words::load_acquire(receiver.head) != head) continue;
     if (rc == 0) return PipeFront::kNothing;
     if (rc > 0 && record.head.type() == kBytesRecord) return PipeFront::kBytes;
     if (rc > 0 && record.head.type() == kEndRecord) return PipeFront::kEnd;
@@ -100,9 +100,9 @@ namespace {
 void give_back(PipePage::Receiver& receiver, shm::RingConsumer& c) {
   c.published = c.head;
   // PAIR pipe.front: before it is written over
-  words::publish(receiver.head, c.head);
+  words::store_release(receiver.head, c.head);
   // PAIR pipe.credit: we have finished with them
-  words::publish(receiver.credit, c.head);
+  words::store_release(receiver.credit, c.head);
 }
 
 /// A call has read up to `offset` of the record at c.head, `bytes` more. One that is killed here
@@ -113,12 +113,12 @@ void move_on(PipePage::Receiver& receiver, shm::RingConsumer& c, std::uint64_t o
   if (gives_back) {
     give_back(receiver, c);
   } else {
-    words::publish(receiver.head, c.head);  // PAIR pipe.front: as above
+    words::store_release(receiver.head, c.head);  // PAIR pipe.front: as above
   }
   // relaxed: under the lock
   receiver.published.store(c.published, std::memory_order_relaxed);
   // PAIR pipe.lock: behind the head, for one that takes the lock of a dead process
-  words::publish(receiver.offset, offset_word(c.head, offset));
+  words::store_release(receiver.offset, offset_word(c.head, offset));
 }
 
 }  // namespace

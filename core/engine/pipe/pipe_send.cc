@@ -35,7 +35,7 @@ void store(PipePage::Sender& s, const PipeProducer& p) {
   s.jump_at.store(p.jump_at, relaxed);
   s.jump_gap.store(p.jump_gap, relaxed);
   // PAIR pipe.lock: last, so that a process that is killed here has stored all or is found out
-  words::publish(s.tail, p.tail);
+  words::store_release(s.tail, p.tail);
 }
 
 // After a record that was planned by reserve() has been published.
@@ -74,7 +74,7 @@ int Pipe::plan(PipeRoom room, PipeProducer& p, std::uint64_t* most, std::uint64_
   *most = most_lines(end_, room);
   auto& peer = page_->ends[1 - end_].receiver;
   // PAIR pipe.credit: the reader has finished with the lines before it
-  auto credit = [&] { return words::look(peer.credit); };
+  auto credit = [&] { return words::load_acquire(peer.credit); };
   // A line stays for put_last().
   int rc = ring.reserve(p, kStampBytes + *n + kCacheLine, *most + 1, credit, slot);
   while (rc == 0 && *n > kLeastPiece) {  // not all of it: then part of it
@@ -157,7 +157,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
           out_, slot,
           shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
       if (goes_on) {
-        words::publish(sender.tail, tail + slot.lines);  // PAIR pipe.lock: behind the record
+        words::store_release(sender.tail, tail + slot.lines);  // PAIR pipe.lock: behind the record
       } else {
         advance(ring, sender, p, slot, most);
         if (sender.touched.load(std::memory_order_relaxed) > kSmallLines) note_large();
@@ -185,7 +185,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     const PipeRing ring{lines_};
     auto p = load(sender);
     PipeSlot slot;
-    auto credit = [&] { return words::look(peer.credit); };  // PAIR pipe.credit
+    auto credit = [&] { return words::load_acquire(peer.credit); };  // PAIR pipe.credit
     const int rc = ring.reserve(p, kStampBytes, lines_, credit, &slot);
     if (rc <= 0) {  // there always is a line
       broke("impossible credit");
@@ -217,7 +217,7 @@ bool Pipe::has_room(int end, PipeRoom room) const {
   PipeSlot slot;
   const std::uint64_t most = most_lines(end, room);
   // PAIR pipe.credit
-  const std::uint64_t seen = words::look(peer.credit);
+  const std::uint64_t seen = words::load_acquire(peer.credit);
   if (seen - p.consumed <= p.tail - p.consumed) p.consumed = seen;
   // Not at the first free line: a thread that is woken for room should find some.
   const std::uint64_t used = ring.used(p);

@@ -156,7 +156,7 @@ void RdmaDriver::detach(std::uint32_t queue) {
   auto lock = enter();
   scheduler_.detach(queue);
   const bool again = scheduler_.retry_deferred() > 0;
-  if (again) words::publish(idle_, false);  // PAIR rdma.driver_idle: to idle()
+  if (again) words::store_release(idle_, false);  // PAIR rdma.driver_idle: to idle()
   lock.unlock();
   if (again) kick();
 }
@@ -168,7 +168,7 @@ void RdmaDriver::activate(std::uint32_t queue) {
 
 bool RdmaDriver::rung() const {
   for (const auto& word : doorbells_) {
-    if (dekker::look(word) != 0) return true;  // PAIR rdma.doorbell
+    if (dekker::load(word) != 0) return true;  // PAIR rdma.doorbell
   }
   return false;
 }
@@ -190,7 +190,7 @@ bool RdmaDriver::slice() {
   auto progress = scheduler_.run(kSlice);
   runnable_ = !progress.idle;
   const bool idle = progress.idle && progress.deferred == 0;
-  words::publish(idle_, idle);  // PAIR rdma.driver_idle: to idle()
+  words::store_release(idle_, idle);  // PAIR rdma.driver_idle: to idle()
   return !progress.idle && progress.bytes + progress.completions > 0;
 }
 
@@ -246,8 +246,8 @@ void RdmaDriver::complete(std::uint64_t token, int err, std::uint64_t bytes) {
     auto lock = enter();
     pending_.erase(token);
     (void)scheduler_.complete_chunk(token, err, bytes);
-    scheduler_.retry_deferred();   // those that found the link busy
-    words::publish(idle_, false);  // PAIR rdma.driver_idle: to idle()
+    scheduler_.retry_deferred();         // those that found the link busy
+    words::store_release(idle_, false);  // PAIR rdma.driver_idle: to idle()
   }
   if (!run_on()) kick();
 }

@@ -51,7 +51,7 @@ class RdmaDriver final : public nic::RdmaMover {
   template <typename Enough>
   bool run(std::uint64_t bytes, Enough&& enough);
   // PAIR rdma.driver_idle: sees what the last to run the driver left
-  bool idle() const { return words::look(idle_) && !rung(); }
+  bool idle() const { return words::load_acquire(idle_) && !rung(); }
   /// Moves `request` at once, in the caller's thread and beside everybody else's. EAGAIN: it has to
   /// go through the ring. Else the errno of its completion, 0 for none.
   int move_now(const RdmaRequest& request, RemoteApertureCore& remote);

@@ -39,13 +39,13 @@ Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_
   request.remote = *handle;
   request.cookie = options.cookie;
   // PAIR rdma.outstanding: the reaper has done with now_
-  if (words::look(outstanding_) == 0 && !options.more && !in_group_) {
+  if (words::load_acquire(outstanding_) == 0 && !options.more && !in_group_) {
     // Nothing of this queue could be overtaken, and a short copy is done sooner than handed over.
     if (int err = driver_.move_now(request, *remote.core()); err != EAGAIN) {
       now_ = {request.cookie, err, err == 0 ? length : 0};
       outstanding_.store(1, std::memory_order_relaxed);  // relaxed: published by moved_now_
       // PAIR rdma.moved_now: publishes now_ to the reaper
-      words::publish(moved_now_, true);
+      words::store_release(moved_now_, true);
       completed();
       return {};
     }
@@ -88,7 +88,7 @@ std::size_t RdmaQueueCore::reap(std::span<RdmaCompletion> completions) {
   if (completions.empty()) return 0;
   std::size_t n = 0;
   // PAIR rdma.moved_now: sees now_
-  if (words::look(moved_now_)) {
+  if (words::load_acquire(moved_now_)) {
     completions[n++] = now_;
     moved_now_.store(false, std::memory_order_relaxed);  // relaxed: published by outstanding_
   }

@@ -99,7 +99,7 @@ bool clan_shrimp_client::alive() {
 
 bool clan_shrimp_client::answered(std::uint64_t call) {
   // PAIR shrimp.answer: sees the results
-  return words::look(slot_of(call).line.flag) == flag_of(call, kAnswered);
+  return words::load_acquire(slot_of(call).line.flag) == flag_of(call, kAnswered);
 }
 
 // The reply has been taken, or is not wanted.
@@ -114,7 +114,7 @@ void clan_shrimp_client::take_results_up_to(std::uint64_t call) {
   if (call <= taken) return;
   taken = call;
   // PAIR shrimp.taken: the server may write there again
-  words::publish(binding().head.results_taken, call);
+  words::store_release(binding().head.results_taken, call);
 }
 
 // Calls that were given up and have been answered since are done with. Results of the others the
@@ -201,7 +201,7 @@ clan_shrimp_stat clan_shrimp_client::send(const clan_shrimp_request& request, De
   *ticket = call;
   // PAIR shrimp.sleep: the flag's exchange is behind us; the server sets this before it checks
   // flags
-  if (dekker::look(binding().head.server_sleeps) != 0) {
+  if (dekker::load(binding().head.server_sleeps) != 0) {
     Hello bell;
     bell.kind = kBell;
     // no room: one lies there
@@ -230,7 +230,7 @@ clan_shrimp_stat clan_shrimp_client::wait(std::uint64_t call, Deadline* within) 
     if (deadline != kNoDeadline && monotonic_ns() >= deadline) return CLAN_SHRIMP_TIMED_OUT;
     std::uint64_t asked = flag_of(call, kAsked);
     // PAIR shrimp.answer: the server exchanges it when it answers, and finds that we sleep
-    dekker::replace(flag, asked, asked | kSleeps);
+    dekker::cas(flag, asked, asked | kSleeps);
     if (answered(call)) return CLAN_SHRIMP_OK;
     const bool there = alive();  // may take the wake-up: the answer was there before it
     if (answered(call)) return CLAN_SHRIMP_OK;

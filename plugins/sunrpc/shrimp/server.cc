@@ -40,7 +40,7 @@ struct Bound {
   bool asked() {
     look_at_data(slot(), expected);
     // PAIR shrimp.call: sees the arguments
-    return (words::look(slot().line.flag) & ~kSleeps) == flag_of(next, kAsked);
+    return (words::load_acquire(slot().line.flag) & ~kSleeps) == flag_of(next, kAsked);
   }
 };
 
@@ -202,7 +202,7 @@ Status clan_shrimp_server::sleep(std::int64_t ms) {
 // The results of an earlier call may still lie in the arena.
 static bool take_arena(Bound& bound) {
   // PAIR shrimp.taken: the client has read them
-  if (words::look(bound.binding().head.results_taken) < bound.in_arena) return false;
+  if (words::load_acquire(bound.binding().head.results_taken) < bound.in_arena) return false;
   bound.in_arena = bound.next;
   return true;
 }

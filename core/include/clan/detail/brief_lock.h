@@ -19,7 +19,7 @@ class BriefLock {
     while (words::swap(taken_, true)) wait();
   }
   // PAIR words: what this thread has done under it
-  void unlock() { words::publish(taken_, false); }
+  void unlock() { words::store_release(taken_, false); }
 
  private:
   [[gnu::noinline]] void wait() const {

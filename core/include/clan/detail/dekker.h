@@ -5,7 +5,7 @@
 //
 //   about to sleep                            has news
 //     announce(sleeping, 1)                     add(news, 1)
-//     look(news): none? sleep                   look(sleeping): wake it
+//     load(news): none? sleep                   load(sleeping): wake it
 //
 // All of this is sequentially consistent, and publishes what came before as <clan/detail/words.h>
 // does. Protocols with more steps than these two name their orders and tags themselves
@@ -44,14 +44,14 @@ void announce(Word&& word, value_of<Word> value) {
 }
 
 template <typename Word>
-auto look(const Word& word) {
+auto load(const Word& word) {
   // PAIR dekker: behind what this side has announced; and sees what came before
   return word.load(std::memory_order_seq_cst);
 }
 
 /// Where the word is `expected`; else that becomes what it is, and the answer is false.
 template <typename Word>
-bool replace(Word&& word, value_of<Word>& expected, value_of<Word> next) {
+bool cas(Word&& word, value_of<Word>& expected, value_of<Word> next) {
   // PAIR dekker: both
   return word.compare_exchange_strong(expected, next, std::memory_order_seq_cst);
 }

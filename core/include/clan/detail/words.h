@@ -17,13 +17,13 @@ using value_of = typename std::remove_cvref_t<Word>::value_type;
 
 /// By the only writer, or where it does not matter which one is last.
 template <typename Word>
-void publish(Word&& word, value_of<Word> value) {
+void store_release(Word&& word, value_of<Word> value) {
   word.store(value, std::memory_order_release);  // PAIR words: publishes what came before
 }
 
 /// What was done before the word became what is returned is visible behind this.
 template <typename Word>
-auto look(const Word& word) {
+auto load_acquire(const Word& word) {
   return word.load(std::memory_order_acquire);  // PAIR words: sees what came before
 }
 
@@ -31,7 +31,7 @@ auto look(const Word& word) {
 
 /// Where the word is `expected`; else that becomes what it is, and the answer is false.
 template <typename Word>
-bool replace(Word&& word, value_of<Word>& expected, value_of<Word> next) {
+bool cas(Word&& word, value_of<Word>& expected, value_of<Word> next) {
   // PAIR words: sees what the one before has done, and publishes
   return word.compare_exchange_strong(expected, next, std::memory_order_acq_rel);
 }

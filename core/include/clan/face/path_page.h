@@ -72,10 +72,10 @@ constexpr char kPathMemfdName[] = "clan-paths";
 /// The values of a row, or of its copy. False: it was being written.
 inline bool read_row(const PathRow& row, PathValues* values) {
   // PAIR path_page.row: sees the values that were written before
-  const std::uint64_t begin = words::look(row.begin);
+  const std::uint64_t begin = words::load_acquire(row.begin);
   auto* to = reinterpret_cast<std::uint64_t*>(values);
   for (std::size_t i = 0; i < PathRow::kWords; ++i) {
-    to[i] = words::look(row.words[i]);  // PAIR path_page.row: before `end`
+    to[i] = words::load_acquire(row.words[i]);  // PAIR path_page.row: before `end`
   }
   return row.end.load(std::memory_order_relaxed) == begin;  // relaxed: after the values
 }

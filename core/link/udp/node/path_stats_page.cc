@@ -67,12 +67,12 @@ void PathStatsPage::write(std::size_t i, const PathValues& values) {
   PathRow& row = page().rows[i];
   const std::uint64_t number = row.begin.load(std::memory_order_relaxed) + 1;  // relaxed: ours
   // PAIR path_page.row: in this order, as the reader reads the other way round
-  words::publish(row.end, number);
+  words::store_release(row.end, number);
   const auto* from = reinterpret_cast<const std::uint64_t*>(&values);
   for (std::size_t word = 0; word < PathRow::kWords; ++word) {
-    words::publish(row.words[word], from[word]);  // PAIR path_page.row: after `end`
+    words::store_release(row.words[word], from[word]);  // PAIR path_page.row: after `end`
   }
-  words::publish(row.begin, number);  // PAIR path_page.row: publishes the values
+  words::store_release(row.begin, number);  // PAIR path_page.row: publishes the values
 }
 
 void PathStatsPage::abandon_after_fork() { file_.reset(); }

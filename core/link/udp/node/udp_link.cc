@@ -177,7 +177,7 @@ void UdpLink::shut_down() {
   std::lock_guard lock(node_->mutex_);
   detached_ = true;
   // PAIR udp_link.alive: no up-call follows
-  words::publish(alive_, false);
+  words::store_release(alive_, false);
   pending_.clear();
   transfers_ = 0;
   if (connection_ != nullptr) {
@@ -190,7 +190,7 @@ void UdpLink::shut_down() {
 
 void UdpLink::abandon_after_fork() {
   // PAIR udp_link.alive: the child has one thread
-  words::publish(alive_, false);
+  words::store_release(alive_, false);
   node_->abandon_after_fork();
 }
 

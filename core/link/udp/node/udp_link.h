@@ -55,7 +55,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   pid_t remote_pid() const override { return static_cast<pid_t>(peer_.pid); }
   std::string remote_address() const override;
   // PAIR udp_link.alive: what the peer wrote before it went is visible
-  bool alive() const override { return words::look(alive_); }
+  bool alive() const override { return words::load_acquire(alive_); }
   Result<nic::RemoteHandle> import(const RdmaCookie& cookie, bool may_wait) override;
   void release(const nic::RemoteHandle& handle) override;
   Status grant(const RdmaCookie&) override { return {}; }

@@ -43,7 +43,7 @@ bool UdpLink::wait_for_room(Lock& lock) {
       continue;
     }
     // PAIR udp_node.answers: a link that goes ends the nap, if it does so from here on
-    const std::uint32_t seen = dekker::look(node_->answers_);
+    const std::uint32_t seen = dekker::load(node_->answers_);
     if (!alive()) return false;
     (void)node_->sleep({&node_->answers_, seen, {}, now + kNap, this});
   }

@@ -26,7 +26,7 @@ Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
   const std::uint64_t deadline = begin + kAnswerTimeout;
   for (int rc = 0; rc != ETIMEDOUT;) {
     // PAIR udp_node.answers: an answer that comes after this look changes the word
-    const std::uint32_t seen = dekker::look(node_->answers_);
+    const std::uint32_t seen = dekker::load(node_->answers_);
     {
       std::lock_guard lock(node_->mutex_);
       if (pending_[request].answered || !alive()) break;
@@ -59,7 +59,7 @@ Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
 void UdpLink::wait_for_turn(std::uint64_t bytes) {
   for (;;) {
     // PAIR udp_node.answers: a turn that comes after this look changes the word
-    const std::uint32_t seen = dekker::look(node_->answers_);
+    const std::uint32_t seen = dekker::load(node_->answers_);
     {
       std::lock_guard lock(node_->mutex_);
       if (!alive() || asked_bytes_ + bytes <= kMostAsked) {

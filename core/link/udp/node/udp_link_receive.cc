@@ -35,7 +35,7 @@ void copy_in(std::byte* to, std::span<const std::byte> from) {
   std::memcpy(&word, from.data(), sizeof word);
   std::memcpy(to + kWord, from.data() + kWord, from.size() - kWord);
   // PAIR ring.head, ring.credit, aperture.publish: over packets, the link is the one that stores
-  words::publish(std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)), word);
+  words::store_release(std::atomic_ref(*reinterpret_cast<std::uint64_t*>(to)), word);
 }
 
 }  // namespace
@@ -178,7 +178,7 @@ void UdpLink::serve_read(std::uint8_t channel, const LinkHeader& h) {
       if (is_word(bytes.data(), bytes.size())) {  // read as one, like a load over a mapped link
         auto* p = reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(bytes.data()));
         // PAIR aperture.publish: over packets, the link is the one that loads
-        word = words::look(std::atomic_ref(*p));
+        word = words::load_acquire(std::atomic_ref(*p));
         bytes = std::as_bytes(std::span(&word, 1));
       }
       send(back, reply, bytes, true, true, kReply | charge);
@@ -249,7 +249,7 @@ void UdpLink::on_down(int) {
   if (detached_) return;
   detached_ = true;
   // PAIR udp_link.alive: what came before is placed
-  words::publish(alive_, false);
+  words::store_release(alive_, false);
   for (const auto& [request, p] : pending_) {
     if (p.kind != Pending::Kind::kWrite && p.kind != Pending::Kind::kRead) continue;
     const int err = p.cancelled ? ECANCELED : ECONNRESET;

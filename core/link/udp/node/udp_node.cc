@@ -182,7 +182,7 @@ void UdpNode::set_timer() {
     // PAIR udp_node.ticking: before the check of what has counted on a tick
     dekker::announce(ticking_, false);
     // PAIR udp_node.revoked: sees the flag
-    if (dekker::look(any_revoked_)) wake_driver();
+    if (dekker::load(any_revoked_)) wake_driver();
   }
   timer_at_ = at;
   itimerspec when{};
@@ -280,12 +280,12 @@ void UdpNode::announce_revoked(std::shared_ptr<UdpLink> link, std::uint32_t aper
   // PAIR udp_node.revoked: what is in the list is sent by the next look
   if (dekker::swap(any_revoked_, true)) return;
   // PAIR udp_node.ticking: the next tick looks, or set_timer() has seen the list
-  if (!dekker::look(ticking_)) signal_eventfd(kick_.get());
+  if (!dekker::load(ticking_)) signal_eventfd(kick_.get());
 }
 
 void UdpNode::send_revocations() {
   // PAIR udp_node.revoked: sees the list
-  if (!words::look(any_revoked_)) return;
+  if (!words::load_acquire(any_revoked_)) return;
   std::vector<Revoked> revoked;
   {
     std::lock_guard lock(revoked_mutex_);

@@ -221,7 +221,7 @@ void UdpNode::tell_in_charge(Lock& lock) {
 bool UdpNode::word_has_changed() const {
   const Sleep& what = *in_charge_;
   // PAIR tripwire.fired: sees what has changed it before `asleep_` was stored
-  return what.word != nullptr && dekker::look(*what.word) != what.seen;
+  return what.word != nullptr && dekker::load(*what.word) != what.seen;
 }
 
 // Under the mutex: what this thread has fetched may be what another sleeps for.
@@ -231,7 +231,7 @@ void UdpNode::rouse_sleeper() {
 
 void UdpNode::wake_sleepers() {
   // PAIR udp_node.asleep: loaded after the word has changed
-  if (!abandoned() && dekker::look(asleep_)) signal_eventfd(wake_.get());
+  if (!abandoned() && dekker::load(asleep_)) signal_eventfd(wake_.get());
 }
 
 void UdpNode::before_sleep(UdpLink* link) {

@@ -31,11 +31,11 @@ bool set(int fd, int name, std::uint32_t value) {
 // kernel as by us.
 std::uint32_t look(std::uint32_t* index) {
   // PAIR xdp.ring: sees frames that the other side has published or given back
-  return words::look(std::atomic_ref(*index));
+  return words::load_acquire(std::atomic_ref(*index));
 }
 void publish(std::uint32_t* index, std::uint32_t value) {
   // PAIR xdp.ring: publishes entries written, or that those read may be written over
-  words::publish(std::atomic_ref(*index), value);
+  words::store_release(std::atomic_ref(*index), value);
 }
 
 }  // namespace
