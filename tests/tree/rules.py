@@ -7,6 +7,7 @@ may.
 
     includes         rooms include downward: the table in the README of the component
     files            sources have at most 400 lines, headers 200
+    folders          folders have at most 30 sources
     functions        functions have at most 60 lines
     columns          lines have at most 100 columns, but for tables and examples in documents
     words            comments speak of threads and processes as things; they and documents begin
@@ -27,6 +28,7 @@ any more is a violation too: the list only shrinks.
 import re
 import subprocess
 import sys
+from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -37,6 +39,7 @@ HERE = Path(__file__).resolve().parent
 MEASURED = ["core", "preload", "libfabric-provider", "plugins", "tools", "bench", "examples"]
 ORDERED = ["core", "preload", "libfabric-provider"]
 MOST_LINES, MOST_HEADER_LINES, MOST_FUNCTION_LINES, MOST_COLUMNS = 400, 200, 60, 100
+MOST_SOURCES = 30
 WRITTEN = [*MEASURED, "tests", "docs", "cmake"]
 REACH = 5  # lines above an operation in which its comment may stand
 
@@ -146,6 +149,14 @@ def files(root):
         if count > most:
             name = str(path.relative_to(root))
             yield name, f"{name} has {count} lines, {most} are allowed"
+
+
+def folders(root):
+    counts = Counter(path.parent for path in all_sources(root, [*MEASURED, "tests"]))
+    for folder, count in sorted(counts.items()):
+        if count > MOST_SOURCES:
+            name = str(folder.relative_to(root))
+            yield name, f"{name} has {count} sources, {MOST_SOURCES} are allowed"
 
 
 def functions(root):
@@ -416,8 +427,8 @@ def exports(root, nm, library, *names):
 
 RULES = {
     rule.__name__: rule
-    for rule in (includes, files, functions, columns, words, orders, atomics, mirrors, named_tests,
-                 calls, exports)
+    for rule in (includes, files, folders, functions, columns, words, orders, atomics, mirrors,
+                 named_tests, calls, exports)
 }
 
 

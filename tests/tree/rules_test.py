@@ -77,6 +77,12 @@ class Rules(unittest.TestCase):
         self.assert_one("files", {"core/a.h": "\n" * 201, "core/a.cc": "\n" * 400},
                         "core/a.h has 201")
 
+    def test_folders_with_many_sources(self):
+        files = {f"tests/a/{n}.cc": "" for n in range(30)}
+        self.assertEqual(self.check("folders", {**files, "tests/a/b/c.cc": "", "tests/a/d.py": ""}),
+                         [])
+        self.assert_one("folders", {**files, "tests/a/e.h": ""}, "tests/a has 31 sources")
+
     def test_columns_but_not_of_tables_and_examples(self):
         long = "x" * 101
         self.assertEqual(len(self.check("columns", {"core/a.cc": f"// {long}\n"})), 1)
