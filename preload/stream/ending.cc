@@ -60,14 +60,18 @@ void look_for_end(int fd, Socket& s) {
   note_end(fd, s, n);
   if (n < 0) return;
   if (n > 0 && (p.revents & POLLRDHUP) != 0) note_end(fd, s, 0);
-  // Behind bytes, or behind the end.
-  if (const int error = (p.revents & POLLERR) != 0 ? kernels_error(fd) : 0; error != 0)
-    note_error(s, error);
+  if ((p.revents & POLLERR) == 0) return;
+  if (n > 0 && (state_of(s.theirs()) & kGone) != 0) {
+    s.kernel_error.set();  // the application gets it from TCP, behind those bytes
+  } else if (const int error = kernels_error(fd); error != 0) {
+    note_error(s, error);  // behind bytes, or behind the end
+  }
 }
 
 int reset_of(const Socket& s) {
   if (s.sent_to_nobody) return EPIPE;
   if (!s.kernel_end && !s.kernel_error) return 0;
+  if (s.kernel_error && !s.error_taken) return ECONNRESET;  // TCP has it still
   const int error = s.error.load(std::memory_order_relaxed);  // relaxed: see note_error()
   if (error != 0 && error != ECONNRESET) return error;
   const bool ended = has_ended(s);

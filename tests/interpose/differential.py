@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The same random socket calls with and without the interposer say the same.
 
-    differential.py PROGRAM LIB [--seeds A-B] [--steps S] [--jobs N] [--sides both,server,client]
+    differential.py PROGRAM LIB [--seeds A-B,C] [--steps S] [--jobs N] [--sides both,server,client]
                     [--move-at-once] [--sets] [--linked PROGRAM2] [--only-ends]
 
 PROGRAM is interpose-differential, LIB the library to preload ("none" compares PROGRAM with itself).
@@ -119,15 +119,18 @@ def compare(options, seed):
 
 
 def seeds_of(text):
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+    seeds = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program")
     parser.add_argument("lib")
-    parser.add_argument("--seeds", type=seeds_of, default=seeds_of("1-20"), metavar="A-B")
+    parser.add_argument("--seeds", type=seeds_of, default=seeds_of("1-20"), metavar="A-B,C")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=120, help="seconds for one run")
