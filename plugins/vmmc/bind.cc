@@ -119,9 +119,7 @@ Status start(vmmc_binding& binding, vmmc_buffer_t* landing) {
 }
 
 int bind(vmmc_remote_t& remote, vmmc_binding& binding, vmmc_buffer_t* landing) {
-  const std::uint64_t size = remote.aperture->size();
-  if (binding.bytes == 0 || binding.offset > size || binding.bytes > size - binding.offset)
-    return -ERANGE;
+  if (binding.bytes == 0 || !has(remote, {binding.offset, binding.bytes})) return -ERANGE;
   const bool words = is_aligned(binding.offset) && is_aligned(binding.bytes) &&
                      is_aligned(reinterpret_cast<std::uintptr_t>(binding.address));
   if (binding.mode == VMMC_MIRROR && !words) return -EINVAL;

@@ -37,6 +37,11 @@ void count_send(std::size_t bytes) {
 
 }  // namespace
 
+bool has(const vmmc_remote& remote, const Stretch& what) {
+  const std::uint64_t size = remote.aperture->size();
+  return what.offset <= size && what.bytes <= size - what.offset;
+}
+
 Status notify_exporter(const vmmc_remote& remote, const Stretch& what) {
   count(page().notified);
   // An exporter that has gone is known here before the connection of its bell has ended.
@@ -81,5 +86,6 @@ extern "C" CLAN_EXPORT int vmmc_put_word(vmmc_remote_t* remote, size_t offset, u
 
 extern "C" CLAN_EXPORT int vmmc_notify(vmmc_remote_t* remote, size_t offset, size_t bytes) {
   if (const int rc = check(remote); rc != 0) return rc;
+  if (!has(*remote, {offset, bytes})) return -ERANGE;
   return answer(notify_exporter(*remote, {offset, bytes}));
 }

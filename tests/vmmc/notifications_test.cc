@@ -91,6 +91,17 @@ TEST(VmmcNotify, IsDroppedKeptOrDeliveredByTheStateOfTheBuffer) {
   EXPECT_EQ(vmmc_notifications(to.buffer, 3), -EINVAL);
 }
 
+TEST(VmmcNotify, OfBytesOutsideTheBufferIsAnError) {
+  Heard heard;
+  Exported to(kPage, VMMC_HANDLERS_IN_POLL, Of::kMapped, Heard::note, &heard);
+  Imported from(to);
+  meet(to, from, heard);
+  EXPECT_EQ(vmmc_notify(from, kPage - 1, 2), -ERANGE);
+  EXPECT_EQ(vmmc_notify(from, ~std::size_t{0}, 2), -ERANGE);
+  EXPECT_EQ(vmmc_notify(from, kPage, 0), 0) << "the end is inside";
+  EXPECT_EQ(vmmc_poll(to.v), 1);
+}
+
 TEST(VmmcNotify, WithoutAHandlerTakesNoEffect) {
   Exported to(kPage, VMMC_HANDLERS_IN_POLL);
   Imported from(to);

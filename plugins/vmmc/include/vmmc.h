@@ -111,7 +111,8 @@ int vmmc_test(vmmc_t* v, uint64_t handle);
 int vmmc_wait(vmmc_t* v, uint64_t handle, int64_t timeout_ms);
 /* Writes one aligned word. The receiver sees it after all data sent to this remote before. */
 int vmmc_put_word(vmmc_remote_t* remote, size_t offset, uint64_t word);
-/* Sends a notification without data. -EAGAIN: the receiver has not taken earlier ones. */
+/* Sends a notification without data. -ERANGE: outside the buffer; -EAGAIN: the receiver has not
+ * taken earlier ones. */
 int vmmc_notify(vmmc_remote_t* remote, size_t offset, size_t bytes);
 
 /* --- notifications --- */
