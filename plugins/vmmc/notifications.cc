@@ -198,9 +198,10 @@ extern "C" CLAN_EXPORT int vmmc_suspend(vmmc_buffer_t* buffer, int64_t timeout_m
   if (const int rc = check(buffer); rc != 0) return rc;
   vmmc_t& v = *buffer->v;
   const std::uint64_t deadline_ns = clan::deadline_after_ms(timeout_ms);
+  const std::thread::id me = std::this_thread::get_id();
   std::unique_lock lock(v.mutex);
   for (;;) {
-    if (buffer->runner && *buffer->runner == std::this_thread::get_id()) return -EDEADLK;
+    if (me == v.thread.get_id() || buffer->runner == me) return -EDEADLK;
     if (has_news(*buffer)) {
       buffer->told = buffer->arrived;
       return 0;

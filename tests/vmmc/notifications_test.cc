@@ -192,6 +192,26 @@ TEST_P(VmmcSuspend, WaitsUntilTheHandlerHasRun) {
   sender.join();
 }
 
+TEST(VmmcSuspendInThread, OfAnotherBufferInTheThreadOfHandlersWouldStopIt) {
+  struct Answer {
+    vmmc_buffer_t* other = nullptr;
+    std::atomic<int> suspended{0};
+  } answer;
+  const auto handler = [](vmmc_buffer_t*, const vmmc_notification_t*, void* self) {
+    auto* const a = static_cast<Answer*>(self);
+    a->suspended.store(vmmc_suspend(a->other, kSoon), std::memory_order_relaxed);
+  };
+  Heard heard;
+  Exported to(kPage, 0, Of::kMapped, handler, &answer);
+  std::uint8_t own[64] = {};
+  ASSERT_EQ(vmmc_export(to.v, nullptr, own, 64, nullptr, Heard::note, &heard, &answer.other), 0);
+  Imported from(to);
+  ASSERT_EQ(vmmc_notify(from, 0, 0), 0);
+  ASSERT_EQ(vmmc_suspend(to.buffer, 2 * kSoon), 0);
+  EXPECT_EQ(answer.suspended.load(std::memory_order_relaxed), -EDEADLK);
+  EXPECT_EQ(vmmc_unexport(answer.other), 0);
+}
+
 TEST_P(VmmcSuspend, OfAHandlerWouldWaitForItself) {
   struct Answers {
     std::atomic<int> suspended{0}, closed{0};

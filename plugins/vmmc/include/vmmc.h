@@ -126,7 +126,8 @@ int vmmc_block(vmmc_t* v);
 /* Allows handlers to start again. */
 int vmmc_unblock(vmmc_t* v);
 /* Waits until a notification has arrived since the last return of 0, and until its handler has run,
- * unless the notification is queued. -ETIMEDOUT; -EDEADLK: called from the buffer's handler. */
+ * unless the notification is queued. -ETIMEDOUT; -EDEADLK: called from the buffer's handler, or
+ * from any handler that the library's thread runs. */
 int vmmc_suspend(vmmc_buffer_t* buffer, int64_t timeout_ms);
 /* Runs the handlers that are due and returns their number. -EOPNOTSUPP: not opened with
  * VMMC_HANDLERS_IN_POLL. */
