@@ -94,9 +94,9 @@ Status give_memory(vmmc_binding& binding) {
   return {};
 }
 
-Status make_mirror(vmmc_binding& binding, vmmc_buffer_t* landing) {
+Status make_mirror(vmmc_binding& binding) {
   std::span<const std::byte> lands;
-  if (landing != nullptr) lands = landing->region().first(binding.bytes);
+  if (binding.landing != nullptr) lands = binding.landing->region().first(binding.bytes);
   const std::byte* const view = binding.own ? binding.own->data() : nullptr;
   auto mirror = Mirror::create(*binding.remote->aperture, binding.offset,
                                {{binding.address, binding.bytes}, view, lands});
@@ -110,15 +110,15 @@ Status make_mirror(vmmc_binding& binding, vmmc_buffer_t* landing) {
   return {};
 }
 
-Status start(vmmc_binding& binding, vmmc_buffer_t* landing) {
+Status start(vmmc_binding& binding) {
   switch (binding.mode) {
     case VMMC_ALIAS: return make_alias(binding);
-    case VMMC_MIRROR: return make_mirror(binding, landing);
+    case VMMC_MIRROR: return make_mirror(binding);
     default: return {};
   }
 }
 
-int bind(vmmc_remote_t& remote, vmmc_binding& binding, vmmc_buffer_t* landing) {
+int bind(vmmc_remote_t& remote, vmmc_binding& binding) {
   if (binding.bytes == 0 || !has(remote, {binding.offset, binding.bytes})) return -ERANGE;
   const bool words = is_aligned(binding.offset) && is_aligned(binding.bytes) &&
                      is_aligned(reinterpret_cast<std::uintptr_t>(binding.address));
@@ -128,12 +128,13 @@ int bind(vmmc_remote_t& remote, vmmc_binding& binding, vmmc_buffer_t* landing) {
   }
   const bool given = binding.address != nullptr;
   if (given && !claim(*remote.v, binding.address, binding.bytes)) return -EBUSY;
-  if (auto s = start(binding, landing); !s) {
+  if (auto s = start(binding); !s) {
     if (given) give_up(*remote.v, binding.address);
     return answer(s);
   }
   if (!given) (void)claim(*remote.v, binding.address, binding.bytes);
   words::add(remote.bindings, 1u);
+  if (binding.landing != nullptr) words::add(binding.landing->landings, 1u);
   words::add(remote.v->users, 1u);
   count(page().bindings);
   return 0;
@@ -145,12 +146,13 @@ int make(vmmc_remote_t* remote, size_t offset, vmmc_buffer_t* landing, void* add
   if (binding == nullptr || mode < VMMC_ALIAS || mode > VMMC_MIRROR) return -EINVAL;
   auto made = std::make_unique<vmmc_binding>();
   made->remote = remote;
+  made->landing = landing;
   made->mode = static_cast<vmmc_mode_t>(mode);
   made->offset = offset;
   made->address = static_cast<std::byte*>(address);
   made->bytes = bytes;
   made->interval_ms = interval_ms;
-  if (const int rc = bind(*remote, *made, landing); rc != 0) return rc;
+  if (const int rc = bind(*remote, *made); rc != 0) return rc;
   *binding = made.release();
   return 0;
 }
@@ -187,6 +189,7 @@ extern "C" CLAN_EXPORT int vmmc_unbind(vmmc_binding_t* binding) {
   if (binding->mirror && binding->interval_ms != 0) v.flusher->remove(*binding);
   give_up(v, binding->address);
   clan::words::subtract(binding->remote->bindings, 1u);
+  if (binding->landing != nullptr) clan::words::subtract(binding->landing->landings, 1u);
   clan::words::subtract(v.users, 1u);
   uncount(page().bindings);
   delete binding;

@@ -14,6 +14,7 @@
 
 struct vmmc_binding : clan::vmmc::Object {
   vmmc_remote_t* remote = nullptr;
+  vmmc_buffer_t* landing = nullptr;  ///< where the peer sends to; null: one way
   vmmc_mode_t mode = VMMC_STORE;
   std::uint64_t offset = 0;
   std::byte* address = nullptr;

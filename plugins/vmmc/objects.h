@@ -89,7 +89,8 @@ struct vmmc_buffer : clan::vmmc::Object {
   std::uint64_t arrived = 0, told = 0;  ///< told: to vmmc_suspend()
   bool listed = false;                  ///< in vmmc::ready
   bool ended = false;
-  std::optional<std::thread::id> runner;  ///< the thread that is in the handler
+  std::optional<std::thread::id> runner;   ///< the thread that is in the handler
+  std::atomic<std::uint32_t> landings{0};  ///< bindings that take over what peers send to it
 
   std::span<std::byte> region() const { return aperture->region(); }
   bool has_to_run() const { return state == VMMC_DELIVER && !pending.empty(); }

@@ -382,6 +382,20 @@ TEST(VmmcMirror, BothWaysKeepsTheStoresOfBoth) {
   }
 }
 
+TEST(VmmcBindBoth, KeepsTheBufferThatItTakesOver) {
+  Exported to(kPage), landing(kPage);
+  Imported from(to);
+  vmmc_binding_t* both = nullptr;
+  ASSERT_EQ(vmmc_bind_both(from, 0, landing.buffer, nullptr, kPage, 0, &both), 0);
+  EXPECT_EQ(vmmc_unexport(landing.buffer), -EBUSY);
+  landing.memory[8] = 5;
+  EXPECT_EQ(vmmc_flush(both), 0);
+  EXPECT_EQ(static_cast<std::uint8_t*>(vmmc_bound(both))[8], 5);
+  EXPECT_EQ(vmmc_unbind(both), 0);
+  EXPECT_EQ(vmmc_unexport(landing.buffer), 0);
+  landing.buffer = nullptr;
+}
+
 TEST(VmmcBindBoth, ByAnAliasAndByStoresIsOneMemory) {
   Exported to(kPage);
   Imported from(to);

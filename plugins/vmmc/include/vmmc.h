@@ -68,7 +68,7 @@ int vmmc_export(vmmc_t* v, const char* name, void* address, size_t bytes,
                 const vmmc_permissions_t* permissions, vmmc_handler_t handler, void* context,
                 vmmc_buffer_t** buffer);
 /* Ends the export. When it returns, no importer can reach the memory. -EBUSY: another buffer shares
- * a page with this one. */
+ * a page with this one, or vmmc_bind_both() uses it. */
 int vmmc_unexport(vmmc_buffer_t* buffer);
 /* Writes to `cookie` the right to import the buffer. */
 int vmmc_cookie(vmmc_buffer_t* buffer, unsigned char cookie[VMMC_COOKIE_BYTES]);
