@@ -58,7 +58,7 @@ bool Endpoint::fill_buffers(std::span<const std::byte> message,
     count(row_->dropped_buffer);
     return false;
   }
-  while (!message.empty() && frees_taken_ != added(indices->free_added) && places() > n + 1u) {
+  while (!message.empty() && frees_taken_ != added(indices->free_added) && places() > n) {
     const std::uint64_t buffer = frees[frees_taken_ & (free_entries - 1)];
     publish(indices->free_taken, ++frees_taken_);
     const std::size_t bytes = std::min<std::size_t>(buffer_bytes, message.size());
@@ -70,7 +70,7 @@ bool Endpoint::fill_buffers(std::span<const std::byte> message,
     }
   }
   if (message.empty()) return true;
-  count(places() > n + 1u ? row_->dropped_buffer : row_->dropped_queue);
+  count(places() > n ? row_->dropped_buffer : row_->dropped_queue);
   for (unsigned i = 0; i < n; ++i) give_back(filled[i], ENOBUFS);
   return false;
 }

@@ -73,6 +73,26 @@ TEST(UnetQueues, AFullReceiveQueueDropsTheNewest) {
   EXPECT_EQ(p.b.counters().dropped_queue, 1u);
 }
 
+// Each buffer may have to come back by itself.
+TEST(UnetQueues, AMessageNeedsAPlaceForEachBufferThatItFills) {
+  unet_endpoint_options small = in_area();
+  small.receive_entries = 4;
+  Pair p(in_area(), small);
+  for (std::uint64_t i = 0; i < 9; ++i) ASSERT_TRUE(unet_free_push(p.b.e, i * 4096));
+  EXPECT_EQ(p.a.send_pieces(2, {{0, 4 * 4096, 0}}), 0);
+  EXPECT_EQ(p.b.receive().buffers, 4);
+  EXPECT_EQ(p.a.send_pieces(2, {{0, 5 * 4096, 0}}), 0);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(p.b.receive().status, ENOBUFS);
+  EXPECT_EQ(p.b.counters().dropped_queue, 1u);
+  for (const char* text : {"one", "two", "three"}) EXPECT_EQ(p.a.send(2, text), 0);
+  EXPECT_EQ(p.a.send_pieces(2, {{0, 100, 0}}), 0);
+  EXPECT_EQ(unet_wait(p.b.e, kSoon), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(unet_poll(p.b.e), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(p.b.receive().buffers, 0);
+  EXPECT_EQ(p.b.receive().bytes, 100u) << "it has the last place";
+  EXPECT_EQ(p.b.counters().dropped_queue, 1u);
+}
+
 TEST(UnetQueues, AFullSendQueueTakesNoMore) {
   unet_endpoint_options small = in_area();
   small.send_entries = 4;
