@@ -59,6 +59,7 @@ TEST(ProxyHeaderV1, WhatIsNoneIsRefused) {
         "TCP4 1.2.3.4 5.6.7.8 01 2", "UDP4 1.2.3.4 5.6.7.8 1 2", "TCP5 1.2.3.4 5.6.7.8 1 2",
         "tcp4 1.2.3.4 5.6.7.8 1 2", "TCP4 1.2.3.4 5.6.7.8 1 2\n"})
     expect_wrong(std::string("PROXY ") + rest + "\r\n");
+  expect_wrong(std::string("PROXY TCP4 1.2.3.4\0 5.6.7.8 1 2\r\n", 33));
   expect_wrong("PROXX TCP4 1.2.3.4 5.6.7.8 1 2\r\n");
   expect_wrong("GET / HTTP/1.1\r\n");
   expect_wrong("proxy TCP4 1.2.3.4 5.6.7.8 1 2\r\n");

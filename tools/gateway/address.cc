@@ -138,6 +138,7 @@ bool Address::same_place(const Address& other) const {
 std::optional<Network> Network::parse(std::string_view text) {
   const std::size_t slash = text.find('/');
   const std::string host(text.substr(0, slash));
+  if (host.find('\0') != std::string::npos) return std::nullopt;  // inet_pton() stops there
   Network network;
   unsigned most = 128, before = 0;
   if (host.find(':') != std::string::npos) {
