@@ -169,6 +169,7 @@ void Gateway::note_idle() {
   if (now_ms_ < idle_end_ms_) return;
   idle_end_ms_ = kNever;
   drain();
+  end_at_ms_ = now_ms_;
 }
 
 void Gateway::take(std::uint64_t tag, std::uint32_t events) {
