@@ -159,10 +159,10 @@ int unet_connect_service(unet_endpoint* endpoint, uint32_t tag, const char* serv
 int unet_close_tag(unet_endpoint* endpoint, uint32_t tag);
 
 /* Processes the send queue and prepares the buffers in the free queue. Statuses of sends: EACCES:
- * no such tag; EFAULT: unreadable memory; EMSGSIZE: too long; ERANGE: outside the peer's area;
- * EPIPE, ECONNRESET: the peer has gone. If the peer has no room, the send and later sends of its
- * channel stay pending. If a page is not in memory, the send and all later sends of the endpoint
- * stay pending. */
+ * no such tag; EFAULT: unreadable memory; EINVAL: too many pieces; EMSGSIZE: too long; ERANGE:
+ * outside the peer's area; EOPNOTSUPP: the peer has no UNET_DIRECT_AREA; EPIPE, ECONNRESET: the
+ * peer has gone. If the peer has no room, the send and later sends of its channel stay pending. If
+ * a page is not in memory, the send and all later sends of the endpoint stay pending. */
 int unet_doorbell(unet_endpoint* endpoint);
 /* Moves messages that arrived to the receive queue. EAGAIN: the receive queue is empty. */
 int unet_poll(unet_endpoint* endpoint);
