@@ -32,8 +32,9 @@ namespace clan::vmmc {
 
 class Flusher;
 
+inline std::atomic<std::uint32_t> forks{1};
 /// Changes in a forked child.
-std::uint32_t generation();
+inline std::uint32_t generation() { return words::look(forks); }
 /// That of this process.
 VmmcPage& page();
 

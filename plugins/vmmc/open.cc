@@ -11,7 +11,6 @@
 namespace clan::vmmc {
 namespace {
 
-std::atomic<std::uint32_t> forks{1};
 std::mutex making;
 std::atomic<VmmcPage*> made{nullptr};
 
@@ -22,8 +21,6 @@ void in_child() {
 }
 
 }  // namespace
-
-std::uint32_t generation() { return words::load_acquire(forks); }
 
 VmmcPage& page() {
   if (VmmcPage* const there = words::load_acquire(made)) return *there;

@@ -54,8 +54,9 @@ Status notify_exporter(const vmmc_remote& remote, const Stretch& what) {
 extern "C" CLAN_EXPORT int vmmc_send(vmmc_remote_t* remote, size_t offset, const void* source,
                                      size_t bytes, unsigned flags) {
   if (const int rc = check(remote); rc != 0) return rc;
-  count_send(bytes);
-  return answer(send(*remote, {offset, bytes}, source, (flags & VMMC_NOTIFY) != 0));
+  const int rc = answer(send(*remote, {offset, bytes}, source, (flags & VMMC_NOTIFY) != 0));
+  count_send(bytes);  // behind the data, which the peer waits for
+  return rc;
 }
 
 extern "C" CLAN_EXPORT int vmmc_send_async(vmmc_remote_t* remote, size_t offset, const void* source,
