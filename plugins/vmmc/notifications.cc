@@ -95,7 +95,8 @@ int vmmc::run_handlers() {
       vmmc_notification_t what{buffer->region().data() + arrival.offset, arrival.offset,
                                arrival.bytes, std::exchange(buffer->lost, 0)};
       vmmc_buffer::Place place;
-      if (!buffer->redirected.empty() && buffer->redirected.front().bytes >= arrival.bytes) {
+      if (arrival.bytes > 0 && !buffer->redirected.empty() &&
+          buffer->redirected.front().bytes >= arrival.bytes) {
         place = buffer->redirected.front();
         buffer->redirected.pop_front();
       }

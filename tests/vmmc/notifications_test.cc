@@ -304,6 +304,9 @@ TEST(VmmcRedirect, MovesTheNextNotifiedTransferToAnotherPlace) {
   ASSERT_EQ(vmmc_redirect(to.buffer, first, sizeof first), 0);
   ASSERT_EQ(vmmc_redirect(to.buffer, second, sizeof second), 0);
   ASSERT_EQ(vmmc_send(from, 100, "hello", 6, 0), 0) << "nobody is notified of it";
+  ASSERT_EQ(vmmc_notify(from, 100, 0), 0) << "it has no data";
+  EXPECT_EQ(vmmc_poll(to.v), 1);
+  EXPECT_EQ(heard.last().address, to.memory + 100);
   for (const char* text : {"one", "two", "three"}) {
     ASSERT_EQ(vmmc_send(from, 8, text, std::strlen(text) + 1, VMMC_NOTIFY), 0);
     EXPECT_EQ(vmmc_poll(to.v), 1);
