@@ -71,6 +71,7 @@ void Bulk::need(Vi& vi, bool waits) {
   vi.needs_bulk = true;
   if (waits && !vi.bulk_waits && vi.stream) {
     vi.bulk_waits = vi.watched = vi.stream->register_with(*events_, 0).ok();
+    vi.paused = false;
   }
   Queue& queue = queue_of(vi);
   {

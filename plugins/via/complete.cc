@@ -63,8 +63,9 @@ VIP_RETURN wait_longer(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
     while (cq->more()) cq->serve({});  // this thread does not check its other VIs again
   };
   const auto expect = [&](bool events) {
+    if (Cq* const cq = (vi.*member).cq; cq != nullptr) return events ? cq->expect_events() : void();
     const Held held(vi);
-    vi.expect_events(events);
+    if (vi.receives.cq == nullptr) vi.expect_events(events);
   };
   (void)place->wait(
       deadline_ns, [&] { return look_as(Look::kWhole); }, serve, expect);

@@ -28,53 +28,94 @@ bool Cq::take(Entry* entry) {
   return true;
 }
 
+// The lines of all rings are on their way before the first is read.
 void Cq::serve(std::span<const Event> events) {
   Reports reports;
   {
     std::lock_guard lock(members_mutex);
-    std::vector<Vi*> now;
-    if (events.empty()) now.swap(again);
-    for (Vi* const vi : now) {
-      vi->again = false;
-      serve(*vi, &reports);
-    }
+    std::array<Vi*, kMostEvents> batch;
+    std::array<bool, kMostEvents> idle;
+    std::size_t n = 0;
     for (const Event& event : events) {
-      if (event.kind != EventKind::kStream || event.tag >= members.size()) continue;
-      if (Vi* const vi = members[event.tag]; vi != nullptr) serve(*vi, &reports);
+      Vi* const vi = event.tag < members.size() ? members[event.tag] : nullptr;
+      if (event.kind == EventKind::kStream && vi != nullptr) batch[n++] = vi;
+    }
+    for (std::size_t left = events.empty() ? again.size() : 0; n < batch.size() && left > 0; --left)
+      batch[n++] = again[turn = turn + 1 < again.size() ? turn + 1 : 0];
+    // relaxed: an old address does no harm
+    for (std::size_t i = 0; i < n; ++i)
+      __builtin_prefetch(batch[i]->front.load(std::memory_order_relaxed));
+    for (std::size_t i = 0; i < n; ++i) idle[i] = is_idle(*batch[i]);
+    for (std::size_t i = 0; i < n; ++i) {
+      const bool stays = idle[i] || serve(*batch[i], &reports);
+      if (std::exchange(batch[i]->again, stays) == stays) continue;
+      stays ? again.push_back(batch[i]) : (void)std::erase(again, batch[i]);
     }
     has_again.store(!again.empty(), std::memory_order_relaxed);  // relaxed: see more()
   }
   if (!reports.empty()) tell(reports);
 }
 
-// Under members_mutex. What lies behind a message is taken when there is nothing else to do.
-// Nothing lies there that this queue is to find where the VI has no receive left, unless the peer
-// has gone: what the peer sends to one that is posted from now on is another event.
-void Cq::serve(Vi& vi, Reports* reports) {
+// No message in many polls.
+inline bool Cq::is_rare(const Vi& vi) const {
+  return polls.load(std::memory_order_relaxed) - vi.last_poll > kRarely;  // relaxed: a hint
+}
+
+// Under members_mutex: a thread polls the VI, which has nothing now.
+bool Cq::is_idle(Vi& vi) {
+  std::lock_guard lock(vi.mutex);
+  return vi.is_quiet() && vi.paused && !is_rare(vi);
+}
+
+// Under members_mutex; whether the VI is to be checked again without an event. What lies behind a
+// message is taken when there is nothing else to do. Nothing lies there that this queue is to find
+// where the VI has no receive left, unless the peer has gone: what the peer sends to one that is
+// posted from now on is another event.
+bool Cq::serve(Vi& vi, Reports* reports) {
   const Held held(vi, reports);
   const WorkQueue& receives = vi.receives;
   const std::size_t before = receives.completed;
   vi.progress(Vi::Until::kReceived);
-  if (receives.completed == before || vi.again) return;
-  if (receives.completed == receives.posted.size() && vi.connected && !vi.stream->ended()) return;
-  vi.again = true;
-  again.push_back(&vi);
+  if (receives.completed == before) {
+    if (is_rare(vi)) vi.expect_events(true);
+    return vi.paused;
+  }
+  const std::uint32_t now = polls.load(std::memory_order_relaxed);  // relaxed: a hint
+  // relaxed: for a prefetch
+  if (vi.connected) vi.front.store(vi.stream->next_record(), std::memory_order_relaxed);
+  const bool often = now >= kRarely && now - std::exchange(vi.last_poll, now) <= kOften;
+  // A thread that waits here would not learn of what comes without an event.
+  if (often && !place->has_waiters()) vi.expect_events(false);
+  return vi.paused || receives.completed != receives.posted.size() || !vi.connected ||
+         vi.stream->ended();
 }
 
 void Cq::poll() {
+  // relaxed: roughly their number
+  polls.store(polls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (network) place->events().fetch();
   // Not set to zero, which takes as long as a look for events.
-  alignas(Event) std::byte room[32 * sizeof(Event)];
-  const std::span<Event> events(reinterpret_cast<Event*>(room), 32);
+  alignas(Event) std::byte room[kMostEvents * sizeof(Event)];
+  const std::span<Event> events(reinterpret_cast<Event*>(room), kMostEvents);
   if (const std::size_t n = place->events().poll(events); n > 0 || more()) serve(events.first(n));
 }
 
+// A thread that polls sees in Place that this one waits, or has let go of the lock before.
+void Cq::expect_events() {
+  std::lock_guard lock(members_mutex);
+  polls.store(0, std::memory_order_relaxed);  // relaxed: a hint
+  std::erase_if(again, [](Vi* vi) {
+    std::lock_guard vi_lock(vi->mutex);
+    if (!vi->paused) return false;
+    vi->expect_events(true);
+    return !(vi->again = false);
+  });
+}
+
 bool Cq::find(Entry* entry) {
-  while (!take(entry)) {
-    if (!more()) return false;
-    serve({});
-  }
-  return true;
+  if (take(entry)) return true;
+  if (more()) serve({});
+  return take(entry);
 }
 
 bool Cq::wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry) {
@@ -84,7 +125,10 @@ bool Cq::wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* e
     return took = find(entry);
   };
   (void)place->wait(
-      deadline_ns, look, [this](std::span<const Event> events) { serve(events); }, [](bool) {});
+      deadline_ns, look, [this](std::span<const Event> events) { serve(events); },
+      [this](bool events) {
+        if (events) expect_events();
+      });
   return took;
 }
 
@@ -104,11 +148,7 @@ void Cq::remove(Vi& vi, bool receives) {
   if (receives) members[vi.tag] = nullptr;
   std::erase(again, &vi);
   std::lock_guard entries_lock(mutex);
-  for (std::size_t n = entries.size(); n > 0; --n) {
-    const Entry entry = entries.front();
-    entries.pop();
-    if (entry.vi != &vi) entries.push() = entry;
-  }
+  entries.erase_if([&](const Entry& entry) { return entry.vi == &vi; });
   count.store(entries.size(), std::memory_order_relaxed);  // relaxed: as in push()
 }
 

@@ -22,15 +22,18 @@ struct Cq : Object {
   };
   void push(Vi& vi, bool receive);
   bool take(Entry* entry);
-  /// The same, and checks all VIs that may have more.
+  /// The same, and checks the VIs that may have more.
   bool find(Entry* entry);
   /// At a glance.
   bool is_empty() const { return count.load(std::memory_order_relaxed) == 0; }  // relaxed: a hint
   /// Has the VIs that events are of make progress; without any, those that may have more().
   void serve(std::span<const Event> events);
-  /// VIs have had a message, behind which there may be another one.
+  /// There are VIs that no event announces: they have had a message, behind which there may be
+  /// another one, or a thread polls them.
   bool more() const { return has_again.load(std::memory_order_relaxed); }  // relaxed: a hint
   void poll();
+  /// Has events announce what comes, before a thread waits for them.
+  void expect_events();
   /// False: the time is over, or `ends` is set.
   bool wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry);
   void add(Vi&vi, bool receives), remove(Vi&vi, bool receives);
@@ -45,12 +48,21 @@ struct Cq : Object {
   BriefLock members_mutex;   ///< taken before a VI's
   std::vector<Vi*> members;  ///< by the tag of their events; null: free
   std::vector<Vi*> again;    ///< those with more()
+  std::size_t turn = 0;      ///< where in `again` it was checked last
   std::atomic<bool> has_again{false};
-  std::uint32_t users = 0;  ///< work queues, under members_mutex
+  std::atomic<std::uint32_t> polls{0};  ///< since a thread has waited
+  std::uint32_t users = 0;              ///< work queues, under members_mutex
   NotifierPtr notifier;
 
  private:
-  void serve(Vi& vi, Reports* reports);
+  static constexpr std::size_t kMostEvents = 64;
+  /// A VI that has a message in as many polls or fewer is polled: its peer writes no events, each
+  /// of which takes five locked instructions on lines that both processes write.
+  static constexpr std::uint32_t kOften = 32;
+  /// One that has none in more has events again. So have all where a thread waits as often.
+  static constexpr std::uint32_t kRarely = 1024;
+  bool is_rare(const Vi&vi) const, is_idle(Vi&vi);
+  bool serve(Vi& vi, Reports* reports);
 };
 
 }  // namespace clan::via

@@ -22,6 +22,14 @@ class Fifo {
   }
   /// One that is empty begins again where it did: the memory is in the cache.
   void pop() { first_ = --size_ == 0 ? 0 : (first_ + 1) & (room_ - 1); }
+  template <typename Goes>
+  void erase_if(Goes&& goes) {
+    for (std::size_t n = size_; n > 0; --n) {
+      T item = std::move(front());
+      pop();
+      if (!goes(item)) push() = std::move(item);
+    }
+  }
 
  private:
   void grow() {

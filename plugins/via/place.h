@@ -40,10 +40,12 @@ class Place {
 
   EventQueue& events() { return events_; }
 
+  bool has_waiters() const { return dekker::load(waiters_) != 0; }
+
   /// Has all threads that wait here look again, at what this thread has changed under a lock that
   /// their look() takes, too, or has announced: one that looked before is counted.
   void wake() {
-    if (dekker::load(waiters_) == 0) return;
+    if (!has_waiters()) return;
     dekker::add(news_, 1u);
     std::unique_lock lock(mutex_);
     const bool leads = leads_;

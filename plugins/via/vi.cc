@@ -107,6 +107,7 @@ Place* Vi::place_of(WorkQueue& queue) {
 // The stream's events come where its receives are waited for.
 void Vi::watch_stream() {
   if (!connected || watched) return;
+  paused = false;
   if (receives.cq != nullptr) {
     watched = stream->register_with(receives.cq->place->events(), tag).ok();
   } else if (own_place) {
@@ -116,7 +117,8 @@ void Vi::watch_stream() {
 
 // A thread that looks by itself is not to be woken: the peer need not say that something has come.
 void Vi::expect_events(bool expected) {
-  if (!watched || bulk_waits || receives.cq != nullptr) return;
+  if (!watched || bulk_waits || paused != expected) return;
+  paused = !expected;
   expected ? (void)stream->resume_events() : stream->pause_events();
 }
 
@@ -159,7 +161,7 @@ void Vi::break_off(VIP_ERROR_CODE code, VIP_DESCRIPTOR* descriptor) {
 
 void Vi::close_stream() {
   stream.reset();
-  connected = watched = bulk_waits = stuck = false;
+  connected = watched = paused = bulk_waits = stuck = false;
   told = 0;
   counting = {};
   copied = copied_drained = drained = 0;

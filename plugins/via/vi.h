@@ -116,6 +116,7 @@ class Vi : public Object {
   std::optional<Stream> stream;
   bool connected = false;  ///< both ends have agreed; receives may be announced before
   bool watched = false;    ///< the stream's events come to a Place or to the Bulk
+  bool paused = false;     ///< but none are made: a thread polls
   bool far = false;
   NodeId peer_node;
   WireAttributes theirs;
@@ -129,6 +130,7 @@ class Vi : public Object {
   const PostedCounts::Count* their_count = nullptr;
   std::optional<RemoteAperture> their_counts;
   PeerBuffers buffers;
+  std::atomic<const void*> front{nullptr};       ///< where the next record begins, for a prefetch
   std::uint32_t copied = 0, copied_drained = 0;  ///< bytes through the ring; and seen by the peer
   std::uint32_t drained = 0;                     ///< of the peer's, by us
   std::unordered_map<VIP_MEM_HANDLE, PeerMemory> peer_memory;
@@ -141,6 +143,7 @@ class Vi : public Object {
 
   std::uint32_t number = 0, tag = 0;  ///< the Bulk's; in the receive CQ
   bool again = false;                 ///< under the receive CQ's members_mutex: to be checked again
+  std::uint32_t last_poll = 0;        ///< under the same: of it that has found a message
   std::uint32_t looks = 0;            ///< that have found nothing
   bool needs_bulk = false, bulk_waits = false;
   // Under the lock of the Bulk's queue.
@@ -167,9 +170,8 @@ class Vi : public Object {
   Outcome fail_transfer(const VIP_DESCRIPTOR& d, int error);
   Failure failure_of(const VIP_DESCRIPTOR& d, int error) const;
   void lose(VIP_ERROR_CODE here, VIP_ERROR_CODE there, VIP_DESCRIPTOR* descriptor);
-  void land();
+  void land(), look_for_buffers();
   bool land_first();
-  void look_for_buffers();
   std::uint32_t buffers_for(std::uint64_t bytes);
   MessageRecord next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::uint32_t buffer);
   bool write(MessageRecord record, SegmentWalk* data);
@@ -182,10 +184,8 @@ class Vi : public Object {
            needs_bulk;
   }
   bool has_to_wait() const { return connected && (stuck || told < receives.posted.size()); }
-  void attend_later();
-  void end_bad_receive();
-  bool tell_next();
-  bool tell_buffer(Work& work);
+  void attend_later(), end_bad_receive();
+  bool tell_next(), tell_buffer(Work&work);
   bool tell_slot(const VIP_DATA_SEGMENT& segment, Piece* piece);
   bool add_slot(Region& region, const VIP_DATA_SEGMENT& segment, std::uint32_t bytes);
   std::uint32_t usable(const VIP_DATA_SEGMENT& segment) const;

@@ -124,7 +124,7 @@ extern "C" CLAN_EXPORT int vmmc_cookie(vmmc_buffer_t* buffer,
 extern "C" CLAN_EXPORT int vmmc_unexport(vmmc_buffer_t* buffer) {
   if (const int rc = check(buffer); rc != 0) return rc;
   vmmc_t& v = *buffer->v;
-  if (clan::words::look(buffer->landings) != 0) return -EBUSY;
+  if (clan::words::load_acquire(buffer->landings) != 0) return -EBUSY;
   if (auto s = buffer->aperture->revoke(); !s) return answer(s);
   buffer->name.reset();
   std::unique_lock lock(v.mutex);

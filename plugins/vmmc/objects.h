@@ -34,7 +34,7 @@ class Flusher;
 
 inline std::atomic<std::uint32_t> forks{1};
 /// Changes in a forked child.
-inline std::uint32_t generation() { return words::look(forks); }
+inline std::uint32_t generation() { return words::load_acquire(forks); }
 /// That of this process.
 VmmcPage& page();
 

@@ -1,6 +1,7 @@
 #include <map>
 
 #include "ends.h"
+#include "vi.h"
 
 namespace clan::via::testing {
 namespace {
@@ -134,6 +135,74 @@ TEST(ViaCq, ReportsAnOverrunAndLosesNothing) {
   EXPECT_EQ(VipDestroyCQ(cq), VIP_SUCCESS);
 }
 
+/// Takes one message of each VI by polls, `rounds` times.
+void poll_messages(Crowd& crowd, int rounds) {
+  VIP_VI_HANDLE vi = nullptr;
+  VIP_BOOLEAN receive = 0;
+  VIP_DESCRIPTOR* d = nullptr;
+  for (int i = 0; i < rounds; ++i) {
+    for (std::size_t k = 0; k < crowd.vis.size(); ++k) {
+      post(crowd.vis[k], crowd.server.host.make(static_cast<int>(k), 0, 8),
+           crowd.server.host.handle, true);
+      post(crowd.clients[k], crowd.client.host.make(0, 0, 8), crowd.client.host.handle, false);
+      ASSERT_EQ(VipSendDone(crowd.clients[k], &d), VIP_SUCCESS);
+      while (VipCQDone(crowd.cq, &vi, &receive) == VIP_NOT_DONE) continue;
+      ASSERT_EQ(VipRecvDone(vi, &d), VIP_SUCCESS);
+    }
+  }
+}
+int without_events(const Crowd& crowd) {
+  int n = 0;
+  for (VIP_VI_HANDLE vi : crowd.vis) n += static_cast<Vi*>(vi)->paused;
+  return n;
+}
+
+TEST(ViaCq, PolledVisHaveNoEventsUntilAThreadWaits) {
+  Crowd crowd(3);
+  poll_messages(crowd, 5);
+  EXPECT_EQ(without_events(crowd), 0) << "the program may be about to wait";
+  poll_messages(crowd, 1100);
+  EXPECT_EQ(without_events(crowd), 3);
+  VIP_VI_HANDLE vi = nullptr;
+  VIP_BOOLEAN receive = 0;
+  VIP_DESCRIPTOR* d = nullptr;
+  std::thread sends([&] {
+    for (int i = 0; i < 3; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it sleeps by then, most likely
+      post(crowd.vis[i], crowd.server.host.make(i, 0, 8), crowd.server.host.handle, true);
+      post(crowd.clients[i], crowd.client.host.make(0, 0, 8), crowd.client.host.handle, false);
+    }
+  });
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(VipCQWait(crowd.cq, kSoon, &vi, &receive), VIP_SUCCESS);
+    ASSERT_EQ(VipRecvDone(vi, &d), VIP_SUCCESS);
+    EXPECT_EQ(without_events(crowd), 0);
+  }
+  sends.join();
+}
+
+TEST(ViaCq, AVIThatIsPolledAndHasNoMessagesHasEventsAgain) {
+  Crowd crowd(2);
+  poll_messages(crowd, 1100);
+  ASSERT_EQ(without_events(crowd), 2);
+  VIP_VI_HANDLE vi = nullptr;
+  VIP_BOOLEAN receive = 0;
+  for (int i = 0; i < 2000; ++i) ASSERT_EQ(VipCQDone(crowd.cq, &vi, &receive), VIP_NOT_DONE);
+  EXPECT_EQ(without_events(crowd), 0);
+  poll_messages(crowd, 1);
+}
+
+TEST(ViaCq, FindsThatThePeerOfAPolledVIHasGone) {
+  Crowd crowd(1);
+  poll_messages(crowd, 1100);
+  ASSERT_EQ(without_events(crowd), 1);
+  ASSERT_EQ(VipDisconnect(crowd.clients[0]), VIP_SUCCESS);
+  VIP_VI_HANDLE vi = nullptr;
+  VIP_BOOLEAN receive = 0;
+  while (!crowd.server.errors.has(VIP_ERROR_CONN_LOST))
+    ASSERT_EQ(VipCQDone(crowd.cq, &vi, &receive), VIP_NOT_DONE);
+}
+
 TEST(ViaCq, NullAndImpossibleSizesAreRefused) {
   Host host;
   VIP_CQ_HANDLE cq = nullptr;
@@ -167,7 +236,7 @@ TEST(ViaCq, AThousandVisShareOne) {
   EXPECT_EQ(counts.size(), 1000u);
 }
 
-TEST(ViaThreads, SeveralThatWaitTakeEachEntryOnce) {
+TEST(ViaThreads, SeveralThatWaitOrPollTakeEachEntryOnce) {
   constexpr int kEach = 300, kVis = 4;
   Crowd crowd(kVis);
   std::atomic<int> taken{0};
@@ -175,13 +244,15 @@ TEST(ViaThreads, SeveralThatWaitTakeEachEntryOnce) {
     post(crowd.vis[i % kVis], crowd.server.host.make(i % kVis, 8u * (i % kVis), 8),
          crowd.server.host.handle, true);
   std::vector<std::thread> threads;
-  for (int t = 0; t < 3; ++t) {
-    threads.emplace_back([&] {
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, polls = t == 3] {
       VIP_VI_HANDLE vi = nullptr;
       VIP_BOOLEAN receive = 0;
       VIP_DESCRIPTOR* d = nullptr;
       while (taken < kEach * kVis) {
-        if (VipCQWait(crowd.cq, 20, &vi, &receive) != VIP_SUCCESS) continue;
+        if ((polls ? VipCQDone(crowd.cq, &vi, &receive) : VipCQWait(crowd.cq, 20, &vi, &receive)) !=
+            VIP_SUCCESS)
+          continue;
         EXPECT_EQ(VipRecvDone(vi, &d), VIP_SUCCESS);
         ++taken;
       }

@@ -103,6 +103,7 @@ class Connection final : public OobSink,
       __builtin_prefetch(reinterpret_cast<const std::byte*>(&line) + kCacheLine);
     return head.word != 0;
   }
+  const void* next_record() { return &shm::head_at(in_ring_, in_geometry_.index(consumer_.head)); }
   /// Tells the peer how far we are. peek() does it when it finds nothing, consume() now and then.
   void publish_credit();
 
@@ -172,8 +173,7 @@ class Connection final : public OobSink,
     return !closed_.load(std::memory_order_relaxed) && context_->usable();
   }
   void wake_local(), tell_asker();
-  int nothing_there(Fetch fetch);
-  int broken();
+  int nothing_there(Fetch fetch), broken();
   std::uint64_t load_credit();
   void put_ordered(std::uint64_t offset, std::uint64_t word,
                    nic::PutOrder order = nic::PutOrder::kAfterEarlier);

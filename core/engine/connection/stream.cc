@@ -220,6 +220,7 @@ void Stream::consume(std::size_t bytes) { core_->consume(bytes); }
 
 bool Stream::readable() { return core_->front() != 0; }
 bool Stream::glance() const { return core_->glance(); }
+const void* Stream::next_record() const { return core_->connection().next_record(); }
 bool Stream::ended() const { return core_->connection().peer_gone(); }
 
 Status Stream::wait_readable(std::int64_t timeout_ms) {

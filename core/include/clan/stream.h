@@ -94,6 +94,9 @@ class CLAN_EXPORT Stream {
   /// The same at a glance, for a thread that polls and calls peek() now and then: only that makes
   /// room for the sender of what has been consumed last.
   bool glance() const;
+  /// Where the record begins that follows what has been consumed, for a prefetch; nothing more may
+  /// be done with it.
+  const void* next_record() const;
   /// The peer has closed or has gone: nothing will follow what has arrived.
   bool ended() const;
   /// Waits until peek() has something to say.
