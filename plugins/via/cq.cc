@@ -52,8 +52,21 @@ void Cq::serve(std::span<const Event> events) {
       stays ? again.push_back(batch[i]) : (void)std::erase(again, batch[i]);
     }
     has_again.store(!again.empty(), std::memory_order_relaxed);  // relaxed: see more()
+    users += !reports.empty();
   }
-  if (!reports.empty()) tell(reports);
+  if (reports.empty()) return;
+  tell(reports);
+  leave();
+}
+
+void Cq::use() {
+  std::lock_guard lock(members_mutex);
+  ++users;
+}
+
+void Cq::leave() {
+  std::lock_guard lock(members_mutex);
+  --users;
 }
 
 // No message in many polls.
@@ -225,6 +238,8 @@ extern "C" CLAN_EXPORT VIP_RETURN VipCQWait(VIP_CQ_HANDLE handle, VIP_ULONG time
   if (const VIP_RETURN rc = find(handle, &cq); rc != VIP_SUCCESS) return rc;
   if (vi == nullptr || receive == nullptr) return VIP_INVALID_PARAMETER;
   Cq::Entry entry;
-  return cq->wait(deadline_of(timeout_ms), nullptr, &entry) ? give(entry, vi, receive)
-                                                            : VIP_TIMEOUT;
+  cq->use();
+  const bool took = cq->wait(deadline_of(timeout_ms), nullptr, &entry);
+  cq->leave();
+  return took ? give(entry, vi, receive) : VIP_TIMEOUT;
 }

@@ -37,6 +37,7 @@ struct Cq : Object {
   /// False: the time is over, or `ends` is set.
   bool wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry);
   void add(Vi&vi, bool receives), remove(Vi&vi, bool receives);
+  void use(), leave();
 
   Nic* nic = nullptr;
   bool network = false;  ///< as in Provider
@@ -51,7 +52,8 @@ struct Cq : Object {
   std::size_t turn = 0;      ///< where in `again` it was checked last
   std::atomic<bool> has_again{false};
   std::atomic<std::uint32_t> polls{0};  ///< since a thread has waited
-  std::uint32_t users = 0;              ///< work queues, under members_mutex
+  /// Work queues, threads that wait or call error handlers. Under members_mutex.
+  std::uint32_t users = 0;
   NotifierPtr notifier;
 
  private:

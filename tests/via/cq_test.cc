@@ -135,6 +135,38 @@ TEST(ViaCq, ReportsAnOverrunAndLosesNothing) {
   EXPECT_EQ(VipDestroyCQ(cq), VIP_SUCCESS);
 }
 
+// The thread that polls or waits calls the handler, and goes on with the queue behind that.
+TEST(ViaCq, AnErrorHandlerCannotDestroyTheOneThatItsThreadPollsOrWaitsOn) {
+  struct Ends {
+    End a, b;
+    VIP_CQ_HANDLE cq = nullptr;
+    static void destroy(VIP_PVOID self, VIP_ERROR_DESCRIPTOR* error) {
+      auto* const ends = static_cast<Ends*>(self);
+      EXPECT_EQ(VipDisconnect(error->ViHandle), VIP_SUCCESS);
+      EXPECT_EQ(VipDestroyVi(error->ViHandle), VIP_SUCCESS);
+      EXPECT_EQ(VipDestroyCQ(ends->cq), VIP_ERROR_RESOURCE);
+      EXPECT_EQ(VipCloseNic(ends->a.host.nic), VIP_ERROR_RESOURCE) << "it has the queue";
+      ends->a.vi = nullptr;
+    }
+  };
+  for (const bool waits : {false, true}) {
+    Ends ends;
+    ASSERT_EQ(VipCreateCQ(ends.a.host.nic, 8, &ends.cq), VIP_SUCCESS);
+    ends.a.create(VIP_SERVICE_RELIABLE_DELIVERY, nullptr, ends.cq);
+    ends.b.create(VIP_SERVICE_RELIABLE_DELIVERY);
+    connect(ends.a, ends.b);
+    ASSERT_EQ(VipErrorCallback(ends.a.host.nic, &ends, Ends::destroy), VIP_SUCCESS);
+    ASSERT_EQ(VipDisconnect(ends.b.vi), VIP_SUCCESS);
+    VIP_VI_HANDLE vi = nullptr;
+    VIP_BOOLEAN receive = 0;
+    while (ends.a.vi != nullptr) {
+      EXPECT_EQ(waits ? VipCQWait(ends.cq, 1, &vi, &receive) : VipCQDone(ends.cq, &vi, &receive),
+                waits ? VIP_TIMEOUT : VIP_NOT_DONE);
+    }
+    EXPECT_EQ(VipDestroyCQ(ends.cq), VIP_SUCCESS);
+  }
+}
+
 /// Takes one message of each VI by polls, `rounds` times.
 void poll_messages(Crowd& crowd, int rounds) {
   VIP_VI_HANDLE vi = nullptr;
