@@ -110,7 +110,7 @@ Status Vi::read_records(Until until) {
   return {};
 }
 
-bool Vi::arrive(std::span<const std::byte> record) {
+[[gnu::always_inline]] inline bool Vi::arrive(std::span<const std::byte> record) {
   switch (static_cast<Kind>(record.front())) {
     case Kind::kRegion: return buffers.arrive(record);
     case Kind::kBuffer: {
@@ -135,7 +135,7 @@ bool Vi::arrive_drained(std::uint32_t theirs_drained) {
   return true;
 }
 
-bool Vi::arrive_message(std::span<const std::byte> record) {
+[[gnu::always_inline]] inline bool Vi::arrive_message(std::span<const std::byte> record) {
   MessageRecord head;
   if (!copy_head(record, &head) || receives.completed == receives.posted.size() ||
       told <= receives.completed || !arrive_drained(head.drained) || !buffers.learn(head.posted)) {

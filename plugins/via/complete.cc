@@ -8,7 +8,8 @@ namespace {
 enum class Look { kGlance, kWhole };
 
 // Takes the first descriptor of a queue. Only the first: they complete in the order of posting.
-VIP_RETURN take(Vi& vi, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor, Look how) {
+[[gnu::always_inline]] inline VIP_RETURN take(Vi& vi, WorkQueue Vi::*member,
+                                              VIP_DESCRIPTOR** descriptor, Look how) {
   WorkQueue& queue = vi.*member;
   if (queue.completed == 0) {
     const bool eighth = ++vi.looks % 8 == 0;
@@ -73,7 +74,8 @@ VIP_RETURN wait_longer(Vi& vi, WorkQueue Vi::*member, std::uint64_t deadline_ns,
   return rc == VIP_NOT_DONE ? VIP_TIMEOUT : rc;
 }
 
-VIP_RETURN done(VIP_VI_HANDLE handle, WorkQueue Vi::*member, VIP_DESCRIPTOR** descriptor) {
+[[gnu::always_inline]] inline VIP_RETURN done(VIP_VI_HANDLE handle, WorkQueue Vi::*member,
+                                              VIP_DESCRIPTOR** descriptor) {
   Vi* vi = nullptr;
   if (const VIP_RETURN rc = find(handle, &vi); rc != VIP_SUCCESS) return rc;
   if (descriptor == nullptr) return VIP_INVALID_PARAMETER;

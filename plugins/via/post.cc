@@ -6,7 +6,8 @@ namespace clan::via {
 namespace {
 
 // Whether the descriptor lies where its handle says; a program that errs gets an error both ways.
-bool is_readable(Vi& vi, VIP_DESCRIPTOR* descriptor, VIP_MEM_HANDLE handle) {
+[[gnu::always_inline]] inline bool is_readable(Vi& vi, VIP_DESCRIPTOR* descriptor,
+                                               VIP_MEM_HANDLE handle) {
   const Region* const region = vi.memory.find(handle);
   if (region != nullptr && covers(*region, descriptor, sizeof(VIP_DESCRIPTOR))) {
     const std::size_t segments = descriptor->CS.SegCount;
@@ -23,7 +24,8 @@ bool is_aligned(const VIP_DESCRIPTOR* descriptor) {
          reinterpret_cast<std::uintptr_t>(descriptor) % VIP_DESCRIPTOR_ALIGNMENT == 0;
 }
 
-Work& add_work(Vi& vi, WorkQueue& queue, VIP_DESCRIPTOR* descriptor, VIP_MEM_HANDLE handle) {
+[[gnu::always_inline]] inline Work& add_work(Vi& vi, WorkQueue& queue, VIP_DESCRIPTOR* descriptor,
+                                             VIP_MEM_HANDLE handle) {
   Work& work = queue.posted.push();
   work.changes = vi.memory.changes();
   work.descriptor = descriptor;

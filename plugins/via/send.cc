@@ -36,7 +36,7 @@ void Vi::pump() {
   }
 }
 
-Vi::Outcome Vi::start(Work& work) {
+[[gnu::always_inline]] inline Vi::Outcome Vi::start(Work& work) {
   const VIP_DESCRIPTOR& d = *work.descriptor;
   const std::uint32_t op = d.CS.Control & VIP_CONTROL_OP_MASK;
   if (!flights.empty() && (d.CS.Control & VIP_CONTROL_QFENCE) != 0) return Outcome::kStuck;
@@ -101,7 +101,7 @@ std::uint32_t Vi::buffers_for(std::uint64_t bytes) {
   return 0;
 }
 
-Vi::Outcome Vi::start_message(Work& work, std::uint64_t bytes) {
+[[gnu::always_inline]] inline Vi::Outcome Vi::start_message(Work& work, std::uint64_t bytes) {
   std::uint32_t taken = buffers_for(bytes);
   if (taken == 0) {
     look_for_buffers();
@@ -128,7 +128,7 @@ Vi::Outcome Vi::too_long() {
 }
 
 // Puts a record, and what of the data goes with it, into the peer's ring. False: no room.
-bool Vi::write(MessageRecord record, SegmentWalk* data) {
+[[gnu::always_inline]] inline bool Vi::write(MessageRecord record, SegmentWalk* data) {
   const std::uint32_t bytes = data == nullptr ? 0 : record.length;
   const auto words = record.words(counting.posted, drained);
   const auto head = std::as_bytes(std::span(words));
@@ -149,7 +149,9 @@ bool Vi::write(MessageRecord record, SegmentWalk* data) {
 }
 
 // The record of the next buffer of a message.
-MessageRecord Vi::next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::uint32_t buffer) {
+[[gnu::always_inline]] inline MessageRecord Vi::next_record(const VIP_DESCRIPTOR& d,
+                                                            std::uint64_t left,
+                                                            std::uint32_t buffer) {
   MessageRecord record;
   record.length = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, buffers.space(buffer)));
   if (record.length < left) {
@@ -161,7 +163,8 @@ MessageRecord Vi::next_record(const VIP_DESCRIPTOR& d, std::uint64_t left, std::
   return record;
 }
 
-Vi::Outcome Vi::copy_message(Work& work, std::uint64_t bytes, std::uint32_t taken) {
+[[gnu::always_inline]] inline Vi::Outcome Vi::copy_message(Work& work, std::uint64_t bytes,
+                                                           std::uint32_t taken) {
   // All of it has room, or nothing is begun.
   if (taken > 1 && !stream->reserve(bytes + taken * kLine)) {
     stuck = true;
