@@ -227,23 +227,24 @@ ViaHub::ViaHub(std::unique_ptr<ViaNic> nic, VIP_CQ_HANDLE cq, std::vector<VIP_VI
   }
 }
 
+// One at a time, as the completion queue gives them.
 std::size_t ViaHub::wait(std::span<std::uint32_t> ready) {
-  std::size_t n = 0;
-  while (n < ready.size()) {
-    VIP_VI_HANDLE vi = nullptr;
-    VIP_BOOLEAN receive = 0;
-    VIP_RETURN rc = VipCQDone(cq_, &vi, &receive);
-    if (rc == VIP_NOT_DONE && n > 0) break;
-    if (rc == VIP_NOT_DONE && wait_ == ViaWait::kPoll) continue;
-    if (rc == VIP_NOT_DONE) rc = VipCQWait(cq_, VIP_INFINITE, &vi, &receive);
-    if (rc != VIP_SUCCESS) return 0;
-    VIP_DESCRIPTOR* d = nullptr;
-    VIP_PVOID number = nullptr;
-    (void)VipGetUserData(vi, &number);
-    if (VipRecvDone(vi, &d) != VIP_SUCCESS) return 0;
-    ready[n++] = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(number));
+  VIP_VI_HANDLE vi = nullptr;
+  VIP_BOOLEAN receive = 0;
+  VIP_RETURN rc;
+  do {
+    rc = VipCQDone(cq_, &vi, &receive);
+    if (rc == VIP_NOT_DONE && wait_ == ViaWait::kWait)
+      rc = VipCQWait(cq_, VIP_INFINITE, &vi, &receive);
+  } while (rc == VIP_NOT_DONE);
+  VIP_DESCRIPTOR* d = nullptr;
+  VIP_PVOID number = nullptr;
+  if (rc != VIP_SUCCESS || VipGetUserData(vi, &number) != VIP_SUCCESS ||
+      VipRecvDone(vi, &d) != VIP_SUCCESS) {
+    return 0;
   }
-  return n;
+  ready[0] = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(number));
+  return 1;
 }
 
 bool ViaHub::recv(std::uint32_t i, std::span<std::byte> message) {
