@@ -12,14 +12,14 @@
 
 #include "af_clan/af_clan_name.h"
 #include "clan/detail/log.h"
+#include "kernel/sock_diag.h"
 #include "os/config.h"
 #include "os/real.h"
 #include "os/signals.h"
-#include "os/sock_diag.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
-#include "state/fd_table.h"
-#include "state/internal_fds.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
 
 namespace clan::preload {
 namespace {

@@ -9,14 +9,14 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attach/attach.h"
 #include "clan/face/pipe.h"
-#include "migrate/attach.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "migrate/policy.h"
-#include "state/fd_table.h"
-#include "state/open_file.h"
 #include "stream/blocking.h"
-#include "stream/gate_wait.h"
+#include "table/fd_table.h"
+#include "table/open_file.h"
+#include "tcp/gate_wait.h"
 
 namespace clan::preload {
 

@@ -11,7 +11,7 @@
 #include "calls/interpose.h"
 #include "os/real.h"
 #include "share/passing.h"
-#include "state/internal_fds.h"
+#include "table/internal_fds.h"
 
 using namespace clan::preload;
 

@@ -9,10 +9,10 @@
 #include "os/signals.h"
 #include "os/timeout.h"
 #include "share/fd_events.h"
-#include "state/fd_table.h"
-#include "state/internal_fds.h"
-#include "state/unseen_sets.h"
 #include "stream/memory.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
+#include "table/unseen_sets.h"
 #include "wait/control.h"
 #include "wait/waiting.h"
 

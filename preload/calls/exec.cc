@@ -19,8 +19,8 @@
 
 #include "af_clan/af_clan.h"
 #include "calls/interpose.h"
-#include "migrate/demote.h"
-#include "migrate/resend.h"
+#include "demote/demote.h"
+#include "demote/resend.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/sys.h"

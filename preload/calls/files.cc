@@ -9,20 +9,20 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "attach/attach.h"
 #include "calls/counted_call.h"
 #include "calls/interpose.h"
-#include "migrate/attach.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "os/real.h"
 #include "os/scratch.h"
 #include "os/sys.h"
-#include "state/fd_table.h"
 #include "stream/blocking.h"
 #include "stream/ending.h"
 #include "stream/io_part.h"
 #include "stream/readiness.h"
 #include "stream/receive.h"
 #include "stream/send.h"
+#include "table/fd_table.h"
 
 using namespace clan::preload;
 

@@ -10,7 +10,7 @@
 #include "af_clan/af_clan.h"
 #include "calls/counted_call.h"
 #include "calls/interpose.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "os/real.h"
 #include "os/scratch.h"
 #include "os/sys.h"

@@ -7,18 +7,18 @@
 #include <cstdint>
 
 #include "af_clan/af_clan.h"
+#include "attach/attach.h"
 #include "calls/interpose.h"
 #include "clan/af_clan.h"
 #include "clan/face/socket_face.h"
-#include "migrate/attach.h"
-#include "migrate/demote.h"
-#include "os/kernels_options.h"
+#include "demote/demote.h"
+#include "kernel/kernels_options.h"
 #include "os/real.h"
-#include "state/buffers.h"
-#include "state/fd_table.h"
 #include "stream/ending.h"
 #include "stream/tcp_info.h"
-#include "stream/tcp_prefix.h"
+#include "table/buffers.h"
+#include "table/fd_table.h"
+#include "tcp/tcp_prefix.h"
 
 using namespace clan::preload;
 

@@ -12,16 +12,16 @@
 #include <new>
 #include <optional>
 
+#include "attach/attach.h"
 #include "calls/interpose.h"
-#include "migrate/attach.h"
 #include "os/real.h"
 #include "os/scratch.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "os/timeout.h"
-#include "state/fd_table.h"
-#include "state/internal_fds.h"
 #include "stream/memory.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
 #include "wait/epoll_set.h"
 #include "wait/poll_moved.h"
 #include "wait/set_sleep.h"

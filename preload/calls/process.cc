@@ -14,7 +14,7 @@
 #include "calls/interpose.h"
 #include "clan/face/pipe.h"
 #include "clan/face/settings.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "os/config.h"
 #include "os/kept_key.h"
 #include "os/memory_owner.h"
@@ -24,7 +24,7 @@
 #include "share/exec.h"
 #include "share/fork.h"
 #include "share/process_end.h"
-#include "state/unseen_sets.h"
+#include "table/unseen_sets.h"
 
 using namespace clan::preload;
 

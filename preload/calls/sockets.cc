@@ -8,11 +8,11 @@
 #include <algorithm>
 
 #include "af_clan/af_clan.h"
+#include "attach/attach.h"
 #include "calls/interpose.h"
 #include "clan/af_clan.h"
 #include "clan/face/pipe.h"
-#include "migrate/attach.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "migrate/policy.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
@@ -21,12 +21,12 @@
 #include "share/fd_events.h"
 #include "share/process_end.h"
 #include "share/uring.h"
-#include "state/fd_table.h"
-#include "state/internal_fds.h"
 #include "stream/close.h"
 #include "stream/ending.h"
 #include "stream/readiness.h"
-#include "stream/tcp_prefix.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
+#include "tcp/tcp_prefix.h"
 
 using namespace clan::preload;
 

@@ -7,12 +7,12 @@
 #include <cstdlib>
 
 #include "calls/interpose.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "os/real.h"
 #include "os/sys.h"
 #include "share/fd_events.h"
-#include "state/fd_table.h"
-#include "state/internal_fds.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
 
 extern "C" int __vasprintf_chk(char** text, int flag, const char* format, va_list list);
 

@@ -12,8 +12,8 @@
 
 #include "migrate/same_connection.h"
 #include "os/sys.h"
-#include "state/internal_fds.h"
 #include "state/socket.h"
+#include "table/internal_fds.h"
 
 namespace clan::preload {
 namespace {

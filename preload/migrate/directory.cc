@@ -33,27 +33,27 @@
 #include <cstring>
 #include <utility>
 
+#include "attach/attach.h"
+#include "attach/trust.h"
 #include "clan/detail/log.h"
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
-#include "migrate/attach.h"
+#include "kernel/sock_diag.h"
 #include "migrate/bells.h"
 #include "migrate/calls_made.h"
 #include "migrate/directory_names.h"
 #include "migrate/offer.h"
 #include "migrate/same_connection.h"
-#include "migrate/trust.h"
 #include "os/config.h"
 #include "os/fd_message.h"
-#include "os/sock_diag.h"
 #include "os/sys.h"
-#include "state/buffers.h"
 #include "state/hooks.h"
-#include "state/internal_fds.h"
 #include "state/named.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
+#include "table/buffers.h"
+#include "table/internal_fds.h"
 
 namespace clan::preload {
 namespace {

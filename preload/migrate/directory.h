@@ -1,7 +1,7 @@
 // Offers in a directory (CLAN_DIR): the other end is in another network namespace.
 #pragma once
 
-#include "os/sock_diag.h"
+#include "kernel/sock_diag.h"
 #include "state/socket.h"
 
 namespace clan::preload {

@@ -13,12 +13,12 @@
 #include <optional>
 
 #include "clan/detail/clock.h"
+#include "kernel/proc.h"
+#include "kernel/sock_diag.h"
 #include "os/config.h"
-#include "os/proc.h"
-#include "os/sock_diag.h"
 #include "os/sys.h"
-#include "state/fd_table.h"
 #include "state/withdraw.h"
+#include "table/fd_table.h"
 
 namespace clan::preload {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "os/sock_diag.h"
+#include "kernel/sock_diag.h"
 
 namespace clan::preload {
 

@@ -5,7 +5,7 @@
 
 #include "clan/face/reasons.h"
 #include "clan/result.h"
-#include "os/sock_diag.h"
+#include "kernel/sock_diag.h"
 #include "state/socket.h"
 
 namespace clan::preload {

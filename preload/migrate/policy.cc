@@ -6,21 +6,21 @@
 #include <cstdint>
 #include <cstring>
 
+#include "attach/attach.h"
 #include "clan/face/reasons.h"
-#include "migrate/attach.h"
 #include "migrate/calls_made.h"
 #include "migrate/directory.h"
 #include "migrate/offer.h"
 #include "os/rings.h"
 #include "os/sys.h"
 #include "os/test_settings.h"
-#include "state/fd_table.h"
 #include "state/hooks.h"
-#include "state/open_file.h"
 #include "state/remote.h"
-#include "state/slot_table.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
+#include "table/fd_table.h"
+#include "table/open_file.h"
+#include "table/slot_table.h"
 
 namespace clan::preload {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "clan/detail/log.h"
+#include "kernel/sock_diag.h"
 #include "os/config.h"
-#include "os/sock_diag.h"
 #include "os/sys.h"
 
 namespace clan::preload {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "os/sock_diag.h"
+#include "kernel/sock_diag.h"
 
 namespace clan::preload {
 

@@ -28,8 +28,8 @@
 #include <span>
 #include <string>
 
+#include "kernel/sock_diag.h"
 #include "net/frame.h"
-#include "os/sock_diag.h"
 
 namespace clan::preload {
 

@@ -24,7 +24,7 @@
 #include <optional>
 #include <span>
 
-#include "os/sock_diag.h"
+#include "kernel/sock_diag.h"
 
 namespace clan::preload {
 

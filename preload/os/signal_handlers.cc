@@ -11,10 +11,10 @@
 
 #include "clan/detail/words.h"
 #include "clan/face/pipe.h"
+#include "kernel/sock_diag.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/signals.h"
-#include "os/sock_diag.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
 

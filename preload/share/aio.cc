@@ -3,8 +3,8 @@
 #include <linux/aio_abi.h>
 
 #include "clan/face/reasons.h"
-#include "migrate/demote.h"
-#include "state/fd_table.h"
+#include "demote/demote.h"
+#include "table/fd_table.h"
 
 namespace clan::preload {
 

@@ -9,33 +9,33 @@
 #include <cstring>
 #include <utility>
 
+#include "attach/attach.h"
 #include "clan/detail/dekker.h"
 #include "clan/detail/log.h"
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
-#include "migrate/attach.h"
-#include "migrate/demote.h"
-#include "migrate/resend.h"
+#include "demote/demote.h"
+#include "demote/resend.h"
+#include "kernel/sock_diag.h"
+#include "kernel/tcp.h"
 #include "os/memory_owner.h"
 #include "os/sandbox.h"
-#include "os/sock_diag.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "share/loader.h"
 #include "state/face.h"
-#include "state/fd_table.h"
-#include "state/internal_fds.h"
-#include "state/open_file.h"
-#include "state/slot_table.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
+#include "table/open_file.h"
+#include "table/slot_table.h"
 #include "wait/handed_on.h"
 
 namespace clan::preload {
 namespace {
 
 // What a program that is executed finds: "table;descriptor:pipe:end,…" with the descriptor of the
-// table of slots (state/slot_table.h) and the connections that go on in it, each with what epoll
+// table of slots (table/slot_table.h) and the connections that go on in it, each with what epoll
 // sets ask of it (wait/handed_on.h).
 constexpr char kInherited[] = "CLAN_INHERITED";
 

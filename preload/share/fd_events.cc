@@ -4,11 +4,11 @@
 
 #include "af_clan/af_clan.h"
 #include "clan/face/reasons.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "os/memory_owner.h"
-#include "state/fd_table.h"
-#include "state/internal_fds.h"
-#include "state/unseen_sets.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
+#include "table/unseen_sets.h"
 #include "wait/epoll_set.h"
 #include "wait/set_events.h"
 

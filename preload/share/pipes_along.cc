@@ -10,13 +10,13 @@
 
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "os/sys.h"
 #include "share/passing.h"
-#include "state/fd_table.h"
-#include "state/internal_fds.h"
-#include "state/slot_table.h"
 #include "state/socket.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
+#include "table/slot_table.h"
 
 namespace clan::preload {
 namespace {

@@ -7,23 +7,23 @@
 #include <cstring>
 
 #include "clan/face/socket_face.h"
-#include "migrate/demote.h"
-#include "migrate/resend.h"
+#include "demote/demote.h"
+#include "demote/resend.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
 #include "os/sys.h"
 #include "share/reasons.h"
 #include "state/count_for_test.h"
 #include "state/face.h"
-#include "state/fd_table.h"
 #include "state/hooks.h"
-#include "state/open_file.h"
-#include "state/pipe_count.h"
 #include "state/remote.h"
 #include "state/socket.h"
 #include "state/withdraw.h"
 #include "stream/close.h"
-#include "stream/doorbell.h"
+#include "table/fd_table.h"
+#include "table/open_file.h"
+#include "table/pipe_count.h"
+#include "tcp/doorbell.h"
 
 namespace clan::preload {
 

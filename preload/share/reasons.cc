@@ -15,7 +15,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/named.h"
-#include "state/slot_table.h"
+#include "table/slot_table.h"
 
 namespace clan::preload {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "clan/detail/log.h"
 #include "clan/face/reasons.h"
-#include "migrate/demote.h"
-#include "os/proc.h"
+#include "demote/demote.h"
+#include "kernel/proc.h"
 #include "os/real.h"
 #include "os/rings.h"
 #include "os/sys.h"

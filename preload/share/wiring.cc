@@ -1,16 +1,16 @@
 // Where the upward calls of the lower rooms go.
 
-#include "migrate/answer.h"
-#include "migrate/attach.h"
-#include "migrate/demote.h"
+#include "attach/attach.h"
+#include "demote/answer.h"
+#include "demote/demote.h"
 #include "share/reasons.h"
-#include "state/fd_table.h"
 #include "state/hooks.h"
 #include "state/remote.h"
 #include "state/withdraw.h"
-#include "stream/aborted.h"
 #include "stream/close.h"
-#include "stream/tcp_prefix.h"
+#include "table/fd_table.h"
+#include "tcp/aborted.h"
+#include "tcp/tcp_prefix.h"
 #include "wait/owed_answers.h"
 #include "wait/set_events.h"
 

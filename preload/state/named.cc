@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "clan/face/socket_face.h"
-#include "os/sock_diag.h"
+#include "kernel/sock_diag.h"
 #include "os/sys.h"
 
 namespace clan::preload {

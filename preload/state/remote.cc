@@ -14,8 +14,8 @@
 #include "os/kept_key.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
-#include "state/fd_table.h"
 #include "state/withdraw.h"
+#include "table/fd_table.h"
 
 namespace clan::preload {
 namespace {

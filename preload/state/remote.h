@@ -15,7 +15,7 @@
 #include "clan/face/reasons.h"
 #include "clan/face/settings.h"
 #include "clan/face/wait.h"
-#include "os/sock_diag.h"
+#include "kernel/sock_diag.h"
 #include "state/socket.h"
 
 namespace clan::preload {
@@ -26,8 +26,8 @@ struct Interposer {
   /// true if there is no descriptor.
   bool (*with)(Socket& s, bool (*what)(int fd, Socket& s));
   void (*for_each)(void (*what)(int fd, Socket& s, void* argument), void* argument);
-  // See migrate/attach.h, state/withdraw.h, stream/tcp_prefix.h, migrate/answer.h and
-  // stream/aborted.h.
+  // See attach/attach.h, state/withdraw.h, tcp/tcp_prefix.h, demote/answer.h and
+  // tcp/aborted.h.
   bool (*create_pipe)(int fd, Socket& s);
   bool (*enter_pipe)(int fd, Socket& s, const Route& route);
   void (*stay)(int fd, Socket& s, reasons::Why why, std::uint32_t number);

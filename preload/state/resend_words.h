@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "clan/detail/words.h"
-#include "state/open_file.h"
+#include "table/open_file.h"
 
 namespace clan::preload {
 

@@ -6,7 +6,7 @@
 
 #include "clan/face/pipe.h"
 #include "state/flag.h"
-#include "state/open_file.h"
+#include "table/open_file.h"
 
 namespace clan::preload {
 

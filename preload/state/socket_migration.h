@@ -8,7 +8,7 @@
 #include "os/spin_lock.h"
 #include "state/flag.h"
 #include "state/kept.h"
-#include "state/pipe_count.h"
+#include "table/pipe_count.h"
 
 namespace clan::preload {
 

@@ -10,8 +10,8 @@
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
-#include "state/open_file.h"
-#include "state/slot_table.h"
+#include "table/open_file.h"
+#include "table/slot_table.h"
 
 namespace clan::preload {
 namespace {

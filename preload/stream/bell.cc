@@ -7,15 +7,15 @@
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "migrate/answer.h"
-#include "migrate/demote_end.h"
+#include "demote/answer.h"
+#include "demote/demote_end.h"
 #include "os/memory_owner.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/internal_fds.h"
 #include "state/socket.h"
 #include "stream/ring.h"
+#include "table/internal_fds.h"
 
 namespace clan::preload {
 namespace {

@@ -21,16 +21,16 @@
 #include "os/signal_handlers.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "state/buffers.h"
 #include "state/remote.h"
 #include "state/socket.h"
-#include "stream/doorbell.h"
 #include "stream/ending.h"
 #include "stream/held_up.h"
 #include "stream/memory.h"
 #include "stream/remote_sleep.h"
 #include "stream/ring.h"
-#include "stream/tcp_prefix.h"
+#include "table/buffers.h"
+#include "tcp/doorbell.h"
+#include "tcp/tcp_prefix.h"
 
 namespace clan::preload {
 

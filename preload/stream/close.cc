@@ -8,18 +8,16 @@
 
 #include "clan/detail/dekker.h"
 #include "clan/face/socket_face.h"
-#include "migrate/answer.h"
-#include "migrate/demote.h"
-#include "migrate/demote_end.h"
-#include "migrate/resend.h"
+#include "demote/answer.h"
+#include "demote/demote.h"
+#include "demote/demote_end.h"
+#include "demote/resend.h"
 #include "os/real.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/open_file.h"
 #include "state/remote.h"
 #include "state/socket.h"
-#include "stream/doorbell.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
 #include "stream/held_up.h"
@@ -27,7 +25,9 @@
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "stream/ring.h"
-#include "stream/tcp_prefix.h"
+#include "table/open_file.h"
+#include "tcp/doorbell.h"
+#include "tcp/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {

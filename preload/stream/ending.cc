@@ -12,18 +12,18 @@
 #include <cstring>
 
 #include "clan/face/socket_face.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
+#include "kernel/tcp.h"
 #include "os/sys.h"
-#include "os/tcp.h"
 #include "state/face.h"
 #include "state/remote.h"
 #include "state/socket.h"
-#include "stream/aborted.h"
-#include "stream/doorbell.h"
 #include "stream/glance.h"
 #include "stream/poll_tcp.h"
-#include "stream/stray_bytes.h"
-#include "stream/tcp_prefix.h"
+#include "tcp/aborted.h"
+#include "tcp/doorbell.h"
+#include "tcp/stray_bytes.h"
+#include "tcp/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {
@@ -71,7 +71,7 @@ void look_for_end(int fd, Socket& s) {
 int reset_of(const Socket& s) {
   if (s.sent_to_nobody) return EPIPE;
   if (!s.kernel_end && !s.kernel_error) return 0;
-  if (s.kernel_error && !s.error_taken) return ECONNRESET;  // TCP has it still
+  if (s.kernel_error && !s.error_taken) return ECONNRESET;    // TCP has it still
   const int error = s.error.load(std::memory_order_relaxed);  // relaxed: see note_error()
   if (error != 0 && error != ECONNRESET) return error;
   const bool ended = has_ended(s);

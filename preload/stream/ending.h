@@ -9,8 +9,8 @@
 
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
-#include "state/buffers.h"
 #include "state/socket.h"
+#include "table/buffers.h"
 
 namespace clan::preload {
 

@@ -19,7 +19,7 @@ namespace clan::preload {
 constexpr std::int64_t kHeldUpNs = 10'000'000;  ///< the longest sleep meanwhile
 
 /// One of the ends goes back to TCP, and this one has to try again to do its part of that
-/// (migrate/answer.h).
+/// (demote/answer.h).
 inline bool answers_later(const Socket& s) {
   // relaxed: a sleep that does not see it ends by the doorbell of its going
   return s.answer_wanted_ns.load(std::memory_order_relaxed) != 0 &&

@@ -13,7 +13,7 @@
 #include "clan/detail/clock.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "state/fd_table.h"
+#include "table/fd_table.h"
 
 namespace clan::preload {
 namespace {

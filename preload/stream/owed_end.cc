@@ -4,13 +4,13 @@
 #include <cstring>
 
 #include "clan/face/pipe.h"
-#include "migrate/demote_end.h"
-#include "migrate/resend.h"
+#include "demote/demote_end.h"
+#include "demote/resend.h"
 #include "os/sys.h"
 #include "stream/bell.h"
-#include "stream/doorbell.h"
 #include "stream/ring.h"
-#include "stream/tcp_prefix.h"
+#include "tcp/doorbell.h"
+#include "tcp/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {

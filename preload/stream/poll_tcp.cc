@@ -8,20 +8,20 @@
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "migrate/answer.h"
-#include "migrate/demote_end.h"
+#include "demote/answer.h"
+#include "demote/demote_end.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/socket.h"
-#include "stream/doorbell.h"
-#include "stream/draining.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
 #include "stream/owed_end.h"
-#include "stream/stray_bytes.h"
-#include "stream/tcp_prefix.h"
+#include "tcp/doorbell.h"
+#include "tcp/draining.h"
+#include "tcp/stray_bytes.h"
+#include "tcp/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {

@@ -10,19 +10,19 @@
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "migrate/answer.h"
-#include "migrate/demote_end.h"
-#include "migrate/resend.h"
+#include "demote/answer.h"
+#include "demote/demote_end.h"
+#include "demote/resend.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/socket.h"
-#include "stream/draining.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
 #include "stream/held_up.h"
 #include "stream/poll_tcp.h"
-#include "stream/tcp_prefix.h"
+#include "tcp/draining.h"
+#include "tcp/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {

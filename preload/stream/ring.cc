@@ -8,18 +8,18 @@
 #include <cstring>
 
 #include "clan/face/socket_face.h"
-#include "migrate/answer.h"
+#include "demote/answer.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/fd_table.h"
-#include "state/open_file.h"
 #include "state/remote.h"
 #include "state/socket.h"
-#include "stream/aborted.h"
 #include "stream/bell.h"
-#include "stream/doorbell.h"
-#include "stream/tcp_prefix.h"
+#include "table/fd_table.h"
+#include "table/open_file.h"
+#include "tcp/aborted.h"
+#include "tcp/doorbell.h"
+#include "tcp/tcp_prefix.h"
 
 namespace clan::preload {
 namespace {

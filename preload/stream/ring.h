@@ -2,7 +2,7 @@
 #pragma once
 
 #include "state/socket.h"
-#include "stream/doorbell.h"
+#include "tcp/doorbell.h"
 
 namespace clan::preload {
 

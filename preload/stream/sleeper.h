@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "os/sock_diag.h"
+#include "kernel/sock_diag.h"
 #include "state/socket.h"
 
 namespace clan::preload {

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "os/sock_diag.h"
-#include "state/fd_table.h"
-#include "stream/doorbell.h"
+#include "kernel/sock_diag.h"
 #include "stream/held_up.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
-#include "stream/tcp_prefix.h"
+#include "table/fd_table.h"
+#include "tcp/doorbell.h"
+#include "tcp/tcp_prefix.h"
 #include "wait/epoll_set.h"
 #include "wait/set_sleep.h"
 

@@ -9,11 +9,11 @@
 #include <new>
 #include <optional>
 
+#include "kernel/sock_diag.h"
 #include "os/scratch.h"
-#include "os/sock_diag.h"
-#include "state/fd_table.h"
 #include "stream/bell.h"
 #include "stream/sleeper.h"
+#include "table/fd_table.h"
 #include "wait/look.h"
 #include "wait/set_sleep.h"
 

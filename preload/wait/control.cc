@@ -7,14 +7,14 @@
 #include <cstring>
 #include <utility>
 
+#include "attach/attach.h"
 #include "clan/face/pipe.h"
-#include "migrate/attach.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "os/real.h"
 #include "os/sys.h"
-#include "state/fd_table.h"
 #include "state/socket.h"
 #include "stream/poll_tcp.h"
+#include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
 #include "wait/shared_sets.h"

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "attach/attach.h"
 #include "clan/face/wait.h"
-#include "migrate/attach.h"
 #include "os/spin_lock.h"
 #include "state/remote.h"
 #include "state/socket.h"

@@ -33,8 +33,8 @@
 
 #include "clan/face/pipe.h"
 #include "clan/face/wait.h"
+#include "kernel/sock_diag.h"
 #include "os/signals.h"
-#include "os/sock_diag.h"
 #include "state/socket.h"
 #include "wait/event_order.h"
 #include "wait/list.h"

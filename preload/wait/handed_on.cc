@@ -9,8 +9,8 @@
 
 #include "os/memory_owner.h"
 #include "os/sys.h"
-#include "state/fd_table.h"
-#include "state/unseen_sets.h"
+#include "table/fd_table.h"
+#include "table/unseen_sets.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
 

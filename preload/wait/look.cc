@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <cstring>
 
-#include "os/tcp.h"
+#include "kernel/tcp.h"
 #include "state/socket.h"
-#include "stream/doorbell.h"
 #include "stream/ending.h"
 #include "stream/held_up.h"
 #include "stream/readiness.h"
-#include "stream/tcp_prefix.h"
+#include "tcp/doorbell.h"
+#include "tcp/tcp_prefix.h"
 #include "wait/epoll_set.h"
 #include "wait/event_order.h"
 #include "wait/owed_answers.h"

@@ -2,8 +2,8 @@
 
 #include <atomic>
 
-#include "migrate/answer.h"
-#include "state/fd_table.h"
+#include "demote/answer.h"
+#include "table/fd_table.h"
 
 namespace clan::preload {
 

@@ -6,11 +6,11 @@
 #include <cstring>
 
 #include "clan/face/reasons.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "os/memory_owner.h"
 #include "os/sys.h"
-#include "state/fd_table.h"
 #include "state/socket.h"
+#include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/owed_answers.h"
 #include "wait/registration.h"

@@ -9,9 +9,9 @@
 
 #include "clan/detail/clock.h"
 #include "os/sys.h"
-#include "stream/doorbell.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
+#include "tcp/doorbell.h"
 #include "wait/epoll_set.h"
 #include "wait/list.h"
 #include "wait/look.h"

@@ -8,16 +8,16 @@
 #include <cstdint>
 #include <cstring>
 
+#include "attach/attach.h"
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
-#include "migrate/attach.h"
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "os/shared_pages.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/fd_table.h"
 #include "state/hooks.h"
 #include "state/socket.h"
+#include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
 #include "wait/spin_view.h"

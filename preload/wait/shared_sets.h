@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "os/sock_diag.h"
+#include "kernel/sock_diag.h"
 #include "os/sys.h"
 #include "wait/epoll_set.h"
 

@@ -6,11 +6,11 @@
 #include <cstring>
 
 #include "clan/face/wait.h"
-#include "os/sock_diag.h"
-#include "state/fd_table.h"
+#include "kernel/sock_diag.h"
 #include "state/remote.h"
 #include "state/socket.h"
 #include "stream/glance.h"
+#include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/look.h"
 #include "wait/set_sleep.h"

@@ -9,19 +9,19 @@
 #include <cstdint>
 #include <utility>
 
+#include "attach/attach.h"
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
 #include "clan/face/wait.h"
-#include "migrate/attach.h"
-#include "migrate/demote_end.h"
+#include "demote/demote_end.h"
 #include "os/real.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "os/timeout.h"
-#include "state/buffers.h"
 #include "stream/ending.h"
 #include "stream/memory.h"
 #include "stream/remote_sleep.h"
+#include "table/buffers.h"
 #include "wait/epoll_set.h"
 #include "wait/gather.h"
 #include "wait/kernel_wait.h"

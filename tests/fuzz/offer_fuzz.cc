@@ -27,20 +27,20 @@
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
+#include "demote/answer.h"
 #include "input.h"
-#include "migrate/answer.h"
 #include "migrate/directory.h"
 #include "migrate/directory_names.h"
 #include "migrate/offer.h"
 #include "os/config.h"
 #include "os/fd_message.h"
-#include "state/fd_table.h"
-#include "state/unseen_sets.h"
 #include "state/withdraw.h"
 #include "stream/close.h"
 #include "stream/readiness.h"
 #include "stream/receive.h"
 #include "stream/send.h"
+#include "table/fd_table.h"
+#include "table/unseen_sets.h"
 
 namespace {
 

@@ -175,7 +175,7 @@ class Soak:
 
 
 def descriptors(pid):
-    """The program's, and the library's, which have high numbers (preload/state/internal_fds.h).
+    """The program's, and the library's, which have high numbers (preload/table/internal_fds.h).
     Without the one memfd in which a process says why its connections stay on TCP."""
     first = min(resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] // 4 * 3, 48 * 1024)
     numbers = []

@@ -93,11 +93,11 @@ TARGETS = {
     "preload/state/face.h": Target("preload", [Program("preload/state/face_race_test.cc", "*")]),
     "preload/state/socket_identity.h": SOCKET,
     "preload/state/socket.h": SOCKET,
-    "preload/state/slot_table.cc": Target("preload", [
-        Program("preload/state/slot_table_race_test.cc", "*",
-                beside=(*CONFIG, "preload/os/config.cc", "preload/os/proc.cc",
+    "preload/table/slot_table.cc": Target("preload", [
+        Program("preload/table/slot_table_race_test.cc", "*",
+                beside=(*CONFIG, "preload/os/config.cc", "preload/kernel/proc.cc",
                         "preload/os/memory_owner.cc", "preload/os/sandbox.cc",
-                        "preload/state/open_file.cc", "preload/state/internal_fds.cc",
+                        "preload/table/open_file.cc", "preload/table/internal_fds.cc",
                         "core/base/process.cc")),
     ]),
     "preload/state/flag.h": Target("preload", [
@@ -155,7 +155,7 @@ TARGETS = {
     "preload/os/scratch.h": Target("preload", [
         Program("preload/os/scratch_test.cc", "Scratch.IsGivenBack*"),
     ]),
-    "preload/state/open_file.h": Target("preload", [
+    "preload/table/open_file.h": Target("preload", [
         Program("preload/state/gate_test.cc", "Gate.Shows*:Gate.KeepsCalls*"),
     ]),
     "libfabric-provider/wire/access_word.h": Target("libfabric-provider", [

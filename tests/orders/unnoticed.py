@@ -86,11 +86,11 @@ UNNOTICED = {
     "preload/os/config.cc": CONFIG,
     "preload/state/socket_identity.h": SOCKET_IDENTITY,
     "preload/state/face.h": FACE,
-    "preload/state/slot_table.cc": SLOT_TABLE,
+    "preload/table/slot_table.cc": SLOT_TABLE,
     "libfabric-provider/system/shared_table.cc": SHARED_TABLE,
     "core/nic/wakeup.h": WAKEUP,
     "core/engine/pipe/pipe_waiting.h": PIPE_WAITING,
     "plugins/mpi/channel_sender.h": CHANNEL,
     "libfabric-provider/wait/wait_words.h": WAIT_WORDS,
-    "preload/state/open_file.h": OPEN_FILE,
+    "preload/table/open_file.h": OPEN_FILE,
 }

@@ -10,17 +10,17 @@
 #include <string>
 #include <string_view>
 
+#include "attach/attach.h"
 #include "clan/face/socket_face.h"
-#include "migrate/attach.h"
+#include "kernel/sock_diag.h"
 #include "migrate/bells.h"
-#include "os/sock_diag.h"
 #include "os/sys.h"
-#include "state/buffers.h"
-#include "state/fd_table.h"
-#include "state/internal_fds.h"
 #include "stream/receive.h"
 #include "stream/send.h"
 #include "support/loopback.h"
+#include "table/buffers.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
 
 namespace clan::preload {
 

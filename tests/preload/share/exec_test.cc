@@ -10,7 +10,7 @@
 
 #include "preload/tcp_pair.h"
 #include "state/face.h"
-#include "state/open_file.h"
+#include "table/open_file.h"
 
 namespace clan::preload {
 namespace {

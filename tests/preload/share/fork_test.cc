@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "migrate/resend.h"
+#include "demote/resend.h"
 #include "os/signal_handlers.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"

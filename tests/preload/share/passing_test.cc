@@ -6,7 +6,7 @@
 #include "os/sys.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
-#include "state/slot_table.h"
+#include "table/slot_table.h"
 
 namespace clan::preload {
 namespace {

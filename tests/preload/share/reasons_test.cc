@@ -11,9 +11,9 @@
 #include "clan/face/reason_text.h"
 #include "preload/tcp_pair.h"
 #include "state/hooks.h"
-#include "state/internal_fds.h"
-#include "state/slot_table.h"
 #include "state/withdraw.h"
+#include "table/internal_fds.h"
+#include "table/slot_table.h"
 
 namespace clan::preload {
 namespace {

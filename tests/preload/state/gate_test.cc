@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "state/open_file.h"
 #include "support/hand_over.h"
+#include "table/open_file.h"
 
 namespace clan::preload {
 namespace {

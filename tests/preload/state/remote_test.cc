@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "preload/tcp_pair.h"
 
 namespace clan::preload {

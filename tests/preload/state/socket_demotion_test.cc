@@ -8,7 +8,7 @@
 namespace clan::preload {
 namespace {
 
-// As migrate/demote_end.cc stores it.
+// As demote/demote_end.cc stores it.
 TEST(SocketDemotion, OneThatReadsTheKernelFindsItsLowWaterMarkSet) {
   Demotion demotion;
   int low_water = 0;
@@ -19,7 +19,7 @@ TEST(SocketDemotion, OneThatReadsTheKernelFindsItsLowWaterMarkSet) {
                   });
 }
 
-// As migrate/resend.cc stores it.
+// As demote/resend.cc stores it.
 TEST(SocketDemotion, OneThatMaySendAgainSeesThatAllHasBeenSent) {
   Demotion demotion;
   int sent = 0;

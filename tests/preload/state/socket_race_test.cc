@@ -14,7 +14,7 @@ Socket& fresh_socket() {
   return *socket;
 }
 
-// As migrate/attach.cc publishes it.
+// As attach/attach.cc publishes it.
 TEST(Socket, OneThatFindsItSharedSeesItsPipe) {
   Socket& socket = fresh_socket();
   int pipe = 0;

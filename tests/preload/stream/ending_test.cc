@@ -5,7 +5,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "os/tcp.h"
+#include "kernel/tcp.h"
 #include "preload/tcp_pair.h"
 #include "stream/close.h"
 

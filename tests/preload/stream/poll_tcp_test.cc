@@ -5,9 +5,9 @@
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 #include "stream/close.h"
-#include "stream/doorbell.h"
 #include "stream/ring.h"
 #include "stream/sleeper.h"
+#include "tcp/doorbell.h"
 
 namespace clan::preload {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "preload/tcp_pair.h"
 #include "stream/close.h"
 

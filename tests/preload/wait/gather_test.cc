@@ -3,8 +3,8 @@
 #include <fcntl.h>
 
 #include "preload/wait/set.h"
-#include "stream/doorbell.h"
 #include "stream/ring.h"
+#include "tcp/doorbell.h"
 #include "wait/look.h"
 #include "wait/registration.h"
 #include "wait/set_sleep.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "preload/tcp_pair.h"
-#include "state/unseen_sets.h"
+#include "table/unseen_sets.h"
 #include "wait/control.h"
 #include "wait/epoll_set.h"
 #include "wait/waiting.h"

@@ -1,6 +1,6 @@
 #include "wait/set_events.h"
 
-#include "migrate/demote.h"
+#include "demote/demote.h"
 #include "preload/wait/set.h"
 #include "wait/look.h"
 #include "wait/set_sleep.h"

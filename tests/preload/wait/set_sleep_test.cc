@@ -3,9 +3,9 @@
 #include <fcntl.h>
 
 #include "preload/wait/set.h"
-#include "stream/doorbell.h"
 #include "stream/poll_tcp.h"
 #include "stream/ring.h"
+#include "tcp/doorbell.h"
 #include "wait/look.h"
 #include "wait/registration.h"
 

@@ -3,7 +3,7 @@
 // same memfd:
 //
 //   /proc/PID/fd/N -> /memfd:clan-slots-10 (deleted)
-//   +0            slots (preload/state/slot_table.h)
+//   +0            slots (preload/table/slot_table.h)
 //   +kSlotBytes   kBuckets buckets, a cache line each: 8 words, 0 = free
 //
 //   word   63 .. 40   39           38 .. 32   31 .. 0

@@ -1,0 +1,275 @@
+#include "demote/demote.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "attach/attach.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
+#include "clan/detail/words.h"
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
+#include "clan/face/socket_face.h"
+#include "demote/answer.h"
+#include "demote/demote_end.h"
+#include "demote/demote_for_peer.h"
+#include "demote/resend.h"
+#include "demote/returned_bytes.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/hooks.h"
+#include "state/named.h"
+#include "state/remote.h"
+#include "state/socket.h"
+#include "state/withdraw.h"
+#include "table/fd_table.h"
+#include "table/internal_fds.h"
+#include "table/open_file.h"
+#include "tcp/aborted.h"
+#include "tcp/doorbell.h"
+#include "tcp/gate_wait.h"
+#include "tcp/tcp_prefix.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kGivenBack;
+using socket_face::kGone;
+using socket_face::kLeaving;
+using socket_face::kResends;
+using socket_face::kSending;
+using socket_face::kState;
+
+// Until both directions are clean for a program that knows TCP alone.
+void wait_until_clean(int fd, Socket& s) {
+  constexpr std::uint64_t kSilentNs = 200'000'000;
+  const std::uint64_t until = monotonic_ns() + kForOtherEndNs;
+  std::uint64_t silent_until = monotonic_ns() + kSilentNs;
+  const int taken = file_for_taken(s);
+  bool tried = false, given = false, waits = true;
+  std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
+  // PAIR face.given: taken back
+  words::cas(s.mine().words[kGivenBack], before, 0);
+  auto take_rest = [&](bool gone) {
+    // It has gone and sends the rest, perhaps when there is room for it in TCP.
+    const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
+    if (resends && s.has_drained() && swallow_doorbells(fd, s)) return gone;
+    if (!take_unread(fd, s, taken, until)) return false;
+    if (!given) {
+      const bool silent = has_nothing_back(taken) && s.pipe.front() == PipeFront::kNothing;
+      if (gone && !silent && !std::exchange(tried, true) && do_their_part(fd, s, taken))
+        return true;
+      given = give_back(s, taken);
+      waits = waits && !(given && silent);
+    }
+    // Nothing is to come but what the other end may put there now. It sees then that this end has
+    // left, goes back, and sends that again by TCP; and it rings no more.
+    return gone && !waits && swallow_doorbells(fd, s);
+  };
+  for (;;) {
+    const bool gone = go_now(fd, s);
+    if (gone && came_back(fd, s)) break;
+    if ((state_of(s.theirs()) & kSending) == 0) {
+      // It has not switched, and will not any more.
+      set_gone(s.theirs());
+      give_back(s, taken);
+      if (gone && came_back(fd, s)) break;
+    } else if (take_rest(gone)) {
+      break;
+    }
+    if (closed(fd)) {
+      if (s.pipe.front() == PipeFront::kBytes) {
+        CLAN_WARN("%s: its peer has closed; bytes that were not read cannot go back to TCP",
+                  Named(fd, s).text());
+      }
+      break;
+    }
+    // An end that says that it leaves says what it has read next: it waits for nothing.
+    const bool silent =
+        !gone && (state_of(s.theirs()) & kLeaving) != 0 &&
+        s.theirs().words[kGivenBack].load(std::memory_order_relaxed) == 0;  // relaxed: a glance
+    const std::uint64_t now = monotonic_ns();
+    if (!silent) silent_until = now + kSilentNs;
+    if (now < std::min(until, silent_until)) {
+      nap();
+      continue;
+    }
+    break_off(fd, s, "its peer has not let it go back to TCP");
+    break;
+  }
+  set_gone(s.mine());
+  if (taken >= 0) sys::close(taken);
+  read_kernel(fd, s);
+}
+
+// The other host has no part in it any more. What it sent and nobody has read lies in the pipe, and
+// cannot go back.
+void reset_unless_clean(int fd, Socket& s) {
+  constexpr std::uint64_t kParkedNs = 1'000'000'000;  // its last byte may be on its way
+  for (const std::uint64_t until = monotonic_ns() + kParkedNs; !came_back(fd, s); nap()) {
+    const bool unread = !s.has_drained() || s.pipe.front() == PipeFront::kBytes;
+    if (!unread && !closed(fd) && monotonic_ns() < until) continue;
+    if (closed(fd) && !unread) break;
+    break_off(fd, s, "bytes from another host that were not read cannot go back to TCP");
+    break;
+  }
+  read_kernel(fd, s);
+}
+
+// Under s.moving. False: no end has come into the pipe; one that comes now sees that we have gone.
+bool say_leaving(int fd, Socket& s, bool reads_on) {
+  // A thread of the other end that sends just now rings, and notices that this end leaves.
+  (void)s.pipe.want_data();
+  // PAIR face.given: first, as this process may be stopped behind each of these
+  if (std::uint64_t none = 0; reads_on) words::cas(s.mine().words[kGivenBack], none, kReadsOn);
+  s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
+  // The other host may have heard that we are in the pipe, and have switched: it is asked.
+  if (!is_remote(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
+    silence(fd, s);
+    set_gone(s.mine());
+    read_kernel(fd, s);
+    settle(fd, s);
+    return false;
+  }
+  // The other end must distinguish the doorbell that wakes it from the application's bytes. Without
+  // a switch there is none, and the other end notices at its next look.
+  for (const Moment moment; !is_remote(s) && !switch_sending(fd, s) && !moment.over(); nap()) {
+    if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0) break;
+  }
+  if (reads_on && (state_of(s.mine()) & kGone) == 0 && !go_or_later(fd, s)) hooks.held_up(s);
+  return true;
+}
+
+// No process moves the socket any more. One that was just doing it has closed its counters: either
+// it has seen that, or we see here that it has moved it.
+void pin(int fd, Socket& s) {
+  Slot& slot = s.open_file();
+  slot.pin();
+  if (!s.inherited.load(std::memory_order_relaxed) || s.shared()) return;
+  await_mover(slot.sends);
+  catch_up(fd, s);
+}
+
+void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
+  const Undisturbed undisturbed;
+  KeepErrno keep;
+  pin(fd, s);
+  say_why(fd, s, why);
+  s.moving.lock();
+  if (s.shared()) {
+    CLAN_DEBUG("fd %d goes back to TCP", fd);
+    const bool remote = is_remote(s);
+    const bool leaves = say_leaving(fd, s, remote || !to_others);
+    if (remote) leave_other_host(fd, s);
+    if (leaves && to_others) remote ? reset_unless_clean(fd, s) : wait_until_clean(fd, s);
+    settle(fd, s);
+  }
+  s.moving.unlock();
+  // Nothing may overtake that.
+  for (UntilTaken patience; to_others && resends(fd, s); nap()) {
+    // By any process of this end. relaxed: a number
+    const std::uint64_t bytes = s.open_file().again.resent.load(std::memory_order_relaxed);
+    if (!patience.over(monotonic_ns(), bytes)) continue;
+    break_off(
+        fd, s,
+        "its peer has not read for ten seconds what is to be sent before it can go back to TCP");
+    break;
+  }
+  tell_sets(s);
+}
+
+}  // namespace
+
+bool leave_alone(int fd, Socket& s) {
+  const Undisturbed undisturbed;
+  if (is_remote(s) || (state_of(s.theirs()) & socket_face::kAttached) != 0 ||
+      !s.moving.try_lock()) {
+    return false;
+  }
+  KeepErrno keep;
+  s.open_file().pin();
+  say_why(fd, s, reasons::Why::kNoPeer);
+  (void)say_leaving(fd, s, true);
+  const bool alone = !s.inherited.load(std::memory_order_relaxed);
+  if (alone && !s.shared() && s.pipe.memfd() >= 0) close_descriptor(s);
+  s.moving.unlock();
+  return s.reads_kernel();
+}
+
+void give_up_on_peer(int fd, Socket& s) {
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s))
+    (void)leave_alone(fd, s);
+}
+
+void leave_pipe(int fd, bool to_others, reasons::Why why) {
+  if (Held s = hold(fd)) leave(fd, *s, to_others, why);
+}
+
+void leave_remote(int fd, Socket& s, reasons::Why why) {
+  if (is_remote(s)) s.shared() ? leave(fd, s, false, why) : (void)keep_on_tcp(fd, s, why);
+}
+
+void leave_all_remote() {
+  if (!remote_is_loaded()) return;
+  for_each_socket([](int fd, Socket& s, void*) { leave_remote(fd, s, reasons::Why::kForked); },
+                  nullptr);
+}
+
+void never_move(int fd, Socket& s, reasons::Why why) {
+  if (!keep_on_tcp(fd, s, why)) leave_pipe(fd, true, why);
+}
+
+void leave_all_pipes(reasons::Why why) {
+  KeepErrno keep;
+  for_each_socket(
+      [](int fd, Socket& s, void* because) {
+        leave_pipe(fd, true, *static_cast<const reasons::Why*>(because));
+        if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
+        s.become(Socket::State::kKernel);
+        withdraw_offer(s);
+      },
+      &why);
+}
+
+void take_back_moved(reasons::Why why) {
+  for_each_socket(
+      [](int fd, Socket& s, void* because) {
+        if (s.shared() && (state_of(s.mine()) & (kLeaving | kGone)) == 0)
+          leave(fd, s, false, *static_cast<const reasons::Why*>(because));
+      },
+      &why);
+}
+
+void leave_to_others(int fd, Socket& s) {
+  if (s.shared() && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
+    leave(fd, s, false, reasons::Why::kForked);
+  }
+}
+
+void before_disconnect(int fd, Socket& s) {
+  const bool both_ended =
+      s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 &&
+      s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
+  if (!both_ended) add_state(s.mine(), socket_face::kReset);
+  silence(fd, s);  // a doorbell now would be a byte of the next connection
+}
+
+void disconnected(int fd, Socket& s) {
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  silence(fd, s);
+  s.moving.lock();
+  add_state(s.mine(), socket_face::kClosed);
+  wake_remote(fd, s);
+  set_gone(s.mine());
+  read_kernel(fd, s);
+  s.anew.set();
+  settle(fd, s);
+  s.moving.unlock();
+  tell_sets(s);
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,71 @@
+// A moved connection goes back to TCP: before a program that knows nothing of pipes gets it (exec,
+// posix_spawn), before urgent data, before SIGIO.
+//
+//   leaver L                                         other end Y
+//   says kLeaving
+//   puts its last record into the pipe, rings, kGone
+//                                                    notices kLeaving at its next check of the
+//                                                    socket last record, kGone
+//   reads the pipe to its end, then Y's doorbells
+//
+// Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads
+// the pipe any more: Y rings once more too, and sends by TCP what is left there.
+//
+// Nor should such an L wait until Y checks: Y may be busy with something else, or wait for L. Where
+// nothing is unread, L leaves without Y (returned_bytes.h). Otherwise L does Y's part itself, by a
+// descriptor of Y's socket (pidfd_getfd) and under Y's locks, which lie in the table of Y's process
+// (table/slot_table.h). Where the kernel does not allow that, or Y is in another pid namespace, L
+// waits. Bytes that Y sent by TCP before its switch and that nobody has read lie in front of the
+// doorbells: L takes them out, and they are sent first.
+//
+// A direction that never switched has nothing to take back. Both ends may leave at once.
+#pragma once
+
+#include "clan/face/reasons.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+
+/// Takes the connection back to TCP, for good. `to_others`: a program that does not know of pipes
+/// is going to use the descriptor, so it is clean when this returns, or reset when that cannot be
+/// had. Otherwise what is sent from now on goes by TCP, and what is received does when the other
+/// end has noticed.
+void leave_pipe(int fd, bool to_others, reasons::Why why);
+
+/// Goes back to TCP if the other end has never come into the pipe. False: it has, or somebody is at
+/// it.
+bool leave_alone(int fd, Socket& s);
+
+/// The other end took our pipe, or was about to, and has not come into it since. It will not any
+/// more after so many of our calls that moved bytes; without a pipe they cost less.
+void give_up_on_peer(int fd, Socket& s);
+
+/// Takes a connection to another host back before a process has it that no component carries it
+/// for, and waits until the other host has done its part. What has not been read stays in its pipe.
+void leave_remote(int fd, Socket& s, reasons::Why why);
+/// Does so with all of this process, before a fork.
+void leave_all_remote();
+
+/// Keeps it on TCP, or does leave_pipe(fd, true) if it has moved.
+void never_move(int fd, Socket& s, reasons::Why why);
+
+/// All connections of this process go back to TCP, and those there are stay there. Comes back when
+/// none is in a pipe any more.
+void leave_all_pipes(reasons::Why why);
+
+/// Those that are in a pipe go back, without a wait for it.
+void take_back_moved(reasons::Why why);
+
+/// This process is about to lose the socket, which others have too. If its pipe is known to nobody
+/// else yet, the connection stays on TCP: they could not find it.
+void leave_to_others(int fd, Socket& s);
+
+/// The application takes the connection off its socket, connect() with AF_UNSPEC: what the other
+/// end is to know before the kernel tells it of a reset; and, when the kernel has done it, what is
+/// left for us. From then on the socket is TCP's in this process. Others that share it keep the
+/// pipe.
+void before_disconnect(int fd, Socket& s);
+
+void disconnected(int fd, Socket& s);
+
+}  // namespace clan::preload

@@ -1,0 +1,207 @@
+#include "demote/demote_for_peer.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "attach/trust.h"
+#include "clan/detail/clock.h"
+#include "clan/detail/dekker.h"
+#include "clan/detail/words.h"
+#include "clan/face/pipe.h"
+#include "clan/face/socket_face.h"
+#include "demote/demote_end.h"
+#include "demote/returned_bytes.h"
+#include "kernel/proc.h"
+#include "kernel/tcp.h"
+#include "os/scratch.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/socket.h"
+#include "table/slot_table.h"
+#include "tcp/aborted.h"
+#include "tcp/doorbell.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kGivenBack;
+using socket_face::kGone;
+
+// The other end's, and a process that has it. -1: not to be had.
+int their_socket(int fd, pid_t* owner) {
+  const std::uint32_t inode = proc_is_ours() ? inode_of_other_end(fd) : 0;
+  char link[32];
+  std::snprintf(link, sizeof link, "socket:[%u]", inode);
+  int found = -1;
+  const auto take = [&](const char* pid, int number) {
+    *owner = std::atoi(pid);
+    const int process = static_cast<int>(sys::call(SYS_pidfd_open, *owner, 0));
+    if (process < 0) return false;
+    found = static_cast<int>(sys::call(SYS_pidfd_getfd, process, number, 0));
+    sys::close(process);
+    // It may have closed that, or been followed by another of its number.
+    struct stat st {};
+    char text[32] = "";
+    if (found >= 0 && sys::fstat(found, &st) == 0 && S_ISSOCK(st.st_mode))
+      std::snprintf(text, sizeof text, "socket:[%lu]", static_cast<unsigned long>(st.st_ino));
+    if (found < 0 || std::strcmp(text, link) == 0) return found >= 0;
+    sys::close(std::exchange(found, -1));
+    return false;
+  };
+  const auto has_it = [&](const char* pid) {
+    int number = -1;
+    return any_descriptor(
+               pid, [&](int one) { return number = one, true; },
+               [&](const char* text) {
+                 return std::strcmp(text, link) == 0 && counts_as_we_do(pid) && take(pid, number);
+               })
+        .value_or(false);
+  };
+  if (inode != 0) (void)any_process(has_it);
+  return found;
+}
+
+// Bytes that the other end has sent and nobody has read, sent once more by its socket.
+class Refill {
+ public:
+  Refill(int fd, Socket& s, int socket, const Scratch& memory)
+      : fd_(fd), s_(s), socket_(socket), memory_(memory) {}
+
+  // In their order: what came by TCP before the switch (in the file `taken`), by the pipe, and by
+  // TCP since the other end went. False: some of it is nowhere any more, or out of order.
+  bool run(int taken) {
+    if (has_nothing_back(taken) && s_.pipe.front() != PipeFront::kBytes) return true;
+    std::uint64_t before = 0, after = 0;
+    int later = -1;
+    bool all = sent_by_tcp(socket_, &before);
+    if ((state_of(s_.theirs()) & kGone) != 0) {
+      later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
+      all = all && take_later(later, before);
+    }
+    all = all && send_file(taken, sizeof(TakenHead)) && send_pipe() &&
+          (later < 0 || send_file(later, 0));
+    if (later >= 0) sys::close(later);
+    // A process that has that socket without the pipe may have sent by it in between.
+    return all && sent_by_tcp(socket_, &after) && after == before + bytes_;
+  }
+
+ private:
+  // How long TCP may take to move anything.
+  static constexpr std::uint64_t kForRoomNs = 200'000'000;
+
+  // The process that could read it waits for us: what TCP does not hold it does not take.
+  bool send_all(std::size_t count) {
+    std::uint64_t deadline_ns = monotonic_ns() + kForRoomNs;
+    for (std::size_t at = 0; at < count;) {
+      const ssize_t n =
+          sys::send(socket_, memory_.as<char>() + at, count - at, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n > 0) {
+        at += static_cast<std::size_t>(n);
+        bytes_ += static_cast<std::uint64_t>(n);
+        deadline_ns = monotonic_ns() + kForRoomNs;
+      } else if (n < 0 && errno == EAGAIN && monotonic_ns() < deadline_ns) {
+        pollfd p{socket_, POLLOUT, 0};
+        sys::poll(&p, 1, 10);
+      } else if (n == 0 || errno != EINTR) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Until `all` bytes have come that the other end has ever sent.
+  bool take_later(int to, std::uint64_t all) const {
+    for (std::uint64_t deadline_ns = monotonic_ns() + kForRoomNs;;) {
+      const std::uint64_t come = arrived(fd_);  // its end counts as a byte
+      const long n = sys::recv(fd_, memory_.as<void>(), Scratch::kUsual, MSG_DONTWAIT);
+      if (n > 0 && sys::call(SYS_write, to, memory_.as<void>(), n) != n) return false;
+      if (n > 0) deadline_ns = monotonic_ns() + kForRoomNs;
+      if (n <= 0 && come >= all) return true;
+      if (n <= 0 && monotonic_ns() > deadline_ns) return false;
+      if (n <= 0) nap();
+    }
+  }
+
+  bool send_file(int from, long at) {
+    for (long n; (n = sys::call(SYS_pread64, from, memory_.as<void>(), Scratch::kUsual, at)) > 0;
+         at += n) {
+      if (!send_all(static_cast<std::size_t>(n))) return false;
+    }
+    return true;
+  }
+
+  bool send_pipe() {
+    const iovec io{memory_.as<void>(), Scratch::kUsual};
+    for (;;) {
+      const Pipe::Done done = s_.pipe.receive(&io, 1, false);
+      if (done.err != 0 || done.bytes == 0) return done.err == 0;
+      if (!send_all(done.bytes)) return false;
+    }
+  }
+
+  const int fd_;
+  Socket& s_;
+  const int socket_;
+  const Scratch& memory_;
+  std::uint64_t bytes_ = 0;
+};
+
+// Keeps the threads of the other end out, by its locks, and puts its last record into the pipe.
+// False: its locks cannot be found, as its process is out of descriptors.
+bool leave_in_its_place(Socket& s, int socket, pid_t pid) {
+  auto other = s.pipe.at_other_end();
+  Slot* const slot = other ? find_slot_of_pipe(pid, s.pipe.inode(), 1 - s.pipe.end()) : nullptr;
+  if (slot == nullptr) return false;
+  other->use_locks(slot->locks);
+  // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read
+  dekker::announce(s.mine().words[kGivenBack], socket_face::kHush);
+  (void)other->leave();  // EPIPE: it has gone, or half-closed
+  silence(socket, s.theirs(), *slot);
+  drop_slot(slot);
+  return true;
+}
+
+// The other end has gone when this returns true.
+bool take_it_back(int fd, Socket& s, int socket, pid_t pid, int taken, const Scratch& memory) {
+  // One that has gone is in no call on the pipe and rings no more. Its socket may be another
+  // process's by now, which has no slot.
+  const bool had_gone = (state_of(s.theirs()) & kGone) != 0;
+  if (!had_gone && !leave_in_its_place(s, socket, pid)) return false;
+  if (!swallow_doorbells(fd, s)) {                    // one is on its way
+    dekker::announce(s.mine().words[kGivenBack], 0);  // PAIR face.given: it is to answer
+    return false;
+  }
+  if (!Refill(fd, s, socket, memory).run(taken))
+    break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
+  if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
+    sys::call(SYS_shutdown, socket, SHUT_WR);
+  set_gone(s.theirs());
+  words::store_release(s.mine().words[kGivenBack], kDone);  // PAIR face.given
+  return true;
+}
+
+}  // namespace
+
+bool do_their_part(int fd, Socket& s, int taken) {
+  pid_t pid = 0;
+  const int socket = their_socket(fd, &pid);
+  const Scratch memory(Scratch::kUsual);
+  if (socket < 0) return false;
+  if (!memory) return sys::close(socket), false;
+  const bool well = take_it_back(fd, s, socket, pid, taken, memory);
+  sys::close(socket);
+  return well;
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,74 @@
+// What the other end gave back is sent again, by TCP.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/detail/clock.h"
+#include "clan/detail/words.h"
+#include "demote/demote_end.h"
+#include "demote/returned_bytes.h"
+#include "state/socket.h"
+#include "table/open_file.h"
+
+namespace clan::preload {
+
+/// Bytes that have been sent again, in this process.
+extern constinit std::atomic<std::uint64_t> bytes_resent;
+
+/// Ten seconds, from the last time that some of it was taken, and thirty in all: a peer that
+/// reads a byte now and then does not keep us.
+class UntilTaken {
+ public:
+  static constexpr std::uint64_t kMostNs = 30'000'000'000u;
+  bool over() { return over(monotonic_ns(), bytes_resent.load(std::memory_order_relaxed)); }
+  /// At that time, when so many have been taken.
+  bool over(std::uint64_t now_ns, std::uint64_t bytes) {
+    if (most_ns_ == 0) most_ns_ = now_ns + kMostNs;
+    if (end_ns_ == 0 || bytes != bytes_) end_ns_ = now_ns + kForOtherEndNs;
+    bytes_ = bytes;
+    return now_ns >= end_ns_ || now_ns >= most_ns_;
+  }
+
+ private:
+  std::uint64_t end_ns_ = 0, most_ns_ = 0, bytes_ = 0;
+};
+
+/// What was to be sent again has been, or there was none: others may send.
+void resent(int fd, Socket& s, std::int32_t closer);
+
+/// Says for all processes of this end how much is in the file of what the other end had taken from
+/// TCP (-1: none), if none of them has. Before kGone, behind which the other end may close it.
+void note_given(int fd, Socket& s, int file);
+
+/// Takes it over from a thread that is dead. False: it lives, or nobody sends again. `closer`: the
+/// caller, with Slot::kSendsAgain.
+bool take_resend_over(Socket& s, std::int32_t closer, Given* given);
+
+/// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the
+/// other end had taken from TCP, or -1. The sends of the socket are closed by `closer`.
+void resend(int fd, Socket& s, int given, std::int32_t closer);
+
+/// Some process of this end sends again. A glance: nothing is taken over.
+inline bool is_sent_again(const Socket& s) {
+  // PAIR preload.gate: sees what was sent before it was opened
+  return s.is_resending() || Slot::is_resend(words::load_acquire(s.open_file().sends));
+}
+
+/// What the other end gave back is on its way, by this process or another: nothing may overtake it.
+/// Goes on with it in the place of a process that was killed.
+bool resends(int fd, Socket& s);
+
+/// Before this process loses its threads, by exit or exec: all that has been given back is on its
+/// way when this returns. A peer that does not read for ten seconds, or not all within thirty, sees
+/// a reset.
+void finish_resends();
+
+/// For fork, and after it in the child: the parent goes on.
+void lock_resends();
+
+void unlock_resends();
+void resends_forked();
+
+}  // namespace clan::preload

@@ -1,0 +1,106 @@
+#include "kernel/proc.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "os/scratch.h"
+#include "os/sys.h"
+
+namespace clan::preload {
+
+int open_memfd_of(unsigned pid, int fd, const char* link, int flags) {
+  char path[64], text[64];
+  std::snprintf(path, sizeof path, "/proc/%u/fd/%d", pid, fd);
+  // Checked first: opening something else, a terminal or a FIFO, could do something.
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, path, text, sizeof text - 1);
+  text[n > 0 ? n : 0] = 0;
+  if (std::strcmp(text, link) != 0) {
+    if (n >= 0) errno = ENOENT;
+    return -1;
+  }
+  // Not to be waited for either, if it is one by now.
+  return static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+}
+
+bool proc_is_ours() {
+  char text[16];
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self", text, sizeof text - 1);
+  text[n > 0 ? n : 0] = 0;
+  return std::atoi(text) == static_cast<int>(sys::call(SYS_getpid));
+}
+
+bool counts_as_we_do(const char* pid) {
+  char path[64], ours[64], theirs[64];
+  std::snprintf(path, sizeof path, "/proc/%.16s/ns/pid", pid);
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/pid", ours, sizeof ours);
+  const long m = sys::call(SYS_readlinkat, AT_FDCWD, path, theirs, sizeof theirs);
+  return n > 0 && n == m && std::memcmp(ours, theirs, static_cast<std::size_t>(n)) == 0;
+}
+
+namespace {
+
+// The number behind a name in what /proc/PID/status says, of one line; -1: it is not there.
+long number_in(const char* status, const char* name, int column) {
+  const char* at = std::strstr(status, name);
+  if (at == nullptr) return -1;
+  for (at += std::strlen(name); column > 0 && *at != 0 && *at != '\n'; ++at) {
+    if (*at == '\t') --column;
+  }
+  return std::strtol(at, nullptr, 10);
+}
+
+bool read_status(const char* pid, char* text, std::size_t size) {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/%s/status", pid);
+  const int file = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  const long n = file >= 0 ? sys::call(SYS_read, file, text, size - 1) : -1;
+  if (file >= 0) sys::close(file);
+  text[n > 0 ? n : 0] = 0;
+  return n > 0;
+}
+
+}  // namespace
+
+bool may_as_much(pid_t pid) {
+  constexpr std::size_t kSize = Scratch::kUsual / 2;  // the line of groups may be long
+  const Scratch memory(2 * kSize);
+  if (!memory) return false;
+  char number[16], *theirs = memory.as<char>(), *ours = theirs + kSize;
+  std::snprintf(number, sizeof number, "%d", static_cast<int>(pid));
+  if (!read_status(number, theirs, kSize) || !read_status("self", ours, kSize)) return false;
+  for (const auto& [name, column] :
+       {std::pair{"\nUid:", 2}, {"\nSeccomp:", 1}, {"\nSeccomp_filters:", 1}}) {
+    if (number_in(theirs, name, column) != number_in(ours, name, column)) return false;
+  }
+  return true;
+}
+
+bool maps(pid_t pid, std::string_view wanted) {
+  char path[40];
+  std::snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(pid));
+  const int file = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  if (file < 0) return false;
+  const Scratch memory(Scratch::kUsual);
+  char* const text = memory.as<char>();
+  std::size_t kept = 0;
+  bool found = false;
+  for (long n; text != nullptr && !found &&
+               (n = sys::call(SYS_read, file, text + kept, Scratch::kUsual - kept)) > 0;) {
+    const std::size_t size = kept + static_cast<std::size_t>(n);
+    found = ::memmem(text, size, wanted.data(), wanted.size()) != nullptr;
+    kept = std::min(wanted.size() - 1, size);
+    std::memmove(text, text + size - kept, kept);
+  }
+  sys::close(file);
+  return found;
+}
+
+}  // namespace clan::preload

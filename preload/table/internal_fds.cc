@@ -1,0 +1,282 @@
+#include "table/internal_fds.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+
+#include "clan/face/pipe.h"
+#include "clan/face/reasons.h"
+#include "kernel/proc.h"
+#include "os/sandbox.h"
+#include "os/scratch.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/hooks.h"
+#include "state/withdraw.h"
+#include "table/fd_table.h"
+
+namespace clan::preload {
+namespace {
+
+constexpr int kNever = std::numeric_limits<int>::max();
+
+// Numbers, each alone: what a thread sees late, it does as if it had come before.
+std::atomic<int> lowest{0};      ///< ours are not below this, once the application has come near
+std::atomic<int> least{kNever};  ///< of the numbers that ours may have
+/// a descriptor of the application from here on is near ours; there are some
+std::atomic<int> near{kNever};
+
+int limit() {
+  rlimit most{};
+  ::getrlimit(RLIMIT_NOFILE, &most);
+  return static_cast<int>(std::min<rlim_t>(most.rlim_cur, 1u << 20));
+}
+
+int distance(int limit) { return std::max(8, limit / 64); }
+
+// Its sleepers ask for doorbells from now on, and look again. What a thread sleeps on just now
+// stays open.
+void give_up_bells(Socket& s) {
+  const int bell = s.bell.take();  // none watches it from now on, under the lock of sets
+  s.pipe.keep_wanted(true);
+  hooks.held_up(s);
+  s.ringing.lock();
+  const int rung = s.others_bell.take();
+  s.ringing.unlock();
+  for (const int fd : {bell, rung}) {
+    if (fd >= 0) sys::close(fd);
+  }
+  if (!s.in_bell_set.try_lock()) return;
+  s.Bells::reset();
+  s.in_bell_set.unlock();
+}
+
+// Closes what has a number below `end`.
+int close_ours_below(int end) {
+  struct Range {
+    int end, closed;
+    bool all;
+  } range{end, 0, true};
+  for_each_socket(
+      [](int fd, Socket& s, void* argument) {
+        auto& r = *static_cast<Range*>(argument);
+        const Undisturbed undisturbed;
+        if (!s.moving.try_lock()) {
+          r.all = false;
+          return;
+        }
+        auto ours = [&](int number) { return number >= 0 && number < r.end; };
+        if (s.pipe && (ours(s.bell.get()) || ours(s.others_bell.get()) || ours(s.bell_set.get())))
+          give_up_bells(s), ++r.closed;
+        // One that has gone back to TCP keeps its pipe: a thread may be reading it.
+        if (s.shared() || s.state_now() == Socket::State::kKernel) {
+          const int memfd = s.pipe.memfd();
+          if (ours(memfd) && s.shared() && s.followed.load(std::memory_order_relaxed)) {
+            r.all = false;
+          } else if (ours(memfd)) {
+            close_descriptor(s);
+            ++r.closed;
+          }
+        } else if (ours(s.offer_fd.get()) || ours(s.window_fd.get()) ||
+                   (s.pipe && ours(s.pipe.memfd()))) {
+          stay(fd, s, reasons::Why::kNoDescriptors);
+          ++r.closed;
+        }
+        s.moving.unlock();
+      },
+      &range);
+  if (end > 0 && move_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
+  // What the program has there is known to be its own.
+  // relaxed: see above
+  if (range.all)
+    least.store(std::max(least.load(std::memory_order_relaxed), end), std::memory_order_relaxed);
+  return range.closed;
+}
+
+// -1: there is no room.
+int copy_from(int fd, int start, int most) {
+  const int from = std::max(start, lowest.load(std::memory_order_relaxed));
+  // by number: not a call of the application, which would come near, in a build that links both
+  const int high = static_cast<int>(sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, from));
+  if (high < 0) return -1;
+  // relaxed: see above
+  near.store(
+      std::min(near.load(std::memory_order_relaxed), from - distance(std::min(most, from / 3 * 4))),
+      std::memory_order_relaxed);
+  int before = least.load(std::memory_order_relaxed);
+  while (high < before && !least.compare_exchange_weak(before, high, std::memory_order_relaxed)) {
+  }
+  return high;
+}
+
+// From the upper quarter, or lower, and when that is full from the upper half.
+int copy_of(int fd) {
+  const int most = limit();
+  const int high = copy_from(fd, first_internal(most), most);
+  return high >= 0 ? high : copy_from(fd, most / 2, most);
+}
+
+// Where bells begin, of the numbers that are ours.
+int first_spare(int most) {
+  constexpr int kOfPipes = 8 * 1024;
+  const int first = first_internal(most);
+  return first + std::min((most - first) / 3, kOfPipes);
+}
+
+}  // namespace
+
+constinit std::atomic<int> passing_memfd{-1};
+
+bool move_slots(unsigned first, unsigned last, bool closed_by_caller) {
+  int memfd = passing_memfd.load(std::memory_order_relaxed);  // relaxed: a number alone
+  if (memfd < 0 || static_cast<unsigned>(memfd) < first || static_cast<unsigned>(memfd) > last)
+    return false;
+  const KeepErrno keep;
+  const int other = last < kNever ? copy_from(memfd, static_cast<int>(last) + 1, limit()) : -1;
+  // relaxed: one thread moves it
+  if (!passing_memfd.compare_exchange_strong(memfd, other, std::memory_order_relaxed)) {
+    if (other >= 0) sys::close(other);
+    return false;
+  }
+  if (!closed_by_caller) sys::close(memfd);
+  return true;
+}
+
+int move_high(int fd) {
+  if (fd < 0) return fd;
+  const int high = copy_of(fd);
+  KeepErrno keep;
+  sys::close(fd);
+  return high;
+}
+
+int move_high_to_spare(int fd) {
+  if (fd < 0) return fd;
+  const KeepErrno keep;
+  const int most = limit();
+  const int high = copy_from(fd, first_spare(most), most);
+  sys::close(fd);
+  return high;
+}
+
+bool move_high(Pipe& pipe) {
+  const int high = copy_of(pipe.memfd());
+  if (high < 0) return false;
+  sys::close(pipe.memfd());
+  pipe.set_memfd(high);
+  return true;
+}
+
+Result<Pipe> open_high(int memfd, int end) {
+  auto pipe = Pipe::open(memfd, end);
+  if (pipe && !move_high(*pipe)) {
+    sys::close(pipe->memfd());
+    pipe->set_memfd(-1);
+  }
+  return pipe;
+}
+
+namespace {
+
+// Its descriptor is another's now, or is about to go.
+void forget_descriptor(Socket& s) {
+  s.open_file().pipe_fd.store(-1, std::memory_order_relaxed);  // relaxed: nothing is published
+  s.pipe.set_memfd(-1);
+}
+
+}  // namespace
+
+void close_descriptor(Socket& s) {
+  const int memfd = s.pipe.memfd();
+  forget_descriptor(s);
+  sys::close(memfd);
+}
+
+void keep_away_from(int fd) {
+  if (fd < near.load(std::memory_order_relaxed)) return;
+  KeepErrno keep;
+  const int most = limit();
+  const int from = std::min(most, fd + 2 * distance(most));
+  // relaxed: one that is moved meanwhile is moved again when the application comes near it
+  lowest.store(from, std::memory_order_relaxed);
+  near.store(from - distance(most), std::memory_order_relaxed);
+  close_ours_below(from);
+}
+
+bool is_ours(int fd) { return fd >= least.load(std::memory_order_relaxed); }
+
+void disown(unsigned first, unsigned last) {
+  if (last < static_cast<unsigned>(least.load(std::memory_order_relaxed))) return;
+  struct Range {
+    unsigned first, last;
+  } range{first, last};
+  (void)move_slots(first, last, true);
+  for_each_socket(
+      [](int, Socket& s, void* argument) {
+        const auto& r = *static_cast<const Range*>(argument);
+        auto gone = [&](int number) {
+          return number >= 0 && static_cast<unsigned>(number) >= r.first &&
+                 static_cast<unsigned>(number) <= r.last;
+        };
+        if (s.pipe && gone(s.pipe.memfd())) forget_descriptor(s);
+        for (auto* fd : {&s.offer_fd, &s.window_fd}) {
+          if (gone(fd->get())) fd->keep(-1);
+        }
+        bool without = false;
+        for (auto* fd : {&s.bell, &s.others_bell, &s.bell_set}) {
+          if (gone(fd->get())) fd->keep(-1), without = true;
+        }
+        if (without && s.pipe) give_up_bells(s);
+      },
+      &range);
+}
+
+int highest_of_application() {
+  constexpr int kNumbers = 1 << 20;  // see limit()
+  const KeepErrno keep;
+  const Scratch zeroes(kNumbers / 8);       // more than Scratch keeps
+  if (!zeroes || is_filtered()) return -1;  // which may kill for it
+  const int fds = static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fds < 0) return -1;
+  struct Numbers {
+    std::uint8_t* bits;
+    void add(int fd) {
+      if (fd >= 0 && fd < kNumbers) bits[fd / 8] |= static_cast<std::uint8_t>(1 << fd % 8);
+    }
+    bool has(int fd) const { return fd < kNumbers && (bits[fd / 8] >> fd % 8 & 1) != 0; }
+  } ours{zeroes.as<std::uint8_t>()};
+  ours.add(fds);
+  ours.add(passing_memfd.load(std::memory_order_relaxed));  // relaxed: a number alone
+  for_each_socket(
+      [](int, Socket& s, void* argument) {
+        auto& numbers = *static_cast<Numbers*>(argument);
+        if (s.pipe) numbers.add(s.pipe.memfd());
+        numbers.add(s.offer_fd.get());
+        numbers.add(s.window_fd.get());
+        for (const KeptFd* fd : {&s.bell, &s.others_bell, &s.bell_set}) numbers.add(fd->get());
+      },
+      &ours);
+  int highest = 0;
+  DirectoryReader names(fds);
+  while (const char* name = names.next()) {
+    const int fd = std::atoi(name);  // 0 of "." and ".."
+    if (!ours.has(fd)) highest = std::max(highest, fd);
+  }
+  sys::close(fds);
+  return highest;
+}
+
+bool give_up_ours() {
+  if (near.load(std::memory_order_relaxed) == kNever) return false;
+  KeepErrno keep;
+  lowest.store(limit(), std::memory_order_relaxed);  // relaxed: see above
+  return close_ours_below(kNever) > 0;
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,148 @@
+// What all descriptors of an open file have in common, in all processes that have it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "clan/detail/dekker.h"
+#include "clan/detail/system_call.h"
+#include "clan/face/pipe_types.h"
+
+namespace clan::preload {
+
+struct Socket;
+
+/// How far an end is that sends again what the other end has not read, see state/resend_words.h.
+struct Resent {
+  static constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
+  std::atomic<std::uint64_t> base{0};    ///< 1 + what TCP had been given before; 0: not looked yet
+  std::atomic<std::uint64_t> resent{0};  ///< bytes that have been sent again, and counted
+  /// 1 + how many of them are to come from the file of what had been taken from TCP; 0: not said
+  std::atomic<std::uint64_t> given{0};
+  std::atomic<std::uint64_t> file{0};  ///< pid << 32 | a descriptor of it, of one that sends again
+};
+
+/// An open file: its locks, and counts of the calls that are under way in the kernel while the
+/// connection is on TCP, so that no thread moves it under them. In a table that the processes of
+/// the end share (table/slot_table.h) and the other end does not have.
+struct alignas(256) Slot {
+  /// Calls (bits 0 to 29), whether it is closed, and by which thread (from kCloser on), so that
+  /// others see when that has been killed. In `sends`, kSendsAgain says that it sends again what
+  /// the other end gave back.
+  using Counter = std::atomic<std::uint64_t>;
+  static constexpr std::uint64_t kClosed = 1u << 30;
+  static constexpr unsigned kCloser = 32;                 ///< a shift
+  static constexpr std::int32_t kSendsAgain = INT32_MIN;  ///< a bit of a closer
+  static std::uint64_t closed_by(std::int32_t closer) {
+    return static_cast<std::uint64_t>(closer) << kCloser | kClosed;
+  }
+  static bool is_closed_by(std::uint64_t word, std::int32_t closer) {
+    return (word & kClosed) != 0 && word >> kCloser == static_cast<std::uint32_t>(closer);
+  }
+  static bool is_resend(std::uint64_t word) {
+    return (word & kClosed) != 0 && (word >> kCloser & kSendsAgain) != 0;
+  }
+  /// Closes a counter that is zero. A call that counts up meanwhile sees kClosed and steps back.
+  static bool try_close(Counter& counter, std::int32_t closer) {
+    std::uint64_t none = 0;
+    // PAIR preload.gate: sees what calls under way have done
+    return counter.compare_exchange_strong(none, closed_by(closer), std::memory_order_acq_rel);
+  }
+  /// Closes a counter whatever it counts: none of these calls is in the kernel.
+  static bool try_close_over(Counter& counter, std::int32_t closer) {
+    std::uint64_t now = counter.load(std::memory_order_relaxed);
+    return (now & kClosed) == 0 &&
+           // PAIR preload.gate: as try_close()
+           counter.compare_exchange_strong(now, now | closed_by(closer), std::memory_order_acq_rel);
+  }
+  /// Opens a counter that `closer` has closed. Others may be stepping back meanwhile.
+  static void open(Counter& counter, std::int32_t closer) {
+    std::uint64_t now = counter.load(std::memory_order_relaxed);
+    while (is_closed_by(now, closer) &&
+           // PAIR preload.gate: publishes what was done behind it
+           !counter.compare_exchange_weak(now, now & (kClosed - 1), std::memory_order_acq_rel)) {
+    }
+  }
+  /// A call in the kernel, counted. False: somebody has closed the counter, and the call has to
+  /// look again.
+  class UnderWay {
+   public:
+    explicit UnderWay(Counter& counter) : counter_(counter) {
+      // PAIR preload.gate: sees what was done behind it, if it is open
+      allowed_ = (counter_.fetch_add(1, std::memory_order_acq_rel) & kClosed) == 0;
+    }
+    // PAIR preload.gate: publishes what the call has done
+    ~UnderWay() { counter_.fetch_sub(1, std::memory_order_acq_rel); }  // also when cancelled
+    UnderWay(const UnderWay&) = delete;
+    UnderWay& operator=(const UnderWay&) = delete;
+    explicit operator bool() const { return allowed_; }
+
+   private:
+    Counter& counter_;
+    bool allowed_;
+  };
+  /// No thread moves it any more; one that does just now has looked before.
+  // PAIR preload.held: checked again when it counts
+  void pin() { dekker::announce(pinned, 1); }
+
+  Counter sends{0};
+  Counter receives{0};
+  Counter bells{0};  ///< closed by a thread that sends a doorbell, or sees to it that none is sent
+  PipeLocks locks;
+  std::atomic<std::uint32_t> silent{0};  ///< no doorbell may be sent any more
+  /// A thread that publishes something in the pipe, and reads there, has not rung yet. When its
+  /// process has been killed, the next call of the end rings in its place. One word for each
+  /// direction.
+  std::atomic<std::uint32_t> owes_ring[2] = {};
+  /// Bytes that calls of this library have sent and received while the connection was on TCP.
+  std::atomic<std::uint64_t> sent{0}, received{0};
+  std::atomic<std::int32_t> pipe_pid{0};  ///< the process that moved it
+  std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
+  std::atomic<std::int32_t> pipe_end{0};  ///< its end there; and kReadToEnd
+  /// A process has read the other end's last record, and was done with the connection: behind the
+  /// pipe TCP holds doorbells and the end.
+  static constexpr std::int32_t kReadToEnd = 2;
+  /// a process has the open file that we cannot reach: never move it
+  std::atomic<std::int32_t> pinned{0};
+  /// Processes that have the open file may not look into each other's /proc, by which one finds
+  /// the pipe that another has made: it moves only while one has it.
+  std::atomic<std::int32_t> alone{0};
+  /// Processes among these that have not followed into the pipe, and so are not among its kHolders.
+  std::atomic<std::int32_t> to_follow{1};
+  /// What has the open file: processes (bits 0 to 31; one that was killed, or executed another
+  /// program, counts), and descriptors that have been passed to a process that has not said yet
+  /// that it knows of this (bits 32 to 47). Above, which life of the slot it is: see passing.cc.
+  std::atomic<std::uint64_t> held{0};
+  static constexpr std::uint64_t kOnItsWay = std::uint64_t{1} << 32;
+  static std::uint64_t users(std::uint64_t held) { return held & (kOnItsWay - 1); }
+  static std::uint64_t on_its_way(std::uint64_t held) { return held >> 32 & 0xffff; }
+  /// The word for the next socket, with one user.
+  static std::uint64_t renewed(std::uint64_t held) { return ((held >> 48) + 1) << 48 | 1; }
+  Resent again;
+  // By which others find the slot.
+  std::atomic<std::uint64_t> cookie{0};  ///< SO_COOKIE; 0: not to be found by its socket
+  std::atomic<std::uint64_t> inode{0};   ///< of the socket
+  std::atomic<std::uint64_t> pipe{0};    ///< inode of the pipe's memfd; 0: it has not moved
+  std::atomic<std::uint32_t> pids{0};    ///< sys::pid_namespace() of its processes
+  std::atomic<std::uint32_t> client{0};
+
+  /// For another open file, before any other process finds it. What threads left closed or locked
+  /// stays so for as long as they live.
+  void renew();
+};
+static_assert(sizeof(Slot) == 256);
+
+/// The calling thread as a closer: sys::name_of().
+std::int32_t closer_id();
+/// The thread that has closed a counter with this word has ended: sys::has_ended().
+bool closer_has_died(std::uint64_t word);
+
+/// Counts what others have sent and received by TCP so far as this library's.
+void count_bytes_before(int fd, Slot& slot);
+
+/// This process has closed the socket. True: others have it that have not followed into the pipe.
+bool leave_slot(Socket& s);
+/// It has no call on it under way either, or ends: it is none of the slot's users.
+void use_slot_no_more(Socket& s);
+
+}  // namespace clan::preload

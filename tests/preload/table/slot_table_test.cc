@@ -1,0 +1,134 @@
+#include "table/slot_table.h"
+
+#include <set>
+
+#include "preload/tcp_pair.h"
+#include "state/socket_pool.h"
+
+namespace clan::preload {
+namespace {
+
+/// As the pool of Sockets takes them, under its lock.
+struct SlotsOfAProcess : testing::Test {
+  static Slot& take() {
+    lock_sockets();
+    Slot* slot = take_slot();
+    unlock_sockets();
+    return *slot;
+  }
+  static void give_back(Slot& slot) {
+    slot.held.fetch_sub(1);
+    lock_sockets();
+    give_back_slot(&slot);
+    unlock_sockets();
+  }
+};
+
+TEST_F(SlotsOfAProcess, GivesSlotsThatReceiversFindByTheirSocket) {
+  TcpPair pair;
+  SocketIdentity id;
+  ASSERT_TRUE(identify(pair.fd(0), &id));
+  Slot& slot = take();
+  EXPECT_TRUE(is_findable(slot));
+  EXPECT_EQ(find_slot(-1, id), nullptr);
+  slot.inode = id.inode;
+  slot.cookie = id.cookie;
+  EXPECT_EQ(find_slot(-1, id), &slot);
+  slot.pids.fetch_xor(1);
+  EXPECT_EQ(find_slot(-1, id), nullptr) << "of another pid namespace";
+  give_back(slot);
+}
+
+TEST_F(SlotsOfAProcess, FindsTheSlotOfAnEndOfAPipe) {
+  Slot& slot = take();
+  slot.pipe_end = 1;
+  slot.pipe = 12345;
+  EXPECT_EQ(find_slot_of_pipe(0, 12345, 1), &slot);
+  EXPECT_EQ(find_slot_of_pipe(0, 12345, 0), nullptr);
+  slot.held.fetch_add(Slot::kOnItsWay - 1);
+  EXPECT_EQ(find_slot_of_pipe(0, 12345, 1), &slot) << "it has been passed, and closed here";
+  slot.held.fetch_sub(Slot::kOnItsWay);
+  EXPECT_EQ(find_slot_of_pipe(0, 12345, 1), nullptr) << "nobody has it";
+  slot.held.fetch_add(1);
+  give_back(slot);
+}
+
+TEST_F(SlotsOfAProcess, RenewsASlotThatNobodyHas) {
+  Slot& slot = take();
+  const std::uint64_t held = slot.held.load();
+  EXPECT_EQ(Slot::users(held), 1u);
+  slot.pinned = 1;
+  slot.silent = 1;
+  slot.pipe_fd = 7;
+  give_back(slot);
+  Slot& again = take();
+  EXPECT_EQ(&again, &slot);
+  EXPECT_NE(again.held.load() >> 48, held >> 48);
+  EXPECT_EQ(again.pinned.load(), 0);
+  EXPECT_EQ(again.silent.load(), 0u);
+  EXPECT_EQ(again.pipe_fd.load(), -1);
+  give_back(again);
+}
+
+TEST_F(SlotsOfAProcess, DoesNotGiveASlotThatAnotherProcessHasOrThatACallIsIn) {
+  Slot& shared = take();
+  shared.held.fetch_add(1);
+  give_back(shared);
+  Slot& used = take();
+  EXPECT_NE(&used, &shared);
+  const Slot::UnderWay call(used.sends);
+  give_back(used);
+  Slot& third = take();
+  EXPECT_NE(&third, &used);
+  shared.held.fetch_sub(1);
+  give_back(third);
+}
+
+TEST_F(SlotsOfAProcess, GivesASlotThatIsPinnedWhenAllAreTaken) {
+  std::set<Slot*> taken;
+  for (;;) {
+    Slot& slot = take();
+    if (!is_findable(slot)) {
+      EXPECT_NE(slot.pinned.load(), 0);
+      break;
+    }
+    ASSERT_TRUE(taken.insert(&slot).second);
+    ASSERT_LT(taken.size(), std::size_t{1} << 20);
+  }
+  EXPECT_GT(taken.size(), std::size_t{30'000});
+  for (Slot* slot : taken) give_back(*slot);
+}
+
+TEST_F(SlotsOfAProcess, GivesASlotThatIsPinnedWhileTheProcessForks) {
+  lock_sockets();
+  give_no_slots(true);
+  unlock_sockets();
+  EXPECT_FALSE(is_in_a_table(take())) << "the child would not be counted";
+  lock_sockets();
+  give_no_slots(false);
+  unlock_sockets();
+  Slot& slot = take();
+  EXPECT_TRUE(is_in_a_table(slot));
+  give_back(slot);
+}
+
+TEST_F(SlotsOfAProcess, KeepsASlotForACallThatIsUnderWayWhenTheLastDescriptorIsClosed) {
+  TcpPair pair;
+  Slot* const slot = &pair.socket(0).open_file();
+  {
+    const Held call = pair.held(0);
+    pair.close(0);
+    EXPECT_EQ(Slot::users(slot->held.load()), 1u);
+  }
+  EXPECT_EQ(Slot::users(slot->held.load()), 0u);
+}
+
+TEST_F(SlotsOfAProcess, DoesNotKnowASlotOfAnotherPlace) {
+  const Slot elsewhere;
+  EXPECT_FALSE(is_findable(elsewhere));
+  SocketIdentity id;
+  EXPECT_FALSE(identify(-1, &id));
+}
+
+}  // namespace
+}  // namespace clan::preload
