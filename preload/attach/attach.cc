@@ -34,7 +34,7 @@
 #include "state/withdraw.h"
 #include "table/buffers.h"
 #include "table/open_file.h"
-#include "tcp/gate_wait.h"
+#include "tcp/call_gate.h"
 
 namespace clan::preload {
 namespace {

@@ -16,7 +16,7 @@
 #include "stream/blocking.h"
 #include "table/fd_table.h"
 #include "table/open_file.h"
-#include "tcp/gate_wait.h"
+#include "tcp/call_gate.h"
 
 namespace clan::preload {
 

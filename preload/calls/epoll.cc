@@ -9,7 +9,7 @@
 #include "os/signals.h"
 #include "os/timeout.h"
 #include "share/fd_events.h"
-#include "stream/memory.h"
+#include "state/ring_memory.h"
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
 #include "table/unseen_sets.h"

@@ -18,7 +18,7 @@
 #include "os/sys.h"
 #include "stream/blocking.h"
 #include "stream/ending.h"
-#include "stream/io_part.h"
+#include "stream/iovec_slice.h"
 #include "stream/readiness.h"
 #include "stream/receive.h"
 #include "stream/send.h"

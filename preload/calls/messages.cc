@@ -17,7 +17,7 @@
 #include "os/timeout.h"
 #include "share/passing.h"
 #include "share/pipes_along.h"
-#include "stream/io_part.h"
+#include "stream/iovec_slice.h"
 #include "stream/receive.h"
 #include "stream/send.h"
 

@@ -18,7 +18,7 @@
 #include "stream/tcp_info.h"
 #include "table/buffers.h"
 #include "table/fd_table.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 using namespace clan::preload;
 

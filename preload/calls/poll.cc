@@ -19,7 +19,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "os/timeout.h"
-#include "stream/memory.h"
+#include "state/ring_memory.h"
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
 #include "wait/epoll_set.h"

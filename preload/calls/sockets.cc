@@ -14,9 +14,9 @@
 #include "clan/face/pipe.h"
 #include "demote/demote.h"
 #include "migrate/policy.h"
+#include "os/io_uring_count.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
-#include "os/rings.h"
 #include "os/sys.h"
 #include "share/fd_events.h"
 #include "share/process_end.h"
@@ -26,7 +26,7 @@
 #include "stream/readiness.h"
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 using namespace clan::preload;
 

@@ -12,11 +12,11 @@
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
-#include "demote/answer.h"
-#include "demote/demote_end.h"
 #include "demote/demote_for_peer.h"
+#include "demote/demote_on_request.h"
+#include "demote/demote_steps.h"
+#include "demote/handback.h"
 #include "demote/resend.h"
-#include "demote/returned_bytes.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
@@ -29,9 +29,9 @@
 #include "table/internal_fds.h"
 #include "table/open_file.h"
 #include "tcp/aborted.h"
+#include "tcp/call_gate.h"
 #include "tcp/doorbell.h"
-#include "tcp/gate_wait.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {

@@ -12,7 +12,7 @@
 // the pipe any more: Y rings once more too, and sends by TCP what is left there.
 //
 // Nor should such an L wait until Y checks: Y may be busy with something else, or wait for L. Where
-// nothing is unread, L leaves without Y (returned_bytes.h). Otherwise L does Y's part itself, by a
+// nothing is unread, L leaves without Y (handback.h). Otherwise L does Y's part itself, by a
 // descriptor of Y's socket (pidfd_getfd) and under Y's locks, which lie in the table of Y's process
 // (table/slot_table.h). Where the kernel does not allow that, or Y is in another pid namespace, L
 // waits. Bytes that Y sent by TCP before its switch and that nobody has read lie in front of the

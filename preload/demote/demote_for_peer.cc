@@ -14,14 +14,14 @@
 #include <cstring>
 #include <utility>
 
-#include "attach/trust.h"
+#include "attach/peer_auth.h"
 #include "clan/detail/clock.h"
 #include "clan/detail/dekker.h"
 #include "clan/detail/words.h"
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "demote/demote_end.h"
-#include "demote/returned_bytes.h"
+#include "demote/demote_steps.h"
+#include "demote/handback.h"
 #include "kernel/proc.h"
 #include "kernel/tcp.h"
 #include "os/scratch.h"

@@ -7,8 +7,8 @@
 
 #include "clan/detail/clock.h"
 #include "clan/detail/words.h"
-#include "demote/demote_end.h"
-#include "demote/returned_bytes.h"
+#include "demote/demote_steps.h"
+#include "demote/handback.h"
 #include "state/socket.h"
 #include "table/open_file.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "clan/face/pipe.h"
-#include "demote/returned_bytes.h"
+#include "demote/handback.h"
 #include "kernel/tcp.h"
 #include "os/sys.h"
 

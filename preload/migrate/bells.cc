@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "migrate/same_connection.h"
+#include "migrate/verify_connection.h"
 #include "os/sys.h"
 #include "state/socket.h"
 #include "table/internal_fds.h"

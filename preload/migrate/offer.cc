@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "attach/attach.h"
-#include "attach/trust.h"
+#include "attach/peer_auth.h"
 #include "clan/detail/clock.h"
 #include "clan/detail/log.h"
 #include "clan/face/pipe.h"
@@ -21,9 +21,9 @@
 #include "kernel/kernels_options.h"
 #include "kernel/sock_diag.h"
 #include "migrate/bells.h"
-#include "migrate/calls_made.h"
 #include "migrate/directory.h"
 #include "migrate/directory_names.h"
+#include "migrate/rendezvous_backoff.h"
 #include "os/config.h"
 #include "os/fd_message.h"
 #include "os/sandbox.h"

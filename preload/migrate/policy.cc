@@ -8,10 +8,10 @@
 
 #include "attach/attach.h"
 #include "clan/face/reasons.h"
-#include "migrate/calls_made.h"
 #include "migrate/directory.h"
 #include "migrate/offer.h"
-#include "os/rings.h"
+#include "migrate/rendezvous_backoff.h"
+#include "os/io_uring_count.h"
 #include "os/sys.h"
 #include "os/test_settings.h"
 #include "state/hooks.h"

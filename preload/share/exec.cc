@@ -29,14 +29,14 @@
 #include "table/internal_fds.h"
 #include "table/open_file.h"
 #include "table/slot_table.h"
-#include "wait/handed_on.h"
+#include "wait/exec_inheritance.h"
 
 namespace clan::preload {
 namespace {
 
 // What a program that is executed finds: "table;descriptor:pipe:end,…" with the descriptor of the
 // table of slots (table/slot_table.h) and the connections that go on in it, each with what epoll
-// sets ask of it (wait/handed_on.h).
+// sets ask of it (wait/exec_inheritance.h).
 constexpr char kInherited[] = "CLAN_INHERITED";
 
 struct Inheritance {

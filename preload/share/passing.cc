@@ -10,20 +10,20 @@
 
 #include "attach/attach.h"
 #include "attach/find_pipe.h"
-#include "attach/trust.h"
+#include "attach/peer_auth.h"
 #include "clan/detail/dekker.h"
 #include "clan/detail/log.h"
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
 #include "demote/demote.h"
-#include "demote/demote_end.h"
+#include "demote/demote_steps.h"
 #include "demote/resend.h"
 #include "kernel/proc.h"
 #include "kernel/sock_diag.h"
 #include "kernel/tcp.h"
 #include "os/config.h"
+#include "os/io_uring_count.h"
 #include "os/real.h"
-#include "os/rings.h"
 #include "os/sandbox.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -36,7 +36,7 @@
 #include "table/internal_fds.h"
 #include "table/open_file.h"
 #include "table/slot_table.h"
-#include "tcp/gate_wait.h"
+#include "tcp/call_gate.h"
 
 namespace clan::preload {
 namespace {

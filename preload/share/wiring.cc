@@ -1,8 +1,8 @@
 // Where the upward calls of the lower rooms go.
 
 #include "attach/attach.h"
-#include "demote/answer.h"
 #include "demote/demote.h"
+#include "demote/demote_on_request.h"
 #include "share/reasons.h"
 #include "state/hooks.h"
 #include "state/remote.h"
@@ -10,8 +10,8 @@
 #include "stream/close.h"
 #include "table/fd_table.h"
 #include "tcp/aborted.h"
-#include "tcp/tcp_prefix.h"
-#include "wait/owed_answers.h"
+#include "tcp/tcp_backlog.h"
+#include "wait/deferred_demotions.h"
 #include "wait/set_events.h"
 
 namespace clan::preload {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "os/spin_lock.h"
-#include "state/kept.h"
+#include "state/take_once.h"
 
 namespace clan::preload {
 

@@ -26,7 +26,7 @@ struct Interposer {
   /// true if there is no descriptor.
   bool (*with)(Socket& s, bool (*what)(int fd, Socket& s));
   void (*for_each)(void (*what)(int fd, Socket& s, void* argument), void* argument);
-  // See attach/attach.h, state/withdraw.h, tcp/tcp_prefix.h, demote/answer.h and
+  // See attach/attach.h, state/withdraw.h, tcp/tcp_backlog.h, demote/demote_on_request.h and
   // tcp/aborted.h.
   bool (*create_pipe)(int fd, Socket& s);
   bool (*enter_pipe)(int fd, Socket& s, const Route& route);

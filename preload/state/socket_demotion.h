@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "state/flag.h"
+#include "state/latch.h"
 
 namespace clan::preload {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "clan/face/pipe.h"
-#include "state/flag.h"
+#include "state/latch.h"
 #include "table/open_file.h"
 
 namespace clan::preload {

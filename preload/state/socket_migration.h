@@ -6,8 +6,8 @@
 
 #include "clan/face/reasons.h"
 #include "os/spin_lock.h"
-#include "state/flag.h"
-#include "state/kept.h"
+#include "state/latch.h"
+#include "state/take_once.h"
 #include "table/pipe_count.h"
 
 namespace clan::preload {

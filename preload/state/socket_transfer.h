@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "clan/face/wait.h"
-#include "state/flag.h"
+#include "state/latch.h"
 
 namespace clan::preload {
 
@@ -30,9 +30,9 @@ struct Transfer {
   std::atomic<bool> rang{false};  ///< the other end slept when something was last sent to it
   /// counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic<std::uint32_t> full{0};
-  /// counts calls that gave up, for edge-triggered EPOLLIN: stream/held_up.h
+  /// counts calls that gave up, for edge-triggered EPOLLIN: stream/going_back.h
   std::atomic<std::uint32_t> held_up{0};
-  /// For memory.cc: it is to release memory; when it last did; how often since it could not.
+  /// For ring_memory.cc: it is to release memory; when it last did; how often since it could not.
   std::atomic<bool> owes_memory{false};
   std::atomic<std::uint64_t> released_ns{0};
   std::atomic<int> release_looks{0};

@@ -7,14 +7,14 @@
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "demote/answer.h"
-#include "demote/demote_end.h"
+#include "demote/demote_on_request.h"
+#include "demote/demote_steps.h"
 #include "os/memory_owner.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/socket.h"
-#include "stream/ring.h"
+#include "stream/notify_peer.h"
 #include "table/internal_fds.h"
 
 namespace clan::preload {

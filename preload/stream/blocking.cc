@@ -22,15 +22,15 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/remote.h"
+#include "state/ring_memory.h"
 #include "state/socket.h"
 #include "stream/ending.h"
-#include "stream/held_up.h"
-#include "stream/memory.h"
+#include "stream/going_back.h"
+#include "stream/notify_peer.h"
 #include "stream/remote_sleep.h"
-#include "stream/ring.h"
 #include "table/buffers.h"
 #include "tcp/doorbell.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 

@@ -8,9 +8,9 @@
 
 #include "clan/detail/dekker.h"
 #include "clan/face/socket_face.h"
-#include "demote/answer.h"
 #include "demote/demote.h"
-#include "demote/demote_end.h"
+#include "demote/demote_on_request.h"
+#include "demote/demote_steps.h"
 #include "demote/resend.h"
 #include "os/real.h"
 #include "os/signals.h"
@@ -18,16 +18,16 @@
 #include "state/face.h"
 #include "state/remote.h"
 #include "state/socket.h"
+#include "stream/deferred_shutdown.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
-#include "stream/held_up.h"
-#include "stream/owed_end.h"
+#include "stream/going_back.h"
+#include "stream/notify_peer.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
-#include "stream/ring.h"
 #include "table/open_file.h"
 #include "tcp/doorbell.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {

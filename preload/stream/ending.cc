@@ -22,8 +22,8 @@
 #include "stream/poll_tcp.h"
 #include "tcp/aborted.h"
 #include "tcp/doorbell.h"
-#include "tcp/stray_bytes.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
+#include "tcp/unexpected_tcp_bytes.h"
 
 namespace clan::preload {
 namespace {

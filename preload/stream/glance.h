@@ -6,7 +6,7 @@
 
 #include "clan/face/socket_face.h"
 #include "state/socket.h"
-#include "stream/owed_end.h"
+#include "stream/deferred_shutdown.h"
 
 namespace clan::preload {
 

@@ -8,20 +8,20 @@
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "demote/answer.h"
-#include "demote/demote_end.h"
+#include "demote/demote_on_request.h"
+#include "demote/demote_steps.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/socket.h"
+#include "stream/deferred_shutdown.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
-#include "stream/owed_end.h"
 #include "tcp/doorbell.h"
 #include "tcp/draining.h"
-#include "tcp/stray_bytes.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
+#include "tcp/unexpected_tcp_bytes.h"
 
 namespace clan::preload {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "demote/answer.h"
-#include "demote/demote_end.h"
+#include "demote/demote_on_request.h"
+#include "demote/demote_steps.h"
 #include "demote/resend.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -19,10 +19,10 @@
 #include "state/socket.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
-#include "stream/held_up.h"
+#include "stream/going_back.h"
 #include "stream/poll_tcp.h"
 #include "tcp/draining.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {

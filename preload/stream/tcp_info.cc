@@ -16,7 +16,7 @@
 #include "state/face.h"
 #include "state/socket.h"
 #include "stream/ending.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {

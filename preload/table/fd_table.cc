@@ -12,7 +12,7 @@
 #include "clan/detail/words.h"
 #include "clan/face/reasons.h"
 #include "os/config.h"
-#include "os/rings.h"
+#include "os/io_uring_count.h"
 #include "os/sandbox.h"
 #include "os/signals.h"
 #include "os/sys.h"

@@ -16,7 +16,7 @@
 #include "state/socket.h"
 #include "table/fd_table.h"
 #include "tcp/draining.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {

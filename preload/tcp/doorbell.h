@@ -14,7 +14,7 @@
 #include "clan/face/socket_face.h"
 #include "state/face.h"
 #include "state/socket.h"
-#include "tcp/gate_wait.h"
+#include "tcp/call_gate.h"
 
 namespace clan::preload {
 

@@ -7,8 +7,8 @@
 #pragma once
 
 #include "state/socket.h"
-#include "tcp/gate_wait.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/call_gate.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 

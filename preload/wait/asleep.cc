@@ -6,12 +6,12 @@
 #include <cstdint>
 
 #include "kernel/sock_diag.h"
-#include "stream/held_up.h"
+#include "stream/going_back.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "table/fd_table.h"
 #include "tcp/doorbell.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 #include "wait/epoll_set.h"
 #include "wait/set_sleep.h"
 

@@ -14,7 +14,7 @@
 #include "stream/bell.h"
 #include "stream/sleeper.h"
 #include "table/fd_table.h"
-#include "wait/look.h"
+#include "wait/ready_check.h"
 #include "wait/set_sleep.h"
 
 namespace clan::preload {

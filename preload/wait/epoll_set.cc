@@ -11,8 +11,8 @@
 #include "os/spin_lock.h"
 #include "state/remote.h"
 #include "state/socket.h"
+#include "wait/deferred_demotions.h"
 #include "wait/list.h"
-#include "wait/owed_answers.h"
 #include "wait/registration.h"
 
 namespace clan::preload {

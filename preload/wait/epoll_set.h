@@ -36,9 +36,9 @@
 #include "kernel/sock_diag.h"
 #include "os/signals.h"
 #include "state/socket.h"
+#include "wait/deferred_demotions.h"
 #include "wait/event_order.h"
 #include "wait/list.h"
-#include "wait/owed_answers.h"
 
 namespace clan::preload {
 

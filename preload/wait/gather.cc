@@ -14,11 +14,11 @@
 #include "stream/ending.h"
 #include "stream/poll_tcp.h"
 #include "table/fd_table.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 #include "wait/epoll_set.h"
 #include "wait/event_order.h"
 #include "wait/list.h"
-#include "wait/look.h"
+#include "wait/ready_check.h"
 #include "wait/registration.h"
 #include "wait/set_sleep.h"
 

@@ -10,7 +10,7 @@
 #include "clan/face/pipe.h"
 #include "os/sys.h"
 #include "wait/epoll_set.h"
-#include "wait/look.h"
+#include "wait/ready_check.h"
 
 namespace clan::preload {
 namespace {

@@ -11,8 +11,8 @@
 #include "os/sys.h"
 #include "state/socket.h"
 #include "table/fd_table.h"
+#include "wait/deferred_demotions.h"
 #include "wait/epoll_set.h"
-#include "wait/owed_answers.h"
 #include "wait/registration.h"
 
 namespace clan::preload {

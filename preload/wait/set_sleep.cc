@@ -14,7 +14,7 @@
 #include "tcp/doorbell.h"
 #include "wait/epoll_set.h"
 #include "wait/list.h"
-#include "wait/look.h"
+#include "wait/ready_check.h"
 #include "wait/registration.h"
 
 namespace clan::preload {

@@ -12,7 +12,7 @@
 #include "stream/glance.h"
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
-#include "wait/look.h"
+#include "wait/ready_check.h"
 #include "wait/set_sleep.h"
 
 namespace clan::preload {

@@ -27,7 +27,7 @@
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "demote/answer.h"
+#include "demote/demote_on_request.h"
 #include "input.h"
 #include "migrate/directory.h"
 #include "migrate/directory_names.h"

@@ -6,7 +6,7 @@
 A name that the library looks up when it is loaded is found in the program first. So it looks up
 none that it defines itself, which the linker is to bind (-Bsymbolic), and of the C library's only
 those named here: they make no system call that a program would want to see, or a program that
-defines them means everybody (malloc). System calls belong into preload/calls/own_libc.cc or to
+defines them means everybody (malloc). System calls belong into preload/calls/libc_bindings.cc or to
 clan::sys.
 """
 

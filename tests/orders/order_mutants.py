@@ -89,7 +89,8 @@ TARGETS = {
         Program("preload/wait/epoll_set_race_test.cc", "*",
                 beside=("preload/wait/epoll_set.cc",)),
     ]),
-    "preload/os/rings.h": Target("preload", [Program("preload/os/rings_race_test.cc", "*")]),
+    "preload/os/io_uring_count.h": Target("preload", [
+        Program("preload/os/io_uring_count_race_test.cc", "*")]),
     "preload/state/face.h": Target("preload", [Program("preload/state/face_race_test.cc", "*")]),
     "preload/state/socket_identity.h": SOCKET,
     "preload/state/socket.h": SOCKET,
@@ -100,8 +101,8 @@ TARGETS = {
                         "preload/table/open_file.cc", "preload/table/internal_fds.cc",
                         "core/base/process.cc")),
     ]),
-    "preload/state/flag.h": Target("preload", [
-        Program("preload/state/flag_test.cc", "Flag.Shows*"),
+    "preload/state/latch.h": Target("preload", [
+        Program("preload/state/latch_test.cc", "Flag.Shows*"),
     ]),
     "preload/state/socket_demotion.h": Target("preload", [
         Program("preload/state/socket_demotion_test.cc", "*"),

@@ -5,10 +5,10 @@
 #include <chrono>
 
 #include "preload/tcp_pair.h"
-#include "stream/held_up.h"
+#include "stream/going_back.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {

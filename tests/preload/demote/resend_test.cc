@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "clan/detail/clock.h"
-#include "demote/returned_bytes.h"
+#include "demote/handback.h"
 #include "preload/sharer.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 #include "stream/poll_tcp.h"
-#include "tcp/tcp_prefix.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {

@@ -1,7 +1,7 @@
 // When the two ends of a connection look for each other.
 #include "migrate/policy.h"
 
-#include "os/rings.h"
+#include "os/io_uring_count.h"
 #include "preload/tcp_pair.h"
 
 namespace clan::preload {

@@ -1,7 +1,7 @@
 // While the process has a ring of io_uring, its connections are TCP's.
 #include "share/uring.h"
 
-#include "os/rings.h"
+#include "os/io_uring_count.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 

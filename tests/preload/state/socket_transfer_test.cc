@@ -7,7 +7,7 @@
 namespace clan::preload {
 namespace {
 
-// As tcp/tcp_prefix.cc stores it.
+// As tcp/tcp_backlog.cc stores it.
 TEST(SocketTransfer, OneThatFindsTcpDrainedComesBehindWhatWasReadOfIt) {
   Transfer transfer;
   int read = 0;

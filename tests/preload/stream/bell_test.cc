@@ -7,7 +7,7 @@
 
 #include "preload/tcp_pair.h"
 #include "preload/wait/set.h"
-#include "stream/ring.h"
+#include "stream/notify_peer.h"
 
 namespace clan::preload {
 namespace {

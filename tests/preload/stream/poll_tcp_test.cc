@@ -5,7 +5,7 @@
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 #include "stream/close.h"
-#include "stream/ring.h"
+#include "stream/notify_peer.h"
 #include "stream/sleeper.h"
 #include "tcp/doorbell.h"
 

@@ -10,7 +10,7 @@
 
 #include "preload/tcp_pair.h"
 #include "state/face.h"
-#include "stream/ring.h"
+#include "stream/notify_peer.h"
 
 namespace clan::preload {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "preload/sharer.h"
 #include "preload/tcp_pair.h"
+#include "stream/notify_peer.h"
 #include "stream/poll_tcp.h"
-#include "stream/ring.h"
 #include "support/process.h"
 
 namespace clan::preload {

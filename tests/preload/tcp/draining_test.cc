@@ -9,7 +9,7 @@
 
 #include "preload/sharer.h"
 #include "preload/tcp_pair.h"
-#include "stream/ring.h"
+#include "stream/notify_peer.h"
 #include "table/open_file.h"
 #include "tcp/doorbell.h"
 

@@ -3,9 +3,9 @@
 #include <fcntl.h>
 
 #include "preload/wait/set.h"
-#include "stream/ring.h"
+#include "stream/notify_peer.h"
 #include "tcp/doorbell.h"
-#include "wait/look.h"
+#include "wait/ready_check.h"
 #include "wait/registration.h"
 #include "wait/set_sleep.h"
 

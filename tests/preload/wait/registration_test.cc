@@ -6,8 +6,8 @@
 #include <map>
 
 #include "preload/wait/set.h"
-#include "stream/ring.h"
-#include "wait/look.h"
+#include "stream/notify_peer.h"
+#include "wait/ready_check.h"
 #include "wait/set_sleep.h"
 
 namespace clan::preload {

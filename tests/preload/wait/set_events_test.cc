@@ -2,7 +2,7 @@
 
 #include "demote/demote.h"
 #include "preload/wait/set.h"
-#include "wait/look.h"
+#include "wait/ready_check.h"
 #include "wait/set_sleep.h"
 
 namespace clan::preload {

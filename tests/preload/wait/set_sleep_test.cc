@@ -3,10 +3,10 @@
 #include <fcntl.h>
 
 #include "preload/wait/set.h"
+#include "stream/notify_peer.h"
 #include "stream/poll_tcp.h"
-#include "stream/ring.h"
 #include "tcp/doorbell.h"
-#include "wait/look.h"
+#include "wait/ready_check.h"
 #include "wait/registration.h"
 
 namespace clan::preload {

@@ -1,0 +1,81 @@
+#include "attach/peer_auth.h"
+
+#include <netinet/in.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "clan/detail/clock.h"
+#include "clan/detail/log.h"
+#include "kernel/sock_diag.h"
+#include "os/config.h"
+#include "os/sys.h"
+#include "state/socket.h"
+
+namespace clan::preload {
+namespace {
+
+using reasons::Why;
+
+bool is_loopback(const in6_addr& a) {
+  return IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
+}
+
+// The user that owns the other end of the connection, and its socket's inode, by the kernel's word.
+bool owner_of_other_end(SockDiag& kernel, const Route& r, SockDiag::Found* owner) {
+  return kernel.ask(r.remote, r.local, r.interface, owner) == SockDiag::Answer::kFound;
+}
+
+}  // namespace
+
+bool same_host(Socket& s, const Route& r) {
+  if (s.place == Socket::Place::kNotAsked) {
+    const bool here =
+        is_loopback(r.remote.address) ||
+        std::memcmp(&r.remote.address, &r.local.address, sizeof r.local.address) == 0 ||
+        other_end_is_here(r, monotonic_ns());
+    s.place = here ? Socket::Place::kHere : Socket::Place::kElsewhere;
+  }
+  return s.place == Socket::Place::kHere;
+}
+
+Why not_here(SockDiag& kernel, int fd, const Route& route) {
+  switch (kernel.has(fd, route)) {
+    case SockDiag::Answer::kFound: return Why::kNone;
+    case SockDiag::Answer::kNone: return Why::kOtherNetwork;
+    case SockDiag::Answer::kUnknown: break;
+  }
+  return Why::kNoNetlink;
+}
+
+Why distrust(int fd, int rendezvous, const Route& route) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+    return Why::kOfferLost;
+  SockDiag kernel;
+  SockDiag::Found found;
+  if (const Why why = not_here(kernel, fd, route); why != Why::kNone) return why;
+  if (!owner_of_other_end(kernel, route, &found)) return Why::kOfferLost;
+  // closed meanwhile: nobody owns it, and uid is not one
+  if (found.inode == 0) return Why::kOfferLost;
+  const uid_t owner = found.uid;
+  if (owner != credentials.uid) {
+    CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", credentials.uid,
+              owner);
+    return Why::kNotOwner;
+  }
+  if (config().allows_uid(owner)) return Why::kNone;
+  return config().is_anybody(owner) ? Why::kUnmappedUser : Why::kOtherUser;
+}
+
+std::uint32_t inode_of_other_end(int fd) {
+  Route route;
+  SockDiag kernel;
+  SockDiag::Found owner;
+  const bool found = route_of(fd, &route) && not_here(kernel, fd, route) == Why::kNone &&
+                     owner_of_other_end(kernel, route, &owner);
+  return found ? owner.inode : 0;
+}
+
+}  // namespace clan::preload

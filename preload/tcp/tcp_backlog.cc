@@ -1,0 +1,225 @@
+#include "tcp/tcp_backlog.h"
+
+#include <linux/bpf.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "clan/detail/log.h"
+#include "clan/face/socket_face.h"
+#include "kernel/tcp.h"
+#include "os/signals.h"
+#include "os/sys.h"
+#include "state/face.h"
+#include "state/remote.h"
+#include "state/socket.h"
+#include "table/open_file.h"
+#include "tcp/aborted.h"
+
+namespace clan::preload {
+namespace {
+
+using socket_face::kCorked;
+using socket_face::kGone;
+using socket_face::kLeaving;
+using socket_face::kNodelay;
+using socket_face::kOptionsBack;
+using socket_face::kSending;
+using socket_face::kState;
+using socket_face::kSwallowed;
+using socket_face::kSwitchAt;
+
+// The kernel counts a FIN as a byte received, but not as one queued.
+bool fin_counted(Socket& s, const tcp_info& info) {
+  switch (info.tcpi_state) {
+    case BPF_TCP_CLOSE_WAIT:
+    case BPF_TCP_LAST_ACK:
+    case BPF_TCP_CLOSING:
+    case BPF_TCP_TIME_WAIT: s.fin_counted.set(); break;
+    case BPF_TCP_CLOSE: {
+      // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
+      auto& theirs = s.theirs().words;
+      const std::uint64_t bells =
+          has_remote_bells(s) ? 1 : doorbells_of(s.theirs(), std::memory_order_relaxed);
+      const std::uint64_t most = theirs[kSwitchAt].load(std::memory_order_relaxed) + bells;
+      if ((state_of(s.theirs()) & (kSending | kGone)) == kSending &&
+          info.tcpi_bytes_received == most + 1) {
+        s.fin_counted.set();
+      }
+      break;
+    }
+    default: break;
+  }
+  return s.fin_counted;
+}
+
+// Bytes that have been read from the kernel, ever.
+bool read_by_tcp(int fd, Socket& s, std::uint64_t* bytes) {
+  tcp_info info{};
+  std::size_t queued = 0;
+  if (!received_by_tcp(fd, &info, &queued)) return false;
+  const std::uint64_t kept = queued + (fin_counted(s, info) ? 1 : 0);
+  const std::uint64_t read = info.tcpi_bytes_received < kept ? 0 : info.tcpi_bytes_received - kept;
+  // Less than had been read when it moved: a BPF program has begun to redirect what comes.
+  // relaxed: it does not change any more
+  *bytes = std::max<std::uint64_t>(read, s.open_file().received.load(std::memory_order_relaxed));
+  return true;
+}
+
+bool is_set(int fd, int option_of_tcp) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  return sys::getsockopt(fd, IPPROTO_TCP, option_of_tcp, &value, &size) == 0 && value != 0;
+}
+
+// As bits of kState.
+std::uint64_t options_of(int fd) {
+  return (is_set(fd, TCP_NODELAY) ? std::uint64_t{kNodelay} : 0) |
+         (is_set(fd, TCP_CORK) ? std::uint64_t{kCorked} : 0);
+}
+void set_options(int fd, std::uint64_t options) {
+  const int nodelay = (options & kNodelay) != 0 ? 1 : 0, corked = (options & kCorked) != 0 ? 1 : 0;
+  sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &corked, sizeof corked);
+  sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+}
+
+// For the byte that tells another host's TCP where the pipe begins.
+bool has_room(int fd) {
+  pollfd p{fd, POLLOUT, 0};
+  return sys::poll(&p, 1, 0) > 0 && (p.revents & POLLOUT) != 0;
+}
+
+}  // namespace
+
+void recount_doorbells(int fd, Socket& s) {
+  std::uint64_t read = 0;
+  if (has_remote_bells(s) || (state_of(s.theirs()) & kSending) == 0 || !read_by_tcp(fd, s, &read))
+    return;
+  const std::uint64_t before = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
+  if (read <= before) return;
+  auto& swallowed = s.mine().words[kSwallowed];
+  const std::uint64_t bells =
+      std::min(read - before, doorbells_of(s.theirs(), std::memory_order_relaxed));
+  // relaxed: a count, which the one in whose place this is done may raise as well
+  std::uint64_t counted = swallowed.load(std::memory_order_relaxed);
+  while (counted < bells &&
+         !swallowed.compare_exchange_weak(counted, bells, std::memory_order_relaxed)) {
+  }
+}
+
+bool switch_sending_now(int fd, Socket& s) {
+  auto& mine = s.mine();
+  if ((state_of(mine) & kSending) != 0) return true;
+  if ((state_of(s.theirs()) & socket_face::kAttached) == 0) return false;
+  KeepErrno keep;
+  const Undisturbed undisturbed;
+  // No send may be under way in the kernel, here or in a process that shares the socket.
+  Slot& slot = s.open_file();
+  const std::int32_t me = closer_id();
+  if (!Slot::try_close(slot.sends, me)) return (state_of(mine) & kSending) != 0;
+  std::uint64_t bytes = 0;
+  bool switched = (state_of(mine) & kSending) != 0;
+  const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
+  const bool remote = has_remote_bells(s);
+  const bool known =
+      remote ? has_room(fd) && sent_for_sure(fd, s.client, &bytes)
+             // relaxed: behind the closed gate
+             : sent_by_tcp(fd, &bytes) && bytes == slot.sent.load(std::memory_order_relaxed);
+  if (!switched && !over && known) {
+    // Doorbells must not wait for anything. What the program has set it goes on to see.
+    const std::uint64_t options = options_of(fd);
+    set_options(fd, kNodelay);
+    mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
+    // Not behind kGone, which a process says that goes back while this one is stopped here.
+    std::uint64_t now = state_of(mine);
+    while ((now & kGone) == 0 &&
+           // PAIR face.state: publishes kSwitchAt
+           !mine.words[kState].compare_exchange_weak(now, now | kSending | options,
+                                                     std::memory_order_seq_cst)) {
+    }
+    if (remote) {
+      switched = (now & kGone) == 0;
+      if (!switched) set_options(fd, options);
+      Slot::open(slot.sends, me);
+      if (switched) wake_remote(fd, s);
+      return switched;
+    }
+    // An end that leaves says so and then checks whether this one has switched: one sees the other.
+    switched = (now & kGone) == 0 && (state_of(s.theirs()) & kLeaving) == 0;
+    // PAIR face.state: taken back
+    if (!switched) {
+      mine.words[kState].fetch_and(~std::uint64_t{kSending | kNodelay | kCorked},
+                                   std::memory_order_seq_cst);
+      set_options(fd, options);
+    }
+    CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd,
+               static_cast<unsigned long long>(bytes));
+  }
+  Slot::open(slot.sends, me);
+  return switched;
+}
+
+void give_options_back(int fd, PipePage::Face& face) {
+  if ((state_of(face) & (kSending | kGone | kOptionsBack)) != (kSending | kGone)) return;
+  auto& word = face.words[kState];
+  // order: a thread that sets one changes its bit and then looks for kOptionsBack; either it sees
+  // that, or its bit is seen here
+  std::uint64_t state = word.fetch_or(kOptionsBack, std::memory_order_acq_rel);
+  if ((state & kOptionsBack) != 0) return;
+  KeepErrno keep;
+  for (std::uint64_t now; true; state = now) {
+    set_options(fd, state);
+    now = state_of(face);  // a thread may have set one meanwhile, before this did
+    if (((now ^ state) & (kNodelay | kCorked)) == 0) return;
+  }
+}
+
+ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
+  *certain = 0;
+  int queued = 0;
+  if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
+  if ((state_of(s.theirs()) & kSending) == 0) {
+    // It has not switched even now, so what was queued before we looked is no doorbell.
+    *certain = static_cast<std::size_t>(queued);
+    return 1;
+  }
+  std::uint64_t read = 0;
+  if (!read_by_tcp(fd, s, &read)) return -1;
+  const std::uint64_t until = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
+  constexpr std::uint64_t kMostUnderWay = std::uint64_t{1} << 32;  // windows of TCP are smaller
+  if (until > read + kMostUnderWay) {
+    break_off(fd, s, "its pipe begins where it cannot");
+    errno = ECONNRESET;
+    return -1;
+  }
+  if (read >= until) {
+    // PAIR preload.drained: TCP is read up to the switch
+    s.drained.store(true, std::memory_order_release);
+    CLAN_DEBUG("fd %d reads the pipe after %llu bytes of TCP", fd,
+               static_cast<unsigned long long>(read));
+    return 0;
+  }
+  if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
+  *certain = std::min<std::size_t>(until - read, static_cast<std::size_t>(queued));
+  return static_cast<ssize_t>(until - read);
+}
+
+void note_end(int fd, Socket& s, ssize_t n) {
+  if (n == 0 && other_end_is_open(fd)) {
+    s.shut_read.store(true, std::memory_order_relaxed);  // relaxed: a word of the kernel's
+  } else if (n == 0) {
+    s.kernel_end.set();
+  }
+  if (n < 0 && errno != EAGAIN && errno != EINTR && !closed_under_us()) {
+    note_error(s, errno);
+  }
+}
+
+}  // namespace clan::preload

@@ -1,0 +1,172 @@
+#include "wait/ready_check.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "kernel/tcp.h"
+#include "state/socket.h"
+#include "stream/ending.h"
+#include "stream/going_back.h"
+#include "stream/readiness.h"
+#include "tcp/doorbell.h"
+#include "tcp/tcp_backlog.h"
+#include "wait/deferred_demotions.h"
+#include "wait/epoll_set.h"
+#include "wait/event_order.h"
+#include "wait/registration.h"
+
+namespace clan::preload {
+
+std::uint64_t in_stamp(int fd, const Socket& s) {
+  constexpr std::uint64_t kFarApart = 0x9e37'79b9'7f4a'7c15u;  // from all that the pipe counts
+  const std::uint64_t of_tcp = reads_tcp(s) ? arrived(fd) * kFarApart : 0;
+  // of this process
+  const std::uint64_t given_up =
+      s.held_up.load(std::memory_order_relaxed) * (kFarApart * kFarApart);
+  const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
+  // relaxed: its record moves the tail
+  const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;
+  // relaxed: stored before the kernel wakes those that sleep here
+  const bool shut = s.shut_read.load(std::memory_order_relaxed);
+  // order: what is read later is no older than this tail
+  return of_tcp + given_up + peer.tail.load(std::memory_order_acquire) * 16 + (shut ? 8u : 0u) +
+         (reads_tcp(s) ? 0u : 4u) + ((s.kernel_end || s.kernel_error) && !told_in_pipe ? 2u : 0u) +
+         (reset_of(s) != 0 ? 1u : 0u);
+}
+
+bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, std::uint32_t ready) {
+  const bool room = (ready & (EPOLLOUT | EPOLLWRNORM)) != 0;
+  if (room && !(told.out && s.full.load(std::memory_order_relaxed) == told.full)) return true;
+  return (ready & kForReading) != 0 && in_stamp != told.in;
+}
+
+namespace {
+
+// Notes that all of `ready` is reported.
+void note_told(ToldEdges& told, const Socket& s, std::uint64_t in_stamp, std::uint32_t ready) {
+  if ((ready & kForReading) != 0) told.in = in_stamp;
+  if ((ready & EPOLLOUT) == 0) return;
+  told.out = true;
+  told.full = s.full.load(std::memory_order_relaxed);
+}
+
+// Counts in Set::edges what has become ready in a set of what has moved, as the kernel wakes the
+// sets that it is in. False: nothing holds.
+bool count_edges(Set& set) {
+  bool any = false;
+  for (std::uint32_t k = 0; k < set.watched.count;) {
+    Interest& i = *set.watched.at[k];
+    const std::uint32_t ready = look_at(i, false).event.events;
+    any |= ready != 0;
+    if (ready != 0 && i.nested) {
+      const std::uint64_t before = i.passed_on.in;
+      (void)count_edges(*i.inner);
+      i.passed_on.in = i.inner->edges;
+      set.edges += before != i.passed_on.in ? 1 : 0;
+    } else if (ready != 0) {
+      const std::uint64_t stamp = in_stamp(i.fd, *i.socket);
+      if (has_edge(*i.socket, i.passed_on, stamp, ready)) ++set.edges;
+      note_told(i.passed_on, *i.socket, stamp, ready);
+    }
+    // It may have gone back to TCP, and another one taken its place.
+    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
+  }
+  return any;
+}
+
+// Checks a set in another one.
+void look_at_nested(const Interest& i, Found& found) {
+  const bool by_edges = (i.events & EPOLLET) != 0;
+  if (!(by_edges ? count_edges(*i.inner) : anything(*i.inner))) return;
+  found.edge = i.inner->edges;
+  if (!by_edges || found.edge != i.told.in) found.event.events = i.events & (EPOLLIN | EPOLLRDNORM);
+}
+
+}  // namespace
+
+Found look_at(Interest& i, bool look) {
+  Found found;
+  found.interest = &i;
+  if (i.fired || !i.moved) return found;
+  if (i.nested) {
+    look_at_nested(i, found);
+    return found;
+  }
+  Socket& s = *i.socket;
+  if (!look && quiet(i)) return found;
+  const std::uint32_t wanted =
+      (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) | EPOLLERR |
+      EPOLLHUP;
+  const bool by_edges = (i.events & EPOLLET) != 0;
+  // Taken first: what comes while we look is an edge of its own.
+  if (by_edges) found.edge = in_stamp(i.fd, s);
+  auto ready = static_cast<std::uint32_t>(readiness(i.fd, s, look));
+  if (!s.shared()) {
+    watch_kernel(i);
+    return found;
+  }
+  if ((ready & EPOLLIN) != 0) ready |= EPOLLRDNORM;
+  if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
+  ready &= wanted;
+  found.event.events = by_edges && !has_edge(s, i.told, found.edge, ready) ? 0 : ready;
+  return found;
+}
+
+void told(const Found& found, std::uint64_t stamp) {
+  Interest& i = *found.interest;
+  const std::uint32_t ready = found.event.events;
+  i.since = stamp;
+  i.listed = (i.events & EPOLLET) == 0;
+  i.heard_ns = i.set->now();
+  if ((i.events & EPOLLET) != 0 && i.nested) i.told.in = found.edge;
+  if ((i.events & EPOLLET) != 0 && !i.nested) note_told(i.told, *i.socket, found.edge, ready);
+  if ((i.events & EPOLLONESHOT) != 0) i.fired = true;
+}
+
+bool waits_for_tcp_room(const Interest& i) {
+  return !i.nested && !i.fired && wants_room(i) && sends_tcp(*i.socket);
+}
+
+std::int64_t longest_sleep(const Interest& i) {
+  if (i.nested) return longest_sleep(*i.inner);
+  if (is_held_up(*i.socket)) return kHeldUpNs;
+  if (!wants_room(i)) return kNoCap;
+  // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
+  if (reads_tcp(*i.socket)) return 1'000'000;
+  // A process that shares the open file may take the doorbell for our room.
+  if (waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed))
+    return 10'000'000;
+  return kNoCap;
+}
+
+std::int64_t longest_sleep(const Set& set) {
+  std::int64_t longest = kNoCap;
+  for (std::uint32_t k = 0; k < set.watched.count; ++k)
+    longest = std::min(longest, longest_sleep(*set.watched.at[k]));
+  return longest;
+}
+
+void arm(Interest& i) {
+  i.heard_ns = i.set->now();
+  if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_held_up(*i.socket)) return;
+  if (!i.fired) {
+    i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
+    if (is_ready(i) || !i.moved || t_owed.count > 0) return;
+  }
+  unwatch(i);
+}
+
+bool anything(Set& set) {
+  for (std::uint32_t k = 0; k < set.watched.count;) {
+    Interest& i = *set.watched.at[k];
+    if (is_ready(i)) return true;
+    // It may have gone back to TCP, and another one taken its place.
+    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
+  }
+  return false;
+}
+
+}  // namespace clan::preload

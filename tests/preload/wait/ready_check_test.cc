@@ -1,0 +1,59 @@
+#include "wait/ready_check.h"
+
+#include "preload/wait/set.h"
+
+namespace clan::preload {
+namespace {
+
+struct Look : EpollSet {
+  Interest& interest() { return *find(epfd)->interests.at[0]; }
+};
+
+TEST_F(Look, FindsAnEdgeOfEachRecordUntilItIsTold) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN | EPOLLET), 0);
+  const Guard guard;
+  ASSERT_EQ(pair.send(0, "abc"), 3);
+  const Found found = look_at(interest(), false);
+  EXPECT_EQ(found.event.events, EPOLLIN);
+  EXPECT_EQ(look_at(interest(), false).event.events, EPOLLIN);
+  preload::told(found, 1);
+  EXPECT_EQ(look_at(interest(), false).event.events, 0u);
+}
+
+TEST_F(Look, FindsRoomAsAnEdgeOnlyAfterThereWasNone) {
+  ASSERT_EQ(pair.send(1, "y"), 1);
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLOUT | EPOLLET), 0);
+  const Guard guard;
+  const Found found = look_at(interest(), false);
+  EXPECT_EQ(found.event.events, EPOLLOUT);
+  preload::told(found, 1);
+  EXPECT_FALSE(has_edge(pair.socket(1), interest().told, interest().told.in, EPOLLOUT));
+  pair.socket(1).full.fetch_add(1);
+  EXPECT_TRUE(has_edge(pair.socket(1), interest().told, interest().told.in, EPOLLOUT));
+}
+
+TEST_F(Look, SaysNothingOfAOneShotThatHasFired) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN | EPOLLONESHOT), 0);
+  ASSERT_EQ(pair.send(0, "abc"), 3);
+  const Guard guard;
+  preload::told(look_at(interest(), false), 1);
+  EXPECT_TRUE(interest().fired);
+  EXPECT_EQ(look_at(interest(), true).event.events, 0u);
+}
+
+TEST_F(Look, StopsLookingAtASilentSocketAndItsPeerRingsThen) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  {
+    const Guard guard;
+    arm(interest());
+    EXPECT_EQ(interest().watched_at, Interest::kNowhere);
+  }
+  const auto& doorbells = pair.socket(0).mine().words[socket_face::kDoorbells];
+  const std::uint64_t before = doorbells.load();
+  ASSERT_EQ(pair.send(0, "abc"), 3);
+  EXPECT_EQ(doorbells.load(), before + 1);
+  EXPECT_EQ(EpollSet::told(), EPOLLIN);
+}
+
+}  // namespace
+}  // namespace clan::preload
