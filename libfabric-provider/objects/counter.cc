@@ -167,10 +167,10 @@ int Counter::wait(fid_cntr* id, std::uint64_t threshold, int timeout_ms) {
     return rc != -FI_EINTR;
   };
   for (;;) {
-    switch (counter.waiter_.wait(reached, Awaited{}, deadline, sleep)) {
-      case Waited::kReady: return counter.value() >= threshold ? 0 : -FI_EAVAIL;
-      case Waited::kTimedOut: return -FI_ETIMEDOUT;
-      case Waited::kAgain:
+    switch (counter.waiter_.wait(reached, PeerHint{}, deadline, sleep)) {
+      case WaitResult::kReady: return counter.value() >= threshold ? 0 : -FI_EAVAIL;
+      case WaitResult::kTimedOut: return -FI_ETIMEDOUT;
+      case WaitResult::kAgain:
         if (rc == -FI_EINTR) return rc;
         break;
     }

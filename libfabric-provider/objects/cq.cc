@@ -255,17 +255,17 @@ ssize_t Cq::wait_and_take(void* buffer, std::size_t count, fi_addr_t* source, co
     return rc != -FI_EINTR;
   };
   for (;;) {
-    switch (waiter_.wait(ready, Awaited{}, deadline, sleep)) {
-      case Waited::kReady:
+    switch (waiter_.wait(ready, PeerHint{}, deadline, sleep)) {
+      case WaitResult::kReady:
         if (got != -FI_EAGAIN) return got;
         // relaxed: one of those that sleep takes it
         if (signalled_.exchange(false, std::memory_order_relaxed)) return -FI_ECANCELED;
         break;
-      case Waited::kTimedOut: {
+      case WaitResult::kTimedOut: {
         std::lock_guard lock(domain_.lock());
         return take(buffer, count, source);  // what there is, though it be less than the threshold
       }
-      case Waited::kAgain:
+      case WaitResult::kAgain:
         if (rc == -FI_EINTR) return rc;
         break;
     }

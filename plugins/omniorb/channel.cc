@@ -213,7 +213,7 @@ bool Channel::peek() {
   bool there = false;
   if (!receiving_.exchange(true)) {
     const auto stop = [this] { return readable() || wants_receiver_ || shut_; };
-    there = peek_waiter_.spin(stop, Awaited{}) && readable();
+    there = peek_waiter_.spin(stop, PeerHint{}) && readable();
     // Asleep it cannot give way to a thread that reads the answer to a call in the other direction.
     const bool alone = !omni::orbParameters::acceptBiDirectionalGIOP &&
                        !omni::orbParameters::offerBiDirectionalGIOP;

@@ -46,7 +46,8 @@ int Endpoint::wait(std::uint64_t deadline_ns, const std::atomic<bool>& ends) {
     }
     int error = 0;
     const auto asleep = [&] { return sleep(deadline_ns, ends, &error); };
-    if (waiter_.wait([this] { return something(); }, {}, deadline_ns, asleep) == Waited::kTimedOut)
+    if (waiter_.wait([this] { return something(); }, {}, deadline_ns, asleep) ==
+        WaitResult::kTimedOut)
       return ETIMEDOUT;
     if (error != 0) return error;
   }

@@ -157,7 +157,7 @@ int connect_stream(int fd, const ClanName& name) {
     return -1;
   }
   remember_af_clan(fd, nullptr, &name);
-  if (Held s = hold(fd); s && !s->shared()) s->client = true;
+  if (SocketRef s = acquire(fd); s && !s->shared()) s->client = true;
   errno = error;
   return rc;
 }

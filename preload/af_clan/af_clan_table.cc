@@ -40,7 +40,7 @@ struct Locked {
   ~Locked() { table_lock.unlock(); }
 
  private:
-  Undisturbed undisturbed_;
+  DeferSignals undisturbed_;
 };
 
 Entry* entry(int fd) {

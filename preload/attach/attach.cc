@@ -166,7 +166,7 @@ bool create_pipe(int fd, Socket& s) {
 }
 
 bool enter_pipe(int fd, Socket& s, const Route& route) {
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   // PAIR preload.forking: behind Socket::moving. The child counts what has been decided
   if (dekker::load(fork_under_way)) return false;
   Slot& slot = s.open_file();
@@ -227,7 +227,7 @@ void lock_between_forks(Socket& s) {
 }
 
 void join_pipe(int fd, Socket& s, Slot& slot, Pipe pipe, const Route& route, bool follows) {
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   lock_between_forks(s);
   withdraw_offer(s);
   exchange_slot(s, slot);
@@ -247,7 +247,7 @@ void catch_up(int fd, Socket& s) {
   const int memfd = slot.pipe_fd.load(std::memory_order_acquire);
   if (memfd < 0 || s.shared()) return;
   KeepErrno keep;
-  Once once(s);
+  TryLockGuard once(s);
   // PAIR preload.forking: behind Socket::moving
   if (!once || s.shared() || dekker::load(fork_under_way)) return;
   // relaxed: behind pipe_fd
@@ -277,7 +277,7 @@ void catch_up(int fd, Socket& s) {
 
 void move_only_alone(int fd, Socket& s) {
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   dekker::announce(s.open_file().alone, 1);  // PAIR preload.alone: before the check of the gate
   await_mover(s.open_file().receives);
   catch_up(fd, s);
@@ -285,7 +285,7 @@ void move_only_alone(int fd, Socket& s) {
 
 bool keep_on_tcp(int fd, Socket& s, reasons::Why why) {
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   s.open_file().pin();
   await_mover(s.open_file().receives);
   if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);

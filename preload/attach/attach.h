@@ -30,9 +30,9 @@ void join_pipe(int fd, Socket& s, Slot& slot, Pipe pipe, const Route& route, boo
 /// Another process that shares the open file has moved it: follow.
 void catch_up(int fd, Socket& s);
 
-/// As hold(), and follows.
-inline Held hold_current(int fd) {
-  Held s = hold(fd);
+/// As acquire(), and follows.
+inline SocketRef hold_current(int fd) {
+  SocketRef s = acquire(fd);
   if (s && s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
   return s;
 }
@@ -63,16 +63,16 @@ void allow_moves();
 bool has_waited_for_peer(Socket& s);
 
 /// One thread at a time decides where a socket goes, and others do not wait.
-class Once {
+class TryLockGuard {
  public:
-  explicit Once(Socket& s) : s_(s), mine_(s.moving.try_lock()) {}
-  ~Once() {
+  explicit TryLockGuard(Socket& s) : s_(s), mine_(s.moving.try_lock()) {}
+  ~TryLockGuard() {
     if (mine_) s_.moving.unlock();
   }
   explicit operator bool() const { return mine_; }
 
  private:
-  Undisturbed undisturbed_;
+  DeferSignals undisturbed_;
   Socket& s_;
   bool mine_;
 };

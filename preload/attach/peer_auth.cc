@@ -48,7 +48,7 @@ Why not_here(SockDiag& kernel, int fd, const Route& route) {
   return Why::kNoNetlink;
 }
 
-Why distrust(int fd, int rendezvous, const Route& route) {
+Why why_untrusted(int fd, int rendezvous, const Route& route) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (sys::getsockopt(rendezvous, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)

@@ -19,7 +19,7 @@ reasons::Why not_here(SockDiag& kernel, int fd, const Route& route);
 
 /// Tells why the process at the other end of `rendezvous` may not share memory with us: kNone if it
 /// owns the other end of the connection `fd`.
-reasons::Why distrust(int fd, int rendezvous, const Route& route);
+reasons::Why why_untrusted(int fd, int rendezvous, const Route& route);
 
 /// The inode of the socket at the other end, 0 = the kernel does not say.
 std::uint32_t inode_of_other_end(int fd);

@@ -33,7 +33,7 @@ template <typename Call, typename Moved,
           typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
 ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
   if (is_the_kernels(fd)) return call();
-  Held s = hold(fd);
+  SocketRef s = acquire(fd);
   if (!s) return call();
   return keeping_errno([&]() -> ssize_t {
     // relaxed: of this process
@@ -75,7 +75,7 @@ template <typename Call, typename Moved,
           typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
 ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
   if (is_the_kernels(fd)) return past_pipes(call);
-  Held s = hold(fd);
+  SocketRef s = acquire(fd);
   if (!s) return past_pipes(call);
   return keeping_errno([&]() -> ssize_t {
     // relaxed: of this process

@@ -69,7 +69,7 @@ CLAN_INTERPOSED(int, epoll_pwait,
                 (epfd, events, most, timeout, mask)) {
   if (!is_seen_set(epfd)) [[unlikely]]
     saw_set(epfd);  // made by another process, or program
-  const MaskOfCall masked(mask);
+  const ScopedSigmask masked(mask);
   if (!masked) return -1;
   return wait_for_events(
       epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
@@ -90,7 +90,7 @@ CLAN_INTERPOSED(int, epoll_pwait2,
     saw_set(epfd);  // made by another process, or program
   std::int64_t ns;
   if (!nanoseconds(timeout, &ns)) return -1;
-  const MaskOfCall masked(mask);
+  const ScopedSigmask masked(mask);
   if (!masked) return -1;
   return wait_for_events(
       epfd, events, most, ns,

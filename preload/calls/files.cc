@@ -87,7 +87,7 @@ bool goes_into_pipe(int fd) {
 CLAN_INTERPOSED(ssize_t, sendfile, (int to, int from, off_t* offset, size_t n),
                 (to, from, offset, n)) {
   // Into a pipe of its own the kernel takes the bytes of a socket, as splice() does.
-  if (const Held source = hold(from); source && goes_into_pipe(to))
+  if (const SocketRef source = acquire(from); source && goes_into_pipe(to))
     never_move(from, *source, clan::reasons::Why::kSpliced);
   return sending(
       to, 0, [&] { return real().sendfile(to, from, offset, n); },
@@ -188,7 +188,7 @@ CLAN_INTERPOSED(ssize_t, splice,
   constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
   if (n == 0 || (flags & ~kKnown) != 0)  // nothing is moved
     return real().splice(from, from_offset, to, to_offset, n, flags);
-  Held source = hold(from), target = hold(to);
+  SocketRef source = acquire(from), target = acquire(to);
   if (source && source->inherited) catch_up(from, *source);
   if (target && target->inherited) catch_up(to, *target);
   // Splicing takes the bytes past us: a connection that does it stays with the kernel.

@@ -39,7 +39,7 @@ struct Watched {
   Watched(const pollfd* fds, nfds_t count) {
     for (nfds_t i = 0; i < count; ++i) {
       if (fds[i].fd < 0) continue;
-      const Held s = hold_current(fds[i].fd);
+      const SocketRef s = hold_current(fds[i].fd);
       if (s && !s->polled.load(std::memory_order_relaxed))  // relaxed: a hint
         s->polled.store(true, std::memory_order_relaxed);
       // A socket of a set may move while we sleep: its peer has to know by then.
@@ -69,7 +69,7 @@ int do_poll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
 }
 
 int do_ppoll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const sigset_t* mask) {
-  const MaskOfCall masked(mask);
+  const ScopedSigmask masked(mask);
   if (!masked) return -1;
   return do_poll(fds, count, timeout_ns, [mask](pollfd* of, nfds_t n, std::int64_t all) {
     return sleep_releasing(all, [&](std::int64_t left) {
@@ -140,7 +140,7 @@ int bits_of_select(int n) {
 bool any_socket(int n, const fd_set* in, const fd_set* out) {
   for (int fd = 0; fd < n; ++fd) {
     if (((in != nullptr && FD_ISSET(fd, in)) || (out != nullptr && FD_ISSET(fd, out))) &&
-        (hold(fd) || set_moved(fd))) {
+        (acquire(fd) || set_moved(fd))) {
       return true;
     }
   }

@@ -79,7 +79,7 @@ bool is_nowhere(const sockaddr* address, socklen_t size) {
 CLAN_INTERPOSED(int, connect, (int fd, const sockaddr* address, socklen_t size),
                 (fd, address, size)) {
   if (is_af_clan(fd) && !is_nowhere(address, size)) return af_clan_connect(fd, address, size);
-  Held s = hold(fd);
+  SocketRef s = acquire(fd);
   if (!s || address == nullptr || size < sizeof address->sa_family)
     return real().connect(fd, address, size);
   const bool used = s->sends.load(std::memory_order_relaxed) > 0 ||
@@ -129,7 +129,8 @@ CLAN_INTERPOSED(int, getsockname, (int fd, sockaddr* address, socklen_t* size),
 CLAN_INTERPOSED(int, getpeername, (int fd, sockaddr* address, socklen_t* size),
                 (fd, address, size)) {
   if (is_af_clan(fd)) return af_clan_getpeername(fd, address, size);
-  if (const Held s = hold_current(fd); s && s->shared()) return name_of_peer(fd, *s, address, size);
+  if (const SocketRef s = hold_current(fd); s && s->shared())
+    return name_of_peer(fd, *s, address, size);
   return real().getpeername(fd, address, size);
 }
 
@@ -149,7 +150,7 @@ CLAN_INTERPOSED(int, socket, (int domain, int type, int protocol), (domain, type
 
 CLAN_INTERPOSED(int, close, (int fd), (fd)) {
   // The other end of what is closed may become ready, past pipes.
-  if (const Held s = hold(fd); !s || !s->shared()) clan::Pipe::wrote_past_pipes();
+  if (const SocketRef s = acquire(fd); !s || !s->shared()) clan::Pipe::wrote_past_pipes();
   const Closing closing(fd);
   about_to_go(fd);
   const int rc = real().close(fd);
@@ -217,7 +218,7 @@ CLAN_INTERPOSED(int, fcntl, (int fd, int command, void* argument), (fd, command,
   if (copies) {
     same(fd, rc);
   } else if (command == F_SETFL) {
-    if (Held s = hold(fd)) {
+    if (SocketRef s = acquire(fd)) {
       s->nonblocking = (reinterpret_cast<std::uintptr_t>(argument) & O_NONBLOCK) != 0 ? 1 : 0;
     }
   }
@@ -232,7 +233,7 @@ CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
                 (fd, request, argument)) {
   const bool of_sent = request == SIOCOUTQ || request == SIOCOUTQNSD;
   if (request == FIONREAD || of_sent) {
-    Held s = hold_current(fd);
+    SocketRef s = hold_current(fd);
     if (s && s->shared() && argument != nullptr && !(of_sent && sends_tcp(*s))) {
       // What is in the pipe is with the peer: TCP would have it acknowledged.
       *static_cast<int*>(argument) = of_sent ? 0 : bytes_to_read(fd, *s);
@@ -241,7 +242,7 @@ CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
   }
   if (request == SIOCATMARK) {
     // Urgent data comes by TCP, behind all of the pipe and the last doorbell.
-    if (Held s = hold_current(fd); s && s->shared()) {
+    if (SocketRef s = hold_current(fd); s && s->shared()) {
       (void)readiness(fd, *s, true);
       if (s->pipe.front() == clan::PipeFront::kBytes && argument != nullptr) {
         *static_cast<int*>(argument) = 0;
@@ -254,7 +255,7 @@ CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
   }
   const int rc = real().ioctl(fd, request, argument);
   if (rc == 0 && request == FIONBIO && argument != nullptr) {
-    if (Held s = hold(fd)) s->nonblocking = *static_cast<int*>(argument) != 0 ? 1 : 0;
+    if (SocketRef s = acquire(fd)) s->nonblocking = *static_cast<int*>(argument) != 0 ? 1 : 0;
   }
   return rc;
 }
@@ -276,7 +277,7 @@ bool is_connected(int fd) {
 }  // namespace
 
 CLAN_INTERPOSED(int, shutdown, (int fd, int how), (fd, how)) {
-  Held s = hold_current(fd);
+  SocketRef s = hold_current(fd);
   const bool known_how = how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR;
   if (s && known_how) {
     // Half closed it is not worth moving any more; nor could an end that TCP reports then be

@@ -54,7 +54,7 @@ CLAN_INTERPOSE FILE* freopen64(const char* path, const char* mode, FILE* stream)
 
 // The C library's own streams read and write past us.
 CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
-  if (const Held s = hold(fd)) never_move(fd, *s, clan::reasons::Why::kStream);
+  if (const SocketRef s = acquire(fd)) never_move(fd, *s, clan::reasons::Why::kStream);
   return real().fdopen(fd, mode);
 }
 
@@ -62,7 +62,7 @@ namespace {
 
 // `flag`: of the fortified functions, -1 for the plain ones.
 int print(int fd, int flag, const char* format, va_list list) {
-  if (flag < 0 && !hold(fd)) return real().vdprintf(fd, format, list);
+  if (flag < 0 && !acquire(fd)) return real().vdprintf(fd, format, list);
   char* text = nullptr;
   const int n =
       flag < 0 ? ::vasprintf(&text, format, list) : ::__vasprintf_chk(&text, flag, format, list);

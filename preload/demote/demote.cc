@@ -56,7 +56,7 @@ void wait_until_clean(int fd, Socket& s) {
   auto take_rest = [&](bool gone) {
     // It has gone and sends the rest, perhaps when there is room for it in TCP.
     const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
-    if (resends && s.has_drained() && swallow_doorbells(fd, s)) return gone;
+    if (resends && s.has_drained() && drain_doorbells(fd, s)) return gone;
     if (!take_unread(fd, s, taken, until)) return false;
     if (!given) {
       const bool silent = has_nothing_back(taken) && s.pipe.front() == PipeFront::kNothing;
@@ -67,7 +67,7 @@ void wait_until_clean(int fd, Socket& s) {
     }
     // Nothing is to come but what the other end may put there now. It sees then that this end has
     // left, goes back, and sends that again by TCP; and it rings no more.
-    return gone && !waits && swallow_doorbells(fd, s);
+    return gone && !waits && drain_doorbells(fd, s);
   };
   for (;;) {
     const bool gone = go_now(fd, s);
@@ -139,7 +139,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   for (const Moment moment; !is_remote(s) && !switch_sending(fd, s) && !moment.over(); nap()) {
     if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0) break;
   }
-  if (reads_on && (state_of(s.mine()) & kGone) == 0 && !go_or_later(fd, s)) hooks.held_up(s);
+  if (reads_on && (state_of(s.mine()) & kGone) == 0 && !go_or_later(fd, s)) hooks.going_back(s);
   return true;
 }
 
@@ -154,7 +154,7 @@ void pin(int fd, Socket& s) {
 }
 
 void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   KeepErrno keep;
   pin(fd, s);
   say_why(fd, s, why);
@@ -184,7 +184,7 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
 }  // namespace
 
 bool leave_alone(int fd, Socket& s) {
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   if (is_remote(s) || (state_of(s.theirs()) & socket_face::kAttached) != 0 ||
       !s.moving.try_lock()) {
     return false;
@@ -205,7 +205,7 @@ void give_up_on_peer(int fd, Socket& s) {
 }
 
 void leave_pipe(int fd, bool to_others, reasons::Why why) {
-  if (Held s = hold(fd)) leave(fd, *s, to_others, why);
+  if (SocketRef s = acquire(fd)) leave(fd, *s, to_others, why);
 }
 
 void leave_remote(int fd, Socket& s, reasons::Why why) {
@@ -259,7 +259,7 @@ void before_disconnect(int fd, Socket& s) {
 
 void disconnected(int fd, Socket& s) {
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   silence(fd, s);
   s.moving.lock();
   add_state(s.mine(), socket_face::kClosed);

@@ -178,7 +178,7 @@ bool take_it_back(int fd, Socket& s, int socket, pid_t pid, int taken, const Scr
   // process's by now, which has no slot.
   const bool had_gone = (state_of(s.theirs()) & kGone) != 0;
   if (!had_gone && !leave_in_its_place(s, socket, pid)) return false;
-  if (!swallow_doorbells(fd, s)) {                    // one is on its way
+  if (!drain_doorbells(fd, s)) {                      // one is on its way
     dekker::announce(s.mine().words[kGivenBack], 0);  // PAIR face.given: it is to answer
     return false;
   }

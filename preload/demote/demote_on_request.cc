@@ -86,11 +86,13 @@ namespace {
 
 // The other end, which leaves for a program that knows TCP alone, may not have read all that this
 // one has put into the pipe before its last record, or may have taken some out of TCP.
-bool is_to_send_again(const Given& given) { return given.word != kDone && given.word != kReadsOn; }
+bool is_to_send_again(const HandedBack& given) {
+  return given.word != kDone && given.word != kReadsOn;
+}
 
 // Nobody else sends meanwhile. Its last record is there. If this process is killed another one
 // takes it over (take_resend_over()): what is done before kGone may be done twice.
-void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given, std::int32_t us) {
+void go_alone(int fd, Socket& s, const Pipe::Done& last, const HandedBack& given, std::int32_t us) {
   // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
   if (given.lost) {
@@ -104,7 +106,7 @@ void go_alone(int fd, Socket& s, const Pipe::Done& last, const Given& given, std
 }
 
 // There is nothing to be sent again.
-void go_on_by_tcp(int fd, Socket& s, const Pipe::Done& last, const Given& given) {
+void go_on_by_tcp(int fd, Socket& s, const Pipe::Done& last, const HandedBack& given) {
   // Sending again what it still reads in the pipe would overtake that.
   if (given.word != kDone) say_goodbye(fd, s, last, given.word != kReadsOn);
 }
@@ -120,7 +122,7 @@ bool go(int fd, Socket& s) {
   const std::int32_t us = closer_id(), resender = Slot::kSendsAgain | us;
   // No call that is counted is in the kernel: it steps back, or was killed.
   for (std::uint32_t turn = 0; !Slot::try_close_over(sends, us); ++turn) {
-    Given given;
+    HandedBack given;
     if (take_resend_over(s, resender, &given))
       return go_alone(fd, s, Pipe::Done{}, given, resender), true;
     if (!await_gate(sends, turn)) return false;
@@ -137,7 +139,7 @@ bool go(int fd, Socket& s) {
     return gone();
   }
   const bool answers = (state_of(s.theirs()) & kLeaving) != 0;
-  const Given given = answers ? given_back(s) : Given{};
+  const HandedBack given = answers ? given_back(s) : HandedBack{};
   if (answers && is_to_send_again(given)) {
     (void)hand_resend_on(sends, us, resender);
     go_alone(fd, s, last, given, resender);
@@ -169,7 +171,7 @@ bool answer_leaving(int fd, Socket& s) {
   const std::uint64_t wanted = s.answer_wanted_ns.load(std::memory_order_relaxed);
   if (wanted != 0 && !can_go(fd, s, wanted)) return false;
   if (hooks.put_off(fd, s)) return false;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   // Another thread is at it. If that has to wait, it may yet say "later".
   // relaxed: see answers_later()
   if (!s.moving.try_lock()) return s.answer_wanted_ns.load(std::memory_order_relaxed) == 0;
@@ -195,7 +197,7 @@ bool came_back(int fd, Socket& s) {
     return false;
   if ((theirs & kSending) != 0) {
     if (!s.has_drained() || s.pipe.front() != PipeFront::kLeave) return false;
-    if (!swallow_doorbells(fd, s) || s.error_taken) return false;
+    if (!drain_doorbells(fd, s) || s.error_taken) return false;
   }
   read_kernel(fd, s);
   settle(fd, s);

@@ -52,8 +52,8 @@ int file_of_given(const Socket& s, std::uint64_t where) {
   return -1;
 }
 
-Given given_back(const Socket& s) {
-  Given given;
+HandedBack given_back(const Socket& s) {
+  HandedBack given;
   given.word = words::load_acquire(s.theirs().words[kGivenBack]);  // PAIR face.given
   if (given.word <= kReadsOn) return given;
   if (given.word != socket_face::kHush) given.memfd = file_of_given(s, given.word);

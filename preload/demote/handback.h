@@ -21,14 +21,14 @@ constexpr char kTakenName[] = "clan-given-back";
 TakenHead head_of(const Socket& s);
 
 /// What the other end, which leaves, has to say of the bytes it has not read.
-struct Given {
+struct HandedBack {
   std::uint64_t word = 0;
   int memfd = -1;     ///< of those it has taken from TCP
   bool lost = false;  ///< it has taken some, which cannot be had
 };
 
 /// What it has said by now.
-Given given_back(const Socket& s);
+HandedBack given_back(const Socket& s);
 
 /// The file, by a descriptor of it: pid << 32 | number. -1: it is not to be had.
 int file_of_given(const Socket& s, std::uint64_t where);

@@ -53,13 +53,13 @@ class ResendsGuard {
   ResendsGuard& operator=(const ResendsGuard&) = delete;
 
  private:
-  Undisturbed undisturbed_;
+  DeferSignals undisturbed_;
 };
 
 // Sends it again, by TCP. Holds the socket until all is sent, by this process or another.
 class Resend {
  public:
-  Resend(Held s, int fd, int given, std::int32_t closer)
+  Resend(SocketRef s, int fd, int given, std::int32_t closer)
       : s_(std::move(s)), fd_(fd), given_(given), closer_(closer) {}
   ~Resend() {
     if (given_ >= 0) sys::close(given_);
@@ -109,7 +109,7 @@ class Resend {
     if (given_ >= 0) sys::close(given_);
     sys::close(fd_);
     source_.close();
-    const Held gone(std::move(s_));
+    const SocketRef gone(std::move(s_));
   }
   // The other end is to see that something is missing.
   void give_up() const { reset_connection(fd_); }
@@ -150,7 +150,7 @@ class Resend {
     return send_some_again(slot.again, source_);
   }
 
-  Held s_;
+  SocketRef s_;
   int fd_;  ///< a descriptor of our own
   int given_;
   std::int32_t closer_;     ///< of the socket's sends
@@ -217,7 +217,7 @@ void note_given(int fd, Socket& s, int file) {
 void resend(int fd, Socket& s, int given, std::int32_t closer) {
   note_given(fd, s, given);
   s.refs.fetch_add(1, std::memory_order_relaxed);
-  auto* resend = new (std::nothrow) Resend(Held(&s), copy_of(fd), given, closer);
+  auto* resend = new (std::nothrow) Resend(SocketRef(&s), copy_of(fd), given, closer);
   if (resend == nullptr || !resend->open()) {
     break_off(fd, s, "out of memory or descriptors: a connection could not be taken back to TCP");
     if (resend == nullptr) {
@@ -235,7 +235,7 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
   }
 }
 
-bool take_resend_over(Socket& s, std::int32_t us, Given* given) {
+bool take_resend_over(Socket& s, std::int32_t us, HandedBack* given) {
   KeepErrno keep;
   Slot& slot = s.open_file();
   const std::uint64_t now = words::load_acquire(slot.sends);  // PAIR preload.gate: sees whose it is
@@ -267,7 +267,7 @@ namespace {
 // In the place of a process that was killed.
 void go_on_with_resend(int fd, Socket& s) {
   const std::int32_t us = Slot::kSendsAgain | closer_id();
-  Given given;
+  HandedBack given;
   if (!take_resend_over(s, us, &given)) return;
   // PAIR preload.resent: of one that has not said it, the other end has done its part
   if (words::load_acquire(s.open_file().again.given) == 0) {

@@ -44,7 +44,7 @@ void note_given(int fd, Socket& s, int file);
 
 /// Takes it over from a thread that is dead. False: it lives, or nobody sends again. `closer`: the
 /// caller, with Slot::kSendsAgain.
-bool take_resend_over(Socket& s, std::int32_t closer, Given* given);
+bool take_resend_over(Socket& s, std::int32_t closer, HandedBack* given);
 
 /// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the
 /// other end had taken from TCP, or -1. The sends of the socket are closed by `closer`.

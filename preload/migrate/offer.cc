@@ -190,7 +190,7 @@ void look_for_taker(int fd, Socket& s) {
   if (taker < 0) return say_unused(fd, s, call);
   if (int listener = s.offer_fd.take(); listener >= 0) sys::close(listener);
   Route route;
-  const Why why = route_of(fd, &route) ? distrust(fd, taker, route) : Why::kNoNetlink;
+  const Why why = route_of(fd, &route) ? why_untrusted(fd, taker, route) : Why::kNoNetlink;
   PassedBells bells;
   const int memfd = why == Why::kNone ? receive_memfd(taker, bells) : -1;
   if (memfd >= 0) bells.adopt(s, taker);
@@ -220,7 +220,8 @@ namespace {
 // Makes the pipe, enters it and sends it.
 void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
   if (is_unfit(fd, s)) return;
-  if (const Why why = distrust(fd, rendezvous, route); why != Why::kNone) return stay(fd, s, why);
+  if (const Why why = why_untrusted(fd, rendezvous, route); why != Why::kNone)
+    return stay(fd, s, why);
   if (!create_pipe(fd, s)) return;
   const bool kept = move_high(s.pipe);
   const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);

@@ -39,7 +39,7 @@ void consider(int fd, Socket& s) {
   const auto state = s.state.load(std::memory_order_acquire);
   if (state == Socket::State::kKernel || state == Socket::State::kShared) return;
   KeepErrno keep;
-  Once once(s);
+  TryLockGuard once(s);
   if (!once || s.state_now() != state) return;
   if (rings_alive()) return stay(fd, s, reasons::Why::kUring);
   if (s.open_file().pinned.load(std::memory_order_relaxed) != 0) {
@@ -91,7 +91,7 @@ void was_accepted(int fd) {
   const timespec nap{0, 100'000};
   if (!moves_at_once()) return;
   KeepErrno keep;
-  const Held s = hold(fd);
+  const SocketRef s = acquire(fd);
   for (int turn = 0; s && turn < kTurns && s->state_now() == Socket::State::kTcp; ++turn) {
     if (turn > 0) sys::call(SYS_nanosleep, &nap, nullptr);
     consider(fd, *s);

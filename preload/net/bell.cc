@@ -17,7 +17,7 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kDoorbells;
-using socket_face::kSwallowed;
+using socket_face::kDoorbellsRead;
 
 constexpr int kRung = 1, kQuiet = 2;
 
@@ -34,7 +34,7 @@ void end_bells(int fd, Socket& s) {
   if (!has_remote_bells(s)) return;
   const bool parked = (state_of(s.theirs()) & socket_face::kSending) != 0;
   // order: behind these words the other end says that it is gone
-  s.mine().words[kSwallowed].store(0, std::memory_order_seq_cst);
+  s.mine().words[kDoorbellsRead].store(0, std::memory_order_seq_cst);
   s.theirs().words[kDoorbells].store(parked ? 1 : 0, std::memory_order_seq_cst);
   s.remote_bells.store(false, std::memory_order_relaxed);
   set_low_water(fd, kRung);
@@ -51,7 +51,7 @@ void ring_here(int fd, Socket& s) {
 bool take_bells(int fd, Socket& s, std::uint64_t limit) {
   const std::lock_guard guard(s.bell_lock);
   if (!has_remote_bells(s)) return false;
-  auto& swallowed = s.mine().words[kSwallowed];
+  auto& swallowed = s.mine().words[kDoorbellsRead];
   // order: under the lock of all that change it
   const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
   const std::uint64_t had = swallowed.load(std::memory_order_relaxed);

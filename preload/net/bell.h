@@ -6,7 +6,7 @@
 // ring is to set 1: the kernel then wakes all threads that sleep on the socket, in recv, poll,
 // select or epoll, nested sets included. To take the bell away is to set 2. The words of the pipe
 // count the rings and their removals, as they count other doorbells (kDoorbells of the other end,
-// kSwallowed of this one).
+// kDoorbellsRead of this one).
 //
 // When the other end has gone back to TCP, the byte is what it looks like: one doorbell by TCP that
 // has not been read. From then on the pipe is as any other, and needs no carrier.

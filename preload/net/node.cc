@@ -121,7 +121,7 @@ CarrierStage Node::stage(RemoteConnection& carried) {
 }
 
 void Node::release(RemoteConnection& carried) {
-  // Once it is released the thread that serves may find it done, and take it away.
+  // TryLockGuard it is released the thread that serves may find it done, and take it away.
   const std::shared_ptr<RemoteConnection> held = carried.shared_from_this();
   carried.release();
   carried.post();

@@ -348,7 +348,7 @@ bool permits_moving() {
   }
   if (now != kUntried) return now == kPermits;
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   // PAIR preload.filter: one thread tries it
   if (!may_try() || !words::cas(state, now, kBeingTried)) {
     return false;

@@ -74,7 +74,7 @@ class FaultsGuard {
   FaultsGuard& operator=(const FaultsGuard&) = delete;
 
  private:
-  Undisturbed undisturbed_;
+  DeferSignals undisturbed_;
   bool locks_;
 };
 
@@ -287,7 +287,7 @@ const auto ours = reinterpret_cast<sighandler_t>(reinterpret_cast<std::uintptr_t
 
 }  // namespace
 
-bool MaskOfCall::read_mask(const sigset_t* mask) {
+bool ScopedSigmask::read_mask(const sigset_t* mask) {
   MaskCopy copy{mask, 0};
   // PAIR preload.guard: the handlers stand. Without them nothing has moved.
   const bool guarded = words::load_acquire(buffers_guarded);

@@ -3,9 +3,9 @@
 //
 // A handler that has interrupted the library under a lock, and uses the same socket, would wait for
 // itself; one that jumps away (siglongjmp) would leave the lock behind. So the application's
-// handlers are called by the library's. While its thread is Undisturbed, that one blocks the signal
-// and sends it to the thread anew; the end of the section lets it in. siginfo_t is passed on as it
-// came.
+// handlers are called by the library's. While its thread is DeferSignals, that one blocks the
+// signal and sends it to the thread anew; the end of the section lets it in. siginfo_t is passed on
+// as it came.
 //
 // So do signals that the mask of ppoll() or its kin blocks, for as long as such a call waits awake.
 // Several real-time signals of one number may be queued: they are handled in their order.
@@ -37,7 +37,8 @@ struct SignalState {
   /// of these, those after which the kernel restarts nothing (no SA_RESTART)
   std::uint32_t interrupting;
   std::uint64_t put_off;  ///< signals, by bits as the kernel's sets
-  /// what the call under way blocks beside the thread's own mask, in the same bits; see MaskOfCall
+  /// what the call under way blocks beside the thread's own mask, in the same bits; see
+  /// ScopedSigmask
   std::uint64_t blocked;
   std::int32_t thread;  ///< its id, 0: not asked yet
   void** copying;       ///< where to go on if the application's buffer is not there
@@ -67,30 +68,30 @@ inline void leave_section() {
 
 /// A section of the calling thread in which no handler runs. Sections nest. Nothing may sleep in
 /// one that the application could want to interrupt.
-class Undisturbed {
+class DeferSignals {
  public:
-  Undisturbed() { enter_section(); }
-  ~Undisturbed() { leave_section(); }
-  Undisturbed(const Undisturbed&) = delete;
-  Undisturbed& operator=(const Undisturbed&) = delete;
+  DeferSignals() { enter_section(); }
+  ~DeferSignals() { leave_section(); }
+  DeferSignals(const DeferSignals&) = delete;
+  DeferSignals& operator=(const DeferSignals&) = delete;
 };
 
 /// A gap in the sections that are open, for a wait.
-class Disturbed {
+class AllowSignals {
  public:
-  Disturbed() : sections_(t_signals.sections) {
+  AllowSignals() : sections_(t_signals.sections) {
     // order: the compiler keeps it; a handler runs in the same thread
     std::atomic_signal_fence(std::memory_order_seq_cst);
     t_signals.sections = 0;
     if (t_signals.put_off != 0) let_signals_in();
   }
-  ~Disturbed() {
+  ~AllowSignals() {
     t_signals.sections = sections_;
     // order: the compiler keeps it; a handler runs in the same thread
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
-  Disturbed(const Disturbed&) = delete;
-  Disturbed& operator=(const Disturbed&) = delete;
+  AllowSignals(const AllowSignals&) = delete;
+  AllowSignals& operator=(const AllowSignals&) = delete;
 
  private:
   std::uint32_t sections_;
@@ -98,16 +99,16 @@ class Disturbed {
 
 /// The mask of signals of a call that waits, in force while it does so awake; asleep the kernel
 /// sees to it. Without a mask it is none.
-class MaskOfCall {
+class ScopedSigmask {
  public:
-  explicit MaskOfCall(const sigset_t* mask)
+  explicit ScopedSigmask(const sigset_t* mask)
       : before_(t_signals.blocked), is_known_(mask == nullptr || read_mask(mask)) {}
-  ~MaskOfCall() {
+  ~ScopedSigmask() {
     t_signals.blocked = before_;
     if (t_signals.put_off != 0 && t_signals.sections == 0) let_signals_in();
   }
-  MaskOfCall(const MaskOfCall&) = delete;
-  MaskOfCall& operator=(const MaskOfCall&) = delete;
+  ScopedSigmask(const ScopedSigmask&) = delete;
+  ScopedSigmask& operator=(const ScopedSigmask&) = delete;
   /// False, with errno: the program's may not be read.
   explicit operator bool() const { return is_known_; }
 
@@ -122,9 +123,9 @@ void guard_buffers();
 
 /// What has run since a call began. A call that the kernel would have spent asleep has to end with
 /// EINTR for a handler that ran while we were awake.
-class SinceEntry {
+class SignalSnapshot {
  public:
-  SinceEntry() { begin(); }
+  SignalSnapshot() { begin(); }
   void begin() {
     handled_ = t_signals.handled;
     interrupting_ = t_signals.interrupting;

@@ -1,6 +1,6 @@
 // A lock for a few instructions: a thread that does not get it gives the processor away. No system
 // call while it is free, and none to let go of it. A thread that could be interrupted by a handler
-// which needs the lock is Undisturbed.
+// which needs the lock is DeferSignals.
 #pragma once
 
 #include <sched.h>

@@ -10,7 +10,7 @@ namespace clan::preload {
 
 void leave_for_aio(int fd) {
   if (is_the_kernels(fd)) return;
-  if (const Held s = hold(fd)) never_move(fd, *s, reasons::Why::kAio);
+  if (const SocketRef s = acquire(fd)) never_move(fd, *s, reasons::Why::kAio);
 }
 
 void leave_for_aio(const iocb* const* list, long count) {

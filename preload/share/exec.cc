@@ -123,7 +123,7 @@ void take_pipe_back(int, Socket& s, void*) {
 void adopt_pipe(int fd, int memfd, int end) {
   KeepErrno keep;
   probe(fd);
-  Held s = hold(fd);
+  SocketRef s = acquire(fd);
   auto pipe = open_high(memfd, end);
   Slot* const slot = pipe ? find_slot_of_pipe(0, pipe->inode(), end) : nullptr;
   Route route;
@@ -204,7 +204,7 @@ void take_over_connections() {
     if (pipe != memfd) {
       adopt_pipe(fd, memfd, end);
     } else if (!duplicate_entry(first, fd)) {
-      if (const Held s = hold(first)) never_move(first, *s, reasons::Why::kExecuted);
+      if (const SocketRef s = acquire(first)) never_move(first, *s, reasons::Why::kExecuted);
     }
   }
   ::unsetenv(kInherited);

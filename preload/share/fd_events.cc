@@ -45,7 +45,7 @@ void same(int from, int to) {
   // Standard streams of the C library and of C++ read and write past us.
   if (to <= STDERR_FILENO) leave_pipe(from, true, reasons::Why::kStandardStream);
   if (!duplicate_entry(from, to)) {
-    if (const Held s = hold(from)) never_move(from, *s, reasons::Why::kNoDescriptors);
+    if (const SocketRef s = acquire(from)) never_move(from, *s, reasons::Why::kNoDescriptors);
   }
   duplicate_epoll(from, to);
   if (is_seen_set(from)) {

@@ -56,7 +56,7 @@ void count_child(Socket& s, int by) {
   }
 }
 
-// Once for each socket, however many descriptors it has.
+// TryLockGuard for each socket, however many descriptors it has.
 bool counted_in_this_fork(Socket& s) { return std::exchange(s.last_fork, forks) == forks; }
 
 // Before fork: the child is counted.

@@ -45,7 +45,7 @@ namespace {
 // TCP; or the receiver could not find its slot, and then it has to stay.
 bool put_on_its_way(int fd, Socket& s) {
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   s.moving.lock();
   struct Unlock {
     Socket& s;
@@ -124,7 +124,7 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   SocketIdentity id;
   Slot* slot = identify(fd, &id) ? find_slot(through, id) : nullptr;
   if (slot == nullptr || !claim(*slot, id, peeked)) return drop_slot(slot), false;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   lock_between_forks(s);
   s.client = slot->client.load(std::memory_order_relaxed) != 0;  // relaxed: behind the cookie
   s.share();
@@ -172,7 +172,7 @@ void adopt_passed(int fd, int through, bool peeked, std::span<const int> pipes) 
   gone(fd);
   const bool takes_part = !config().disabled && !rings_alive();
   probe(fd, true);
-  Held s = hold(fd);
+  SocketRef s = acquire(fd);
   Route route;
   if (!s || !route_of(fd, &route)) return;
   const bool may_move = takes_part && fd > STDERR_FILENO && permits_moving();
@@ -205,7 +205,7 @@ int take_from(int pidfd, int target, unsigned flags) {
   if (known(target) && cookie_of(target) == cookie_of(fd)) return same(target, fd), fd;
   constexpr int kNobody = -1;
   adopt_passed(fd, kNobody, false);
-  if (const Held s = hold(fd); s && s->shared()) {
+  if (const SocketRef s = acquire(fd); s && s->shared()) {
     add_holders(s->mine(), 1);
     leave_pipe(fd, true, reasons::Why::kPassed);
   }
@@ -213,7 +213,7 @@ int take_from(int pidfd, int target, unsigned flags) {
 }
 
 void pass_on(int fd, int through) {
-  Held s = hold_current(fd);
+  SocketRef s = hold_current(fd);
   if (!s) return;
   leave_remote(fd, *s, reasons::Why::kPassed);
   s->share();
@@ -237,7 +237,7 @@ void pass_on(int fd, int through) {
 }
 
 void not_sent(int fd) {
-  if (Held s = hold(fd)) {
+  if (SocketRef s = acquire(fd)) {
     if (s->shared()) add_holders(s->mine(), -1);
     take_off_its_way(*s);
   }

@@ -129,7 +129,7 @@ PipesToSend::PipesToSend(const msghdr& message) : with_(message) {
   int carried = 0;
   for_each_passed(message, [&](int fd) {
     ++carried;
-    const Held s = hold(fd);
+    const SocketRef s = acquire(fd);
     if (s && s->shared() && s->pipe.memfd() >= 0) memfds.add(s->pipe.memfd());
   });
   // Behind them, so that the receiver finds their slots when this process has ended.

@@ -42,7 +42,7 @@ void at_exit() {
         count_for_test(s);
         // Unread ones would make our end a reset.
         if (s.shared() && !s.inherited.load(std::memory_order_relaxed) && doorbells_waiting(s)) {
-          (void)swallow_doorbells(fd, s);
+          (void)drain_doorbells(fd, s);
         }
         if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) ||
             !s.left_at_exit.set_first())

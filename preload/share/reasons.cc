@@ -112,7 +112,7 @@ std::uint32_t inode_of(int fd) {
 
 void publish_why(int fd, Socket& s, Why why, std::uint32_t number) {
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   const Why before = s.said.load(std::memory_order_relaxed);
   const bool again = why != Why::kUnused && before == why;
   const bool less = reasons::is_weak(why) && before != Why::kNone && before != Why::kUnused;
@@ -140,7 +140,7 @@ void withdraw_why(Socket& s) {
 
 void publish_of_process(Why why, std::uint32_t number) {
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   if (words() != nullptr) put({static_cast<std::uint32_t>(::getpid()), why, true, number});
 }
 

@@ -21,7 +21,7 @@ constinit Hooks hooks{
     .migrated = moved,
     .demoted = went_back,
     .pinned = stayed,
-    .held_up = held_up,
+    .going_back = going_back,
     .set_sleeps = set_sleeps,
     .put_off = put_off,
     .said_why = publish_why,

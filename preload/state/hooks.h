@@ -16,7 +16,7 @@ struct Hooks {
   void (*migrated)(Socket& s);                 ///< it has moved into a pipe
   void (*demoted)(Socket& s);                  ///< it has gone back to TCP
   void (*pinned)(Socket& s);                   ///< it stays on TCP for good
-  void (*held_up)(Socket& s);                  ///< a call has given up its wait for another process
+  void (*going_back)(Socket& s);               ///< a call has given up its wait for another process
   bool (*set_sleeps)(const Socket& s, std::uint32_t events);  ///< see watcher_sleeps()
   bool (*put_off)(int fd, Socket& s);                         ///< see put_off()
   // To the record of why connections stay on TCP (share/reasons.h).

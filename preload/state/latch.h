@@ -1,4 +1,4 @@
-// Flag: something that has happened to a connection, and stays so as long as it lives.
+// Latch: something that has happened to a connection, and stays so as long as it lives.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@ namespace clan::preload {
 /// Any thread sets it, any looks. Sequentially consistent: a thread that has set it then checks
 /// whether another sleeps, and one that is about to sleep checks it. It is set once in a
 /// connection's life.
-class Flag {
+class Latch {
  public:
   // PAIR preload.flag: a thread that is about to sleep sees it, or is seen by the one that sets it
   operator bool() const { return set_.load(std::memory_order_seq_cst); }

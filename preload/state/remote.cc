@@ -85,7 +85,7 @@ bool has_component() {
   // PAIR preload.remote: sees the table
   if (words::load_acquire(the_table) != nullptr) return true;
   if (tried.load(std::memory_order_relaxed)) return false;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   KeepErrno keep;
   loading.lock();
   if (!tried.load(std::memory_order_relaxed)) {
@@ -98,9 +98,9 @@ bool has_component() {
 }
 
 // No handler of the program's runs while its thread is in the component, whose locks it may have.
-template <typename Result, typename... Declared, typename... Given>
-Result call(Result (*RemoteConnections::*what)(Declared...), Given&&... given) {
-  const Undisturbed undisturbed;
+template <typename Result, typename... Declared, typename... HandedBack>
+Result call(Result (*RemoteConnections::*what)(Declared...), HandedBack&&... given) {
+  const DeferSignals undisturbed;
   KeepErrno keep;
   return (the_table.load(std::memory_order_relaxed)->*what)(given...);
 }
@@ -161,15 +161,15 @@ void remote_after_fork(bool in_child) {
 }
 
 bool with_descriptor(Socket& s, bool (*what)(int fd, Socket& s)) {
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   KeepErrno keep;
   int fd = s.remote_fd.load(std::memory_order_relaxed);
-  if (fd < 0 || hold(fd).get() != &s) {
+  if (fd < 0 || acquire(fd).get() != &s) {
     fd = descriptor_of(s);
     s.remote_fd.store(fd, std::memory_order_relaxed);
   }
   if (fd < 0) return true;
-  const Held held = hold(fd);
+  const SocketRef held = acquire(fd);
   return held.get() != &s || what(fd, s);
 }
 

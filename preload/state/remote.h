@@ -119,7 +119,7 @@ inline bool fetch_for(const Socket& s) { return is_remote(s) && fetch_packets();
 
 /// Says what is known of the other end, as a process of this host. The component, which writes in
 /// its place, may have been this very thread.
-inline Awaited awaited_of(const Socket& s) {
+inline PeerHint awaited_of(const Socket& s) {
   if (is_remote(s)) return {};
   return {s.pipe.peer_cpu(), s.rang.load(std::memory_order_relaxed)};
 }

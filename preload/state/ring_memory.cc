@@ -39,7 +39,7 @@ void set(int fd) {
 // Nanoseconds until it is to be checked again, or kSettled.
 constexpr std::int64_t kSettled = -1;
 std::int64_t release_one(int fd, std::uint64_t now) {
-  const Held s = hold(fd);
+  const SocketRef s = acquire(fd);
   if (!s) return kSettled;
   s->owes_memory.store(false, std::memory_order_relaxed);
   if (!s->shared() || !s->pipe.is_large()) return kSettled;
@@ -67,7 +67,7 @@ void owe_memory(int fd, Socket& s) {
 std::int64_t release_memory() {
   if (!any.load(std::memory_order_relaxed)) return -1;
   const KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   // order: before the looks below: what is set later sets it again
   any.exchange(false, std::memory_order_seq_cst);
   const std::uint64_t now = monotonic_ns();

@@ -21,7 +21,7 @@ std::int64_t release_memory();
 /// before.
 template <typename Sleep>
 int sleep_releasing(std::int64_t ns, Sleep&& sleep) {
-  const SinceEntry since;
+  const SignalSnapshot since;
   for (;;) {
     const std::int64_t next = ns == 0 ? -1 : release_memory();
     if (next < 0 || (ns >= 0 && ns <= next)) return sleep(ns);

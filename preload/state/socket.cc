@@ -39,7 +39,7 @@ void Transfer::reset() {
   set(low_water, 1);
   set(error, 0);
   for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
-  for (auto* count : {&full, &held_up}) set(*count, 0);
+  for (auto* count : {&full, &going_back}) set(*count, 0);
   set(checked_ns, 0);
   set(glanced, 0);
   set(released_ns, 0);

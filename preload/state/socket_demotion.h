@@ -11,7 +11,7 @@ namespace clan::preload {
 struct Demotion {
   std::atomic<bool> back_in{false};  ///< what we read is TCP's again
   /// out of its pipe, and the application may connect it to another end
-  Flag anew;
+  Latch anew;
   /// what the other end gave back is on its way; nothing may overtake it
   std::atomic<bool> resending{false};
   /// When this end first checked whether it can answer the other one, which goes back to TCP; 0: it

@@ -29,7 +29,7 @@ struct Identity {
   std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
   Slot* slot = nullptr;  ///< from before others find the Socket; of one in the pool none
   Pipe pipe;
-  Flag left_at_exit;                       ///< counted out when the process ended
+  Latch left_at_exit;                      ///< counted out when the process ended
   std::atomic<bool> left_slot{false};      ///< not among the users of its slot any more
   std::atomic<bool> not_to_follow{false};  ///< nor among those that are to follow
   /// which it has been counted for; under the lock of fork

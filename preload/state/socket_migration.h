@@ -30,7 +30,7 @@ struct Migration {
   KeptFd window_fd;                                      ///< into the other end's network namespace
   std::uint32_t window_interface = 0, window_looks = 0;  ///< under `moving`
   SpinLock moving;
-  Flag pipe_counted;
+  Latch pipe_counted;
   // Why it stays on TCP, as it has been said last, see share/reasons.h.
   std::atomic<reasons::Why> said{reasons::Why::kNone};
   std::atomic<std::uint32_t> said_inode{0};  ///< 0: others cannot find it

@@ -13,15 +13,15 @@ namespace clan::preload {
 struct Transfer {
   std::optional<Waiter> receive_wait, send_wait;
   std::atomic<bool> drained{false};  ///< all TCP bytes from before the switch have been read
-  Flag kernel_end;                   ///< the peer's side of TCP is closed
+  Latch kernel_end;                  ///< the peer's side of TCP is closed
   /// TCP_INFO counts the peer's FIN among the bytes received
-  Flag fin_counted;
-  Flag kernel_error;
+  Latch fin_counted;
+  Latch kernel_error;
   /// the library has taken it from the kernel, so the application will not get it there
-  Flag error_taken;
+  Latch error_taken;
   std::atomic<int> error{0};  ///< with it, unless it says no more than that the peer is gone
-  Flag sent_to_nobody;        ///< the application has written to a peer that is gone
-  Flag reset_told;
+  Latch sent_to_nobody;       ///< the application has written to a peer that is gone
+  Latch reset_told;
   std::atomic<bool> shut_read{false};
   std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
   /// Threads of this process in the kernel, or nearly; not those in epoll's wait.
@@ -31,7 +31,7 @@ struct Transfer {
   /// counts sends that found no room, for edge-triggered EPOLLOUT
   std::atomic<std::uint32_t> full{0};
   /// counts calls that gave up, for edge-triggered EPOLLIN: stream/going_back.h
-  std::atomic<std::uint32_t> held_up{0};
+  std::atomic<std::uint32_t> going_back{0};
   /// For ring_memory.cc: it is to release memory; when it last did; how often since it could not.
   std::atomic<bool> owes_memory{false};
   std::atomic<std::uint64_t> released_ns{0};

@@ -41,7 +41,7 @@ bool has_set(Socket& s) {
 bool ring_bell(Socket& s) {
   if (s.others_bell.get() < 0 || is_to_go(s)) return false;
   if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return true;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   // Its number must not become another file's meanwhile.
   if (!s.ringing.try_lock()) return false;
   const KeepErrno keep;

@@ -57,7 +57,7 @@ int time_left_ms(std::uint64_t deadline, int most) {
 namespace {
 
 // A handler has run since the call began, while the kernel would have slept in it. Is that its end?
-bool interrupts(SinceEntry& since, std::uint64_t deadline) {
+bool interrupts(SignalSnapshot& since, std::uint64_t deadline) {
   if (!since.handled()) return false;
   // With a time limit the kernel restarts nothing.
   if (since.interrupted() || deadline != kNoDeadline) return true;
@@ -68,9 +68,9 @@ bool interrupts(SinceEntry& since, std::uint64_t deadline) {
 }  // namespace
 
 int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::uint64_t deadline,
-                    SinceEntry& since) {
+                    SignalSnapshot& since) {
   share_memory_anew(monotonic_ns());  // as in an epoll_wait()
-  const Disturbed here;
+  const AllowSignals here;
   if (interrupts(since, deadline)) {
     errno = EINTR;
     return -1;
@@ -78,8 +78,8 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::ui
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
   // Memory that cannot be released yet is so by a call that wakes up for it.
   const std::int64_t release_ns = release_memory();
-  const std::int64_t nap_ns = is_held_up(s) ? kHeldUpNs : -1;
-  if (!reads_tcp(s) && !is_held_up(s) && s.pipe.front() == PipeFront::kBytes) return 0;
+  const std::int64_t nap_ns = is_going_back(s) ? kGoingBackNs : -1;
+  if (!reads_tcp(s) && !is_going_back(s) && s.pipe.front() == PipeFront::kBytes) return 0;
   const bool remote_bells = has_remote_bells(s);
   PacketSleep packets(is_remote(s),
                       remote_bells ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
@@ -130,15 +130,15 @@ bool handlers_restart() {
 
 }  // namespace
 
-bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since) {
+bool goes_on(std::size_t sent, std::uint64_t deadline, SignalSnapshot& since) {
   if (errno != EINTR || sent > 0 || deadline != kNoDeadline || since.interrupted()) return false;
   if (!since.handled()) return handlers_restart();  // it was set past the C library
   since.begin();
   return true;
 }
 
-int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since, const BellSleep& bell) {
-  const Disturbed here;
+int sleep_in_send(pollfd* p, int timeout_ms, SignalSnapshot& since, const BellSleep& bell) {
+  const AllowSignals here;
   (void)release_memory();
   if (!since.handled()) {
     pollfd both[2] = {*p};
@@ -152,7 +152,7 @@ int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since, const BellSleep&
 }
 
 bool nap_in_call(int fd, const Socket& s, std::size_t moved, std::uint64_t deadline,
-                 SinceEntry& since) {
+                 SignalSnapshot& since) {
   constexpr int kNapMs = 5;
   const int timeout = time_left_ms(deadline, kNapMs);
   if (timeout == 0) {

@@ -30,18 +30,18 @@ int time_left_ms(std::uint64_t deadline, int most);
 /// only; or -1 with errno.
 constexpr int kFetched = 2;
 int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::uint64_t deadline,
-                    SinceEntry& since);
+                    SignalSnapshot& since);
 
 /// The sleep of a send has failed. False: so does the send.
-bool goes_on(std::size_t sent, std::uint64_t deadline, SinceEntry& since);
+bool goes_on(std::size_t sent, std::uint64_t deadline, SignalSnapshot& since);
 
 /// Sleeps in poll(), until the send's descriptor is ready, but checks first what has run.
-int sleep_in_send(pollfd* p, int timeout_ms, SinceEntry& since, const BellSleep& bell = {});
+int sleep_in_send(pollfd* p, int timeout_ms, SignalSnapshot& since, const BellSleep& bell = {});
 
 /// A moment of a blocking call that another process keeps from its bytes or its room, of which it
 /// has moved `moved`. False: the call is over, with errno.
 bool nap_in_call(int fd, const Socket& s, std::size_t moved, std::uint64_t deadline,
-                 SinceEntry& since);
+                 SignalSnapshot& since);
 
 /// Naps of a call that another process keeps from a socket which is on TCP: it just moves it.
 class NapsInCall {
@@ -56,7 +56,7 @@ class NapsInCall {
   int fd_;
   Socket& s_;
   int flags_, option_;
-  std::optional<SinceEntry> since_;
+  std::optional<SignalSnapshot> since_;
   std::uint64_t deadline_ = 0;
 };
 
@@ -83,15 +83,16 @@ inline bool may_wait_unseen(Socket& s) {
 /// One step of a wait in a blocking call, by the waiting place `at`; without one there is nothing
 /// to spin for. `sleep()` sees to signal handlers that have run.
 template <typename Ready, typename Sleep>
-void wait_for(std::optional<Waiter>* at, const Socket& s, const SinceEntry& since, Awaited peer,
-              Ready&& ready, Sleep&& sleep) {
-  Waited waited = Waited::kTimedOut;
+void wait_for(std::optional<Waiter>* at, const Socket& s, const SignalSnapshot& since,
+              PeerHint peer, Ready&& ready, Sleep&& sleep) {
+  WaitResult waited = WaitResult::kTimedOut;
   if (at != nullptr && *at) {
-    const Disturbed here;
+    const AllowSignals here;
     waited = (*at)->wait([&] { return ready() || since.handled(); }, peer, kNoDeadline, sleep,
                          [&] { return fetch_for(s) && ready(); });
   }
-  if (waited == Waited::kTimedOut || (waited == Waited::kReady && since.handled())) (void)sleep();
+  if (waited == WaitResult::kTimedOut || (waited == WaitResult::kReady && since.handled()))
+    (void)sleep();
 }
 
 }  // namespace clan::preload

@@ -47,13 +47,13 @@ bool end_by_pipe(int fd, Socket& s) {
     const bool by_tcp = (state_of(s.mine()) & kGone) != 0 || leave_alone(fd, s);
     if (by_tcp && !resends(fd, s)) return false;
     if (tell_end(fd, s)) return true;
-    if (is_to_go(s)) look_at_kernel(fd, s);
+    if (is_to_go(s)) poll_tcp_socket(fd, s);
     nap();
   } while (!moment.over());
   add_state(s.mine(), kEnding);
   // It may be sent again by a process that looked for that before.
   if (!resends(fd, s) && (state_of(s.mine()) & kGone) != 0) return false;
-  note_held_up(s);
+  note_going_back(s);
   return true;
 }
 
@@ -66,7 +66,7 @@ bool only_end_is_left(int fd, Socket& s) {
     if (((theirs | state_of(s.mine())) & (kLeaving | kGone)) != 0) return false;
     // The pipe, not TCP, reports an end that is only shut down.
     const bool is_closed = closed(fd);
-    if (is_closed && ((theirs & kReset) != 0 || swallow_doorbells(fd, s))) return true;
+    if (is_closed && ((theirs & kReset) != 0 || drain_doorbells(fd, s))) return true;
     if (!is_closed && !has_ended(s) && (theirs & socket_face::kClosed) == 0) return false;
     nap();
   } while (!moment.over());
@@ -82,7 +82,7 @@ void hand_over_end(int fd, Socket& s) {
   // PAIR preload.to_follow: a process that follows now has the pipe, and needs no word of this
   if (!last || dekker::load(slot.to_follow) <= 0 || is_remote(s)) return;
   const KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   if (!s.has_drained() || bytes_to_read(fd, s) > 0) return;
   if (!only_end_is_left(fd, s)) {
     // relaxed: a word by itself; it is read by a process that finds the pipe's descriptor closed
@@ -122,9 +122,9 @@ void shared_close(int fd, Socket& s, bool others) {
   const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end;
   const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;
   add_state(s.mine(), socket_face::kClosed | reset);
-  look_at_kernel(fd, s);
+  poll_tcp_socket(fd, s);
   // no thread is left that could sleep for them, and unread they would make a reset
-  swallow_doorbells(fd, s);
+  drain_doorbells(fd, s);
   // The kernel's word comes in a moment; a peer that reads the pipe sees this one at once, behind
   // all bytes. Not while a call is under way, which goes on until it returns.
   if (!unread && !at_once && s.refs.load(std::memory_order_relaxed) == 1 &&
@@ -140,7 +140,7 @@ void shared_close(int fd, Socket& s, bool others) {
 }
 
 int shared_shutdown(int fd, Socket& s, int how) {
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   const bool connected = tcp_state(fd, s) != BPF_TCP_CLOSE;
   if (how != SHUT_WR) s.shut_read.store(true, std::memory_order_relaxed);
   if (how != SHUT_RD && connected && !end_by_pipe(fd, s)) {
@@ -153,7 +153,7 @@ int shared_shutdown(int fd, Socket& s, int how) {
     add_state(s.mine(), socket_face::kShut);
   // Threads that sleep on this descriptor here have to notice.
   if (how != SHUT_WR) (void)real().shutdown(fd, SHUT_RD);
-  note_held_up(s);  // sets check it again, and what holds is an edge
+  note_going_back(s);  // sets check it again, and what holds is an edge
   if (connected) return 0;
   errno = ENOTCONN;
   return -1;

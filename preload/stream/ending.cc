@@ -89,7 +89,7 @@ int tell_reset(Socket& s) {
 }
 
 int tcp_state(int fd, Socket& s) {
-  look_at_kernel(fd, s);
+  poll_tcp_socket(fd, s);
   const int kernels = tcp_state_of(fd);
   if (s.reads_kernel()) return kernels;
   const bool ours = is_ended_here(s) || kernels == BPF_TCP_FIN_WAIT1 ||
@@ -156,7 +156,7 @@ ssize_t broken_pipe(int flags) {
 }
 
 int take_error(int fd, Socket& s) {
-  look_at_kernel(fd, s);
+  poll_tcp_socket(fd, s);
   return s.reads_kernel() ? kernels_error(fd) : tell_reset(s);
 }
 

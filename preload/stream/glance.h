@@ -11,7 +11,7 @@
 namespace clan::preload {
 
 /// readiness() has nothing to say but perhaps POLLOUT. False means that it has to be asked.
-inline bool nothing_new(const Socket& s) {
+inline bool is_idle_fast(const Socket& s) {
   const bool plain = s.has_drained() && !s.kernel_end && !s.kernel_error &&
                      !s.shut_read.load(std::memory_order_relaxed) &&
                      !s.back_in.load(std::memory_order_relaxed);

@@ -16,7 +16,7 @@
 
 namespace clan::preload {
 
-constexpr std::int64_t kHeldUpNs = 10'000'000;  ///< the longest sleep meanwhile
+constexpr std::int64_t kGoingBackNs = 10'000'000;  ///< the longest sleep meanwhile
 
 /// One of the ends goes back to TCP, and this one has to try again to do its part of that
 /// (demote/demote_on_request.h).
@@ -34,16 +34,16 @@ inline bool is_on_its_way(const Socket& s) {
 }
 
 /// Something may come that nobody announces.
-inline bool is_held_up(const Socket& s) {
+inline bool is_going_back(const Socket& s) {
   return answers_later(s) || s.is_resending() || owes_end(s) || is_on_its_way(s);
 }
 
 /// A call is about to say EAGAIN for that, or that there are fewer bytes than there may be.
-inline void note_held_up(Socket& s) {
+inline void note_going_back(Socket& s) {
   // relaxed: counts, which the lock of all sets publishes
-  s.held_up.fetch_add(1, std::memory_order_relaxed);
+  s.going_back.fetch_add(1, std::memory_order_relaxed);
   s.full.fetch_add(1, std::memory_order_relaxed);
-  hooks.held_up(s);
+  hooks.going_back(s);
 }
 
 }  // namespace clan::preload

@@ -10,7 +10,7 @@
 
 namespace clan::preload {
 
-constexpr int kMostBuffers = 16;  ///< of a Part, as stacks may be small
+constexpr int kMostBuffers = 16;  ///< of a IovecSlice, as stacks may be small
 /// The kernel moves no more in one call (MAX_RW_COUNT).
 constexpr std::size_t kMostInCall = 0x7fff'f000;
 
@@ -33,10 +33,10 @@ inline msghdr message_of(const iovec* buffers, int count) {
 }
 
 // The buffers behind the first `skip` bytes, at most `most` bytes of them.
-struct Part {
+struct IovecSlice {
   iovec buffers[kMostBuffers];
   int count = 0;
-  Part(const iovec* from, int n, std::size_t skip, std::size_t most = ~std::size_t{0}) {
+  IovecSlice(const iovec* from, int n, std::size_t skip, std::size_t most = ~std::size_t{0}) {
     for (int i = 0; i < n && count < kMostBuffers && most > 0; ++i) {
       if (skip >= from[i].iov_len) {
         skip -= from[i].iov_len;

@@ -29,7 +29,7 @@ using socket_face::kGone;
 }  // namespace
 
 bool still_names(int fd, const Socket& s) {
-  if (hold(fd).get() == &s) return true;
+  if (acquire(fd).get() == &s) return true;
   errno = EBADF;
   return false;
 }

@@ -79,10 +79,10 @@ bool drop_doorbells(int fd, Socket& s) {
   const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
   if (!doorbells_waiting(s)) return true;
   // Not those rung since: a thread may have gone to sleep meanwhile, and they are for it.
-  if (!others_sleep(s)) return swallow_doorbells(fd, s, rung), true;
+  if (!others_sleep(s)) return drain_doorbells(fd, s, rung), true;
   s.pipe.keep_wanted(s.inherited.load(std::memory_order_relaxed) || others_want_room(s));
   if (worth_waking(s)) return false;
-  swallow_doorbells(fd, s, rung);
+  drain_doorbells(fd, s, rung);
   return true;
 }
 
@@ -98,9 +98,9 @@ bool only_doorbells(const Socket& s) {
 
 }  // namespace
 
-bool look_at_kernel(int fd, Socket& s) {
+bool poll_tcp_socket(int fd, Socket& s) {
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   if (is_to_go(s)) (void)answer_leaving(fd, s);
   if (owes_end(s)) (void)tell_end(fd, s);
   if (s.reads_kernel()) return true;
@@ -118,9 +118,9 @@ bool look_at_kernel(int fd, Socket& s) {
 }
 
 bool take_doorbells(int fd, Socket& s) {
-  if (!only_doorbells(s)) return look_at_kernel(fd, s);
+  if (!only_doorbells(s)) return poll_tcp_socket(fd, s);
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   if (!doorbells_waiting(s) && reset_for_strays(fd, s)) return true;
   return drop_doorbells(fd, s);
 }

@@ -9,7 +9,7 @@ namespace clan::preload {
 
 /// After the kernel called the descriptor ready: drops doorbells, notices the end. False: doorbells
 /// stay where they are, because somebody else sleeps for them.
-bool look_at_kernel(int fd, Socket& s);
+bool poll_tcp_socket(int fd, Socket& s);
 
 /// The same where the kernel has reported bytes and nothing else: an end is behind them, and not
 /// looked for.

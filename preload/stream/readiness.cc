@@ -27,17 +27,17 @@
 namespace clan::preload {
 namespace {
 
+using socket_face::kDoorbellsRead;
 using socket_face::kGone;
 using socket_face::kSending;
-using socket_face::kSwallowed;
 
 bool takes_more(const Socket& s) { return s.pipe.writable() && !is_on_its_way(s); }
 
 }  // namespace
 
 short readiness(int fd, Socket& s, bool look) {
-  const Undisturbed undisturbed;
-  if (look || is_to_go(s) || owes_end(s)) look_at_kernel(fd, s);
+  const DeferSignals undisturbed;
+  if (look || is_to_go(s) || owes_end(s)) poll_tcp_socket(fd, s);
   KeepErrno keep;
   const bool reads_kernel = s.reads_kernel() || came_back(fd, s);
   const bool by_tcp = sends_tcp(s);  // perhaps only since then
@@ -82,7 +82,7 @@ short readiness(int fd, Socket& s, bool look) {
 }
 
 bool prepare_sleep(Socket& s, short events, bool by_bell) {
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller
   // waits for.
   bool sleeps = true;
@@ -113,7 +113,8 @@ int bytes_to_read(int fd, Socket& s) {
   int queued = 0;
   if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0) {
     const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_relaxed);
-    const std::uint64_t bells = rung - s.mine().words[kSwallowed].load(std::memory_order_relaxed);
+    const std::uint64_t bells =
+        rung - s.mine().words[kDoorbellsRead].load(std::memory_order_relaxed);
     if (static_cast<std::uint64_t>(queued) > bells) n += queued - static_cast<int>(bells);
   }
   return n + static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));

@@ -65,7 +65,7 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
     errno = EAGAIN;
     return -1;
   }
-  Part part(buffers, count, 0, certain);
+  IovecSlice part(buffers, count, 0, certain);
   msghdr message = message_of(part.buffers, part.count);
   const int how = (flags & MSG_PEEK) | discarding(buffers, count) | MSG_DONTWAIT;
   const ssize_t n = sys::call(SYS_recvmsg, fd, &message, how);
@@ -102,7 +102,7 @@ class Receiving {
 
   ssize_t run() {
     for (;;) {
-      Step step = from_front();
+      StepResult step = from_front();
       if (step.goes_on()) step = look_behind();
       if (step.goes_on()) step = leaves_and_ends();
       if (step.goes_on()) step = wait();
@@ -111,25 +111,25 @@ class Receiving {
   }
 
  private:
-  Step all() const { return Step::over(static_cast<ssize_t>(got_)); }
+  StepResult all() const { return StepResult::over(static_cast<ssize_t>(got_)); }
   /// What there is, or -1 with errno.
-  Step failed_with() const { return got_ > 0 ? all() : Step::over(-1); }
+  StepResult failed_with() const { return got_ > 0 ? all() : StepResult::over(-1); }
   std::uint64_t until() {
     return deadline_ != 0 ? deadline_ : deadline_ = deadline_of(fd_, SO_RCVTIMEO);
   }
   bool may_not_wait() const { return (flags_ & MSG_DONTWAIT) != 0 || is_nonblocking(fd_, s_); }
 
   // The connection is on its way back to TCP.
-  Step held_up() {
+  StepResult going_back() {
     const bool waits = !may_not_wait() && (got_ == 0 || got_ < target_);
-    if (!waits) note_held_up(s_);
-    if (waits && nap_in_call(fd_, s_, got_, until(), since_)) return Step::again();
+    if (!waits) note_going_back(s_);
+    if (waits && nap_in_call(fd_, s_, got_, until(), since_)) return StepResult::again();
     if (!waits) errno = EAGAIN;
     return failed_with();
   }
 
   // Bytes: of the kernel where it has all of them, else TCP's and then the pipe's.
-  Step from_front() {
+  StepResult from_front() {
     if (peek_) got_ = 0;  // all of it again
     // One that has gone and never sent through the pipe.
     if (reads_tcp(s_) && (state_of(s_.theirs()) & (kGone | kSending)) == kGone)
@@ -137,53 +137,53 @@ class Receiving {
     tcp_is_peeked_ = false;
     if (s_.reads_kernel()) return from_kernel();
     if (!s_.has_drained()) {
-      const Step step = from_tcp();
+      const StepResult step = from_tcp();
       if (!step.goes_on()) return step;
     }
     if (s_.has_drained() || tcp_is_peeked_ || s_.kernel_end || s_.kernel_error) return from_pipe();
-    return Step::next();
+    return StepResult::next();
   }
 
-  Step from_kernel() {
+  StepResult from_kernel() {
     tell_sets(s_);
-    Part part(buffers_, count_, got_);
+    IovecSlice part(buffers_, count_, got_);
     msghdr message = got_ > 0 ? message_of(part.buffers, part.count) : message_of(buffers_, count_);
     // the kernel would start it anew
     const bool timed = deadline_ != 0 && deadline_ != kNoDeadline;
     const int more =
         discarding(buffers_, count_) | (timed || (got_ >= target_ && got_ > 0) ? MSG_DONTWAIT : 0);
-    const Disturbed here;
+    const AllowSignals here;
     const ssize_t n = real().recvmsg(fd_, &message, flags_ | more);
     const ssize_t read = std::max<ssize_t>(n, 0);
     if (!timed || peek_ || (n < 0 && errno != EAGAIN) || got_ + read >= target_)
-      return Step::over(got_ > 0 ? static_cast<ssize_t>(got_) + read : n);
+      return StepResult::over(got_ > 0 ? static_cast<ssize_t>(got_) + read : n);
     if (n == 0) return all();
     if (n > 0) {
       got_ += static_cast<std::size_t>(n);
     } else if (sleep_for_bytes(fd_, s_, BellSleep(), true, deadline_, since_) < 0) {
       return failed_with();
     }
-    return Step::again();
+    return StepResult::again();
   }
 
-  Step from_tcp() {
-    Part part(buffers_, count_, got_);
+  StepResult from_tcp() {
+    IovecSlice part(buffers_, count_, got_);
     const ssize_t n = receive_from_tcp(fd_, s_, part.buffers, part.count, flags_, &tcp_is_peeked_);
     if (n > 0) {
       got_ += static_cast<std::size_t>(n);
       give_up_on_peer(fd_, s_);
       if (got_ == wanted_ || (peek_ && !tcp_is_peeked_ && got_ >= target_)) return all();
       // What lies behind it in the pipe belongs to the same answer.
-      if (!peek_) return Step::again();
+      if (!peek_) return StepResult::again();
     }
-    if (s_.reads_kernel()) return Step::again();
+    if (s_.reads_kernel()) return StepResult::again();
     // Bytes lie there, and none is wanted.
     if (n == 0 && wanted_ == 0 && !s_.has_drained() && !s_.kernel_end && !s_.kernel_error)
       return all();
-    return n < 0 && errno != EAGAIN ? failed_with() : Step::next();
+    return n < 0 && errno != EAGAIN ? failed_with() : StepResult::next();
   }
 
-  Step from_pipe() {
+  StepResult from_pipe() {
     if (s_.kernel_end || s_.kernel_error) [[unlikely]]
       s_.pipe.writer_has_gone();
     const OwedRing owed(s_, OwedRing::kReceives);
@@ -191,7 +191,7 @@ class Receiving {
     if (got_ == 0) {
       done = s_.pipe.receive(buffers_, count_, peek_);
     } else {
-      Part part(buffers_, count_, got_);
+      IovecSlice part(buffers_, count_, got_);
       done = s_.pipe.receive(part.buffers, part.count, peek_);
     }
     if (done.must_ring || owed.of_another()) ring(fd_, s_, done);
@@ -200,45 +200,45 @@ class Receiving {
     if (got_ > 0 && got_ >= target_) {
       // The rest may be TCP's again, and belongs to the same answer.
       const bool rest = got_ != wanted_ && !peek_ && (state_of(s_.theirs()) & kGone) != 0;
-      return rest && came_back(fd_, s_) ? Step::again() : all();
+      return rest && came_back(fd_, s_) ? StepResult::again() : all();
     }
     if (wanted_ == 0 && s_.pipe.front() == PipeFront::kBytes) return all();
-    return Step::next();
+    return StepResult::next();
   }
 
   // There are none, or not enough.
-  Step look_behind() {
+  StepResult look_behind() {
     if (s_.shut_read.load(std::memory_order_relaxed)) {
-      if (got_ == 0) look_at_kernel(fd_, s_);  // a reset is reported all the same
-      return got_ > 0 ? all() : Step::over(ended(s_));
+      if (got_ == 0) poll_tcp_socket(fd_, s_);  // a reset is reported all the same
+      return got_ > 0 ? all() : StepResult::over(ended(s_));
     }
     if (got_ > 0 && got_ >= target_) return all();
-    if (!peek_ || got_ == 0) return Step::next();
+    if (!peek_ || got_ == 0) return StepResult::next();
     // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there
     // already.
     const bool over = s_.kernel_end || s_.kernel_error || s_.pipe.front() == PipeFront::kBroken;
-    const Disturbed here;
+    const AllowSignals here;
     if (over || since_.handled() || may_not_wait() || time_left_ms(until(), -1) == 0 ||
         real().poll(nullptr, 0, 1) < 0) {
       return all();
     }
-    look_at_kernel(fd_, s_);
-    return Step::again();
+    poll_tcp_socket(fd_, s_);
+    return StepResult::again();
   }
 
-  Step leaves_and_ends() {
+  StepResult leaves_and_ends() {
     leaves_ = false;
     switch (s_.pipe.front()) {
       case PipeFront::kBytes:
-        if (s_.has_drained() && wanted_ > 0) return Step::again();
+        if (s_.has_drained() && wanted_ > 0) return StepResult::again();
         break;  // TCP's come first, and are on their way
       case PipeFront::kEnd:
         if (s_.has_drained()) return all();
         break;
       case PipeFront::kLeave:
         leaves_ = true;
-        look_at_kernel(fd_, s_);
-        if (came_back(fd_, s_)) return Step::again();
+        poll_tcp_socket(fd_, s_);
+        if (came_back(fd_, s_)) return StepResult::again();
         break;
       case PipeFront::kBroken:
         if (got_ == 0) errno = ECONNRESET;
@@ -246,40 +246,41 @@ class Receiving {
       default: break;
     }
     if (s_.kernel_end || s_.kernel_error) {
-      if (s_.pipe.front() == PipeFront::kBytes) return Step::again();  // written before it went
-      if (leaves_ && has_to_follow(s_)) return held_up();
-      return got_ > 0 ? all() : Step::over(ended(s_));
+      if (s_.pipe.front() == PipeFront::kBytes)
+        return StepResult::again();  // written before it went
+      if (leaves_ && has_to_follow(s_)) return going_back();
+      return got_ > 0 ? all() : StepResult::over(ended(s_));
     }
-    return may_not_wait() ? without_waiting() : Step::next();
+    return may_not_wait() ? without_waiting() : StepResult::next();
   }
 
-  Step without_waiting() {
+  StepResult without_waiting() {
     if (got_ > 0) return all();
     if (check_due(s_) || (state_of(s_.theirs()) & socket_face::kClosed) != 0) {
-      look_at_kernel(fd_, s_);
-      if (s_.kernel_end || s_.kernel_error) return Step::again();
-      if (!leaves_ && s_.pipe.front() != PipeFront::kNothing) return Step::again();
+      poll_tcp_socket(fd_, s_);
+      if (s_.kernel_end || s_.kernel_error) return StepResult::again();
+      if (!leaves_ && s_.pipe.front() != PipeFront::kNothing) return StepResult::again();
     }
     if (may_wait_unseen(s_) && (unseen_use() != reasons::Why::kNone || !s_.pipe.want_data()))
-      return Step::again();
+      return StepResult::again();
     errno = EAGAIN;
-    return Step::over(-1);
+    return StepResult::over(-1);
   }
 
   // Spins as long as it pays, then sleeps in the kernel.
-  Step wait() {
+  StepResult wait() {
     int woken = 0;
     auto sleep = [&] { return sleep_once(&woken); };
     wait_for(
         leaves_ || reads_tcp(s_) ? nullptr : &s_.receive_wait, s_, since_, awaited_of(s_),
         [&] { return !s_.pipe.seems_empty(); }, sleep);
-    if (woken >= 0) return Step::again();
+    if (woken >= 0) return StepResult::again();
     if (got_ > 0 || errno != EBADF || reads_tcp(s_)) return failed_with();
-    return Step::over(receive_after_close(s_, buffers_, count_, peek_));
+    return StepResult::over(receive_after_close(s_, buffers_, count_, peek_));
   }
 
   bool sleep_once(int* woken) {
-    const Undisturbed again;
+    const DeferSignals again;
     {
       const BellSleep bell(s_, !reads_tcp(s_) && !leaves_);
       Sleeper sleeper(s_, true, false);
@@ -288,12 +289,12 @@ class Receiving {
       s_.pipe.fetch_ahead();
     }
     if (*woken == kFetched) return !s_.pipe.seems_empty();
-    if (*woken >= 0) *woken > 0 ? take_doorbells(fd_, s_) : look_at_kernel(fd_, s_);
+    if (*woken >= 0) *woken > 0 ? take_doorbells(fd_, s_) : poll_tcp_socket(fd_, s_);
     return true;
   }
 
-  const Undisturbed undisturbed_;
-  SinceEntry since_;
+  const DeferSignals undisturbed_;
+  SignalSnapshot since_;
   const int fd_;
   Socket& s_;
   const iovec* const buffers_;
@@ -333,7 +334,7 @@ std::size_t receive_at_once(int fd, Socket& s, const iovec& buffer) {
                      !s.inherited.load(std::memory_order_relaxed) &&
                      s.low_water.load(std::memory_order_relaxed) <= 1;
   if (!plain) return 0;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   const Pipe::Done done = s.pipe.receive(&buffer, 1, false);
   if (done.must_ring) ring(fd, s, done);
   return done.bytes;

@@ -76,7 +76,7 @@ class Sending {
 
   ssize_t run() {
     for (;;) {
-      Step step = by_tcp_alone();
+      StepResult step = by_tcp_alone();
       if (step.goes_on()) step = before_pipe();
       if (step.goes_on()) step = by_pipe();
       if (step.goes_on()) step = wait();
@@ -85,9 +85,9 @@ class Sending {
   }
 
  private:
-  Step all() const { return Step::over(static_cast<ssize_t>(sent_)); }
+  StepResult all() const { return StepResult::over(static_cast<ssize_t>(sent_)); }
   /// What has been sent, or -1 with errno.
-  Step failed_with() const { return sent_ > 0 ? all() : Step::over(-1); }
+  StepResult failed_with() const { return sent_ > 0 ? all() : StepResult::over(-1); }
   bool waits() const { return may_wait_ && !is_nonblocking(fd_, s_); }
   std::uint64_t deadline() {
     if (deadline_ == 0) deadline_ = deadline_of(fd_, SO_SNDTIMEO);
@@ -97,48 +97,49 @@ class Sending {
 
   // The connection is on its way back to TCP. True: after a moment again. False, with errno: the
   // call is over.
-  bool held_up() {
+  bool going_back() {
     if (waits()) return nap_in_call(fd_, s_, sent_, deadline(), since_);
-    note_held_up(s_);
+    note_going_back(s_);
     errno = EAGAIN;
     return false;
   }
 
   // Where this end is still at TCP, or there again, and for what goes by TCP alone.
-  Step by_tcp_alone() {
+  StepResult by_tcp_alone() {
     const std::uint64_t own = state_of(s_.mine());
     const bool gone = (own & kGone) != 0;
     if ((own & socket_face::kEnding) != 0) return refused();
     if ((flags_ & kOfTcpAlone) != 0 && !gone) {
-      look_at_kernel(fd_, s_);
-      return (state_of(s_.mine()) & kGone) != 0 || held_up() ? Step::again() : Step::over(-1);
+      poll_tcp_socket(fd_, s_);
+      return (state_of(s_.mine()) & kGone) != 0 || going_back() ? StepResult::again()
+                                                                : StepResult::over(-1);
     }
     // A call that waits sends all of it, the rest by TCP.
     if (gone && sent_ > 0 && (!waits() || time_left_ms(deadline(), 1) == 0)) return all();
-    if (gone && resends(fd_, s_)) return held_up() ? Step::again() : failed_with();
+    if (gone && resends(fd_, s_)) return going_back() ? StepResult::again() : failed_with();
     // Left unread, they would make our death a reset, which drops what we have sent by TCP.
-    if (gone && doorbells_waiting(s_)) look_at_kernel(fd_, s_);
-    if (!gone && switch_sending(fd_, s_)) return Step::next();
+    if (gone && doorbells_waiting(s_)) poll_tcp_socket(fd_, s_);
+    if (!gone && switch_sending(fd_, s_)) return StepResult::next();
     bool shut = false;
-    const Step step = by_tcp(gone, &shut);
+    const StepResult step = by_tcp(gone, &shut);
     if (!step.goes_on()) return step;
-    if (shut) return held_up() ? Step::again() : failed_with();
+    if (shut) return going_back() ? StepResult::again() : failed_with();
     return wait_for_tcp();
   }
 
   // The counter keeps the switch from happening under us. `shut`: it may not be counted.
-  Step by_tcp(bool gone, bool* shut) {
+  StepResult by_tcp(bool gone, bool* shut) {
     Slot& slot = s_.open_file();
     const bool may_sleep = waits();
     const Slot::UnderWay counted(slot.sends);
     if (!counted) {
-      if (await_gate(slot.sends, turns_++)) return Step::again();
+      if (await_gate(slot.sends, turns_++)) return StepResult::again();
       *shut = true;
-      return Step::next();
+      return StepResult::next();
     }
     if (gone) return by_kernel();
-    if ((state_of(s_.mine()) & kSending) != 0) return Step::again();
-    Part part(buffers_, count_, sent_);
+    if ((state_of(s_.mine()) & kSending) != 0) return StepResult::again();
+    IovecSlice part(buffers_, count_, sent_);
     const msghdr message = message_of(part.buffers, part.count);
     const long n = sys::call(SYS_sendmsg, fd_, &message,
                              flags_ | MSG_DONTWAIT | (sent_ > 0 ? MSG_NOSIGNAL : 0));
@@ -151,29 +152,29 @@ class Sending {
       slot.sent.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
       give_up_on_peer(fd_, s_);
     }
-    return sent_ == wanted_ || !may_sleep ? all() : Step::next();
+    return sent_ == wanted_ || !may_sleep ? all() : StepResult::next();
   }
 
-  Step by_kernel() {
+  StepResult by_kernel() {
     if (sent_ > 0) return rest_by_kernel();
     const msghdr message = message_of(buffers_, count_);
-    const Disturbed here;
-    return Step::over(real().sendmsg(fd_, &message, flags_));
+    const AllowSignals here;
+    return StepResult::over(real().sendmsg(fd_, &message, flags_));
   }
 
-  Step rest_by_kernel() {
-    const Part part(buffers_, count_, sent_);
+  StepResult rest_by_kernel() {
+    const IovecSlice part(buffers_, count_, sent_);
     const msghdr message = message_of(part.buffers, part.count);
-    const Disturbed here;
+    const AllowSignals here;
     const ssize_t n = real().sendmsg(fd_, &message, flags_ | MSG_NOSIGNAL);
     if (n > 0) sent_ += static_cast<std::size_t>(n);
     const bool is_part = n > 0 && static_cast<std::size_t>(n) == total(part.buffers, part.count);
-    return is_part && sent_ < wanted_ ? Step::again() : all();
+    return is_part && sent_ < wanted_ ? StepResult::again() : all();
   }
 
   // Not in the kernel's send: another thread that reads here may have to ring for room, and for
   // that to switch; the peer may read nothing until then.
-  Step wait_for_tcp() {
+  StepResult wait_for_tcp() {
     const int timeout = time_left_ms(deadline(), kLongestNapMs);
     if (timeout == 0) {
       if (sent_ == 0) errno = EAGAIN;
@@ -182,46 +183,46 @@ class Sending {
     pollfd p{fd_, POLLOUT, 0};
     if (sleep_in_send(&p, timeout, since_) < 0 && !goes_on(sent_, deadline_, since_))
       return failed_with();
-    return Step::again();
+    return StepResult::again();
   }
 
   // Whether the other end is still there.
-  Step before_pipe() {
+  StepResult before_pipe() {
     // relaxed: a look
     if (sender().ended.load(std::memory_order_relaxed) == 1) {
-      look_at_kernel(fd_, s_);
+      poll_tcp_socket(fd_, s_);
       return refused();
     }
     const std::uint64_t theirs = state_of(s_.theirs());
     const bool reads_no_more = (theirs & (socket_face::kClosed | socket_face::kShut)) != 0;
     if (((state_of(s_.mine()) | theirs) & kLeaving) != 0 || reads_no_more) {
-      look_at_kernel(fd_, s_);
+      poll_tcp_socket(fd_, s_);
     } else if (check_due(s_)) {
       // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see
       // any more.
       KeepErrno keep;
       pollfd p{fd_, POLLRDHUP, 0};
-      if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) look_at_kernel(fd_, s_);
+      if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) poll_tcp_socket(fd_, s_);
     }
     if (!s_.kernel_end && !s_.kernel_error && !(reads_no_more && has_ended(s_))) [[likely]]
-      return Step::next();
-    if (has_to_follow(s_)) return held_up() ? Step::again() : failed_with();
+      return StepResult::next();
+    if (has_to_follow(s_)) return going_back() ? StepResult::again() : failed_with();
     if (sent_ > 0 || wanted_ == 0) return all();
     return reset_of(s_) != 0 ? refused() : to_nobody();
   }
 
   // Fails as TCP would: with an error that has not been reported, else EPIPE.
-  Step refused() {
+  StepResult refused() {
     const int error = tell_reset(s_);
     if (sent_ > 0) return all();
-    if (error == 0 || error == EPIPE) return Step::over(broken_pipe(flags_));
+    if (error == 0 || error == EPIPE) return StepResult::over(broken_pipe(flags_));
     errno = error;
-    return Step::over(-1);
+    return StepResult::over(-1);
   }
 
   // Nobody reads the pipe any more. TCP takes the first send after the other end's end, and is
   // answered by a reset.
-  Step to_nobody() {
+  StepResult to_nobody() {
     const bool by_kernel = s_.kernel_end;
     s_.kernel_end.set();
     s_.sent_to_nobody.set();
@@ -231,28 +232,29 @@ class Sending {
       const ssize_t taken = sys::call(SYS_sendmsg, fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (taken > 0) n = taken;
     }
-    note_held_up(s_);  // the kernel, which doorbells may have reset, need not report this
-    return Step::over(n);
+    note_going_back(s_);  // the kernel, which doorbells may have reset, need not report this
+    return StepResult::over(n);
   }
 
-  Step by_pipe() {
+  StepResult by_pipe() {
     const OwedRing owed(s_, OwedRing::kSends);
     Pipe::Done done;
     if (sent_ == 0) {
       done = s_.pipe.send(buffers_, count_, room_);
     } else {
-      Part part(buffers_, count_, sent_);
+      IovecSlice part(buffers_, count_, sent_);
       done = s_.pipe.send(part.buffers, part.count, room_);
     }
     if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
       const bool known =
           (state_of(s_.mine()) & kGone) != 0 || sender().ended.load(std::memory_order_relaxed) == 1;
-      return known || !is_left_rightly(fd_, s_) || held_up() ? Step::again() : failed_with();
+      return known || !is_left_rightly(fd_, s_) || going_back() ? StepResult::again()
+                                                                : failed_with();
     }
     const bool rings = done.must_ring || owed.of_another();
     if (rings) {
       ring(fd_, s_, done);
-      if (s_.kernel_error && sent_ == 0) return Step::again();  // nobody is there to read it
+      if (s_.kernel_error && sent_ == 0) return StepResult::again();  // nobody is there to read it
     }
     if (s_.rang.load(std::memory_order_relaxed) != rings)
       s_.rang.store(rings, std::memory_order_relaxed);
@@ -263,36 +265,36 @@ class Sending {
     if (sent_ == wanted_) return all();
     if (room_ == PipeRoom::kWindow && !waits()) {
       room_ = PipeRoom::kWhole;
-      return Step::again();
+      return StepResult::again();
     }
-    return done.bytes > 0 ? Step::again() : Step::next();
+    return done.bytes > 0 ? StepResult::again() : StepResult::next();
   }
 
   // There is no room.
-  Step wait() {
+  StepResult wait() {
     s_.full.fetch_add(1, std::memory_order_relaxed);
     if (!waits()) {
       if (sent_ > 0) return all();
-      look_at_kernel(fd_, s_);
-      if (s_.kernel_end || s_.kernel_error) return Step::again();
+      poll_tcp_socket(fd_, s_);
+      if (s_.kernel_end || s_.kernel_error) return StepResult::again();
       if (may_wait_unseen(s_) && (unseen_use() != reasons::Why::kNone || !s_.pipe.want_room(room_)))
-        return Step::again();
+        return StepResult::again();
       errno = EAGAIN;
-      return Step::over(-1);
+      return StepResult::over(-1);
     }
     bool over = false;
     auto sleep = [&] { return sleep_once(&over); };
     wait_for(
-        &s_.send_wait, s_, since_, is_remote(s_) ? Awaited{} : Awaited{s_.pipe.peer_cpu()},
+        &s_.send_wait, s_, since_, is_remote(s_) ? PeerHint{} : PeerHint{s_.pipe.peer_cpu()},
         [&] { return s_.pipe.writable(room_); }, sleep);
-    return over ? failed_with() : Step::again();
+    return over ? failed_with() : StepResult::again();
   }
 
   bool sleep_once(bool* over) {
-    const Undisturbed again;
+    const DeferSignals again;
     const bool naps = others_sleep(s_);  // which may take the doorbell for our room with them
     // A thread that sleeps here for the peer's bytes needs the doorbells.
-    const bool left_to_others = doorbells_waiting(s_) && !look_at_kernel(fd_, s_);
+    const bool left_to_others = doorbells_waiting(s_) && !poll_tcp_socket(fd_, s_);
     const BellSleep bell(s_, true);
     std::optional<Sleeper> sleeper(std::in_place, s_, false, true);
     if (!s_.pipe.want_room(room_, static_cast<bool>(bell))) return false;
@@ -303,7 +305,7 @@ class Sending {
     int most = -1;
     // relaxed: the call into the kernel came before
     const bool shut = s_.shut_read.load(std::memory_order_relaxed);
-    if (reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_held_up(s_)) {
+    if (reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_going_back(s_)) {
       p.events = 0;
       most = nap_ms_ = std::min(nap_ms_ * 2, kLongestNapMs);
     }
@@ -321,12 +323,12 @@ class Sending {
     if (woken == 0) room_ = PipeRoom::kWhole;  // it does not read
     sleeper.reset();
     *over = (woken < 0 && !goes_on(sent_, deadline_, since_)) || !still_names(fd_, s_);
-    if (!*over && !(bell && woken > 0 && p.revents == 0)) look_at_kernel(fd_, s_);
+    if (!*over && !(bell && woken > 0 && p.revents == 0)) poll_tcp_socket(fd_, s_);
     return true;
   }
 
-  const Undisturbed undisturbed_;
-  SinceEntry since_;
+  const DeferSignals undisturbed_;
+  SignalSnapshot since_;
   const int fd_;
   Socket& s_;
   const iovec* const buffers_;
@@ -366,7 +368,7 @@ bool is_plain(Socket& s) {
 bool send_at_once(int fd, Socket& s, const iovec* buffers, int count, std::size_t wanted,
                   std::size_t* sent) {
   if (!is_plain(s)) return false;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   const Pipe::Done done = s.pipe.send(buffers, count, PipeRoom::kWindow);
   if (done.bytes == 0) return false;
   if (done.must_ring) {

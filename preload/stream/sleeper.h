@@ -10,7 +10,7 @@ namespace clan::preload {
 
 /// A thread that is about to sleep in the kernel until there are bytes or room. To be made before
 /// the calls that ask to be rung; when it goes, the thread wants no doorbells any more. A thread
-/// that has one does not look_at_kernel(), which would take it for another.
+/// that has one does not poll_tcp_socket(), which would take it for another.
 class Sleeper {
  public:
   explicit Sleeper(Socket& s, bool for_data, bool for_room)

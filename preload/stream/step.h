@@ -6,19 +6,19 @@
 
 namespace clan::preload {
 
-class Step {
+class StepResult {
  public:
-  static Step next() { return Step(kNext); }
-  static Step again() { return Step(kAgain); }
+  static StepResult next() { return StepResult(kNext); }
+  static StepResult again() { return StepResult(kAgain); }
   /// The call is over: bytes, or -1 with errno.
-  static Step over(ssize_t answer) { return Step(answer); }
+  static StepResult over(ssize_t answer) { return StepResult(answer); }
   bool goes_on() const { return value_ == kNext; }
   bool is_answer() const { return value_ >= -1; }
   ssize_t answer() const { return value_; }
 
  private:
   static constexpr ssize_t kNext = -2, kAgain = -3;
-  explicit Step(ssize_t value) : value_(value) {}
+  explicit StepResult(ssize_t value) : value_(value) {}
   ssize_t value_;
 };
 

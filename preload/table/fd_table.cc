@@ -117,7 +117,7 @@ bool waits_for_close(int fd, Entry& e, Socket* mark, std::uint64_t* until) {
 
 void drop(Socket* s, int fd) {
   if (s == nullptr || is_closing(s)) return;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   if (s->is_watched()) hooks.left_descriptor(*s, fd);
   // PAIR preload.refs: the same, for descriptors
   if (words::subtract(s->fds, 1) == 1) {
@@ -130,24 +130,24 @@ void drop(Socket* s, int fd) {
 
 }  // namespace
 
-Held::~Held() {
+SocketRef::~SocketRef() {
   if (s_ != nullptr) release(s_);
 }
 
-Held hold(int fd, bool waits) {
+SocketRef acquire(int fd, bool waits) {
   Entry* e = entry(fd, false);
-  if (e == nullptr) return Held();
+  if (e == nullptr) return SocketRef();
   for (std::uint64_t until = 0;;) {
     Socket* s = words::load_acquire(*e);  // PAIR preload.entry
-    if (s == nullptr) return Held();
+    if (s == nullptr) return SocketRef();
     int refs = s->refs.load(std::memory_order_relaxed);
     while (refs > 0 && !words::cas(s->refs, refs, refs + 1)) {
     }
     if (refs <= 0) {  // on its way out: the entry is about to change
-      if (is_closing(s) && (!waits || !waits_for_close(fd, *e, s, &until))) return Held();
+      if (is_closing(s) && (!waits || !waits_for_close(fd, *e, s, &until))) return SocketRef();
       continue;
     }
-    if (words::load_acquire(*e) == s) return Held(s);  // PAIR preload.entry
+    if (words::load_acquire(*e) == s) return SocketRef(s);  // PAIR preload.entry
     release(s);
   }
 }
@@ -199,13 +199,13 @@ void adopt(int fd, bool client, int nonblocking, bool always) {
   unlock_sockets();
   if (s == nullptr) return forget(fd);
   drop(before, fd);
-  if (const Held held = hold(fd); is_standard && held)
+  if (const SocketRef held = acquire(fd); is_standard && held)
     say_why(fd, *held, reasons::Why::kStandardStream);
 }
 
 void probe(int fd, bool always) {
   KeepErrno keep;
-  if (hold(fd)) return;
+  if (acquire(fd)) return;
   int domain = 0, protocol = 0, type = 0;
   socklen_t size = sizeof domain;
   if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return;
@@ -216,14 +216,14 @@ void probe(int fd, bool always) {
   if (sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return;
   if (type != SOCK_STREAM || (protocol != IPPROTO_TCP && protocol != 0)) return;
   adopt(fd, false, -1, always);
-  Held s = hold(fd);
+  SocketRef s = acquire(fd);
   if (!s) return;
   s->share();
   count_bytes_before(fd, s->open_file());
 }
 
 bool duplicate_entry(int from, int to) {
-  Held s = hold(from);
+  SocketRef s = acquire(from);
   if (!s) {
     forget(to);
     return true;
@@ -247,7 +247,7 @@ void forget(int fd) {
 }
 
 Closing::Closing(int fd) : fd_(-1), before_(t_closing) {
-  if (const Held s = hold(fd); s && s->shared()) fd_ = t_closing = fd;
+  if (const SocketRef s = acquire(fd); s && s->shared()) fd_ = t_closing = fd;
 }
 
 Closing::~Closing() {
@@ -272,7 +272,7 @@ void for_each_socket(void (*f)(int, Socket&, void*), void* argument) {
     if (words::load_acquire(chunks[c]) == nullptr) continue;  // PAIR preload.chunk
     for (unsigned i = 0; i < kChunk; ++i) {
       const int fd = static_cast<int>(c * kChunk + i);
-      if (Held s = hold(fd)) f(fd, *s, argument);
+      if (SocketRef s = acquire(fd)) f(fd, *s, argument);
     }
   }
 }

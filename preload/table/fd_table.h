@@ -7,13 +7,13 @@
 namespace clan::preload {
 
 /// A Socket in use by the calling thread.
-class Held {
+class SocketRef {
  public:
-  Held() = default;
-  explicit Held(Socket* s) : s_(s) {}
-  Held(Held&& o) noexcept : s_(o.s_) { o.s_ = nullptr; }
-  Held& operator=(Held&&) = delete;
-  ~Held();
+  SocketRef() = default;
+  explicit SocketRef(Socket* s) : s_(s) {}
+  SocketRef(SocketRef&& o) noexcept : s_(o.s_) { o.s_ = nullptr; }
+  SocketRef& operator=(SocketRef&&) = delete;
+  ~SocketRef();
   explicit operator bool() const { return s_ != nullptr; }
   Socket* operator->() const { return s_; }
   Socket& operator*() const { return *s_; }
@@ -25,7 +25,7 @@ class Held {
 
 /// The Socket behind a descriptor, or none. Lock-free. `waits`: for a moment, where another thread
 /// is closing it; not under a lock that a close takes.
-Held hold(int fd, bool waits = true);
+SocketRef acquire(int fd, bool waits = true);
 
 /// A TCP socket that has just appeared here. `nonblocking`: -1 unknown. `always`: also where none
 /// moves.

@@ -44,7 +44,7 @@ int distance(int limit) { return std::max(8, limit / 64); }
 void give_up_bells(Socket& s) {
   const int bell = s.bell.take();  // none watches it from now on, under the lock of sets
   s.pipe.keep_wanted(true);
-  hooks.held_up(s);
+  hooks.going_back(s);
   s.ringing.lock();
   const int rung = s.others_bell.take();
   s.ringing.unlock();
@@ -65,7 +65,7 @@ int close_ours_below(int end) {
   for_each_socket(
       [](int fd, Socket& s, void* argument) {
         auto& r = *static_cast<Range*>(argument);
-        const Undisturbed undisturbed;
+        const DeferSignals undisturbed;
         if (!s.moving.try_lock()) {
           r.all = false;
           return;

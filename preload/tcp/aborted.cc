@@ -33,7 +33,7 @@ bool other_end_lives(const Socket& s) {
 // The kernel resets for bytes that nobody has read, and doorbells may be all there were.
 bool comes_of_doorbells(const Socket& s) {
   auto relaxed = std::memory_order_relaxed;  // counts that change no more
-  const std::uint64_t read = s.theirs().words[socket_face::kSwallowed].load(relaxed);
+  const std::uint64_t read = s.theirs().words[socket_face::kDoorbellsRead].load(relaxed);
   if (read == doorbells_of(s.mine(), relaxed)) return false;
   return !other_end_lives(s);
 }

@@ -17,8 +17,8 @@ bool await_gate(Slot::Counter& counter, std::uint32_t turn);
 /// (Slot::pinned, `alone`, a descriptor on its way). `counter`: one that such a thread closes.
 void await_mover(Slot::Counter& counter);
 
-/// Closes a counter while it lives: a lock of all processes of the end. Once the connection has
-/// moved no call that is counted is in the kernel: it steps back, or was killed.
+/// Closes a counter while it lives: a lock of all processes of the end. TryLockGuard the connection
+/// has moved no call that is counted is in the kernel: it steps back, or was killed.
 class ClosedGate {
  public:
   explicit ClosedGate(Slot::Counter& counter);
@@ -29,7 +29,7 @@ class ClosedGate {
   bool took_over() const { return took_over_; }
 
  private:
-  const Undisturbed undisturbed_;
+  const DeferSignals undisturbed_;
   const std::int32_t me_ = closer_id();
   Slot::Counter& counter_;
   bool took_over_ = false;

@@ -22,9 +22,9 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kDoorbells;
+using socket_face::kDoorbellsRead;
 using socket_face::kGone;
 using socket_face::kSending;
-using socket_face::kSwallowed;
 
 // A thread that was killed may have counted a doorbell and not sent it; the kernel knows.
 void recount_rung(int fd, PipePage::Face& face) {
@@ -78,11 +78,11 @@ void silence(int fd, PipePage::Face& face, Slot& slot) {
   slot.silent.store(1, std::memory_order_relaxed);  // relaxed: under the gate
 }
 
-bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit) {
+bool drain_doorbells(int fd, Socket& s, std::uint64_t limit) {
   constexpr std::uint64_t kAtOnce = 4096;
   if (has_remote_bells(s) && take_remote_bells(fd, s, limit)) return true;
   const Draining draining(fd, s);
-  auto& swallowed = s.mine().words[kSwallowed];
+  auto& swallowed = s.mine().words[kDoorbellsRead];
   for (;;) {
     const std::uint64_t had = swallowed.load(std::memory_order_relaxed);  // relaxed: under the lock
     // order: the count is read after the doorbell that it counts

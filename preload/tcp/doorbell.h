@@ -44,11 +44,11 @@ inline void silence(int fd, Socket& s) { silence(fd, s.mine(), s.open_file()); }
 
 /// Reads the doorbells that have been rung, and nothing else. False: some are still on their way.
 /// `limit`: at most so many of them, counted from the first ever.
-bool swallow_doorbells(int fd, Socket& s, std::uint64_t limit = ~std::uint64_t{0});
+bool drain_doorbells(int fd, Socket& s, std::uint64_t limit = ~std::uint64_t{0});
 
 /// There are some, or will be in a moment. Does not ask the kernel.
 inline bool doorbells_waiting(const Socket& s) {
-  return s.mine().words[socket_face::kSwallowed].load(std::memory_order_relaxed) <
+  return s.mine().words[socket_face::kDoorbellsRead].load(std::memory_order_relaxed) <
          doorbells_of(s.theirs(), std::memory_order_relaxed);
 }
 

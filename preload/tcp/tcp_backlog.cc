@@ -27,13 +27,13 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kCorked;
+using socket_face::kDoorbellsRead;
 using socket_face::kGone;
 using socket_face::kLeaving;
 using socket_face::kNodelay;
 using socket_face::kOptionsBack;
 using socket_face::kSending;
 using socket_face::kState;
-using socket_face::kSwallowed;
 using socket_face::kSwitchAt;
 
 // The kernel counts a FIN as a byte received, but not as one queued.
@@ -104,7 +104,7 @@ void recount_doorbells(int fd, Socket& s) {
     return;
   const std::uint64_t before = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
   if (read <= before) return;
-  auto& swallowed = s.mine().words[kSwallowed];
+  auto& swallowed = s.mine().words[kDoorbellsRead];
   const std::uint64_t bells =
       std::min(read - before, doorbells_of(s.theirs(), std::memory_order_relaxed));
   // relaxed: a count, which the one in whose place this is done may raise as well
@@ -119,7 +119,7 @@ bool switch_sending_now(int fd, Socket& s) {
   if ((state_of(mine) & kSending) != 0) return true;
   if ((state_of(s.theirs()) & socket_face::kAttached) == 0) return false;
   KeepErrno keep;
-  const Undisturbed undisturbed;
+  const DeferSignals undisturbed;
   // No send may be under way in the kernel, here or in a process that shares the socket.
   Slot& slot = s.open_file();
   const std::int32_t me = closer_id();

@@ -25,8 +25,8 @@ inline bool switch_sending(int fd, Socket& s) {
   return (state_of(s.mine()) & socket_face::kSending) != 0 || switch_sending_now(fd, s);
 }
 
-/// Behind kGone: TCP has TCP_NODELAY and TCP_CORK again as the program has them. Once for an end,
-/// by whichever process is first; `fd`: the end's.
+/// Behind kGone: TCP has TCP_NODELAY and TCP_CORK again as the program has them. TryLockGuard for
+/// an end, by whichever process is first; `fd`: the end's.
 void give_options_back(int fd, PipePage::Face& face);
 
 /// App bytes that are still to be read from TCP. <0: cannot tell, errno. Sets drained when there

@@ -20,7 +20,7 @@ bool reset_for_strays(int fd, Socket& s) {
   // What lies there may be what the other end sends by TCP before its host has said that it does.
   if (has_remote_bells(s)) return take_remote_bells(fd, s, 0), false;
   // order: this count, then the queue
-  const std::uint64_t had = s.mine().words[kSwallowed].load(std::memory_order_seq_cst);
+  const std::uint64_t had = s.mine().words[kDoorbellsRead].load(std::memory_order_seq_cst);
   int queued = 0;
   if (!s.has_drained() || sys::ioctl(fd, FIONREAD, &queued) != 0 || queued <= 0) return false;
   // order: the queue, then this count

@@ -12,13 +12,13 @@ namespace clan::preload {
 /// No honest end can have sent them. It counts a doorbell before it sends the byte, and sends
 /// nothing else by TCP between the switch and kGone:
 ///
-///   1 bytes of doorbells that have been read here  >= kSwallowed, as it is counted afterwards
+///   1 bytes of doorbells that have been read here  >= kDoorbellsRead, as it is counted afterwards
 ///   2 bytes of doorbells that have been sent       <= kDoorbells, as it is counted before
 ///   3 what lies in the queue = what has come less what has been read
 ///
-/// so with kSwallowed taken first, then the queue, then kDoorbells, the queue holds no more than
-/// kDoorbells - kSwallowed, whatever is stopped, killed or off its processor wherever. kGone is
-/// checked last: what was sent after it is the application's.
+/// so with kDoorbellsRead taken first, then the queue, then kDoorbells, the queue holds no more
+/// than kDoorbells - kDoorbellsRead, whatever is stopped, killed or off its processor wherever.
+/// kGone is checked last: what was sent after it is the application's.
 bool reset_for_strays(int fd, Socket& s);
 
 }  // namespace clan::preload

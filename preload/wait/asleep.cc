@@ -24,13 +24,13 @@ short poll_answer(int fd, Socket& s, short events, bool look) {
   return static_cast<short>(ready & (events | kAlways));
 }
 
-Asleep::Asleep(int fd, short events, bool rings) : held_(hold(fd)) {
+Asleep::Asleep(int fd, short events, bool rings) : held_(acquire(fd)) {
   if (!held_ && known_epoll(fd)) {
     bool sleeps = true;
     set_ = set_prepare_sleep(fd, &sleeps, &longest_);
     ready_ = !sleeps;
   } else if (held_ && held_->shared()) {
-    left_to_others_ = doorbells_waiting(*held_) && !look_at_kernel(fd, *held_);
+    left_to_others_ = doorbells_waiting(*held_) && !poll_tcp_socket(fd, *held_);
     bell_.emplace(*held_, rings);
     sleeper_.emplace(*held_, (events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0,
                      (events & (POLLOUT | POLLWRNORM)) != 0);
@@ -38,8 +38,8 @@ Asleep::Asleep(int fd, short events, bool rings) : held_(hold(fd)) {
     if ((events & (POLLOUT | POLLWRNORM)) != 0) longest_ = kRoomNs;
     ready_ = (!sleeps || !held_->pipe.seems_empty()) && poll_answer(fd, *held_, events, false) != 0;
     // A doorbell for room does not come before the bytes of TCP have been read.
-    if (is_held_up(*held_) || (reads_tcp(*held_) && (events & (POLLOUT | POLLWRNORM)) != 0))
-      longest_ = kHeldUpNs;
+    if (is_going_back(*held_) || (reads_tcp(*held_) && (events & (POLLOUT | POLLWRNORM)) != 0))
+      longest_ = kGoingBackNs;
   }
 }
 

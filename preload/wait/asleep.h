@@ -48,7 +48,7 @@ class Asleep {
   Socket* socket() const { return sleeper_ ? held_.get() : nullptr; }
 
  private:
-  Held held_;
+  SocketRef held_;
   std::optional<BellSleep> bell_;
   std::optional<Sleeper> sleeper_;
   SetSleep* set_ = nullptr;
@@ -58,16 +58,16 @@ class Asleep {
 
 /// A list that grows to `most` and does not allocate while that is a few.
 template <typename T>
-class Many {
+class SmallVector {
  public:
-  explicit Many(nfds_t most) : at_(reinterpret_cast<T*>(few_)) {
+  explicit SmallVector(nfds_t most) : at_(reinterpret_cast<T*>(few_)) {
     if (most > kFew) at_ = more_.emplace(most * sizeof(T)).template as<T>();
   }
-  ~Many() {
+  ~SmallVector() {
     while (count_ > 0) at_[--count_].~T();
   }
-  Many(const Many&) = delete;
-  Many& operator=(const Many&) = delete;
+  SmallVector(const SmallVector&) = delete;
+  SmallVector& operator=(const SmallVector&) = delete;
   /// Null when there was no memory.
   template <typename... Arguments>
   T* add(Arguments... arguments) {

@@ -139,7 +139,7 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
     if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
       i->parked = false;
       i->passed_on = {};
-      if (std::exchange(i->missed, false)) (void)look_at_kernel(fd, s);
+      if (std::exchange(i->missed, false)) (void)poll_tcp_socket(fd, s);
       ask_for(*i, *event);
       return 0;
     }
@@ -197,7 +197,7 @@ int control(int epfd, int op, int fd, epoll_event* event) {
     if (rc == 0) note_nested(epfd, op, fd, event);
     return rc;
   }
-  Held s = hold_current(fd);
+  SocketRef s = hold_current(fd);
   if (!s || s->stays_on_tcp()) note_plain(epfd, op);
   if (!s && op == EPOLL_CTL_ADD) {
     const int rc = real().epoll_ctl(epfd, op, fd, event);

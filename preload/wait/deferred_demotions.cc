@@ -12,8 +12,8 @@ constinit thread_local OwedAnswers t_owed{};
 void pay_owed_answers() {
   while (t_owed.count > 0) {
     const auto [fd, socket] = t_owed.to[--t_owed.count];
-    const Held owed(socket);
-    if (const Held now = hold(fd); now.get() == socket) answer_leaving(fd, *socket);
+    const SocketRef owed(socket);
+    if (const SocketRef now = acquire(fd); now.get() == socket) answer_leaving(fd, *socket);
   }
 }
 

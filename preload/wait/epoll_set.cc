@@ -19,8 +19,8 @@ namespace clan::preload {
 namespace {
 
 SpinLock lock_word;
-Recycled<Interest> interest_pool;
-Recycled<Set> set_pool;
+ObjectPool<Interest> interest_pool;
+ObjectPool<Set> set_pool;
 
 constinit std::atomic<int> sets_end{0};
 

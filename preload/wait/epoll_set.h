@@ -143,7 +143,7 @@ class Guard {
   Guard& operator=(const Guard&) = delete;
 
  private:
-  Undisturbed undisturbed_;
+  DeferSignals undisturbed_;
 };
 
 constexpr int kMostSets = 65536;

@@ -40,12 +40,12 @@ struct ToldEdges {
 struct Found {
   Interest* interest = nullptr;  ///< none: only the kernel knows of it
   epoll_event event{};
-  std::uint64_t since = 0;  ///< ready, or reported last
-  std::uint64_t edge = 0;   ///< what changes with each edge
-  std::uint64_t floor = 0;  ///< not ready before this time; 0: unknown
-  bool by_kernel = false;   ///< the kernel says where it is
-  PipeStamp past_pipes{};   ///< of the record in front
-  std::uint32_t index = 0;  ///< scratch of put_in_order()
+  std::uint64_t since = 0;        ///< ready, or reported last
+  std::uint64_t edge = 0;         ///< what changes with each edge
+  std::uint64_t floor = 0;        ///< not ready before this time; 0: unknown
+  bool by_kernel = false;         ///< the kernel says where it is
+  PipeStamp last_kernel_write{};  ///< of the record in front
+  std::uint32_t index = 0;        ///< scratch of put_in_order()
 };
 
 /// When bytes became readable: written at `stamp`, asked for since `since`.
@@ -86,7 +86,7 @@ class KernelOrder {
 inline void put_in_order(Found* found, std::uint32_t count, std::uint64_t low) {
   constexpr std::uint64_t kMask = PipeStamp::kTimeMask;
   for (std::uint32_t k = 0; k < count; ++k) {
-    const PipeStamp stamp = found[k].past_pipes;
+    const PipeStamp stamp = found[k].last_kernel_write;
     if (found[k].interest == nullptr || stamp.word == 0 || !stamp.wrote_past_pipes()) continue;
     const std::uint64_t wrote = stamp.past_pipes();
     if (PipeStamp::before(wrote, low)) continue;

@@ -64,7 +64,7 @@ int take_over_set(const char* text) {
   unsigned long long data;
   if (std::sscanf(text, "e%d/%d/%d/%x/%llx,%n", &epfd, &fd, &fired, &events, &data, &length) != 5)
     return 0;
-  const Held s = hold(fd);
+  const SocketRef s = acquire(fd);
   if (!s || !s->shared()) return length;
   const Guard guard;
   saw_set(epfd);

@@ -50,7 +50,7 @@ void note_bell(const Set& set, Interest& i) {
 // The kernel has reported a socket that has moved.
 void note_doorbell(const Set& set, Interest& i, std::uint32_t events) {
   note_ring(set, i);
-  (void)(events == EPOLLIN ? take_doorbells(i.fd, *i.socket) : look_at_kernel(i.fd, *i.socket));
+  (void)(events == EPOLLIN ? take_doorbells(i.fd, *i.socket) : poll_tcp_socket(i.fd, *i.socket));
 }
 
 // The kernel has reported it in an answer before, and does again as long as it holds. `end`: of
@@ -107,7 +107,7 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
     }
     const bool by_bell = (events[k].data.u64 & kOfBell) != 0;
     const int fd = static_cast<int>(events[k].data.u64 & (kOfBell - 1));
-    Held s = hold(fd, false);  // a thread that closes it may wait for our lock
+    SocketRef s = acquire(fd, false);  // a thread that closes it may wait for our lock
     Interest* i = s ? find(set, s.get(), fd) : nullptr;
     if (i == nullptr || !i->moved) continue;
     if (i->parked) {
@@ -137,7 +137,7 @@ void find_ready(Set& set, bool first) {
         const PipeStamp stamp = of_pipe ? i.socket->pipe.front_stamp() : PipeStamp{};
         found.event.data = i.data;
         found.since = i.listed ? i.since : later(stamp, i.since);
-        found.past_pipes = stamp;
+        found.last_kernel_write = stamp;
         set.found.at[set.found.count++] = found;
         i.found_in = set.round;
         // Reported before, or written before the kernel answered; of room nobody else knows.

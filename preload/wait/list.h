@@ -51,7 +51,7 @@ void List<T>::release() {
 
 /// Sets and interests are recycled, never unmapped.
 template <typename T>
-class Recycled {
+class ObjectPool {
  public:
   T* take() {
     if (free_ == nullptr) {

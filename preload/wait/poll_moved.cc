@@ -50,7 +50,7 @@ class MovedPoll {
 
   int run() {
     for (;;) {
-      const Awaited peers = prepare_copy();
+      const PeerHint peers = prepare_copy();
       const int found = look(Kernel::kNotAsked);
       if (found > 0 && plain_ == 0 && moved_ == 1) return found;
       if (found > 0 || at_once_) {
@@ -69,22 +69,22 @@ class MovedPoll {
     errno = EINTR;
     return -1;
   }
-  Held held(nfds_t i) const { return fds_[i].fd >= 0 ? hold(fds_[i].fd) : Held(); }
+  SocketRef held(nfds_t i) const { return fds_[i].fd >= 0 ? acquire(fds_[i].fd) : SocketRef(); }
 
-  Awaited prepare_copy();
+  PeerHint prepare_copy();
   int look(Kernel kernel);
   void answer_moved(nfds_t i, Socket& s, Kernel kernel);
   bool answer_set(nfds_t i);
   int snapshot(int before);
   std::optional<int> look_at_everything(int found);
-  std::optional<int> wait(const Awaited& peers);
+  std::optional<int> wait(const PeerHint& peers);
   bool there();
   bool beyond();
   bool ask_kernel_of(nfds_t i, const Asleep& one);
   bool knows_already(nfds_t i, Socket& s);
   std::int64_t longest_nap();
   bool sleep_in_kernel();
-  bool prepare_all(Many<Asleep>& asleep, bool* ready);
+  bool prepare_all(SmallVector<Asleep>& asleep, bool* ready);
 
   pollfd* const fds_;
   pollfd* const copy_;
@@ -92,7 +92,7 @@ class MovedPoll {
   const bool at_once_;
   const std::uint64_t deadline_;
   const KernelPoll& sleep_;
-  const SinceEntry since_;
+  const SignalSnapshot since_;
 
   // descriptors that the kernel has to be asked of, and that have moved
   nfds_t plain_ = 0, moved_ = 0;
@@ -110,15 +110,15 @@ class MovedPoll {
 };
 
 // What has moved is watched for doorbells.
-Awaited MovedPoll::prepare_copy() {
+PeerHint MovedPoll::prepare_copy() {
   plain_ = moved_ = 0;
-  Awaited peers{0, true};
+  PeerHint peers{0, true};
   for (nfds_t i = 0; i < count_; ++i) {
-    const Held s = held(i);
+    const SocketRef s = held(i);
     copy_[i] = fds_[i];
     copy_[i].revents = 0;
     if (s && s->shared()) {
-      const Awaited peer = awaited_of(*s);
+      const PeerHint peer = awaited_of(*s);
       peers.cpu = moved_++ == 0 || peer.cpu == peers.cpu ? peer.cpu : 0;
       peers.slept &= peer.slept;
       remote_ |= is_remote(*s);
@@ -173,7 +173,7 @@ int MovedPoll::look(Kernel kernel) {
   int n = 0;
   moved_ready_ = 0;
   for (nfds_t i = 0; i < count_; ++i) {
-    const Held s = held(i);
+    const SocketRef s = held(i);
     bool here = false;
     if (s && s->shared()) {
       here = true;
@@ -223,7 +223,7 @@ std::optional<int> MovedPoll::look_at_everything(int found) {
 bool MovedPoll::there() {
   if (since_.handled()) return true;
   for (nfds_t i = 0; i < count_; ++i) {
-    const Held s = held(i);
+    const SocketRef s = held(i);
     if (s && s->shared() && poll_answer(fds_[i].fd, *s, fds_[i].events, false) != 0) return true;
     if (!s && fds_[i].fd >= 0 && set_moved(fds_[i].fd) && set_ready(fds_[i].fd)) return true;
   }
@@ -268,14 +268,14 @@ bool MovedPoll::ask_kernel_of(nfds_t i, const Asleep& one) {
   }
   const bool ready = knows_already(i, *s);
   if ((fds_[i].events & (POLLOUT | POLLWRNORM)) != 0 &&
-      poll_answer(fds_[i].fd, *s, POLLOUT, false) == 0 && sends_tcp(*s) && !is_held_up(*s)) {
+      poll_answer(fds_[i].fd, *s, POLLOUT, false) == 0 && sends_tcp(*s) && !is_going_back(*s)) {
     copy_[i].events |= POLLOUT;
   }
   return ready;
 }
 
 // Says that this thread is about to sleep for all of them. False: no memory.
-bool MovedPoll::prepare_all(Many<Asleep>& asleep, bool* ready) {
+bool MovedPoll::prepare_all(SmallVector<Asleep>& asleep, bool* ready) {
   drains_ = is_untold_ = false;
   longest_ = kNoCap;
   bell_ = nullptr;
@@ -304,7 +304,7 @@ bool MovedPoll::sleep_in_kernel() {
   PacketSleep packets(remote_,
                       count_ <= kOnStack ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
   if (packets.has_come()) return false;
-  std::optional<Many<Asleep>> asleep(std::in_place, count_);
+  std::optional<SmallVector<Asleep>> asleep(std::in_place, count_);
   if (!prepare_all(*asleep, &ready)) {
     errno = ENOMEM;
     answered_ = -1;
@@ -336,17 +336,17 @@ bool MovedPoll::sleep_in_kernel() {
 }
 
 // Nothing: look again.
-std::optional<int> MovedPoll::wait(const Awaited& peers) {
+std::optional<int> MovedPoll::wait(const PeerHint& peers) {
   kernel_failed_ = kernel_told_ = false;
   answered_.reset();
   const auto asleep = [this] { return sleep_in_kernel(); };
-  const Waited waited =
+  const WaitResult waited =
       (remote_ ? waiter_of_remote_poll() : waiter_of_poll())
           .wait([this] { return there(); }, peers, deadline_, asleep, [this] { return beyond(); });
-  if (waited == Waited::kReady) {
+  if (waited == WaitResult::kReady) {
     if (const int n = kernel_told_ ? snapshot(0) : 0; n > 0) return n;
     if (since_.handled()) return interrupted();
-  } else if (waited == Waited::kTimedOut) {
+  } else if (waited == WaitResult::kTimedOut) {
     (void)sleep_in_kernel();
   }
   return answered_;

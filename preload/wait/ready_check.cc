@@ -25,7 +25,7 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
   const std::uint64_t of_tcp = reads_tcp(s) ? arrived(fd) * kFarApart : 0;
   // of this process
   const std::uint64_t given_up =
-      s.held_up.load(std::memory_order_relaxed) * (kFarApart * kFarApart);
+      s.going_back.load(std::memory_order_relaxed) * (kFarApart * kFarApart);
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
   // relaxed: its record moves the tail
   const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;
@@ -132,7 +132,7 @@ bool waits_for_tcp_room(const Interest& i) {
 
 std::int64_t longest_sleep(const Interest& i) {
   if (i.nested) return longest_sleep(*i.inner);
-  if (is_held_up(*i.socket)) return kHeldUpNs;
+  if (is_going_back(*i.socket)) return kGoingBackNs;
   if (!wants_room(i)) return kNoCap;
   // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
   if (reads_tcp(*i.socket)) return 1'000'000;
@@ -151,7 +151,7 @@ std::int64_t longest_sleep(const Set& set) {
 
 void arm(Interest& i) {
   i.heard_ns = i.set->now();
-  if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_held_up(*i.socket)) return;
+  if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_going_back(*i.socket)) return;
   if (!i.fired) {
     i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
     if (is_ready(i) || !i.moved || t_owed.count > 0) return;

@@ -23,7 +23,7 @@ std::uint64_t in_stamp(int fd, const Socket& s);
 /// Nothing can have happened, as far as a few loads tell.
 inline bool quiet(const Interest& i) {
   const Socket& s = *i.socket;
-  if (!nothing_new(s)) return false;
+  if (!is_idle_fast(s)) return false;
   if (!wants_room(i)) return true;
   return (i.events & EPOLLET) != 0 && i.told.out &&
          i.told.full == s.full.load(std::memory_order_relaxed);

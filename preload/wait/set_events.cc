@@ -57,7 +57,7 @@ void went_back(Socket& s) {
   }
 }
 
-void held_up(Socket& s) {
+void going_back(Socket& s) {
   if (!s.is_watched()) return;
   Guard guard;
   for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) {
@@ -79,7 +79,7 @@ void stayed(Socket& s) {
 }
 
 void before_descriptor_goes(int fd) {
-  const Held s = hold(fd);
+  const SocketRef s = acquire(fd);
   // relaxed: a copy that another thread makes meanwhile is made before this close, or after it
   if (!s || !s->is_watched() || s->fds.load(std::memory_order_relaxed) < 2) return;
   if (in_borrowed_memory()) return;  // it stays open in the parent, whose sets these are

@@ -19,7 +19,7 @@ void stayed(Socket& s);
 
 /// A call has answered EAGAIN although there may be bytes or room: sets check the socket again, and
 /// do not sleep for long meanwhile.
-void held_up(Socket& s);
+void going_back(Socket& s);
 
 /// A descriptor is about to be closed. The kernel keeps what is registered by it while another one
 /// of the same socket is open, and goes on to report that: such a connection is TCP's from now on,

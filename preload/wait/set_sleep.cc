@@ -20,7 +20,7 @@
 namespace clan::preload {
 namespace {
 
-Recycled<SetSleep> sleep_pool;
+ObjectPool<SetSleep> sleep_pool;
 
 }  // namespace
 
@@ -91,7 +91,7 @@ bool only_doorbells(Set& set, Holds&& holds) {
   if (!rung || sys::poll(&p, 1, 0) == 0) return false;
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     const Interest& i = *set.interests.at[k];
-    if (i.moved && !i.nested) (void)look_at_kernel(i.fd, *i.socket);
+    if (i.moved && !i.nested) (void)poll_tcp_socket(i.fd, *i.socket);
   }
   return set.names > 0 && !holds() && sys::poll(&p, 1, 0) == 0;
 }

@@ -51,7 +51,7 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
       }
     }
     for (std::uint32_t k = 0; k < n; ++k) {
-      const Held held(some[k].socket);
+      const SocketRef held(some[k].socket);
       f(some[k].fd, *held);
       any = true;
     }

@@ -47,7 +47,7 @@ class SpinView {
   bool any() {
     for (std::uint32_t k = std::min(count_, kSome); k > 0; --k) {
       next_ = next_ + 1 < count_ ? next_ + 1 : 0;
-      if (!nothing_new(*sockets_[next_])) return true;
+      if (!is_idle_fast(*sockets_[next_])) return true;
     }
     return false;
   }
@@ -58,10 +58,10 @@ class SpinView {
   /// One of all of them is carried to another host.
   bool remote() const { return remote_; }
   /// What is known of all their peers.
-  Awaited peers() const {
-    Awaited peers{0, count_ > 0};
+  PeerHint peers() const {
+    PeerHint peers{0, count_ > 0};
     for (std::uint32_t k = 0; k < count_; ++k) {
-      const Awaited peer = awaited_of(*sockets_[k]);
+      const PeerHint peer = awaited_of(*sockets_[k]);
       peers.cpu = k == 0 || peer.cpu == peers.cpu ? peer.cpu : 0;
       peers.slept &= peer.slept;
     }
@@ -71,7 +71,7 @@ class SpinView {
  private:
   static constexpr std::uint32_t kMost = 16, kSome = 4;
   void clear() {
-    while (count_ > 0) (void)Held(sockets_[--count_]);
+    while (count_ > 0) (void)SocketRef(sockets_[--count_]);
   }
   Socket* sockets_[kMost];
   std::uint32_t count_ = 0, next_ = 0;

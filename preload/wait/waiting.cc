@@ -201,9 +201,9 @@ class Wait {
       return slept_;
     };
     Waiter& waiter = view_.remote() ? *set.remote_waiter : *set.waiter;
-    const Waited waited = waiter.wait(ready, view_.peers(), deadline_, sleep, beyond);
-    const bool handled = waited == Waited::kReady && *told <= 0 && since_.handled();
-    return handled || waited == Waited::kTimedOut ? doze(told, before) : n;
+    const WaitResult waited = waiter.wait(ready, view_.peers(), deadline_, sleep, beyond);
+    const bool handled = waited == WaitResult::kReady && *told <= 0 && since_.handled();
+    return handled || waited == WaitResult::kTimedOut ? doze(told, before) : n;
   }
 
   // Sleeps in the kernel. kGoOn, or the answer.
@@ -277,7 +277,7 @@ class Wait {
   const std::uint64_t deadline_;
   InUse use_;
   SpinView view_;
-  const SinceEntry since_;
+  const SignalSnapshot since_;
   bool several_ = false, moved_ = false, spins_ = false, slept_ = false;
   bool first_ = true;  ///< look, which the kernel need not be asked in
 };

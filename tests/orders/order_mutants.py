@@ -102,7 +102,7 @@ TARGETS = {
                         "core/base/process.cc")),
     ]),
     "preload/state/latch.h": Target("preload", [
-        Program("preload/state/latch_test.cc", "Flag.Shows*"),
+        Program("preload/state/latch_test.cc", "Latch.Shows*"),
     ]),
     "preload/state/socket_demotion.h": Target("preload", [
         Program("preload/state/socket_demotion_test.cc", "*"),

@@ -38,7 +38,7 @@ class TcpPair {
   TcpPair& operator=(const TcpPair&) = delete;
 
   int fd(int end) const { return fds_[end]; }
-  Held held(int end) const { return hold(fds_[end]); }
+  SocketRef held(int end) const { return acquire(fds_[end]); }
   Socket& socket(int end) const { return *held(end); }  // lives as long as its descriptor
 
   /// Both ends enter one pipe, as client and server do at their calls.

@@ -74,7 +74,7 @@ std::span<const Event> Natives::poll() {
       epoll_event event;
       return epoll_wait(set_, &event, 1, 0) > 0;
     };
-    (void)waiter_.spin(ready, Awaited{}, kNoDeadline, look);
+    (void)waiter_.spin(ready, PeerHint{}, kNoDeadline, look);
   }
   return {events_.data(), n};
 }

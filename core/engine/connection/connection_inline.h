@@ -111,9 +111,9 @@ Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& read
       return ready();
     };
     switch (waiter.wait(look, {peer_cpu(), false, works_until_ns}, deadline_ns, sleep)) {
-      case Waited::kReady: return {};
-      case Waited::kTimedOut: return Error{ETIMEDOUT, late};
-      case Waited::kAgain: break;
+      case WaitResult::kReady: return {};
+      case WaitResult::kTimedOut: return Error{ETIMEDOUT, late};
+      case WaitResult::kAgain: break;
     }
     if (!s) return s;
   }

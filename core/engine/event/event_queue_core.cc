@@ -203,8 +203,8 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
       slept = sleep(deadline_ns);
       return slept.ok();
     };
-    if (waiter_.wait([&] { return any_pending(); }, Awaited{}, deadline_ns, asleep) ==
-        Waited::kTimedOut) {
+    if (waiter_.wait([&] { return any_pending(); }, PeerHint{}, deadline_ns, asleep) ==
+        WaitResult::kTimedOut) {
       return Error{ETIMEDOUT, "no event in time"};
     }
     if (!slept) return slept;

@@ -131,7 +131,7 @@ class MessageEndpointCore final : public OobSink,
                  std::span<std::byte> buffer);
   bool hot_pending() const;
   bool something_new();
-  Awaited awaited() const;
+  PeerHint awaited() const;
   bool cool();
   void look_at_cooled();
   bool something_told() const;

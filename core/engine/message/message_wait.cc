@@ -37,7 +37,7 @@ Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer,
     };
     if (std::exchange(armed_fd_, false)) waiter_.slept();
     if (waiter_.wait([&] { return something_new(); }, awaited(), deadline_ns, asleep) ==
-        Waited::kTimedOut) {
+        WaitResult::kTimedOut) {
       return Error{ETIMEDOUT, "no message in time"};
     }
     if (!s) return s.error();
@@ -49,7 +49,7 @@ bool MessageEndpointCore::something_new() {
 }
 
 // The peer of the next ring that will be polled.
-Awaited MessageEndpointCore::awaited() const {
+PeerHint MessageEndpointCore::awaited() const {
   const std::uint16_t cpu =
       hot_.empty() ? 0 : hot_[next_hot_ % hot_.size()]->connection->peer_cpu();
   return {cpu, false, copied_until_ns_};

@@ -86,7 +86,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
         count(context_->counters().wakeups);
         return true;
       };
-      if (waiter_.wait(ready, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {
+      if (waiter_.wait(ready, PeerHint{}, deadline_ns, sleep) == WaitResult::kTimedOut) {
         return Error{ETIMEDOUT, "no out-of-band message in time"};
       }
       if (rc == EINTR)

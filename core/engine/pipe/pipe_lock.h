@@ -18,7 +18,7 @@ struct Thread {
   std::uint32_t id = 0;
   std::uint32_t word = 0;               ///< of its locks: sys::name_of()
   std::atomic<std::uint32_t> locks{0};  ///< that it has, or waits for
-  std::uint64_t past_pipes = 0;         ///< order_stamp() of when it last wrote by another way
+  std::uint64_t last_kernel_write = 0;  ///< order_stamp() of when it last wrote by another way
 };
 extern constinit thread_local Thread t_thread __attribute__((tls_model("initial-exec")));
 

@@ -129,7 +129,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
     const PipeRing ring{lines_};
     const std::uint64_t piece =
         std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload()) - kStampBytes;
-    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
+    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.last_kernel_write);
     const std::uint16_t cpu = current_cpu_tag();
     Cursor cursor(buffers, count);
     while (done.bytes < wanted) {
@@ -191,7 +191,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
       broke("impossible credit");
       return {0, false, EPROTO};
     }
-    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.past_pipes);
+    const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.last_kernel_write);
     std::memcpy(ring.payload_at(out_, slot), &stamp, kStampBytes);
     ring.publish(out_, slot, shm::RingHead::make(kStampBytes, type, current_cpu_tag()));
     // First: a process that is killed before the tail moves leaves the record to finish_record().
@@ -206,7 +206,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
 Pipe::Done Pipe::end_sending() { return put_last(kEndRecord); }
 Pipe::Done Pipe::leave() { return put_last(kLeaveRecord); }
 
-void Pipe::wrote_past_pipes() { t_thread.past_pipes = order_stamp(); }
+void Pipe::wrote_past_pipes() { t_thread.last_kernel_write = order_stamp(); }
 
 // Without the lock: a cursor that another thread has half moved says "room" once too often at
 // worst.

@@ -118,7 +118,7 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
                                         std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
       return true;
     };
-    if (waiter_.wait(ready, Awaited{}, deadline_ns, sleep) == Waited::kTimedOut) {
+    if (waiter_.wait(ready, PeerHint{}, deadline_ns, sleep) == WaitResult::kTimedOut) {
       return Error{ETIMEDOUT, "no RDMA request completed in time"};
     }
     if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for RDMA"};

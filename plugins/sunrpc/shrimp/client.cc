@@ -226,7 +226,7 @@ clan_shrimp_stat clan_shrimp_client::wait(std::uint64_t call, Deadline* within) 
   }
   const std::uint64_t deadline = within->ns();
   for (;;) {
-    if (waiter->spin(ready, clan::Awaited{cpu}, deadline)) return CLAN_SHRIMP_OK;
+    if (waiter->spin(ready, clan::PeerHint{cpu}, deadline)) return CLAN_SHRIMP_OK;
     if (deadline != kNoDeadline && monotonic_ns() >= deadline) return CLAN_SHRIMP_TIMED_OUT;
     std::uint64_t asked = flag_of(call, kAsked);
     // PAIR shrimp.answer: the server exchanges it when it answers, and finds that we sleep

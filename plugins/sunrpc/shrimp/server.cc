@@ -260,7 +260,7 @@ int clan_shrimp_serve(clan_shrimp_server* server, int timeout_ms) {
       for (auto& b : server->bound)
         b->binding().head.server_cpu.store(cpu, std::memory_order_relaxed);  // a hint
       if (is_over()) return 0;  // also where calls keep coming
-      if (server->waiter->spin(ready, clan::Awaited{}, deadline) || stopped()) continue;
+      if (server->waiter->spin(ready, clan::PeerHint{}, deadline) || stopped()) continue;
       const std::uint64_t now = monotonic_ns();
       if (now >= deadline) return 0;
       std::int64_t ms =

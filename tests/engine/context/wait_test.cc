@@ -118,7 +118,7 @@ TEST(Contention, CountsAYieldOnlyIfTheKernelHasSwitched) {
 TEST(Waiter, EndsAtOnceWhenItIsReady) {
   Waiter waiter{WaitOptions{}};
   int looks = 0;
-  EXPECT_TRUE(waiter.spin([&] { return ++looks == 1; }, Awaited{}));
+  EXPECT_TRUE(waiter.spin([&] { return ++looks == 1; }, PeerHint{}));
   EXPECT_EQ(looks, 1);
 }
 
@@ -126,7 +126,7 @@ TEST(Waiter, EndsWhenTheLookBesideSaysSo) {
   Waiter waiter{WaitOptions{WaitOptions::Mode::kPoll}};
   int looks = 0;
   EXPECT_TRUE(
-      waiter.spin([] { return false; }, Awaited{}, kNoDeadline, [&] { return ++looks == 3; }));
+      waiter.spin([] { return false; }, PeerHint{}, kNoDeadline, [&] { return ++looks == 3; }));
   EXPECT_EQ(looks, 3);
 }
 
@@ -159,14 +159,15 @@ TEST(Waiter, DoesNotSleepForWhatIsThere) {
     ADD_FAILURE() << "slept";
     return true;
   };
-  EXPECT_EQ(waiter.wait([] { return true; }, Awaited{}, kNoDeadline, sleep), Waited::kReady);
+  EXPECT_EQ(waiter.wait([] { return true; }, PeerHint{}, kNoDeadline, sleep), WaitResult::kReady);
 }
 
 TEST(Waiter, SleepsOnceForWhatIsNotThere) {
   Waiter waiter{WaitOptions{}};
   int sleeps = 0;
-  EXPECT_EQ(waiter.wait([] { return false; }, Awaited{}, kNoDeadline, [&] { return ++sleeps > 0; }),
-            Waited::kAgain);
+  EXPECT_EQ(
+      waiter.wait([] { return false; }, PeerHint{}, kNoDeadline, [&] { return ++sleeps > 0; }),
+      WaitResult::kAgain);
   EXPECT_EQ(sleeps, 1);
 }
 
@@ -174,7 +175,8 @@ TEST(Waiter, DoesNotSleepAfterItsDeadline) {
   Waiter waiter{WaitOptions{}};
   int sleeps = 0;
   const auto sleep = [&] { return ++sleeps > 0; };
-  EXPECT_EQ(waiter.wait([] { return false; }, Awaited{}, monotonic_ns(), sleep), Waited::kTimedOut);
+  EXPECT_EQ(waiter.wait([] { return false; }, PeerHint{}, monotonic_ns(), sleep),
+            WaitResult::kTimedOut);
   EXPECT_EQ(sleeps, 0);
 }
 
@@ -182,14 +184,14 @@ TEST(Waiter, ThatPollsNeverSleeps) {
   Waiter waiter{WaitOptions{WaitOptions::Mode::kPoll}};
   int sleeps = 0;
   const auto sleep = [&] { return ++sleeps > 0; };
-  EXPECT_EQ(waiter.wait([] { return false; }, Awaited{}, kNoDeadline, sleep), Waited::kAgain);
+  EXPECT_EQ(waiter.wait([] { return false; }, PeerHint{}, kNoDeadline, sleep), WaitResult::kAgain);
   EXPECT_EQ(sleeps, 0);
 }
 
 // Waits that took long, and slept.
 void sleep_long(Waiter& waiter, int times, unsigned sleep_ms = 2) {
   for (int k = 0; k < times; ++k) {
-    EXPECT_FALSE(waiter.spin([] { return false; }, Awaited{0, true}));
+    EXPECT_FALSE(waiter.spin([] { return false; }, PeerHint{0, true}));
     ::usleep(sleep_ms * 1000);
     waiter.slept();
   }
@@ -206,8 +208,8 @@ TEST(Waiter, SleepsAfterAFewLooksWhenItsWaitsAreVeryLong) {
   sleep_long(waiter, 20);
   int looks = 0, beside = 0;
   const auto ready = [&] { return ++looks < 0; };
-  const Awaited on_this_processor{current_cpu_tag()};
-  EXPECT_FALSE(waiter.spin(ready, Awaited{}, kNoDeadline, [&] { return ++beside < 0; }));
+  const PeerHint on_this_processor{current_cpu_tag()};
+  EXPECT_FALSE(waiter.spin(ready, PeerHint{}, kNoDeadline, [&] { return ++beside < 0; }));
   EXPECT_FALSE(waiter.spin(ready, on_this_processor, kNoDeadline, [&] { return ++beside < 0; }));
   EXPECT_LE(looks, 100);
   EXPECT_EQ(beside, 0);
@@ -218,7 +220,7 @@ TEST(Waiter, SpinsAgainWhenItsWaitsAreShort) {
   sleep_long(waiter, 20);
   for (int k = 0; k < 30; ++k) {
     int looks = 0;
-    const bool there = waiter.spin([&] { return ++looks == 10; }, Awaited{});
+    const bool there = waiter.spin([&] { return ++looks == 10; }, PeerHint{});
     if (t_contention.known()) GTEST_SKIP() << "others want the processor: a wait sleeps sooner";
     EXPECT_TRUE(there);
   }
@@ -232,10 +234,10 @@ TEST(Waiter, DoesNotYieldToAPeerWhoseAnswersTakeLong) {
   int beside = 0;
   const auto look = [&] { return ++beside < 0; };
   for (int k = 0; k < 16; ++k)  // which may be tries
-    EXPECT_FALSE(waiter.spin([] { return false; }, Awaited{}, kNoDeadline, look));
+    EXPECT_FALSE(waiter.spin([] { return false; }, PeerHint{}, kNoDeadline, look));
   if (t_contention.known()) GTEST_SKIP() << "others want the processor: a wait sleeps sooner";
   beside = 0;
-  const Awaited on_this_processor{current_cpu_tag()};
+  const PeerHint on_this_processor{current_cpu_tag()};
   EXPECT_FALSE(waiter.spin([] { return false; }, on_this_processor, kNoDeadline, look));
   EXPECT_EQ(beside, 0);
 }
@@ -267,7 +269,7 @@ TEST(Waiter, LearnsFromATryWhatWaitsTakeThatDoNotSleep) {
   bool has_learned = false;
   for (int k = 0; k < 2 * 1024 && !has_learned; ++k) {
     int looks = 0;
-    const bool there = waiter.spin([&] { return ++looks > 256 + 500; }, Awaited{});
+    const bool there = waiter.spin([&] { return ++looks > 256 + 500; }, PeerHint{});
     has_learned = there && waiter.budget_ns() >= kMostMs * kMs;
   }
   EXPECT_TRUE(has_learned || t_contention.known());
@@ -278,7 +280,7 @@ TEST(Waiter, WaitsForAPeerThatWorksHoweverLongWaitsWere) {
   sleep_long(waiter, 8);
   const std::uint64_t end = monotonic_ns() + 2 * kMs;
   const bool there =
-      waiter.spin([&] { return monotonic_ns() >= end; }, Awaited{0, true, end + 1000 * kMs});
+      waiter.spin([&] { return monotonic_ns() >= end; }, PeerHint{0, true, end + 1000 * kMs});
   EXPECT_TRUE(there || t_contention.known()) << "no computation was beside it, and it did not spin";
 }
 
@@ -294,7 +296,7 @@ TEST(Waiter, TakesTurnsWithAThreadOnItsProcessor) {
   const auto play = [&](int mine) {
     Waiter waiter{WaitOptions{}};
     for (int k = 0; k < 500; ++k) {
-      while (!waiter.spin([&] { return turn.load() == mine; }, Awaited{}))
+      while (!waiter.spin([&] { return turn.load() == mine; }, PeerHint{}))
         std::this_thread::yield();
       if (t_contention.crowded() || t_contention.known()) seen = true;
       turn.store(1 - mine);
@@ -310,7 +312,7 @@ TEST(Waiter, TakesTurnsWithAThreadOnItsProcessor) {
 TEST(Waiter, NeverSpinsWhenItIsToSleep) {
   Waiter waiter{WaitOptions{WaitOptions::Mode::kSleep}};
   int looks = 0;
-  EXPECT_FALSE(waiter.spin([&] { return ++looks > 1; }, Awaited{}));
+  EXPECT_FALSE(waiter.spin([&] { return ++looks > 1; }, PeerHint{}));
   EXPECT_EQ(looks, 1);
 }
 

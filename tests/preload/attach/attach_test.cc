@@ -82,12 +82,12 @@ TEST_F(Attach, HappensWhileBytesAreStillToBeReadByTcp) {
 TEST_F(Attach, IsDoneByOneThreadAtATime) {
   Socket& s = pair.socket(0);
   {
-    const Once first(s);
+    const TryLockGuard first(s);
     EXPECT_TRUE(first);
-    const Once second(s);
+    const TryLockGuard second(s);
     EXPECT_FALSE(second);
   }
-  const Once third(s);
+  const TryLockGuard third(s);
   EXPECT_TRUE(third);
 }
 

@@ -51,9 +51,9 @@ TEST(Trust, IsGivenToTheOwnerOfTheOtherEndAtARendezvous) {
   ASSERT_TRUE(route_of(pair.fd(0), &route));
   int rendezvous[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, rendezvous), 0);
-  EXPECT_EQ(distrust(pair.fd(0), rendezvous[0], route), reasons::Why::kNone);
+  EXPECT_EQ(why_untrusted(pair.fd(0), rendezvous[0], route), reasons::Why::kNone);
   route.remote.port ^= 1;  // not the socket's
-  EXPECT_EQ(distrust(pair.fd(0), rendezvous[0], route), reasons::Why::kOtherNetwork);
+  EXPECT_EQ(why_untrusted(pair.fd(0), rendezvous[0], route), reasons::Why::kOtherNetwork);
   for (const int fd : rendezvous) ::close(fd);
 }
 
@@ -70,9 +70,9 @@ TEST(Trust, IsNotGivenToAConnectionOfANetworkNamespaceThatTheThreadHasLeft) {
     TcpPair pair;
     Route route;
     entered = route_of(pair.fd(0), &route);
-    there = distrust(pair.fd(0), rendezvous[0], route);
+    there = why_untrusted(pair.fd(0), rendezvous[0], route);
     entered = entered && ::setns(home, CLONE_NEWNET) == 0;
-    here = distrust(pair.fd(0), rendezvous[0], route);
+    here = why_untrusted(pair.fd(0), rendezvous[0], route);
     EXPECT_EQ(inode_of_other_end(pair.fd(0)), 0u);
     ::close(home);
   }).join();

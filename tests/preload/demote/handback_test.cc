@@ -29,7 +29,7 @@ struct ReturnedBytes : testing::Test {
     EXPECT_EQ(::write(memfd, &head, sizeof head), static_cast<ssize_t>(sizeof head));
   }
   ~ReturnedBytes() override { ::close(memfd); }
-  void send_again(const Given& given) const {
+  void send_again(const HandedBack& given) const {
     const std::int32_t us = Slot::kSendsAgain | closer_id();
     pair.socket(0).open_file().sends = Slot::closed_by(us);
     resend(pair.fd(0), pair.socket(0), given.memfd, us);
@@ -60,7 +60,7 @@ TEST_F(ReturnedBytes, AreTakenOutOfTcpUpToTheSwitch) {
 TEST_F(ReturnedBytes, AreFoundByTheirSender) {
   ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd, soon));
   give_back(pair.socket(1), memfd);
-  const Given given = given_back(pair.socket(0));
+  const HandedBack given = given_back(pair.socket(0));
   EXPECT_FALSE(given.lost);
   ASSERT_GE(given.memfd, 0);
   char text[8] = {};
@@ -73,7 +73,7 @@ TEST_F(ReturnedBytes, ThatAreMoreThanWereEverSentResetTheConnection) {
   ASSERT_EQ(::ftruncate(memfd, 1L << 40), 0);
   ::lseek(memfd, 0, SEEK_END);
   give_back(pair.socket(1), memfd);
-  const Given given = given_back(pair.socket(0));
+  const HandedBack given = given_back(pair.socket(0));
   ASSERT_GE(given.memfd, 0);
   send_again(given);
   std::vector<char> bytes(1 << 20);
@@ -105,7 +105,7 @@ TEST_F(ReturnedBytes, ThatCannotBeKeptResetTheConnection) {
 TEST_F(ReturnedBytes, ThatCannotBeSentAgainResetTheConnection) {
   ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd, soon));
   give_back(pair.socket(1), memfd);
-  const Given given = given_back(pair.socket(0));
+  const HandedBack given = given_back(pair.socket(0));
   ASSERT_GE(given.memfd, 0);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -129,7 +129,7 @@ TEST_F(ReturnedBytes, OfAnotherConnectionAreNotTaken) {
   ASSERT_EQ(::pwrite(memfd, &other, sizeof other, 0), static_cast<ssize_t>(sizeof other));
   ASSERT_TRUE(take_unread(pair.fd(1), pair.socket(1), memfd, soon));
   give_back(pair.socket(1), memfd);
-  const Given given = given_back(pair.socket(0));
+  const HandedBack given = given_back(pair.socket(0));
   EXPECT_TRUE(given.lost);
   EXPECT_EQ(given.memfd, -1);
 }

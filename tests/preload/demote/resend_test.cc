@@ -54,7 +54,7 @@ struct ResendOfSharers : testing::TestWithParam<Stop> {
       EXPECT_TRUE(switch_sending(pair.fd(0), pair.socket(0)));
     }
     s().share();
-    (void)look_at_kernel(pair.fd(1), pair.socket(1));
+    (void)poll_tcp_socket(pair.fd(1), pair.socket(1));
     for (std::size_t i = 0; i < kUnread; ++i)
       unread += static_cast<char>('a' + i % 23 + i / 5000 % 3);
     EXPECT_EQ(pair.send(0, unread), static_cast<ssize_t>(kUnread));
@@ -68,13 +68,13 @@ struct ResendOfSharers : testing::TestWithParam<Stop> {
     add_state(pair.socket(1).mine(), kLeaving);
   }
   bool answers() const {
-    (void)look_at_kernel(pair.fd(0), s());
+    (void)poll_tcp_socket(pair.fd(0), s());
     return true;
   }
   /// What the new program at end 1 reads, behind its doorbells.
   std::string arrived_there(std::size_t most) const {
     const std::uint64_t bells = doorbells_of(s().mine(), std::memory_order_relaxed) -
-                                pair.socket(1).mine().words[kSwallowed].load();
+                                pair.socket(1).mine().words[kDoorbellsRead].load();
     std::string text(bells + most + 1, '?');
     std::size_t got = 0;
     const timeval limit{0, 300'000};

@@ -71,7 +71,7 @@ TEST_F(NetBell, WhenItIsTcpsAgainTheParkedByteIsOneDoorbell) {
   end_bells(fd(), s());
   EXPECT_FALSE(take_bells(fd(), s(), ~std::uint64_t{0}));
   EXPECT_EQ(s().theirs().words[socket_face::kDoorbells].load(), 1u);
-  EXPECT_EQ(s().mine().words[socket_face::kSwallowed].load(), 0u);
+  EXPECT_EQ(s().mine().words[socket_face::kDoorbellsRead].load(), 0u);
   EXPECT_TRUE(readable(fd()));
 }
 

@@ -34,7 +34,7 @@ constexpr bool handlers_run_at_once() {
 TEST_F(Signals, WaitForTheEndOfASection) {
   if (!handlers_run_at_once()) GTEST_SKIP() << "ThreadSanitizer delays handlers";
   {
-    const Undisturbed section;
+    const DeferSignals section;
     ::raise(SIGUSR1);
     EXPECT_EQ(handled, 0);
   }
@@ -47,13 +47,13 @@ TEST_F(Signals, ThatTheMaskOfACallBlocksWaitForItsEnd) {
   ::sigemptyset(&mask);
   ::sigaddset(&mask, SIGUSR1);
   {
-    const MaskOfCall masked(&mask);
+    const ScopedSigmask masked(&mask);
     ::raise(SIGUSR1);
-    { const Undisturbed section; }
+    { const DeferSignals section; }
     EXPECT_EQ(handled, 0);
   }
   EXPECT_EQ(handled, 1);
-  const MaskOfCall none(nullptr);
+  const ScopedSigmask none(nullptr);
   ::raise(SIGUSR1);
   EXPECT_EQ(handled, 2);
 }
@@ -63,7 +63,7 @@ TEST_F(Signals, OfWhichOneIsHandledEndTheMaskOfACall) {
   sigset_t mask;
   ::sigemptyset(&mask);
   ::sigaddset(&mask, SIGUSR2);
-  const MaskOfCall masked(&mask);
+  const ScopedSigmask masked(&mask);
   ::raise(SIGUSR1);  // its handler may jump out of the call
   EXPECT_EQ(handled, 1);
   EXPECT_EQ(t_signals.blocked, 0u);
@@ -86,10 +86,10 @@ TEST_F(Signals, ThatWereQueuedComeInTheirOrder) {
       EXPECT_EQ(::pthread_sigqueue(::pthread_self(), SIGRTMIN, sigval{i}), 0);
   };
   {
-    const Undisturbed section;
+    const DeferSignals section;
     queue(1, 3);
     {
-      const Disturbed gap;
+      const AllowSignals gap;
       EXPECT_EQ(handled, 3);
     }
     queue(4, 5);
@@ -101,21 +101,21 @@ TEST_F(Signals, ThatWereQueuedComeInTheirOrder) {
 
 TEST_F(Signals, WaitForTheOutermostSectionButComeInAGap) {
   if (!handlers_run_at_once()) GTEST_SKIP() << "ThreadSanitizer delays handlers";
-  const Undisturbed outer;
+  const DeferSignals outer;
   {
-    const Undisturbed inner;
+    const DeferSignals inner;
     ::raise(SIGUSR1);
   }
   EXPECT_EQ(handled, 0);
   {
-    const Disturbed gap;
+    const AllowSignals gap;
     EXPECT_EQ(handled, 1);
   }
   EXPECT_EQ(handled, 1);
 }
 
 TEST_F(Signals, AreSeenByACallThatBeganBefore) {
-  const SinceEntry since;
+  const SignalSnapshot since;
   EXPECT_FALSE(since.handled());
   ::raise(SIGUSR1);
   EXPECT_TRUE(since.handled());

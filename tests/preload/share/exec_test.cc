@@ -128,7 +128,7 @@ TEST_F(OverExec, GoesOnInTheProgramUnderEachOfItsNames) {
   take_over_connections();
   EXPECT_EQ(::getenv("CLAN_INHERITED"), nullptr) << "what it executes has another list";
   {
-    const Held first = hold(moved), second = hold(again);
+    const SocketRef first = acquire(moved), second = acquire(again);
     ASSERT_TRUE(first);
     ASSERT_TRUE(second);
     EXPECT_TRUE(first->shared());

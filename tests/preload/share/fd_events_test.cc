@@ -23,7 +23,7 @@ TEST_F(FdEvents, TellAllTablesOfACopy) {
   same(epfd, set);
   same(pair.fd(0), socket);
   EXPECT_EQ(find(set), find(epfd));
-  EXPECT_EQ(hold(socket).get(), &pair.socket(0));
+  EXPECT_EQ(acquire(socket).get(), &pair.socket(0));
   const auto first = static_cast<unsigned>(std::min(set, socket)),
              last = static_cast<unsigned>(std::max(set, socket));
   if (last - first == 1) {

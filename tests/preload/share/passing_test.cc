@@ -51,7 +51,7 @@ TEST_F(PassingOn, IsClaimedByTheReceiverWhichThenHasTheOpenFileToo) {
   ASSERT_GE(received, 0);
   adopt_passed(received, through[1], false);
   {
-    const Held s = hold(received);
+    const SocketRef s = acquire(received);
     ASSERT_TRUE(s);
     EXPECT_EQ(&s->open_file(), slot);
     EXPECT_TRUE(s->inherited.load());
@@ -71,7 +71,7 @@ TEST_F(PassingOn, ThatWasOnlyPeekedAtNeverMoves) {
   adopt_passed(received, through[1], true);
   EXPECT_NE(pair.socket(0).open_file().pinned.load(), 0);
   {
-    const Held s = hold(received);
+    const SocketRef s = acquire(received);
     ASSERT_TRUE(s);
     EXPECT_EQ(s->state.load(), Socket::State::kKernel);
   }
@@ -97,7 +97,7 @@ TEST_F(PassingOn, OfAMovedConnectionWaitsForAForkThatIsUnderWay) {
   allow_moves();
   receiver.join();
   {
-    const Held s = hold(received);
+    const SocketRef s = acquire(received);
     ASSERT_TRUE(s);
     EXPECT_TRUE(s->shared());
   }
@@ -108,7 +108,7 @@ TEST_F(PassingOn, OfAMovedConnectionWaitsForAForkThatIsUnderWay) {
 TEST_F(PassingOn, OfADescriptorThatIsNoSocketIsNothing) {
   pass_on(through[0], through[1]);
   not_sent(through[0]);
-  EXPECT_FALSE(hold(through[0]));
+  EXPECT_FALSE(acquire(through[0]));
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ TEST_F(PipesAlong, AreNotSeenByTheProgram) {
   std::vector<int> fds;
   for_each_passed(to, [&](int fd) { fds.push_back(fd); });
   ASSERT_EQ(fds.size(), 1u);
-  EXPECT_TRUE(hold(fds[0])->shared());
+  EXPECT_TRUE(acquire(fds[0])->shared());
   forget(fds[0]);
   ::close(fds[0]);
 }

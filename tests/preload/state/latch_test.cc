@@ -11,8 +11,8 @@
 namespace clan::preload {
 namespace {
 
-TEST(Flag, StaysSetUntilItIsResetForTheNextConnection) {
-  Flag flag;
+TEST(Latch, StaysSetUntilItIsResetForTheNextConnection) {
+  Latch flag;
   EXPECT_FALSE(flag);
   flag.set();
   flag.set();
@@ -21,8 +21,8 @@ TEST(Flag, StaysSetUntilItIsResetForTheNextConnection) {
   EXPECT_FALSE(flag);
 }
 
-TEST(Flag, TellsOneOfManyThreadsThatItWasTheFirst) {
-  Flag flag;
+TEST(Latch, TellsOneOfManyThreadsThatItWasTheFirst) {
+  Latch flag;
   std::atomic<int> first{0}, cleared{0};
   const auto in_threads = [](auto what) {
     std::vector<std::thread> threads;
@@ -38,13 +38,13 @@ TEST(Flag, TellsOneOfManyThreadsThatItWasTheFirst) {
 }
 
 // A thread that has set its own flag sees the other's, or is seen by it: neither sleeps.
-TEST(Flag, OfTwoThreadsThatSetTheirOwnAtLeastOneSeesTheOthers) {
+TEST(Latch, OfTwoThreadsThatSetTheirOwnAtLeastOneSeesTheOthers) {
   constexpr int kRounds = 20'000;
-  std::vector<Flag> ours(kRounds), theirs(kRounds);
+  std::vector<Latch> ours(kRounds), theirs(kRounds);
   std::atomic<int> ready{0};
   int missed_here = 0;
   std::vector<char> missed_there(kRounds), missed(kRounds);
-  const auto play = [&](std::vector<Flag>& mine, std::vector<Flag>& others,
+  const auto play = [&](std::vector<Latch>& mine, std::vector<Latch>& others,
                         std::vector<char>& result) {
     for (int k = 0; k < kRounds; ++k) {
       ++ready;
@@ -60,8 +60,8 @@ TEST(Flag, OfTwoThreadsThatSetTheirOwnAtLeastOneSeesTheOthers) {
   EXPECT_EQ(missed_here, 0);
 }
 
-TEST(Flag, ShowsWhatWasDoneBeforeItWasSet) {
-  Flag flag;
+TEST(Latch, ShowsWhatWasDoneBeforeItWasSet) {
+  Latch flag;
   int before = 0;
   test::hand_over([&] { before = 1, flag.set(); },
                   [&] {
@@ -70,8 +70,8 @@ TEST(Flag, ShowsWhatWasDoneBeforeItWasSet) {
                   });
 }
 
-TEST(Flag, ShowsWhatWasDoneBeforeItWasFirstSet) {
-  Flag flag;
+TEST(Latch, ShowsWhatWasDoneBeforeItWasFirstSet) {
+  Latch flag;
   int before = 0;
   test::hand_over(
       [&] {
@@ -84,8 +84,8 @@ TEST(Flag, ShowsWhatWasDoneBeforeItWasFirstSet) {
       });
 }
 
-TEST(Flag, ShowsWhatWasDoneBeforeItWasCleared) {
-  Flag flag;
+TEST(Latch, ShowsWhatWasDoneBeforeItWasCleared) {
+  Latch flag;
   int before = 0;
   flag.set();
   test::hand_over(

@@ -67,7 +67,7 @@ TEST(Remote, OfASocketOfThisHostTheOtherEndsProcessorIsKnown) {
   const iovec into{&to, 1};
   ASSERT_EQ(pair.socket(0).pipe.receive(&into, 1, false).bytes, 1u);
   pair.socket(0).rang.store(true);
-  const Awaited peer = awaited_of(pair.socket(0));
+  const PeerHint peer = awaited_of(pair.socket(0));
   EXPECT_EQ(peer.cpu, pair.socket(0).pipe.peer_cpu());
   EXPECT_TRUE(peer.slept);
 }
@@ -79,7 +79,7 @@ TEST(Remote, OfARemoteOneNothingIsKnownOfTheOtherEnd) {
   s.rang.store(true);
   char nothing;  // is not asked
   s.remote.store(reinterpret_cast<RemoteConnection*>(&nothing));
-  const Awaited peer = awaited_of(s);
+  const PeerHint peer = awaited_of(s);
   EXPECT_EQ(peer.cpu, 0);
   EXPECT_FALSE(peer.slept);
   EXPECT_FALSE(fetch_for(s)) << "without the component nothing has come";

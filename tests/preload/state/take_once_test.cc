@@ -9,7 +9,7 @@
 namespace clan::preload {
 namespace {
 
-TEST(Kept, HasNothingUntilItIsGivenSomething) {
+TEST(TakeOnce, HasNothingUntilItIsGivenSomething) {
   KeptFd fd;
   KeptName name;
   EXPECT_EQ(fd.get(), -1);
@@ -19,7 +19,7 @@ TEST(Kept, HasNothingUntilItIsGivenSomething) {
   EXPECT_EQ(fd.get(), 7);
 }
 
-TEST(Kept, IsTakenByOneOfThoseWhoWantToGiveItBack) {
+TEST(TakeOnce, IsTakenByOneOfThoseWhoWantToGiveItBack) {
   for (int round = 0; round < 200; ++round) {
     KeptFd fd;
     fd.keep(round);

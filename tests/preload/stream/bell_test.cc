@@ -25,7 +25,7 @@ struct Bell : testing::Test {
   Bell() {
     pair.migrate_and_greet();
     pair.give_bells();
-    for (const int end : {0, 1}) swallow_doorbells(pair.fd(end), pair.socket(end));
+    for (const int end : {0, 1}) drain_doorbells(pair.fd(end), pair.socket(end));
     first[0] = doorbells(pair, 0), first[1] = doorbells(pair, 1);
   }
   std::uint64_t more_doorbells(int end) const { return doorbells(pair, end) - first[end]; }
@@ -110,7 +110,7 @@ TEST_F(Bell, IsTakenByTheThreadThatHasSlept) {
 
 TEST_F(Bell, KeepsNoCloseFromThoseThatWait) {
   std::thread reader([&, fd = pair.fd(1)] {
-    const Held held = pair.held(1);
+    const SocketRef held = pair.held(1);
     char bytes[4];
     const iovec io{bytes, sizeof bytes};
     EXPECT_LE(shared_receive(fd, *held, &io, 1, 0), 0);

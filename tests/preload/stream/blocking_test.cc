@@ -39,7 +39,7 @@ TEST(Blocking, IsNotWhatANonblockingDescriptorDoes) {
 
 TEST(Blocking, SleepsInASendUntilThereIsRoom) {
   TcpPair pair;
-  SinceEntry since;
+  SignalSnapshot since;
   pollfd p{pair.fd(0), POLLOUT, 0};
   EXPECT_EQ(sleep_in_send(&p, 1000, since), 1);
   p = {pair.fd(0), POLLIN, 0};

@@ -20,7 +20,7 @@ TEST(OwedEndOfTcp, IsToldWhenItsBytesGoByThePipe) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
   EXPECT_TRUE(owes_end(s));
   Slot::open(s.open_file().sends, ::getppid());
-  (void)look_at_kernel(pair.fd(0), s);
+  (void)poll_tcp_socket(pair.fd(0), s);
   EXPECT_EQ(pair.receive(1), "");
   EXPECT_EQ(errno, 0);
 }

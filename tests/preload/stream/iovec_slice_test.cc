@@ -12,7 +12,7 @@ char memory[100];
 TEST(IoPart, SkipsWholeBuffersAndPartsOfThem) {
   const iovec all[] = {{memory, 10}, {memory + 10, 0}, {memory + 20, 30}};
   EXPECT_EQ(total(all, 3), 40u);
-  const Part part(all, 3, 15);
+  const IovecSlice part(all, 3, 15);
   ASSERT_EQ(part.count, 1);
   EXPECT_EQ(part.buffers[0].iov_base, memory + 25);
   EXPECT_EQ(part.buffers[0].iov_len, 25u);
@@ -20,7 +20,7 @@ TEST(IoPart, SkipsWholeBuffersAndPartsOfThem) {
 
 TEST(IoPart, EndsAfterAsManyBytesAsAreAskedFor) {
   const iovec all[] = {{memory, 10}, {memory + 10, 10}};
-  const Part part(all, 2, 5, 8);
+  const IovecSlice part(all, 2, 5, 8);
   ASSERT_EQ(part.count, 2);
   EXPECT_EQ(part.buffers[0].iov_len, 5u);
   EXPECT_EQ(part.buffers[1].iov_len, 3u);
@@ -29,14 +29,14 @@ TEST(IoPart, EndsAfterAsManyBytesAsAreAskedFor) {
 TEST(IoPart, KeepsBuffersThatDiscardNull) {
   const iovec all[] = {{nullptr, 10}};
   EXPECT_EQ(discarding(all, 1), MSG_TRUNC);
-  const Part part(all, 1, 4);
+  const IovecSlice part(all, 1, 4);
   EXPECT_EQ(part.buffers[0].iov_base, nullptr);
   EXPECT_EQ(part.buffers[0].iov_len, 6u);
 }
 
 TEST(IoPart, TakesNoMoreBuffersThanItHasRoomFor) {
   const std::vector<iovec> all(kMostBuffers + 1, iovec{memory, 1});
-  const Part part(all.data(), static_cast<int>(all.size()), 0);
+  const IovecSlice part(all.data(), static_cast<int>(all.size()), 0);
   EXPECT_EQ(part.count, kMostBuffers);
 }
 

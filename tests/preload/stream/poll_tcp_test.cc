@@ -20,7 +20,7 @@ struct LookAtTcp : testing::Test {
     pair.migrate();
     EXPECT_EQ(pair.send(0, "x"), 1);
     EXPECT_EQ(pair.receive(1), "x");
-    EXPECT_TRUE(look_at_kernel(fd, s));
+    EXPECT_TRUE(poll_tcp_socket(fd, s));
   }
   void ring() { ring_doorbell(pair.fd(0), pair.socket(0)); }
   std::uint64_t rung() const { return s.theirs().words[kDoorbells].load(); }
@@ -36,7 +36,7 @@ struct LookAtTcp : testing::Test {
 TEST_F(LookAtTcp, DropsADoorbell) {
   ring();
   ASSERT_TRUE(kernel_says_readable());
-  EXPECT_TRUE(look_at_kernel(fd, s));
+  EXPECT_TRUE(poll_tcp_socket(fd, s));
   EXPECT_FALSE(kernel_says_readable());
   EXPECT_FALSE(doorbells_waiting(s));
 }
@@ -45,14 +45,14 @@ TEST_F(LookAtTcp, LeavesADoorbellThatHasSomethingToTellAnotherThread) {
   const Sleeper another(s, true, false);
   ring();
   ASSERT_EQ(pair.send(0, "abc"), 3);
-  EXPECT_FALSE(look_at_kernel(fd, s));
+  EXPECT_FALSE(poll_tcp_socket(fd, s));
   EXPECT_TRUE(kernel_says_readable());
 }
 
 TEST_F(LookAtTcp, DropsOneThatTellsAnotherThreadNothingAndAsksForTheNextInItsName) {
   const Sleeper another(s, true, false);
   ring();
-  EXPECT_TRUE(look_at_kernel(fd, s));
+  EXPECT_TRUE(poll_tcp_socket(fd, s));
   EXPECT_FALSE(kernel_says_readable());
   const std::uint64_t before = rung();
   ASSERT_EQ(pair.send(0, "abc"), 3);
@@ -64,34 +64,34 @@ TEST_F(LookAtTcp, LeavesADoorbellToAnotherThreadOnlyWhereThereAreBytesEnoughForI
   s.low_water = 4;
   ring();
   ASSERT_EQ(pair.send(0, "abc"), 3);
-  EXPECT_TRUE(look_at_kernel(fd, s));
+  EXPECT_TRUE(poll_tcp_socket(fd, s));
   ring();
   ASSERT_EQ(pair.send(0, "d"), 1);
-  EXPECT_FALSE(look_at_kernel(fd, s));
+  EXPECT_FALSE(poll_tcp_socket(fd, s));
 }
 
 TEST_F(LookAtTcp, LeavesADoorbellToAThreadThatSleepsForRoomWhereThereIs) {
   const Sleeper another(s, false, true);
   ring();
-  EXPECT_FALSE(look_at_kernel(fd, s)) << "there is room";
+  EXPECT_FALSE(poll_tcp_socket(fd, s)) << "there is room";
   const std::string block(1 << 20, 'x');
   while (pair.send(1, block) > 0) {
   }
-  EXPECT_TRUE(look_at_kernel(fd, s)) << "there is none";
+  EXPECT_TRUE(poll_tcp_socket(fd, s)) << "there is none";
 }
 
 TEST_F(LookAtTcp, FindsTheEndOfThePeer) {
   pair.close(0);
   pollfd p{fd, POLLIN, 0};
   ASSERT_EQ(::poll(&p, 1, 5'000), 1);
-  (void)look_at_kernel(fd, s);
+  (void)poll_tcp_socket(fd, s);
   EXPECT_TRUE(s.kernel_end);
 }
 
 TEST_F(LookAtTcp, ReadsNothingOfASocketThatIsBackOnTcp) {
   s.back_in = true;
   ring();
-  EXPECT_TRUE(look_at_kernel(fd, s));
+  EXPECT_TRUE(poll_tcp_socket(fd, s));
   EXPECT_TRUE(kernel_says_readable()) << "the byte is the application's";
   s.back_in = false;
 }

@@ -25,9 +25,9 @@ TEST_F(Readiness, OfASilentConnectionIsRoomAlone) {
 }
 
 TEST_F(Readiness, ShowsBytesAndAGlanceSeesThem) {
-  EXPECT_TRUE(nothing_new(pair.socket(1)));
+  EXPECT_TRUE(is_idle_fast(pair.socket(1)));
   ASSERT_EQ(pair.send(0, "abc"), 3);
-  EXPECT_FALSE(nothing_new(pair.socket(1)));
+  EXPECT_FALSE(is_idle_fast(pair.socket(1)));
   EXPECT_NE(of(1) & POLLIN, 0);
   EXPECT_EQ(bytes_to_read(pair.fd(1), pair.socket(1)), 3);
 }

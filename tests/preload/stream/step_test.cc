@@ -5,15 +5,15 @@
 namespace clan::preload {
 namespace {
 
-TEST(Step, IsTheNextOneTheFirstOneOrAnAnswer) {
-  EXPECT_TRUE(Step::next().goes_on());
-  EXPECT_FALSE(Step::next().is_answer());
-  EXPECT_FALSE(Step::again().goes_on());
-  EXPECT_FALSE(Step::again().is_answer());
+TEST(StepResult, IsTheNextOneTheFirstOneOrAnAnswer) {
+  EXPECT_TRUE(StepResult::next().goes_on());
+  EXPECT_FALSE(StepResult::next().is_answer());
+  EXPECT_FALSE(StepResult::again().goes_on());
+  EXPECT_FALSE(StepResult::again().is_answer());
   for (const ssize_t answer : {-1, 0, 1, 1 << 30}) {
-    EXPECT_FALSE(Step::over(answer).goes_on());
-    EXPECT_TRUE(Step::over(answer).is_answer());
-    EXPECT_EQ(Step::over(answer).answer(), answer);
+    EXPECT_FALSE(StepResult::over(answer).goes_on());
+    EXPECT_TRUE(StepResult::over(answer).is_answer());
+    EXPECT_EQ(StepResult::over(answer).answer(), answer);
   }
 }
 

@@ -16,19 +16,19 @@ TEST(FdTable, FindsTheSocketBehindADescriptor) {
   EXPECT_FALSE(pair.socket(1).client);
   EXPECT_FALSE(is_the_kernels(pair.fd(0)));
   EXPECT_TRUE(is_the_kernels(STDIN_FILENO));
-  EXPECT_FALSE(hold(-1));
-  EXPECT_FALSE(hold(1 << 30));
+  EXPECT_FALSE(acquire(-1));
+  EXPECT_FALSE(acquire(1 << 30));
 }
 
 TEST(FdTable, GivesDuplicatesOneSocketUntilTheLastIsForgotten) {
   TcpPair pair;
   const int copy = ::dup(pair.fd(0));
   ASSERT_TRUE(duplicate_entry(pair.fd(0), copy));
-  EXPECT_EQ(hold(copy).get(), &pair.socket(0));
+  EXPECT_EQ(acquire(copy).get(), &pair.socket(0));
   EXPECT_EQ(pair.socket(0).fds.load(), 2);
   forget(copy);
   ::close(copy);
-  EXPECT_FALSE(hold(copy));
+  EXPECT_FALSE(acquire(copy));
   EXPECT_EQ(pair.socket(0).fds.load(), 1);
 }
 
@@ -42,15 +42,15 @@ TEST(FdTable, KeepsOtherThreadsFromADescriptorUntilTheKernelHasClosedIt) {
     const Closing closing(copy);
     forget(copy);
     EXPECT_FALSE(known(copy));
-    EXPECT_FALSE(hold(copy)) << "the thread that closes it does not wait for itself";
+    EXPECT_FALSE(acquire(copy)) << "the thread that closes it does not wait for itself";
     EXPECT_FALSE(is_the_kernels(copy)) << "a call looks for it";
     bool found = true;
-    std::thread under_a_lock([&] { found = static_cast<bool>(hold(copy, false)); });
+    std::thread under_a_lock([&] { found = static_cast<bool>(acquire(copy, false)); });
     under_a_lock.join();
     EXPECT_FALSE(found);
     EXPECT_FALSE(is_the_kernels(copy)) << "it has waited";
     found = true;
-    std::thread other([&] { found = static_cast<bool>(hold(copy)); });
+    std::thread other([&] { found = static_cast<bool>(acquire(copy)); });
     other.join();
     EXPECT_FALSE(found);
     EXPECT_TRUE(is_the_kernels(copy)) << "it has waited for too long";
@@ -70,9 +70,9 @@ TEST(FdTable, GivesANumberToTheNextSocketWhileItIsStillBeingClosed) {
     const Closing closing(copy);
     forget(copy);
     ASSERT_TRUE(duplicate_entry(pair.fd(1), copy));
-    EXPECT_EQ(hold(copy).get(), &pair.socket(1));
+    EXPECT_EQ(acquire(copy).get(), &pair.socket(1));
   }
-  EXPECT_EQ(hold(copy).get(), &pair.socket(1));
+  EXPECT_EQ(acquire(copy).get(), &pair.socket(1));
   forget(copy);
   ::close(copy);
 }
@@ -105,7 +105,7 @@ TEST(FdTable, TellsOfTheLastDescriptorOfASocketThatHasMigrated) {
 
 TEST(FdTable, KeepsASocketForACallUnderWay) {
   TcpPair pair;
-  const Held call = pair.held(0);
+  const SocketRef call = pair.held(0);
   forget(pair.fd(0));
   EXPECT_FALSE(known(pair.fd(0)));
   EXPECT_EQ(call->refs.load(), 1);

@@ -116,7 +116,7 @@ TEST_F(SlotsOfAProcess, KeepsASlotForACallThatIsUnderWayWhenTheLastDescriptorIsC
   TcpPair pair;
   Slot* const slot = &pair.socket(0).open_file();
   {
-    const Held call = pair.held(0);
+    const SocketRef call = pair.held(0);
     pair.close(0);
     EXPECT_EQ(Slot::users(slot->held.load()), 1u);
   }

@@ -51,7 +51,8 @@ TEST_F(Aborted, AsDoorbellsWereLeftUnreadByAProcessThatHasEndedItIsAnEnd) {
 }
 
 TEST_F(Aborted, ByAProcessThatHadReadAllDoorbellsItIsAReset) {
-  s.theirs().words[socket_face::kSwallowed].store(s.mine().words[socket_face::kDoorbells].load());
+  s.theirs().words[socket_face::kDoorbellsRead].store(
+      s.mine().words[socket_face::kDoorbells].load());
   is_other_process(dead_process());
   note_error(s, ECONNRESET);
   EXPECT_EQ(reset_of(s), ECONNRESET);

@@ -17,7 +17,7 @@ namespace clan::preload {
 namespace {
 
 using socket_face::kDoorbells;
-using socket_face::kSwallowed;
+using socket_face::kDoorbellsRead;
 
 struct Doorbell : testing::Test {
   Doorbell() { pair.migrate(); }
@@ -29,15 +29,15 @@ TEST_F(Doorbell, IsAByteOfTcpThatTheOtherEndCounts) {
   EXPECT_EQ(pair.socket(0).mine().words[kDoorbells].load(), 1u);
   EXPECT_TRUE(doorbells_waiting(pair.socket(1)));
   EXPECT_EQ(pair.receive(1), "");  // drains what TCP had before the switch: nothing
-  EXPECT_TRUE(swallow_doorbells(pair.fd(1), pair.socket(1)));
+  EXPECT_TRUE(drain_doorbells(pair.fd(1), pair.socket(1)));
   EXPECT_FALSE(doorbells_waiting(pair.socket(1)));
-  EXPECT_EQ(pair.socket(1).mine().words[kSwallowed].load(), 1u);
+  EXPECT_EQ(pair.socket(1).mine().words[kDoorbellsRead].load(), 1u);
 }
 
 TEST_F(Doorbell, IsReadNoFurtherThanAsked) {
   for (int k = 0; k < 3; ++k) ring_doorbell(pair.fd(0), pair.socket(0));
-  EXPECT_TRUE(swallow_doorbells(pair.fd(1), pair.socket(1), 2));
-  EXPECT_EQ(pair.socket(1).mine().words[kSwallowed].load(), 2u);
+  EXPECT_TRUE(drain_doorbells(pair.fd(1), pair.socket(1), 2));
+  EXPECT_EQ(pair.socket(1).mine().words[kDoorbellsRead].load(), 2u);
 }
 
 TEST_F(Doorbell, IsNotRungAnyMoreWhenItHasBeenSilenced) {

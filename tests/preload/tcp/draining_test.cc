@@ -16,7 +16,7 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kSwallowed;
+using socket_face::kDoorbellsRead;
 
 struct DrainingOfSharers : testing::Test {
   DrainingOfSharers() { begin(pair); }
@@ -36,8 +36,8 @@ struct DrainingOfSharers : testing::Test {
     rung = pair.socket(0).mine().words[socket_face::kDoorbells].load();
     ASSERT_GE(rung, 2u);
   }
-  std::uint64_t swallowed() const { return s().mine().words[kSwallowed].load(); }
-  bool swallow() const { return swallow_doorbells(pair.fd(1), s()); }
+  std::uint64_t swallowed() const { return s().mine().words[kDoorbellsRead].load(); }
+  bool swallow() const { return drain_doorbells(pair.fd(1), s()); }
   std::string by_tcp() const {
     char some[100];
     const ssize_t n = ::recv(pair.fd(1), some, sizeof some, MSG_DONTWAIT);

@@ -18,7 +18,9 @@ struct StrayBytes : EpollSet {
   }
   bool reset() const { return reset_for_strays(pair.fd(1), pair.socket(1)); }
   std::atomic<std::uint64_t>& rung() const { return pair.socket(0).mine().words[kDoorbells]; }
-  std::atomic<std::uint64_t>& swallowed() const { return pair.socket(1).mine().words[kSwallowed]; }
+  std::atomic<std::uint64_t>& swallowed() const {
+    return pair.socket(1).mine().words[kDoorbellsRead];
+  }
 };
 
 TEST_F(StrayBytes, AreNotDoorbellsAtAnyStepOfRingingThem) {
@@ -66,7 +68,7 @@ TEST_F(StrayBytes, EndAWaitInASet) {
 
 TEST_F(StrayBytes, AreSeenByALookAtTheKernel) {
   send_by_tcp();
-  (void)look_at_kernel(pair.fd(1), pair.socket(1));
+  (void)poll_tcp_socket(pair.fd(1), pair.socket(1));
   EXPECT_TRUE(pair.socket(1).kernel_error);
 }
 

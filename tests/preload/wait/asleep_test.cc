@@ -52,7 +52,7 @@ TEST(AsleepMany, EndWhenTheListDoes) {
   int count = 0;
   for (const nfds_t most : {3u, 100u}) {
     {
-      Many<Counted> many(most);
+      SmallVector<Counted> many(most);
       for (nfds_t i = 0; i < most; ++i) ASSERT_NE(many.add(&count), nullptr);
       EXPECT_EQ(count, static_cast<int>(most));
     }

@@ -60,7 +60,7 @@ TEST(OwedAnswers, OfASocketThatHasBeenClosedMeanwhileAreNotGivenToItsSuccessor) 
   pair.migrate();
   add_state(pair.socket(0).mine(), socket_face::kLeaving);
   const int fd = pair.fd(1);
-  const Held socket = pair.held(1);
+  const SocketRef socket = pair.held(1);
   std::uint64_t before = 0;
   {
     const Guard guard;

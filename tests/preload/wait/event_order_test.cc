@@ -29,7 +29,7 @@ Found moved(std::uint64_t data, std::uint64_t written, std::uint64_t wrote_past_
   found.interest = &some_interest;
   found.event = event_of(data);
   found.since = base() + written;
-  found.past_pipes =
+  found.last_kernel_write =
       PipeStamp::make(base() + written, wrote_past_pipes == 0 ? 0 : base() + wrote_past_pipes);
   return found;
 }
@@ -111,7 +111,7 @@ TEST(EventOrder, IsSomeOrderWhateverWritersSay) {
     one.event = event_of(k);
     one.since = seed & PipeStamp::kTimeMask;
     one.edge = one.interest == nullptr ? seed >> 7 & PipeStamp::kTimeMask : 0;
-    one.past_pipes.word = seed * 31;
+    one.last_kernel_write.word = seed * 31;
     found.push_back(one);
   }
   Data order = order_of(found, seed >> 20);

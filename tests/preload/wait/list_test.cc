@@ -25,11 +25,11 @@ TEST(List, IsNeverLongerThanItsBound) {
   EXPECT_EQ(list.at, nullptr);
 }
 
-TEST(Recycled, GivesEachThingOnceAndThenAgain) {
+TEST(ObjectPool, GivesEachThingOnceAndThenAgain) {
   struct Thing {
     long value = 7;
   };
-  Recycled<Thing> pool;
+  ObjectPool<Thing> pool;
   std::set<Thing*> taken;
   for (int k = 0; k < 10'000; ++k) taken.insert(pool.take());
   EXPECT_EQ(taken.size(), 10'000u);

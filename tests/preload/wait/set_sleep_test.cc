@@ -15,7 +15,7 @@ namespace {
 using socket_face::kDoorbells;
 
 struct SetSleeps : EpollSet {
-  SetSleeps() { EXPECT_TRUE(look_at_kernel(pair.fd(1), pair.socket(1))); }  // no doorbell is left
+  SetSleeps() { EXPECT_TRUE(poll_tcp_socket(pair.fd(1), pair.socket(1))); }  // no doorbell is left
   ~SetSleeps() override {
     if (outer < 0) return;
     forget_epoll(outer);

@@ -12,7 +12,7 @@
 namespace clan {
 
 /// What is known of the peer that is waited for.
-struct Awaited {
+struct PeerHint {
   std::uint16_t cpu = 0;  ///< its last known current_cpu_tag(), 0 = unknown
   bool slept = false;     ///< it had to be woken for the last message to it
   /// what it has been given to do keeps it awake about that long

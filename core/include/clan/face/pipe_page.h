@@ -32,8 +32,8 @@ struct PipeStamp {
   static constexpr unsigned kDigits = 12;
   std::uint64_t word = 0;  ///< 0: none
 
-  static PipeStamp make(std::uint64_t now, std::uint64_t past_pipes) {
-    const std::uint64_t ago = ((now - past_pipes) >> 4) + 1;  // rounded up: it was before
+  static PipeStamp make(std::uint64_t now, std::uint64_t last_kernel_write) {
+    const std::uint64_t ago = ((now - last_kernel_write) >> 4) + 1;  // rounded up: it was before
     const auto digits = static_cast<unsigned>(std::bit_width(ago));
     unsigned e = digits > kDigits ? digits - kDigits : 0;
     std::uint64_t n = (ago + (std::uint64_t{1} << e) - 1) >> e;

@@ -10,14 +10,14 @@
 namespace clan::socket_face {
 
 enum Word : std::uint32_t {
-  kState = 0,     ///< bits of State
-  kSwitchAt,      ///< bytes this end has sent by TCP before the first in the pipe
-  kDoorbells,     ///< bytes this end has sent by TCP since, to wake the other end
-  kSwallowed,     ///< such bytes this end has read
-  kProcess,       ///< pid << 32 | uid, of the process that moved it here
-  kCookie,        ///< SO_COOKIE of this end's socket
-  kPorts,         ///< address family << 32 | local port << 16 | remote port
-  kLocalAddress,  ///< 16 bytes in network order, IPv4 in the first 4
+  kState = 0,      ///< bits of State
+  kSwitchAt,       ///< bytes this end has sent by TCP before the first in the pipe
+  kDoorbells,      ///< bytes this end has sent by TCP since, to wake the other end
+  kDoorbellsRead,  ///< such bytes this end has read
+  kProcess,        ///< pid << 32 | uid, of the process that moved it here
+  kCookie,         ///< SO_COOKIE of this end's socket
+  kPorts,          ///< address family << 32 | local port << 16 | remote port
+  kLocalAddress,   ///< 16 bytes in network order, IPv4 in the first 4
   kRemoteAddress = kLocalAddress + 2,
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< doorbells this end has rung

@@ -17,8 +17,7 @@
 //      threads wait than there are processors, and one of them may be its peer: it yields between
 //      any two looks, until its yields are empty again. (3 clients of one server on 2 processors:
 //      570,000 calls a second like this, 32,000 by sleeping.)
-//   5. a thread that was off the processor for a millisecond neither spins nor yields for a while
-//      (contention.h).
+//   5. a thread that was off the processor for a millisecond neither spins nor yields for a while.
 //   6. sleep until the tripwire, event queue or doorbell wakes us.
 //
 // A Waiter belongs to one waiting place (one direction of a connection, one event queue) and keeps
@@ -40,7 +39,7 @@
 namespace clan {
 
 /// What came of a Waiter::wait().
-enum class Waited {
+enum class WaitResult {
   kReady,     ///< ready() or look() has said so
   kAgain,     ///< the thread has slept, or may not sleep: to be checked again
   kTimedOut,  ///< the deadline has passed and there was no sleep
@@ -55,14 +54,15 @@ class Waiter {
   /// where that was not enough has the thread sleep. `sleep()` arms what will wake the thread,
   /// looks once more and sleeps; it answers whether the thread has slept.
   template <typename Ready, typename Sleep, typename Look>
-  Waited wait(Ready&& ready, Awaited peer, std::uint64_t deadline_ns, Sleep&& sleep, Look&& look) {
-    if (spin(ready, peer, deadline_ns, look)) return Waited::kReady;
-    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) return Waited::kTimedOut;
+  WaitResult wait(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns, Sleep&& sleep,
+                  Look&& look) {
+    if (spin(ready, peer, deadline_ns, look)) return WaitResult::kReady;
+    if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) return WaitResult::kTimedOut;
     if (may_sleep() && sleep()) slept();
-    return Waited::kAgain;
+    return WaitResult::kAgain;
   }
   template <typename Ready, typename Sleep>
-  Waited wait(Ready&& ready, Awaited peer, std::uint64_t deadline_ns, Sleep&& sleep) {
+  WaitResult wait(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns, Sleep&& sleep) {
     return wait(ready, peer, deadline_ns, sleep, [] { return false; });
   }
 
@@ -70,7 +70,7 @@ class Waiter {
   /// ready. False = the caller should arm, look again and sleep. `look()` is called about once a
   /// microsecond, for what costs too much to ask each time; true ends the wait, too.
   template <typename Ready, typename Look>
-  bool spin(Ready&& ready, Awaited peer, std::uint64_t deadline_ns, Look&& look) {
+  bool spin(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns, Look&& look) {
     if (mode_ == WaitOptions::Mode::kSleep) {
       past_.set_start(0);
       return ready();
@@ -106,7 +106,7 @@ class Waiter {
     return end == start ? ready() : spin_for(ready, look, start, std::min(deadline_ns, end), tries);
   }
   template <typename Ready>
-  bool spin(Ready&& ready, Awaited peer, std::uint64_t deadline_ns = kNoDeadline) {
+  bool spin(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns = kNoDeadline) {
     return spin(ready, peer, deadline_ns, [] { return false; });
   }
 
