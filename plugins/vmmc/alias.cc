@@ -20,7 +20,7 @@ namespace {
 std::uintptr_t number(const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p); }
 const std::uintptr_t kPage = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
 
-// Held over fork: what a child has to put memory in place of.
+// Held over fork: the child puts private memory in the place of each alias.
 std::mutex mutex;
 std::vector<Alias*>& aliases() {
   static std::vector<Alias*> all;
@@ -51,7 +51,7 @@ std::vector<Range> mappings(std::uintptr_t start, std::uintptr_t end) {
   return found;
 }
 
-// Private memory with the same contents in the place of a range; at no moment is there none.
+// Puts private memory with the same contents in the place of a range, in one step.
 void make_private(std::byte* at, std::size_t bytes) {
   void* copy = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy == MAP_FAILED) return;
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Alias>> Alias::map(std::byte* shared, std::byte* address,
   return alias;
 }
 
-// What the program has put in the place of some of it stays.
+// Memory that the program has put in the place of an alias stays.
 void Alias::in_child() {
   for (Alias* alias : aliases()) {
     const auto fill = [&](std::size_t offset, std::size_t bytes) {

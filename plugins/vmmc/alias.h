@@ -2,8 +2,8 @@
 //
 //   the engine's mapping -->  the exporter's pages  <-- the bound memory
 //
-// It ends with private memory of the same contents in its place; so it is in a forked child. What
-// the program has unmapped or moved away is left alone. Thread-safety: none, but for fork.
+// When it ends, private memory with the same contents takes its place, as in a forked child. Memory
+// that the program has unmapped or moved away is left alone. Thread-safety: none, but for fork.
 #pragma once
 
 #include <clan/result.h>
@@ -16,7 +16,7 @@ namespace clan::vmmc {
 class Alias {
  public:
   /// Maps the pages of [shared, shared + bytes) at `address`, in place of what is there; null:
-  /// anywhere. EINVAL: the same place in a page, and whole pages where there is an address.
+  /// anywhere. EINVAL: there is an address, and it, `shared` or `bytes` is not page-aligned.
   static Result<std::unique_ptr<Alias>> map(std::byte* shared, std::byte* address,
                                             std::size_t bytes);
   ~Alias();

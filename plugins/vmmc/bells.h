@@ -1,5 +1,5 @@
-// The sending side of notifications: one connection with each exporting process, whichever and how
-// many its buffers are. A notification is a message of 24 bytes, which goes behind the data.
+// The sending side of notifications: one connection to each exporting process, for all its buffers.
+// A notification is a message of 24 bytes, which follows the data.
 #pragma once
 
 #include <clan/message.h>
@@ -12,7 +12,7 @@
 
 namespace clan::vmmc {
 
-/// A notice to the exporter. Untrusted there: the key is that of a live buffer or nonsense.
+/// A notice to the exporter, which does not trust it: the key may be of no buffer.
 struct NoticeRecord {
   std::uint64_t key = 0;
   std::uint64_t offset = 0, bytes = 0;
@@ -36,7 +36,7 @@ class Bells {
  public:
   explicit Bells(MessageEndpoint endpoint) : endpoint_(std::move(endpoint)) {}
   Result<std::shared_ptr<Bell>> connect(const Address& exporter, std::int64_t timeout_ms);
-  /// EAGAIN: the ring is full.
+  /// Sends a notice. EAGAIN: the ring is full.
   Status ring(const Bell& bell, const NoticeRecord& record);
 
  private:

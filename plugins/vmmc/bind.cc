@@ -38,7 +38,7 @@ void Flusher::run() {
     std::uint64_t next = kNoDeadline;
     for (vmmc_binding* binding : bindings_) {
       if (monotonic_ns() >= binding->due_ns) {
-        (void)binding->mirror->flush();  // what is wrong the next vmmc_flush() finds again
+        (void)binding->mirror->flush();  // vmmc_flush() returns a lasting error
         binding->due_ns = monotonic_ns() + binding->interval_ms * 1'000'000ull;
       }
       next = std::min(next, binding->due_ns);
@@ -81,8 +81,8 @@ Status make_alias(vmmc_binding& binding) {
   return {};
 }
 
-// The program has an alias of it, so that a child has memory of its own, and the library reads it
-// whatever the program unmaps.
+// The program has an alias of the memory: so a child gets memory of its own, and the library can
+// read the memory after the program has unmapped its alias.
 Status give_memory(vmmc_binding& binding) {
   auto memory = Memory::allocate(binding.bytes);
   if (!memory) return memory.error();
@@ -157,7 +157,7 @@ int make(vmmc_remote_t* remote, size_t offset, vmmc_buffer_t* landing, void* add
   return 0;
 }
 
-// Where a store of the binding goes; null: beyond it, or not of this mode.
+// Returns where a store goes; null: it is outside the binding, or the mode is another one.
 std::byte* place_of(const vmmc_binding_t& binding, std::size_t offset, std::size_t bytes) {
   const bool inside = offset <= binding.bytes && bytes <= binding.bytes - offset;
   return inside && binding.mode == VMMC_STORE ? binding.address + offset : nullptr;

@@ -19,7 +19,7 @@ struct vmmc_binding : clan::vmmc::Object {
   std::uint64_t offset = 0;
   std::byte* address = nullptr;
   std::size_t bytes = 0;
-  std::optional<clan::Memory> own;  ///< what the library has given but for ALIAS: `alias` shows it
+  std::optional<clan::Memory> own;  ///< memory that the library gave, not for ALIAS
   std::unique_ptr<clan::vmmc::Alias> alias;
   std::unique_ptr<clan::vmmc::Mirror> mirror;
   unsigned interval_ms = 0;
@@ -34,7 +34,7 @@ class Flusher {
   Flusher();
   ~Flusher();
   void add(vmmc_binding& binding);
-  /// When it returns the thread is not at it and will not be.
+  /// Ends the flushes of a binding. When it returns, none is under way.
   void remove(vmmc_binding& binding);
 
  private:

@@ -1,9 +1,9 @@
-// DirtyPages: which pages of a range this process has written since last asked. The kernel
-// write-protects them and takes the protection away by itself (userfaultfd, WP_ASYNC), so system
-// calls that write there work; PAGEMAP_SCAN tells and protects again in one step (Linux 6.7).
+// DirtyPages: the pages of a range that this process has written since the last scan. The kernel
+// write-protects them and removes the protection itself (userfaultfd, WP_ASYNC), so system calls
+// that write there work; PAGEMAP_SCAN lists and protects them in one step (Linux 6.7).
 //
-// Where the kernel has neither, or the memory cannot be registered, every page counts as written.
-// No event is asked for: munmap and mremap do not wait for this object. Thread-safety: one thread
+// If the kernel has neither, or the memory cannot be registered, every page counts as written. The
+// object requests no events, so munmap and mremap do not wait for it. Thread-safety: one thread
 // at a time.
 #pragma once
 
@@ -22,12 +22,12 @@ class DirtyPages {
   DirtyPages(const DirtyPages&) = delete;
   DirtyPages& operator=(const DirtyPages&) = delete;
 
-  /// Whether the kernel tells.
+  /// Checks whether the kernel reports writes.
   bool told() const { return pagemap_ >= 0; }
 
-  /// Calls `written(offset, bytes)` for stretches of the range, in order of address, until it
-  /// answers an error. They are protected again before. EFAULT: other memory is in the place of
-  /// some, which is left out; as are pages that are not mapped.
+  /// Protects the written stretches of the range again, then calls `written(offset, bytes)` for
+  /// each, in order of address, until it returns an error. EFAULT: other memory has taken the place
+  /// of some; that is left out, and so are pages that are not mapped.
   Status scan(const std::function<Status(std::size_t, std::size_t)>& written);
 
  private:

@@ -13,7 +13,7 @@ namespace {
 
 constexpr vmmc_permissions_t kOwn{-1, VMMC_READ | VMMC_WRITE};
 
-// The memory of vmmc_alloc() that has all of it.
+// Returns the memory of vmmc_alloc() that contains the whole range, or null.
 const Memory* memory_of(vmmc_t& v, const std::byte* address, std::size_t bytes) {
   std::lock_guard lock(v.mutex);
   auto at = v.memories.upper_bound(const_cast<std::byte*>(address));
@@ -34,7 +34,7 @@ Result<Aperture> export_it(vmmc_t& v, std::byte* address, std::size_t bytes,
   return Aperture::export_region(v.context, {address, bytes}, rights, uid);
 }
 
-// The name can be asked for when the service is there.
+// The service comes last: once it exists, importers ask for the name.
 Status name_it(vmmc_buffer& buffer, const char* name) {
   const BellNumber number = buffer.v->arrivals.address().endpoint;
   const auto note = std::as_bytes(std::span(&number, buffer.handler == nullptr ? 0 : 1));

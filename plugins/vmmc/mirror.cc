@@ -11,10 +11,10 @@
 namespace clan::vmmc {
 namespace {
 
-// Words of a line, and of as much as is skipped at once where nothing has changed.
+// Words of a line, and of a block: unchanged memory is skipped a block at a time.
 constexpr std::size_t kWord = sizeof(std::uint64_t), kLine = 8, kBlock = 64;
 
-// By the kernel, which answers EFAULT where a load or store would raise a signal.
+// Copies by the kernel, which returns EFAULT where a load or store would raise a signal.
 using Copy = decltype(&::process_vm_readv);
 Status copy(Copy direction, const std::byte* memory, void* own, std::size_t bytes) {
   const iovec here{own, bytes}, there{const_cast<std::byte*>(memory), bytes};
@@ -85,7 +85,7 @@ Status Mirror::send_changes(std::size_t offset, std::size_t bytes) {
   return gone;
 }
 
-// All at once, or, where the program has unmapped some, a page at a time.
+// Reads all at once, or a page at a time if the program has unmapped some.
 Status Mirror::read_pages(std::size_t offset, std::size_t bytes) {
   const std::byte* const from = place_.memory.data();
   if (copy(::process_vm_readv, from + offset, piece_.get(), bytes))
@@ -98,8 +98,7 @@ Status Mirror::read_pages(std::size_t offset, std::size_t bytes) {
   return Error{EFAULT, "bound memory"};
 }
 
-// The program may store meanwhile: what is compared word by word, sent, and kept in the twin is one
-// copy.
+// The program may store meanwhile: so one copy is compared word by word, sent and kept in the twin.
 Status Mirror::send_words(std::size_t offset, std::size_t count, const std::uint64_t* live) {
   std::uint64_t *const before = twin(offset), *const now = piece_.get();
   std::size_t begin = count;  // of a run of changed words
@@ -134,7 +133,7 @@ Status Mirror::send_run(std::size_t offset, std::size_t begin, std::size_t end) 
   return {};
 }
 
-// A word that both have changed is the program's here, and the peer gets it.
+// If both ends have changed a word, the program's stays here, and the peer gets it.
 Status Mirror::take_over() {
   for (std::size_t i = 0; i < place_.landing.size() / kWord; ++i) {
     const auto* landed =

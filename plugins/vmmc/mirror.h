@@ -1,13 +1,13 @@
-// Mirror: finds what the program has stored in memory, by a twin, and sends that.
+// Mirror: compares memory with a twin to find what the program has stored, and sends that.
 //
 //   memory    what the program stores into, at any time
-//   twin      what has been sent of it, and what has been taken over from the peer
-//   landing   of a mirror both ways: where the peer sends to; `seen` is what has been taken over
+//   twin      what has been sent from it, and what has been copied from the peer
+//   landing   of a mirror both ways: where the peer sends to; `seen` is what has been copied
 //
-// The unit is the aligned word of 8 bytes: one that has changed is sent as a whole, one that has
-// not is left alone, there and here. Memory that the library has given is read in a view of its
-// own, which stays whatever the program unmaps. Other memory is read and written by the kernel
-// (process_vm_readv): a page that is taken away meanwhile is an error, and no signal.
+// The unit is the aligned word of 8 bytes: a changed word is sent as a whole, others are left
+// alone, there and here. The library reads memory that it gave through a mapping of its own, which
+// stays if the program unmaps its memory. The kernel reads and writes other memory
+// (process_vm_readv): a page that disappears meanwhile causes an error and no signal.
 // Thread-safety: any thread.
 #pragma once
 
@@ -23,18 +23,18 @@ namespace clan::vmmc {
 
 class Mirror {
  public:
-  /// What is mirrored: aligned words.
+  /// The memory that is mirrored: aligned words.
   struct Place {
     std::span<std::byte> memory;
     const std::byte* view = nullptr;     ///< a second mapping of it, or none
     std::span<const std::byte> landing;  ///< as many bytes, or none
   };
-  /// EOPNOTSUPP: the kernel does not copy.
+  /// Makes a mirror. EOPNOTSUPP: the kernel does not copy.
   static Result<std::unique_ptr<Mirror>> create(RemoteAperture& remote, std::uint64_t offset,
                                                 const Place& place);
 
-  /// Sends what has changed, and takes over what has landed. EFAULT: some of the memory is there no
-  /// more; the rest has been sent.
+  /// Sends what has changed, and copies what has landed. EFAULT: some of the memory is gone; the
+  /// rest has been sent.
   Status flush();
   bool compares() const { return !dirty_.told(); }
 

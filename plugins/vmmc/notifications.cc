@@ -1,5 +1,5 @@
-// Notifications (SHRIMP, 3.3 and 5): what importers say is queued at its buffer, and handlers are
-// run by one thread, or by those that poll.
+// Notifications (SHRIMP, 3.3 and 5): they are queued at their buffer; one thread, or those that
+// poll, run the handlers.
 #include <cstring>
 
 #include "objects.h"
@@ -83,7 +83,7 @@ void vmmc::await_arrivals(std::uint64_t deadline_ns) {
 int vmmc::run_handlers() {
   int n = 0;
   std::unique_lock lock(mutex);
-  // As many as there are now: a buffer whose handler runs already stays in the list.
+  // Only those listed now: a buffer whose handler already runs stays in the list.
   for (std::size_t turns = ready.size(); turns > 0 && !blocked; --turns) {
     const std::shared_ptr<vmmc_buffer> buffer = std::move(ready.front());
     ready.pop_front();
@@ -121,7 +121,8 @@ int vmmc::run_handlers() {
 void vmmc::run() {
   for (;;) {
     (void)take_arrivals(clan::kNoDeadline);
-    if (clan::words::load_acquire(ends)) return;  // behind them: they take a wake() along
+    if (clan::words::load_acquire(ends))
+      return;  // after the arrivals, which may consume its wake()
     (void)run_handlers();
     await_arrivals(clan::kNoDeadline);
   }
@@ -187,7 +188,7 @@ extern "C" CLAN_EXPORT int vmmc_fd(vmmc_t* v) {
 
 namespace {
 
-// Under vmmc::mutex. A notification that has come, and whose handler has run if it is to.
+// Under vmmc::mutex. Checks for a notification that has arrived, and whose handler has run if due.
 bool has_news(const vmmc_buffer& buffer) {
   return buffer.arrived != buffer.told && !buffer.runner &&
          (!buffer.has_to_run() || buffer.v->blocked);

@@ -1,5 +1,5 @@
-// What the handles of vmmc.h are: an open VMMC, exported buffers, imported remotes. Bindings are in
-// binding.h.
+// The objects behind the handles of vmmc.h: an open VMMC, exported buffers, imported remotes.
+// Bindings are in binding.h.
 //
 // Locks, in the order in which they are taken: Transfers::mutex_; vmmc::mutex; Bells::mutex_.
 // Handlers run with none of them held.
@@ -33,9 +33,9 @@ namespace clan::vmmc {
 class Flusher;
 
 inline std::atomic<std::uint32_t> forks{1};
-/// Changes in a forked child.
+/// Returns a number that changes in a forked child.
 inline std::uint32_t generation() { return words::load_acquire(forks); }
-/// That of this process.
+/// Returns the counters of this process, which `clan stat` reads.
 VmmcPage& page();
 
 inline void count(VmmcPage::Count& counter, std::uint64_t n = 1) {
@@ -46,7 +46,7 @@ inline void uncount(VmmcPage::Count& counter) {
 }
 inline int answer(const Status& status) { return status ? 0 : -status.error().err; }
 
-/// As a program's process, of which a child has nothing.
+/// An object that a forked child of its process cannot use.
 struct Object {
   std::uint32_t generation = vmmc::generation();
   bool usable() const { return generation == vmmc::generation(); }
@@ -59,10 +59,11 @@ int check(const T* object) {
 
 std::int64_t milliseconds_until(std::uint64_t deadline_ns);
 
-/// Where a bell is, in the reserved word of a cookie (0: there is none), and in the note of a name.
+/// The endpoint of a buffer's notifications, in the reserved word of a cookie and in the note of a
+/// name; 0: there is none.
 using BellNumber = std::uint32_t;
 
-/// The service by which a name is found, and the name of the aperture in its context.
+/// Return the service by which importers find a name, and the name of its aperture.
 std::string service_of(const char* name);
 std::uint64_t hash_of(const char* name);
 
@@ -110,16 +111,16 @@ struct vmmc : clan::vmmc::Object {
   vmmc(clan::Context made, clan::MessageEndpoint bell, clan::MessageEndpoint rings, bool polled);
   ~vmmc();
 
-  /// Takes what has come, without waiting for it. False: another thread was at it until then.
+  /// Queues the notifications that have arrived. False: another thread did so until the deadline.
   bool take_arrivals(std::uint64_t deadline_ns);
-  /// Sleeps until something may have come.
+  /// Sleeps until a notification may have arrived.
   void await_arrivals(std::uint64_t deadline_ns);
-  /// One thread at a time uses `arrivals`. False: another one did until then.
+  /// Lets one thread at a time use `arrivals`. False: another one used it until the deadline.
   bool begin_receiving(std::uint64_t deadline_ns);
   void end_receiving();
-  /// Runs handlers that are due; how many.
+  /// Runs the handlers that are due, and returns their number.
   int run_handlers();
-  /// The thread that runs handlers, or a poller, looks again.
+  /// Makes the thread that runs handlers, or a poller, check again.
   void nudge();
 
   clan::Context context;

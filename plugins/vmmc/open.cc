@@ -1,4 +1,4 @@
-// An open VMMC, and what there is one of in a process.
+// Opening and closing a VMMC, and the counters of the process.
 #include <clan/detail/log.h>
 #include <clan/face/counter_page.h>
 #include <clan/face/settings.h>

@@ -6,7 +6,7 @@ using namespace clan::vmmc;
 namespace clan::vmmc {
 namespace {
 
-// Above it RDMA, in which a peer that polls takes part.
+// Longer sends use RDMA: a peer that polls helps to copy.
 constexpr std::size_t kMostWritten = 64 * 1024;
 
 Status send(vmmc_remote& remote, const Stretch& to, const void* source, bool notify) {
@@ -23,8 +23,8 @@ Status send(vmmc_remote& remote, const Stretch& to, const void* source, bool not
   return s ? remote.v->transfers.wait(handle, kNoDeadline) : s;
 }
 
-// Not in one step each, which would take as long as the rest of a short send: of threads that send
-// at once some sends may not be counted.
+// Adds without a locked instruction, which would take as long as the rest of a short send. If
+// several threads send at once, the counts may miss some sends.
 void count_send(std::size_t bytes) {
   VmmcPage& p = page();
   const auto add = [](VmmcPage::Count& counter, std::uint64_t n) {
@@ -55,7 +55,7 @@ extern "C" CLAN_EXPORT int vmmc_send(vmmc_remote_t* remote, size_t offset, const
                                      size_t bytes, unsigned flags) {
   if (const int rc = check(remote); rc != 0) return rc;
   const int rc = answer(send(*remote, {offset, bytes}, source, (flags & VMMC_NOTIFY) != 0));
-  count_send(bytes);  // behind the data, which the peer waits for
+  count_send(bytes);  // after the data, which the peer waits for
   return rc;
 }
 

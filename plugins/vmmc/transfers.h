@@ -14,7 +14,7 @@ struct vmmc_remote;
 
 namespace clan::vmmc {
 
-/// What of a remote's memory a send writes.
+/// The part of a remote's memory that a send writes.
 struct Stretch {
   std::uint64_t offset = 0, bytes = 0;
 };
@@ -24,14 +24,14 @@ class Transfers {
  public:
   explicit Transfers(Context& context) : context_(context) {}
 
-  /// EAGAIN: as many as the queue holds are under way.
+  /// Starts a send. EAGAIN: the queue is full.
   Status post(vmmc_remote& remote, const Stretch& to, const void* source, bool notify,
               std::uint64_t* handle);
-  /// What came of it, once: ESRCH behind that. EAGAIN: it is under way.
+  /// Returns the result of a send, once, and ESRCH after that. EAGAIN: it is under way.
   Status test(std::uint64_t handle);
-  /// The same, waiting. ETIMEDOUT.
+  /// Waits for the result. ETIMEDOUT.
   Status wait(std::uint64_t handle, std::uint64_t deadline_ns);
-  /// Until nothing of the remote is under way.
+  /// Waits until no send to the remote is under way.
   Status drain(const vmmc_remote& remote);
 
  private:
