@@ -66,7 +66,13 @@ def nginx_logs_the_client_by_proxy_headers():
 
 def proxies_that_send_headers_are_believed():
     """haproxy (v1 and v2) and nginx (v1) before the gateway, which passes on what they say."""
-    with support.Server(lambda s: s.sendall(s.recv(1000))) as reader, gateway(
+    def answer(s):
+        data = b""
+        while not data.endswith(b"hello") and (more := s.recv(1000)):
+            data += more
+        s.sendall(data)
+
+    with support.Server(answer) as reader, gateway(
             reader.port, "--accept-proxy", "127.0.0.0/8", "--send-proxy", "v1") as g:
         def says_the_client(port):
             with socket.create_connection(("127.0.0.1", port), timeout=support.WAIT) as s:
