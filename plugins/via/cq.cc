@@ -45,7 +45,7 @@ void Cq::serve(std::span<const Event> events) {
     // relaxed: an old address does no harm
     for (std::size_t i = 0; i < n; ++i)
       __builtin_prefetch(batch[i]->front.load(std::memory_order_relaxed));
-    for (std::size_t i = 0; i < n; ++i) idle[i] = is_idle(*batch[i]);
+    for (std::size_t i = 0; i < n; ++i) idle[i] = events.empty() && is_idle(*batch[i]);
     for (std::size_t i = 0; i < n; ++i) {
       const bool stays = idle[i] || serve(*batch[i], &reports);
       if (std::exchange(batch[i]->again, stays) == stays) continue;
@@ -98,7 +98,7 @@ bool Cq::serve(Vi& vi, Reports* reports) {
   if (vi.connected) vi.front.store(vi.stream->next_record(), std::memory_order_relaxed);
   const bool often = now >= kRarely && now - std::exchange(vi.last_poll, now) <= kOften;
   // A thread that waits here would not learn of what comes without an event.
-  if (often && !place->has_waiters()) vi.expect_events(false);
+  if (often && members.size() <= kFew && !place->has_waiters()) vi.expect_events(false);
   return vi.paused || receives.completed != receives.posted.size() || !vi.connected ||
          vi.stream->ended();
 }

@@ -61,6 +61,9 @@ struct Cq : Object {
   /// A VI that has a message in as many polls or fewer is polled: its peer writes no events, each
   /// of which takes five locked instructions on lines that both processes write.
   static constexpr std::uint32_t kOften = 32;
+  /// Events cost less than checks of more VIs, each of which reads a line that the peer is about to
+  /// write.
+  static constexpr std::size_t kFew = 16;
   /// One that has none in more has events again. So have all where a thread waits as often.
   static constexpr std::uint32_t kRarely = 1024;
   bool is_rare(const Vi&vi) const, is_idle(Vi&vi);
