@@ -14,7 +14,7 @@ MessageEndpointCore::~MessageEndpointCore() {
     if (peer->attempt) peer->attempt->cancel();
     if (peer->connection) peer->connection->close();
   }
-  if (user_queue_ && context_->usable()) user_queue_->remove(user_event_);
+  if (user_queue_) user_queue_->remove(user_event_);
 }
 
 Status MessageEndpointCore::start(const std::string& service) {
@@ -105,10 +105,10 @@ bool MessageEndpoint::spin() { return core_->spin(); }
 Status MessageEndpoint::sleep(std::int64_t timeout_ms) {
   return core_->sleep_unspun(deadline_after_ms(timeout_ms));
 }
-Result<int> MessageEndpoint::fd() { return core_->fd(); }
+Result<int> MessageEndpoint::fd() { return core_->arrivals_->fd(); }
 bool MessageEndpoint::arm_fd() { return core_->arm_fd(); }
-void MessageEndpoint::ring_fd() { core_->ring_fd(); }
-void MessageEndpoint::wake() { core_->wake(); }
+void MessageEndpoint::ring_fd() { core_->arrivals_->ring(); }
+void MessageEndpoint::wake() { core_->arrivals_->wake_all(); }
 Result<MessageInfo> MessageEndpoint::try_recv(std::span<std::byte> buffer) {
   return core_->try_recv(buffer);
 }
@@ -129,18 +129,6 @@ Status MessageEndpoint::copy(const SetAside& message, std::uint64_t offset,
 void MessageEndpoint::finish(const SetAside& message, bool received) {
   core_->finish(message, received);
 }
-bool MessageEndpoint::shares_messages(PeerIndex to) const { return core_->shares_messages(to); }
-std::uint64_t MessageEndpoint::sent_mark(PeerIndex to) const { return core_->sent_mark(to); }
-bool MessageEndpoint::has_left(PeerIndex to, std::uint64_t mark) const {
-  return core_->has_left(to, mark);
-}
-std::atomic<std::uint64_t>* MessageEndpoint::shared_word(std::size_t offset) {
-  return core_->shared_word(offset);
-}
-void MessageEndpoint::hold() { core_->hold(); }
-void MessageEndpoint::resume(PeerIndex peer) { core_->resume(peer); }
-void MessageEndpoint::nudge(PeerIndex to) { core_->nudge(to); }
-bool MessageEndpoint::has_gone(PeerIndex peer) const { return core_->has_gone(peer); }
 bool MessageEndpoint::take_departed(PeerIndex* peer, int* reason) {
   return core_->take_departed(peer, reason);
 }

@@ -55,10 +55,7 @@ class MessageEndpointCore final : public OobSink,
   bool quiet() const;
   bool spin(std::uint64_t deadline_ns = kNoDeadline);
   Status sleep_unspun(std::uint64_t deadline_ns);
-  Result<int> fd() { return arrivals_->fd(); }
   bool arm_fd();
-  void ring_fd() { arrivals_->ring(); }
-  void wake() { arrivals_->wake_all(); }
 
   Result<IncomingMessage> peek(Fetch fetch = Fetch::kYes);
   Result<MessageInfo> take(std::span<std::byte> buffer);
@@ -68,14 +65,6 @@ class MessageEndpointCore final : public OobSink,
   void finish(const SetAside& message, bool received);
   Result<MessageInfo> try_recv(std::span<std::byte> buffer);
   Result<MessageInfo> recv(std::span<std::byte> buffer, std::uint64_t deadline_ns);
-  bool shares_messages(PeerIndex to) const;
-  std::uint64_t sent_mark(PeerIndex to) const;
-  bool has_left(PeerIndex to, std::uint64_t mark) const;
-  std::atomic<std::uint64_t>* shared_word(std::size_t offset);
-  void hold();
-  void resume(PeerIndex peer);
-  void nudge(PeerIndex to);
-  bool has_gone(PeerIndex peer) const;
   bool take_departed(PeerIndex* peer, int* reason);
   Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);
 
@@ -86,6 +75,7 @@ class MessageEndpointCore final : public OobSink,
   void on_answer() override;
 
  private:
+  friend class clan::MessageEndpoint;
   using Offer = MessageOffer;
   using Peer = MessagePeer;
   using Departure = MessageDeparture;
