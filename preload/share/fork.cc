@@ -34,6 +34,7 @@
 #include "table/pipe_count.h"
 #include "table/slot_table.h"
 #include "wait/epoll_set.h"
+#include "wait/set_lock.h"
 #include "wait/shared_sets.h"
 
 namespace clan::preload {
@@ -104,6 +105,7 @@ bool forked() {
         // An edge wakes only one of the processes that wait in one set.
         if (const int set = s.bell_set.take(); set >= 0) sys::close(set);
         s.in_bell_set.unlock();
+        s.listing.unlock();
         s.remote.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
         // The parent's offer is the parent's: a process that takes it up must find one there.
         const bool half_way = s.place == Socket::Place::kElsewhere;

@@ -1,8 +1,8 @@
 // Fork: parent and child have the same sockets, and what each may do with them depends on the
 // other.
 //
-// The order of locks, from the outside in: fork, Socket::moving, resends, epoll sets, AF_CLAN, the
-// pool of Sockets.
+// The order of locks, from the outside in: fork, Socket::moving, epoll sets (set_lock.h), resends,
+// AF_CLAN, the pool of Sockets.
 #pragma once
 
 #include <utility>

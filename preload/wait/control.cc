@@ -17,6 +17,7 @@
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
+#include "wait/set_lock.h"
 #include "wait/shared_sets.h"
 
 namespace clan::preload {
@@ -24,9 +25,11 @@ namespace {
 
 // A set in a set: the kernel has done what was asked, and we answer for what has moved in it.
 void note_nested(int epfd, int op, int fd, const epoll_event* event) {
-  Guard guard;
-  Set* inner = op == EPOLL_CTL_ADD ? make(fd) : find(fd);
-  Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
+  const Making making;
+  if (op == EPOLL_CTL_ADD && (make(fd) == nullptr || make(epfd) == nullptr)) return;
+  share_lock(epfd, fd);
+  const Guard guard(epfd);
+  Set *const set = guard.set(), *const inner = find(fd);
   if (set == nullptr || inner == nullptr || inner == set) return;
   Interest* i = inner->within;
   while (i != nullptr && (i->set != set || i->fd != fd)) i = i->next_of_socket;
@@ -36,17 +39,16 @@ void note_nested(int epfd, int op, int fd, const epoll_event* event) {
   }
   if (i == nullptr) {
     i = new_interest();
-    if (i == nullptr || !add(*set, i)) return;
-    i->set = set;
+    if (i == nullptr) return;
     i->nested = true;
     i->inner = inner;
-    i->next_of_socket = std::exchange(inner->within, i);
+    i->fd = fd;
+    if (!add(*set, i)) return;
     ring_by_bytes(*inner);
     i->moved = true;  // it is asked each time
     ++set->moved;
     ++set->nested;
     set->plain.store(true, std::memory_order_relaxed);
-    i->fd = fd;
     watch(*i);
   }
   i->events = event->events;
@@ -97,22 +99,18 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   }
   if (before != nullptr) remove(before);  // of a descriptor that was closed behind our back
   Interest* i = set != nullptr ? new_interest() : nullptr;
-  if (i == nullptr || (i->set = set, !add(*set, i))) {
+  if (i != nullptr) {
+    i->socket = &s;
+    i->fd = fd;
+    i->events = event->events;
+    i->data = event->data;
+  }
+  if (i == nullptr || !add(*set, i)) {
     KeepErrno keep;
     if (moved) sys::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, event);
     *lost = true;
     return rc;
   }
-  i->socket = &s;
-  i->fd = fd;
-  i->events = event->events;
-  i->data = event->data;
-  i->next_of_socket = s.interests;
-  s.interests = i;
-  // A thread that has gone back to TCP meanwhile sees this, or we see that below.
-  // order: before the check whether the socket is shared(); demotion stores that first and looks
-  // here then
-  s.in_sets.store(true, std::memory_order_seq_cst);
   i->since = order_stamp() & PipeStamp::kTimeMask;
   if (s.shared()) {
     KeepErrno keep;
@@ -132,8 +130,12 @@ bool is_set(int fd, int epfd) {
 }
 
 int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool* lost) {
-  Guard guard;
-  Set* set = op == EPOLL_CTL_ADD ? make(epfd) : find(epfd);
+  if (op == EPOLL_CTL_ADD && find(epfd) == nullptr) {
+    const Making making;
+    (void)make(epfd);
+  }
+  const Guard guard(epfd);
+  Set* const set = guard.set();
   Interest* i = set != nullptr ? find(*set, &s, fd) : nullptr;
   if (op == EPOLL_CTL_ADD) {
     if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {

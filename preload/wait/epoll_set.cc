@@ -1,24 +1,22 @@
 #include "wait/epoll_set.h"
 
-#include <sched.h>
-
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <utility>
 
 #include "attach/attach.h"
 #include "clan/face/wait.h"
-#include "os/spin_lock.h"
 #include "state/remote.h"
 #include "state/socket.h"
-#include "wait/deferred_demotions.h"
 #include "wait/list.h"
 #include "wait/registration.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 namespace {
 
-SpinLock lock_word;
 ObjectPool<Interest> interest_pool;
 ObjectPool<Set> set_pool;
 
@@ -39,22 +37,6 @@ constinit std::atomic<std::uint32_t> plain_sleepers[kMostSets]{};
 // relaxed: see reach()
 int sets_below() { return sets_end.load(std::memory_order_relaxed); }
 
-Guard::Guard() {
-  lock_epoll();
-  t_owed.putting_off = true;
-}
-
-Guard::~Guard() {
-  t_owed.putting_off = false;
-  unlock_epoll();
-  if (t_owed.count > 0) pay_owed_answers();
-}
-
-void lock_epoll() { lock_word.lock(); }
-
-void unlock_epoll() { lock_word.unlock(); }
-bool try_lock_epoll() { return lock_word.try_lock(); }
-
 Set* make(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;
   Set* set = sets[epfd].load(std::memory_order_relaxed);
@@ -63,6 +45,7 @@ Set* make(int epfd) {
   if (set == nullptr) return nullptr;
   set->names = set->refs = 1;
   set->epfd = epfd;
+  set->lock.store(epfd, std::memory_order_relaxed);  // relaxed: published below
   set->waiter.emplace(WaitOptions{});
   set->remote_waiter.emplace(kRemoteWait);
   set->plain = !is_empty(epfd);
@@ -74,10 +57,10 @@ Set* make(int epfd) {
 }
 
 Interest* find(Set& set, const Socket* s, int fd) {
-  for (Interest* i = s->interests; i != nullptr; i = i->next_of_socket) {
-    if (i->set == &set && i->fd == fd) return i;
-  }
-  return nullptr;
+  const std::lock_guard listed(s->listing);
+  Interest* i = s->interests;
+  while (i != nullptr && (i->set != &set || i->fd != fd)) i = i->next_of_socket;
+  return i;
 }
 
 bool add(Set& set, Interest* i) {
@@ -86,11 +69,23 @@ bool add(Set& set, Interest* i) {
   if (!set.watched.reserve(set.interests.room) || !set.found.reserve(set.interests.room))
     return false;
   set.changes.fetch_add(1, std::memory_order_relaxed);
+  i->set = &set;
   i->index = set.interests.count;
   set.interests.at[set.interests.count++] = i;
   // order: before the load of plain_sleepers; a sleeper counts itself there first and looks here
   // then
   set.remembered.store(set.interests.count, std::memory_order_seq_cst);
+  if (i->nested) {
+    i->next_of_socket = std::exchange(i->inner->within, i);
+    return true;
+  }
+  Socket& s = *i->socket;
+  const std::lock_guard listed(s.listing);
+  i->next_of_socket = std::exchange(s.interests, i);
+  // A thread that has gone back to TCP meanwhile sees this, or the caller sees that.
+  // order: before the check whether the socket is shared(); demotion stores that first and looks
+  // here then
+  s.in_sets.store(true, std::memory_order_seq_cst);
   return true;
 }
 
@@ -123,15 +118,15 @@ void remove(Interest* i) {
   set.interests.at[i->index] = set.interests.at[--set.interests.count];
   set.interests.at[i->index]->index = i->index;
   set.remembered.store(set.interests.count, std::memory_order_relaxed);
-  for (Interest** p = i->nested ? &i->inner->within : &i->socket->interests; *p != nullptr;
-       p = &(*p)->next_of_socket) {
-    if (*p == i) {
-      *p = i->next_of_socket;
-      break;
-    }
+  Socket* const s = i->socket;  // none: a set in a set
+  if (s != nullptr) s->listing.lock();
+  Interest** p = s == nullptr ? &i->inner->within : &s->interests;
+  while (*p != i) p = &(*p)->next_of_socket;
+  *p = i->next_of_socket;
+  if (s != nullptr) {
+    if (s->interests == nullptr) s->in_sets.store(false, std::memory_order_relaxed);
+    s->listing.unlock();
   }
-  if (!i->nested && i->socket->interests == nullptr)
-    i->socket->in_sets.store(false, std::memory_order_relaxed);
   interest_pool.give_back(i);
 }
 
@@ -147,13 +142,13 @@ void release(Set& set) {
 bool known_epoll(int fd) { return find(fd) != nullptr; }
 
 void forget_epoll(int fd) {
-  if (!known_epoll(fd)) return;
-  Guard guard;
-  // PAIR preload.sets: what looks without the lock does not find it any more
-  Set* set = sets[fd].exchange(nullptr, std::memory_order_acq_rel);
+  Guard guard(fd);
+  Set* const set = guard.set();
   if (set == nullptr) return;
+  // PAIR preload.sets: what looks without the lock does not find it any more
+  sets[fd].store(nullptr, std::memory_order_release);
   if (--set->names > 0) {
-    for (int other = 0; set->epfd == fd && other < kMostSets; ++other) {
+    for (int other = 0; set->epfd == fd && other < sets_below(); ++other) {
       if (sets[other].load(std::memory_order_relaxed) == set) set->epfd = other;
     }
     return;
@@ -170,8 +165,8 @@ void forget_epoll_range(unsigned first, unsigned last) {
 void duplicate_epoll(int from, int to) {
   forget_epoll(to);
   if (find(from) == nullptr || to < 0 || to >= kMostSets) return;
-  Guard guard;
-  Set* set = sets[from].load(std::memory_order_relaxed);  // relaxed: under the lock
+  Guard guard(from);
+  Set* const set = guard.set();
   if (set == nullptr) return;
   ++set->names;
   // PAIR preload.sets: publishes the set

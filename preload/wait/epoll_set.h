@@ -34,9 +34,7 @@
 #include "clan/face/pipe.h"
 #include "clan/face/wait.h"
 #include "kernel/sock_diag.h"
-#include "os/signals.h"
 #include "state/socket.h"
-#include "wait/deferred_demotions.h"
 #include "wait/event_order.h"
 #include "wait/list.h"
 
@@ -83,6 +81,8 @@ struct Set {
   /// descriptors of it; none: closed, while a thread sleeps in it
   int names = 0;
   int epfd = -1;  ///< one of them
+  /// by what descriptor its lock is found, see set_lock.h; written under both and Making
+  std::atomic<int> lock{0};
   /// its descriptors count as one, and threads that come back to it
   int refs = 0;
   Interest* within = nullptr;           ///< as which it is in other sets
@@ -132,20 +132,6 @@ struct SetSleep {
 constexpr std::uint64_t kTagged = 1u << 22, kOfBell = 1u << 21;
 constexpr std::uint64_t kTag = 0xc1a4'5e7b'0d40'0000u;
 
-/// The lock of all sets. What is put off under it is done when it is let go of.
-class Guard {
- public:
-  Guard();
-  ~Guard();
-  /// Something has been put off: when it has been done, the sockets are to be checked again.
-  bool owes() const { return t_owed.count > 0; }
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
-
- private:
-  DeferSignals undisturbed_;
-};
-
 constexpr int kMostSets = 65536;
 /// Sets by descriptor.
 extern constinit std::atomic<Set*> sets[kMostSets];
@@ -161,12 +147,12 @@ inline Set* find(int epfd) {
   return sets[epfd].load(std::memory_order_acquire);
 }
 
-/// Returns this set's state, or makes one; null: no memory.
+/// Returns this set's state, or makes one; null: no memory. Under Making.
 Set* make(int epfd);
 
 Interest* find(Set& set, const Socket* s, int fd);
 
-/// False: no memory.
+/// Puts it into the set, and into the list of its socket or inner set. False: no memory.
 bool add(Set& set, Interest* i);
 
 /// Null: no memory.
@@ -189,11 +175,5 @@ bool known_epoll(int fd);
 void forget_epoll(int fd);
 void forget_epoll_range(unsigned first, unsigned last);
 void duplicate_epoll(int from, int to);
-
-/// Locks for fork.
-void lock_epoll();
-void unlock_epoll();
-/// False: another thread has it.
-bool try_lock_epoll();
 
 }  // namespace clan::preload

@@ -13,6 +13,7 @@
 #include "table/unseen_sets.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 namespace {
@@ -35,27 +36,25 @@ int staying(const Set& set, int* one) {
 
 int describe_sets(int fd, Socket& s, char* text, std::size_t room) {
   const KeepErrno keep;
-  const Guard guard;
   std::size_t used = 0;
-  for (Interest *i = s.interests, *next = nullptr; i != nullptr; i = next) {
-    next = i->next_of_socket;
+  bool fits = true;
+  for_interests(s, [&](Interest& i) {
     int epfd = -1;
-    const int names = i->fd == fd ? staying(*i->set, &epfd) : 0;
-    if (names == 0) continue;
-    if (i->parked) {
-      if (in_borrowed_memory()) continue;  // the set is the parent's, too
-      change(*i->set, EPOLL_CTL_DEL, fd, nullptr);
-      remove(i);
-      continue;
+    const int names = i.fd == fd ? staying(*i.set, &epfd) : 0;
+    if (names == 0 || !fits) return;
+    if (i.parked) {
+      if (in_borrowed_memory()) return;  // the set is the parent's, too
+      change(*i.set, EPOLL_CTL_DEL, fd, nullptr);
+      return remove(&i);
     }
-    if (names > 1 || i->set->within != nullptr) return -1;
     const int n =
-        std::snprintf(text + used, room - used, "e%d/%d/%d/%x/%llx,", epfd, fd, i->fired ? 1 : 0,
-                      i->events, static_cast<unsigned long long>(i->data.u64));
-    if (n < 0 || used + static_cast<std::size_t>(n) >= room) return -1;
-    used += static_cast<std::size_t>(n);
-  }
-  return static_cast<int>(used);
+        std::snprintf(text + used, room - used, "e%d/%d/%d/%x/%llx,", epfd, fd, i.fired ? 1 : 0,
+                      i.events, static_cast<unsigned long long>(i.data.u64));
+    fits = names == 1 && i.set->within == nullptr && n >= 0 &&
+           used + static_cast<std::size_t>(n) < room;
+    if (fits) used += static_cast<std::size_t>(n);
+  });
+  return fits ? static_cast<int>(used) : -1;
 }
 
 int take_over_set(const char* text) {
@@ -66,21 +65,18 @@ int take_over_set(const char* text) {
     return 0;
   const SocketRef s = acquire(fd);
   if (!s || !s->shared()) return length;
-  const Guard guard;
   saw_set(epfd);
-  Set* const set = make(epfd);
-  Interest* const i = set != nullptr ? new_interest() : nullptr;
-  if (i == nullptr || (i->set = set, !add(*set, i))) return length;
+  const Making making;
+  (void)make(epfd);
+  const Guard guard(epfd);
+  Interest* const i = guard ? new_interest() : nullptr;
+  if (i == nullptr) return length;
   i->socket = s.get();
   i->fd = fd;
   i->events = events;
   i->data.u64 = data;
   i->fired = fired != 0;
-  i->next_of_socket = s->interests;
-  s->interests = i;
-  // order: as in control_add()
-  s->in_sets.store(true, std::memory_order_seq_cst);
-  answer_from_pipe(*i);
+  if (add(*guard.set(), i)) answer_from_pipe(*i);
   return length;
 }
 

@@ -7,8 +7,10 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <new>
 
+#include "os/spin_lock.h"
 #include "os/sys.h"
 
 namespace clan::preload {
@@ -54,6 +56,7 @@ template <typename T>
 class ObjectPool {
  public:
   T* take() {
+    const std::lock_guard locked(lock_);
     if (free_ == nullptr) {
       constexpr std::size_t kBytes = 16384;
       auto* memory = static_cast<std::byte*>(pages(kBytes));
@@ -66,6 +69,7 @@ class ObjectPool {
   }
   void give_back(T* value) {
     value->~T();
+    const std::lock_guard locked(lock_);
     put(value);
   }
 
@@ -77,6 +81,7 @@ class ObjectPool {
   static_assert(alignof(T) >= alignof(Free));
   void put(void* memory) { free_ = new (memory) Free{free_}; }
   Free* free_ = nullptr;
+  SpinLock lock_;
 };
 
 }  // namespace clan::preload

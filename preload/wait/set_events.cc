@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 
 #include "clan/face/reasons.h"
 #include "demote/demote.h"
@@ -14,68 +15,57 @@
 #include "wait/deferred_demotions.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 namespace {
 
 // It is the kernel's alone from now on.
-void leave_to_kernel(Interest* i) {
-  i->set->plain.store(true, std::memory_order_relaxed);  // relaxed: written under the lock
-  remove(i);
+void leave_to_kernel(Interest& i) {
+  i.set->plain.store(true, std::memory_order_relaxed);  // relaxed: written under the lock
+  remove(&i);
 }
 
 bool is_registered(const Socket& s, int fd) {
-  const Guard guard;
-  const Interest* i = s.interests;
-  while (i != nullptr && (i->fd != fd || i->parked)) i = i->next_of_socket;
-  return i != nullptr;
+  bool is = false;
+  for_interests(s, [&](const Interest& i) { is |= i.fd == fd && !i.parked; });
+  return is;
 }
 
 }  // namespace
 
 void moved(Socket& s) {
-  Guard guard;
-  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) {
-    watch_doorbells(*i);
-    tell_sleepers(*i, false);
-  }
+  for_interests(s, [](Interest& i) {
+    watch_doorbells(i);
+    tell_sleepers(i, false);
+  });
 }
 
 void went_back(Socket& s) {
   if (!s.is_watched() || s.shared()) return;
-  Guard guard;
-  for (Interest* i = s.interests; i != nullptr;) {
-    Interest* next = i->next_of_socket;
-    if (i->parked) {
-      KeepErrno keep;
-      change(*i->set, EPOLL_CTL_DEL, i->fd, nullptr);
-      remove(i);
-    } else {
-      watch_kernel(*i);
-    }
-    i = next;
-  }
+  for_interests(s, [](Interest& i) {
+    if (!i.parked) return watch_kernel(i);
+    KeepErrno keep;
+    change(*i.set, EPOLL_CTL_DEL, i.fd, nullptr);
+    remove(&i);
+  });
 }
 
 void going_back(Socket& s) {
   if (!s.is_watched()) return;
-  Guard guard;
-  for (Interest* i = s.interests; i != nullptr; i = i->next_of_socket) {
-    if (!i->moved || i->parked || i->fired) continue;
-    watch(*i);
-    tell_sleepers(*i, false);
-  }
+  for_interests(s, [](Interest& i) {
+    if (!i.moved || i.parked || i.fired) return;
+    watch(i);
+    tell_sleepers(i, false);
+  });
 }
 
 void stayed(Socket& s) {
   // A process that shares the open file may still move it.
   if (!s.is_watched() || s.inherited.load(std::memory_order_relaxed)) return;
-  Guard guard;
-  for (Interest* i = s.interests; i != nullptr;) {
-    Interest* next = i->next_of_socket;
-    if (!i->moved && !i->parked) leave_to_kernel(i);
-    i = next;
-  }
+  for_interests(s, [](Interest& i) {
+    if (!i.moved && !i.parked) leave_to_kernel(i);
+  });
 }
 
 void before_descriptor_goes(int fd) {
@@ -89,38 +79,33 @@ void before_descriptor_goes(int fd) {
 
 void left_descriptor(Socket& s, int fd) {
   if (!s.is_watched()) return;
-  Guard guard;
-  for (Interest* i = s.interests; i != nullptr;) {
-    Interest* next = i->next_of_socket;
-    if (i->fd == fd) {
-      // The kernel keeps a registration while another descriptor of the file is open. One that is
-      // ours or parked goes: by what we know it nobody can speak to the socket any more.
-      KeepErrno keep;
-      const bool stays = s.fds.load(std::memory_order_relaxed) > 1;
-      if (stays && !i->moved && !i->parked) {
-        leave_to_kernel(i);
-      } else {
-        if (stays) change(*i->set, EPOLL_CTL_DEL, fd, nullptr);
-        remove(i);
-      }
-    }
-    i = next;
-  }
+  for_interests(s, [&](Interest& i) {
+    if (i.fd != fd) return;
+    // The kernel keeps a registration while another descriptor of the file is open. One that is
+    // the library's or parked goes: by what is known here nobody can speak to the socket any more.
+    KeepErrno keep;
+    const bool stays = s.fds.load(std::memory_order_relaxed) > 1;
+    if (stays && !i.moved && !i.parked) return leave_to_kernel(i);
+    if (stays) change(*i.set, EPOLL_CTL_DEL, fd, nullptr);
+    remove(&i);
+  });
 }
 
 bool set_sleeps(const Socket& s, std::uint32_t events) {
   if (!s.is_watched()) return false;
-  const bool locked = !t_owed.putting_off;
-  if (locked && !try_lock_epoll()) return true;  // to be on the safe side
-  bool sleeps = false;
-  for (const Interest* i = s.interests; i != nullptr && !sleeps; i = i->next_of_socket) {
+  const DeferSignals undisturbed;
+  const std::lock_guard listed(s.listing);
+  for (const Interest* i = s.interests; i != nullptr; i = i->next_of_socket) {
+    const TryGuard guard(*i->set);
+    if (!guard) return true;  // to be on the safe side
     if (!i->moved || i->parked || i->fired || (events != 0 && (i->events & events) == 0)) continue;
-    sleeps = i->watched_at == Interest::kNowhere || i->set->sleepers > 0 ||
-             // order: after Set::remembered, see epoll_set.cc
-             plain_sleepers[i->set->epfd].load(std::memory_order_seq_cst) > 0;
+    if (i->watched_at == Interest::kNowhere || i->set->sleepers > 0 ||
+        // order: after Set::remembered, see epoll_set.cc
+        plain_sleepers[i->set->epfd].load(std::memory_order_seq_cst) > 0) {
+      return true;
+    }
   }
-  if (locked) unlock_epoll();
-  return sleeps;
+  return false;
 }
 
 }  // namespace clan::preload

@@ -16,6 +16,7 @@
 #include "wait/list.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 namespace {
@@ -124,14 +125,13 @@ bool set_moved(int epfd) {
 }
 
 bool set_ready(int epfd) {
-  Guard guard;
-  Set* set = find(epfd);
-  return set != nullptr && anything(*set);
+  const Guard guard(epfd);
+  return guard && anything(*guard.set());
 }
 
 bool set_has_only_doorbells(int epfd) {
-  Guard guard;
-  Set* set = find(epfd);
+  const Guard guard(epfd);
+  Set* const set = guard.set();
   pollfd p{epfd, POLLIN, 0};
   if (set != nullptr && !set->by_bytes && sys::poll(&p, 1, 0) > 0) {
     ring_by_bytes(*set);  // a bell of it may have been rung
@@ -141,9 +141,9 @@ bool set_has_only_doorbells(int epfd) {
 }
 
 SetSleep* set_prepare_sleep(int epfd, bool* sleeps, std::int64_t* longest) {
-  Guard guard;
+  const Guard guard(epfd);
   SetSleep* sleep = nullptr;
-  Set* set = find(epfd);
+  Set* const set = guard.set();
   if (set != nullptr) ring_by_bytes(*set);
   *sleeps = set == nullptr || (prepare(*set, &sleep) && !guard.owes());
   *longest = sleep == nullptr ? kNoCap : longest_sleep(*sleep);
@@ -152,7 +152,7 @@ SetSleep* set_prepare_sleep(int epfd, bool* sleeps, std::int64_t* longest) {
 
 void set_awake(SetSleep* sleep) {
   if (sleep == nullptr) return;
-  Guard guard;
+  const Guard guard(*sleep->set);
   awake(sleep);
 }
 

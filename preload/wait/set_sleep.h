@@ -7,6 +7,7 @@
 
 #include "os/sys.h"
 #include "wait/epoll_set.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 
@@ -38,7 +39,7 @@ int sleep_prepared(SetSleep* prepared, Sleep&& sleep) {
     ~Awake() {
       if (prepared == nullptr) return;
       KeepErrno keep;
-      Guard guard;
+      const Guard guard(*prepared->set);
       awake(prepared);
     }
   } awake_after{prepared};

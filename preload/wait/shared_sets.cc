@@ -20,6 +20,7 @@
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
+#include "wait/set_lock.h"
 #include "wait/spin_view.h"
 
 namespace clan::preload {
@@ -42,7 +43,7 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
   for (std::uint32_t turns = 0, n = kSome; n == kSome && turns < set.interests.kMost; ++turns) {
     n = 0;
     {
-      Guard guard;
+      const Guard guard(set);
       for (std::uint32_t k = 0; k < set.interests.count && n < kSome; ++k) {
         const Interest& i = *set.interests.at[k];
         if (i.nested || !which(i)) continue;
@@ -134,7 +135,7 @@ void take_back(Set& set) {
 }
 
 int without_moved(Set& set, epoll_event* events, int n) {
-  Guard guard;
+  const Guard guard(set);
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     const Interest& i = *set.interests.at[k];
     if (i.moved && !i.nested) {
@@ -150,10 +151,9 @@ int without_moved(Set& set, epoll_event* events, int n) {
 bool changes_shared(int epfd) {
   InUse use;
   {
-    Guard guard;
-    Set* set = find(epfd);
-    if (set == nullptr || !used_by_several(*set)) return false;
-    use.take(*set);
+    const Guard guard(epfd);
+    if (!guard || !used_by_several(*guard.set())) return false;
+    use.take(*guard.set());
   }
   take_back(*use.get());
   return true;

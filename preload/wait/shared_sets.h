@@ -8,6 +8,7 @@
 #include "kernel/sock_diag.h"
 #include "os/sys.h"
 #include "wait/epoll_set.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 
@@ -44,7 +45,7 @@ class InUse {
   ~InUse() {
     if (set_ == nullptr) return;
     KeepErrno keep;
-    Guard guard;
+    const Guard guard(*set_);
     release(*set_);
   }
   InUse(const InUse&) = delete;

@@ -27,6 +27,7 @@
 #include "wait/kernel_wait.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
+#include "wait/set_lock.h"
 #include "wait/set_sleep.h"
 #include "wait/shared_sets.h"
 #include "wait/spin_view.h"
@@ -68,9 +69,8 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
   }
   if (*n <= 0 || (remembers_nothing(epfd) && std::none_of(events, events + *n, has_our_tag)))
     return true;
-  Guard guard;
-  if (Set* set = find(epfd); set != nullptr) {
-    *n = gather(*set, events, most, *n, before);
+  if (const Guard guard(epfd); guard) {
+    *n = gather(*guard.set(), events, most, *n, before);
   } else {
     *n = without_ours(events, *n);
   }
@@ -146,8 +146,8 @@ class Wait {
     bool several = false;
     Set* set = nullptr;
     {
-      Guard guard;
-      set = use_.get() != nullptr ? use_.get() : find(epfd_);
+      const Guard guard = use_.get() != nullptr ? Guard(*use_.get()) : Guard(epfd_);
+      set = use_.get() != nullptr ? use_.get() : guard.set();
       if (set == nullptr || (set->names == 0 && told <= 0)) return Next::kGone;
       several = used_by_several(*set);
       const bool looks = several ? !set->taken_back : set->seen_moves != moves_of_shared();
@@ -192,7 +192,7 @@ class Wait {
         *told = -1;
       }
       if (!view_.rest(set)) return false;
-      Guard guard;
+      const Guard guard(set);
       return set.names == 0 || anything(set) || !view_.take(set);
     };
     int n = kGoOn;
@@ -220,7 +220,7 @@ class Wait {
     SetSleep* prepared = nullptr;
     std::int64_t longest = kNoCap;
     {
-      Guard guard;
+      const Guard guard(set);
       if (!prepare(set, &prepared) || guard.owes()) {
         awake(prepared);
         return kGoOn;
@@ -243,7 +243,7 @@ class Wait {
       *told = n;
       return kGoOn;
     }
-    Guard guard;
+    const Guard guard(set);
     return gather(set, events_, most_, 0, *before);
   }
 

@@ -12,6 +12,7 @@
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 #include "wait/epoll_set.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 namespace {
@@ -63,7 +64,9 @@ TEST(Fork, WaitsForALookAtASetThatTakesOverWhatIsSentAgain) {
         ::alarm(10);
         std::thread forks;
         {
-          const Guard look;
+          reach(0);
+          const Set set;
+          const Guard look(set);
           forks = std::thread([] { forked_by([] { return -1L; }); });
           ::usleep(50'000);
           lock_resends();

@@ -4,7 +4,7 @@
 
 #include "preload/tcp_pair.h"
 #include "state/face.h"
-#include "wait/epoll_set.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 namespace {
@@ -20,7 +20,8 @@ TEST(OwedAnswers, ArePutOffOncePerSocketAndKeepItUntilTheyArePaid) {
   pair.migrate();
   const int refs = pair.socket(1).refs.load();
   {
-    const Guard guard;
+    const Set set;
+    const Guard guard(set);
     EXPECT_FALSE(guard.owes());
     EXPECT_TRUE(put_off(pair.fd(1), pair.socket(1)));
     EXPECT_TRUE(put_off(pair.fd(1), pair.socket(1)));
@@ -37,7 +38,8 @@ TEST(OwedAnswers, AreGivenWhenTheThreadHasLetGoOfTheLock) {
   pair.migrate();
   add_state(pair.socket(0).mine(), socket_face::kLeaving);
   {
-    const Guard guard;
+    const Set set;
+    const Guard guard(set);
     EXPECT_TRUE(put_off(pair.fd(1), pair.socket(1)));
     EXPECT_EQ(state_of(pair.socket(1).mine()) & socket_face::kGone, 0u);
   }
@@ -50,7 +52,8 @@ TEST(OwedAnswers, BeyondTheMostAreLeftToTheNextLook) {
     pair = std::make_unique<TcpPair>();
     pair->migrate();
   }
-  const Guard guard;
+  const Set set;
+  const Guard guard(set);
   for (auto& pair : pairs) EXPECT_TRUE(put_off(pair->fd(1), pair->socket(1)));
   EXPECT_EQ(t_owed.count, OwedAnswers::kMost);
 }
@@ -63,7 +66,8 @@ TEST(OwedAnswers, OfASocketThatHasBeenClosedMeanwhileAreNotGivenToItsSuccessor) 
   const SocketRef socket = pair.held(1);
   std::uint64_t before = 0;
   {
-    const Guard guard;
+    const Set set;
+    const Guard guard(set);
     EXPECT_TRUE(put_off(fd, *socket));
     forget(fd);
     before = state_of(socket->mine());

@@ -35,13 +35,5 @@ TEST_F(Sets, LiveAsLongAsADescriptorOfThem) {
   EXPECT_FALSE(pair.socket(1).in_sets);
 }
 
-TEST_F(Sets, AreLockedByOneThreadAtATime) {
-  lock_epoll();
-  EXPECT_FALSE(try_lock_epoll());
-  unlock_epoll();
-  EXPECT_TRUE(try_lock_epoll());
-  unlock_epoll();
-}
-
 }  // namespace
 }  // namespace clan::preload

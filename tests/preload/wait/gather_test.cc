@@ -38,7 +38,7 @@ struct Gather : EpollSet {
   Data gathered(int most = 8, std::vector<epoll_event> told = {}) {
     const int asked = told.empty() ? -1 : static_cast<int>(told.size());
     told.resize(16);
-    const Guard guard;
+    const Guard guard(epfd);
     const int n = gather(set(), told.data(), most, asked, order_stamp() & PipeStamp::kTimeMask);
     Data data;
     for (int k = 0; k < n; ++k) data.push_back(data_of(told[static_cast<std::size_t>(k)]));
@@ -89,7 +89,7 @@ TEST_F(Gather, TellsFirstOfWhatHasWaitedLongestOfTwoByLevel) {
 TEST_F(Gather, DropsADoorbellThatIsForNothing) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   {
-    const Guard guard;
+    const Guard guard(epfd);
     arm(interest());
     ASSERT_EQ(interest().watched_at, Interest::kNowhere);
   }
@@ -101,7 +101,7 @@ TEST_F(Gather, DropsADoorbellThatIsForNothing) {
 TEST_F(Gather, TellsOfAnArmedSocketWhoseDoorbellTheKernelHasTold) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   {
-    const Guard guard;
+    const Guard guard(epfd);
     arm(interest());
   }
   ASSERT_EQ(pair.send(0, "abc"), 3);
@@ -152,7 +152,7 @@ TEST_F(Gather, TellsOnceOfASetInASetThatTheKernelTellsOfToo) {
   write_plain();
   ASSERT_EQ(pair.send(0, "abc"), 3);
   {
-    const Guard guard;
+    const Guard guard(epfd);
     epoll_event events[8];
     ASSERT_EQ(gather(*find(outer), events, 8, -1, 0), 1);
     EXPECT_EQ(data_of(events[0]), 70u);

@@ -11,7 +11,7 @@ struct Look : EpollSet {
 
 TEST_F(Look, FindsAnEdgeOfEachRecordUntilItIsTold) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN | EPOLLET), 0);
-  const Guard guard;
+  const Guard guard(epfd);
   ASSERT_EQ(pair.send(0, "abc"), 3);
   const Found found = look_at(interest(), false);
   EXPECT_EQ(found.event.events, EPOLLIN);
@@ -23,7 +23,7 @@ TEST_F(Look, FindsAnEdgeOfEachRecordUntilItIsTold) {
 TEST_F(Look, FindsRoomAsAnEdgeOnlyAfterThereWasNone) {
   ASSERT_EQ(pair.send(1, "y"), 1);
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLOUT | EPOLLET), 0);
-  const Guard guard;
+  const Guard guard(epfd);
   const Found found = look_at(interest(), false);
   EXPECT_EQ(found.event.events, EPOLLOUT);
   preload::told(found, 1);
@@ -35,7 +35,7 @@ TEST_F(Look, FindsRoomAsAnEdgeOnlyAfterThereWasNone) {
 TEST_F(Look, SaysNothingOfAOneShotThatHasFired) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN | EPOLLONESHOT), 0);
   ASSERT_EQ(pair.send(0, "abc"), 3);
-  const Guard guard;
+  const Guard guard(epfd);
   preload::told(look_at(interest(), false), 1);
   EXPECT_TRUE(interest().fired);
   EXPECT_EQ(look_at(interest(), true).event.events, 0u);
@@ -44,7 +44,7 @@ TEST_F(Look, SaysNothingOfAOneShotThatHasFired) {
 TEST_F(Look, StopsLookingAtASilentSocketAndItsPeerRingsThen) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   {
-    const Guard guard;
+    const Guard guard(epfd);
     arm(interest());
     EXPECT_EQ(interest().watched_at, Interest::kNowhere);
   }

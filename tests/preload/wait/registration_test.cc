@@ -68,7 +68,7 @@ TEST_F(Registration, OfASocketThatHasMigratedIsForDoorbellsByEdges) {
 
 TEST_F(Registration, GoesBackToWhatTheApplicationAskedForWithTheSocket) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLOUT | EPOLLRDHUP), 0);
-  const Guard guard;
+  const Guard guard(epfd);
   watch_kernel(interest());
   EXPECT_EQ(asked(), static_cast<unsigned>(EPOLLOUT | EPOLLRDHUP));
   EXPECT_EQ(set().moved.load(), 0u);
@@ -80,7 +80,7 @@ TEST_F(Registration, GoesBackToWhatTheApplicationAskedForWithTheSocket) {
 
 TEST_F(Registration, OfAOneShotThatHasFiredAsksForNothing) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN | EPOLLONESHOT), 0);
-  const Guard guard;
+  const Guard guard(epfd);
   interest().fired = true;
   watch_kernel(interest());
   EXPECT_EQ(asked(), static_cast<unsigned>(EPOLLONESHOT));
@@ -111,7 +111,7 @@ TEST_F(Registration, IsChangedEvenWhereTheKernelDoesNotModifyIt) {
   ASSERT_EQ(::epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &exclusive), 0);
   epoll_event event{};
   event.events = EPOLLOUT;
-  const Guard guard;
+  const Guard guard(epfd);
   change_to(set(), fd, &event);
   EXPECT_EQ(asked(fd), static_cast<unsigned>(EPOLLOUT));
   ASSERT_EQ(::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr), 0);
@@ -125,7 +125,7 @@ TEST_F(Registration, OfASetThatHasBeenClosedIsLeftAlone) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   ring_doorbell(pair.fd(0), pair.socket(0));
   epoll_event event{};
-  const Guard guard;
+  const Guard guard(epfd);
   EXPECT_EQ(ask_kernel(set(), &event, 1), 1);
   ring_doorbell(pair.fd(0), pair.socket(0));
   set().names = 0;
@@ -152,7 +152,7 @@ TEST_F(Registration, HasATagByWhichItsEventsAreLeftOut) {
 
 TEST_F(Registration, WakesAThreadThatSleepsForASocketThatHasSomethingToSay) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  const Guard guard;
+  const Guard guard(epfd);
   ASSERT_EQ(pair.send(0, "abc"), 3);
   tell_sleepers(interest(), true);
   EXPECT_EQ(asked(), kForDoorbells) << "no thread sleeps";
@@ -165,7 +165,7 @@ TEST_F(Registration, WakesAThreadThatSleepsForASocketThatHasSomethingToSay) {
 TEST_F(Registration, AsksTheNewlyAskedPeerToRingInPlaceOfAThreadThatSleeps) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   const auto& doorbells = pair.socket(0).mine().words[socket_face::kDoorbells];
-  const Guard guard;
+  const Guard guard(epfd);
   ASSERT_EQ(pair.send(0, "a"), 1);
   ASSERT_EQ(pair.receive(1), "a");
   const std::uint64_t before = doorbells.load();

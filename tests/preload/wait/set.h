@@ -9,6 +9,7 @@
 #include "table/unseen_sets.h"
 #include "wait/control.h"
 #include "wait/epoll_set.h"
+#include "wait/set_lock.h"
 #include "wait/waiting.h"
 
 namespace clan::preload {

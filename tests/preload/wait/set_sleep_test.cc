@@ -31,7 +31,7 @@ struct SetSleeps : EpollSet {
   }
   /// The sockets of the set have just said something: a sleep does not arm them.
   void hear() const {
-    const Guard guard;
+    const Guard guard(epfd);
     set(epfd).set_now(monotonic_ns());
     for (std::uint32_t k = 0; k < set(epfd).watched.count; ++k) watch(*set(epfd).watched.at[k]);
   }
@@ -52,7 +52,7 @@ TEST_F(SetSleeps, APeerRingsForAThreadThatSleepsAndNoLongerThan) {
   hear();
   SetSleep* sleep = nullptr;
   {
-    const Guard guard;
+    const Guard guard(epfd);
     ASSERT_TRUE(prepare(set(epfd), &sleep));
   }
   EXPECT_EQ(set(epfd).sleepers, 1);
@@ -63,7 +63,7 @@ TEST_F(SetSleeps, APeerRingsForAThreadThatSleepsAndNoLongerThan) {
   EXPECT_EQ(pair.receive(1), "a");
   hear();
   {
-    const Guard guard;
+    const Guard guard(epfd);
     awake(sleep);
     sleep = nullptr;
     ASSERT_TRUE(prepare(set(epfd), &sleep));
@@ -93,7 +93,7 @@ TEST_F(SetSleeps, ReachTheSetsInASet) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   nest();
   SetSleep* sleep = nullptr;
-  const Guard guard;
+  const Guard guard(epfd);
   ASSERT_TRUE(prepare(set(outer), &sleep));
   EXPECT_EQ(set(outer).sleepers, 1);
   EXPECT_EQ(set(epfd).sleepers, 1);
@@ -124,7 +124,7 @@ TEST_F(SetSleeps, EndWithTheKernelsWait) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   SetSleep* sleep = nullptr;
   {
-    const Guard guard;
+    const Guard guard(epfd);
     ASSERT_TRUE(prepare(set(epfd), &sleep));
   }
   const int answer = sleep_prepared(sleep, [&] {
@@ -139,14 +139,14 @@ TEST_F(SetSleeps, EndWithTheKernelsWait) {
 TEST_F(SetSleeps, AreForPipesWhereASocketInItOrInASetInItHasMigrated) {
   nest();
   {
-    const Guard guard;
+    const Guard guard(epfd);
     EXPECT_FALSE(watches_pipes(set(outer)));
   }
   EXPECT_FALSE(set_moved(epfd));
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   EXPECT_TRUE(set_moved(epfd));
   EXPECT_FALSE(set_moved(1'000));
-  const Guard guard;
+  const Guard guard(epfd);
   EXPECT_TRUE(watches_pipes(set(epfd)));
   EXPECT_TRUE(watches_pipes(set(outer)));
 }
@@ -194,7 +194,7 @@ TEST_F(SetSleeps, TheKernelsWordOfASetInOneMayBeOfDoorbellsAlone) {
   of_another.data.u64 = 78;
   of_inner.data.u64 = 77;
   ring();
-  const Guard guard;
+  const Guard guard(epfd);
   EXPECT_FALSE(is_no_news_of_nested(set(outer), of_another));
   EXPECT_TRUE(is_no_news_of_nested(set(outer), of_inner));
   EXPECT_FALSE(is_no_news_of_nested(set(outer), of_inner)) << "it has been dropped";
@@ -206,7 +206,7 @@ TEST_F(SetSleeps, AOneShotOfASetInOneIsTheApplicationsOnceWhateverWasRung) {
   epoll_event event{};
   event.data.u64 = 77;
   ring();
-  const Guard guard;
+  const Guard guard(epfd);
   EXPECT_FALSE(is_no_news_of_nested(set(outer), event)) << "of another descriptor";
   ASSERT_EQ(ask_kernel(set(outer), &event, 1), 1);
   EXPECT_FALSE(is_no_news_of_nested(set(outer), event));

@@ -218,7 +218,7 @@ TEST_F(SharedSets, StayWhileAThreadComesBackToThem) {
   {
     InUse use;
     {
-      const Guard guard;
+      const Guard guard(epfd);
       use.take(set());
       use.take(set());  // once
     }

@@ -7,7 +7,7 @@ namespace {
 
 struct Views : EpollSet {
   bool take() {
-    const Guard guard;
+    const Guard guard(epfd);
     return view.take(*find(epfd));
   }
   bool rest() { return view.rest(*find(epfd)); }
@@ -77,7 +77,7 @@ TEST_F(Views, KeepTheirSocketsUntilTheyGo) {
   EXPECT_EQ(pair.socket(1).refs.load(), refs + 1);
   {
     SpinView second;
-    const Guard guard;
+    const Guard guard(epfd);
     EXPECT_TRUE(second.take(*find(epfd)));
     EXPECT_EQ(pair.socket(1).refs.load(), refs + 2);
   }
