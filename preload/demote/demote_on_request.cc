@@ -170,7 +170,6 @@ bool answer_leaving(int fd, Socket& s) {
   // relaxed: as in go_or_later()
   const std::uint64_t wanted = s.answer_wanted_ns.load(std::memory_order_relaxed);
   if (wanted != 0 && !can_go(fd, s, wanted)) return false;
-  if (hooks.put_off(fd, s)) return false;
   const DeferSignals undisturbed;
   // Another thread is at it. If that has to wait, it may yet say "later".
   // relaxed: see answers_later()

@@ -36,8 +36,8 @@ inline bool has_to_follow(const Socket& s) {
          is_to_go(s);
 }
 
-/// Does what that takes of this end. To be called when is_to_go(). False: later, see put_off(); or
-/// the other end has not said yet what it has read. The first call waits a moment for that; from
+/// Does what that takes of this end. To be called when is_to_go(). False: later,
+/// as the other end has not said yet what it has read. The first call waits a moment for that; from
 /// then on all that use the socket try again, and no thread sleeps for long (stream/going_back.h).
 bool answer_leaving(int fd, Socket& s);
 

@@ -127,7 +127,7 @@ void before_fork() {
   forking.lock();
   share_slots();
   lock_epoll();
-  lock_resends();  // behind it: a check of a set may take over what is sent again
+  lock_resends();
   share_sets();
   lock_af_clan();
   lock_sockets();

@@ -11,7 +11,6 @@
 #include "table/fd_table.h"
 #include "tcp/aborted.h"
 #include "tcp/tcp_backlog.h"
-#include "wait/deferred_demotions.h"
 #include "wait/set_events.h"
 
 namespace clan::preload {
@@ -23,7 +22,6 @@ constinit Hooks hooks{
     .pinned = stayed,
     .going_back = going_back,
     .set_sleeps = set_sleeps,
-    .put_off = put_off,
     .said_why = publish_why,
     .unsaid = withdraw_why,
     .process_said = publish_of_process,

@@ -18,7 +18,6 @@ struct Hooks {
   void (*pinned)(Socket& s);                   ///< it stays on TCP for good
   void (*going_back)(Socket& s);               ///< a call has given up its wait for another process
   bool (*set_sleeps)(const Socket& s, std::uint32_t events);  ///< see watcher_sleeps()
-  bool (*put_off)(int fd, Socket& s);                         ///< see put_off()
   // To the record of why connections stay on TCP (share/reasons.h).
   void (*said_why)(int fd, Socket& s, reasons::Why why, std::uint32_t number);
   void (*unsaid)(Socket& s);  ///< it has moved, or nobody here has it any more

@@ -103,6 +103,12 @@ bool poll_tcp_socket(int fd, Socket& s) {
   const DeferSignals undisturbed;
   if (is_to_go(s)) (void)answer_leaving(fd, s);
   if (owes_end(s)) (void)tell_end(fd, s);
+  return look_at_tcp(fd, s);
+}
+
+bool look_at_tcp(int fd, Socket& s) {
+  KeepErrno keep;
+  const DeferSignals undisturbed;
   if (s.reads_kernel()) return true;
   if (!s.has_drained()) {
     const Draining draining(fd, s);

@@ -10,6 +10,8 @@ namespace clan::preload {
 /// After the kernel called the descriptor ready: drops doorbells, notices the end. False: doorbells
 /// stay where they are, because somebody else sleeps for them.
 bool poll_tcp_socket(int fd, Socket& s);
+/// The same without what is_due(), which may wait (stream/readiness.h).
+bool look_at_tcp(int fd, Socket& s);
 
 /// The same where the kernel has reported bytes and nothing else: an end is behind them, and not
 /// looked for.

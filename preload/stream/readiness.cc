@@ -33,13 +33,37 @@ using socket_face::kSending;
 
 bool takes_more(const Socket& s) { return s.pipe.writable() && !is_on_its_way(s); }
 
+// came_back() has something to do.
+bool comes_back(const Socket& s) {
+  const std::uint64_t theirs = state_of(s.theirs());
+  return (theirs & kGone) != 0 && !s.reads_kernel() && !s.error_taken &&
+         ((theirs & kSending) == 0 || (s.has_drained() && s.pipe.front() == PipeFront::kLeave));
+}
+
 }  // namespace
+
+bool is_due(const Socket& s) {
+  return is_to_go(s) || owes_end(s) || comes_back(s) || (sends_tcp(s) && is_sent_again(s));
+}
+
+void do_due(int fd, Socket& s) {
+  const DeferSignals undisturbed;
+  if (is_to_go(s) || owes_end(s)) poll_tcp_socket(fd, s);
+  if (comes_back(s)) (void)came_back(fd, s);
+  if (sends_tcp(s)) (void)resends(fd, s);
+}
 
 short readiness(int fd, Socket& s, bool look) {
   const DeferSignals undisturbed;
-  if (look || is_to_go(s) || owes_end(s)) poll_tcp_socket(fd, s);
+  if (look && !is_to_go(s) && !owes_end(s)) look_at_tcp(fd, s);
+  do_due(fd, s);
+  return ready_now(fd, s);
+}
+
+short ready_now(int fd, Socket& s) {
+  const DeferSignals undisturbed;
   KeepErrno keep;
-  const bool reads_kernel = s.reads_kernel() || came_back(fd, s);
+  const bool reads_kernel = s.reads_kernel();
   const bool by_tcp = sends_tcp(s);  // perhaps only since then
   short ready = 0;
   bool hung_up = false;
@@ -48,7 +72,7 @@ short readiness(int fd, Socket& s, bool look) {
              static_cast<short>((reads_kernel ? POLLIN | POLLRDHUP : 0) | (by_tcp ? POLLOUT : 0)),
              0};
     if (sys::poll(&p, 1, 0) > 0) ready = p.revents;
-    if (by_tcp && resends(fd, s)) ready &= static_cast<short>(~POLLOUT);
+    if (by_tcp && is_sent_again(s)) ready &= static_cast<short>(~POLLOUT);
     if (reads_kernel) return ready;
     hung_up = (ready & POLLHUP) != 0;  // both ways shut, as far as TCP knows
     ready &= POLLOUT;

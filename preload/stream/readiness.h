@@ -5,7 +5,16 @@
 
 namespace clan::preload {
 
-/// POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR as they hold now. `look`: ask the kernel too.
+/// Something is left to do for a connection that has moved: it goes back to TCP, or sends again
+/// what came back, or owes its end. A few loads tell.
+bool is_due(const Socket& s);
+/// Does it, as far as that can be done now. May wait for a moment, so under no lock.
+void do_due(int fd, Socket& s);
+
+/// POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR as they hold now, whatever is due. Does nothing for
+/// the connection.
+short ready_now(int fd, Socket& s);
+/// The same behind do_due(). `look`: ask the kernel too.
 short readiness(int fd, Socket& s, bool look);
 
 /// What select, poll and epoll do before they sleep. False: something of `events` holds already.

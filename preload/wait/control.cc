@@ -141,7 +141,7 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
     if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
       i->parked = false;
       i->passed_on = {};
-      if (std::exchange(i->missed, false)) (void)poll_tcp_socket(fd, s);
+      if (std::exchange(i->missed, false)) (void)look_at_tcp(fd, s);
       ask_for(*i, *event);
       return 0;
     }

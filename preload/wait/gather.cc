@@ -13,6 +13,7 @@
 #include "state/socket.h"
 #include "stream/ending.h"
 #include "stream/poll_tcp.h"
+#include "stream/readiness.h"
 #include "table/fd_table.h"
 #include "tcp/tcp_backlog.h"
 #include "wait/epoll_set.h"
@@ -50,7 +51,8 @@ void note_bell(const Set& set, Interest& i) {
 // The kernel has reported a socket that has moved.
 void note_doorbell(const Set& set, Interest& i, std::uint32_t events) {
   note_ring(set, i);
-  (void)(events == EPOLLIN ? take_doorbells(i.fd, *i.socket) : poll_tcp_socket(i.fd, *i.socket));
+  const bool alone = events == EPOLLIN && !is_due(*i.socket);
+  (void)(alone ? take_doorbells(i.fd, *i.socket) : look_at_tcp(i.fd, *i.socket));
 }
 
 // The kernel has reported it in an answer before, and does again as long as it holds. `end`: of
@@ -73,7 +75,7 @@ bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll
 
 // The kernel's news of a socket that has moved are TCP's: bytes from before, or its end.
 void take_in_tcp(Set& set, Interest& i, const KernelOrder& order) {
-  Found found = look_at(i, false);
+  Found found = look_at(i);
   found.event.data = i.data;
   order.place(found);
   if (!i.moved) {  // back on TCP: only the place is kept, and is_known() when the kernel reports it
@@ -130,7 +132,7 @@ void find_ready(Set& set, bool first) {
   for (std::uint32_t k = 0; k < set.watched.count;) {
     Interest& i = *set.watched.at[k];
     if (i.found_in != set.round) {
-      Found found = look_at(i, false);
+      Found found = look_at(i);
       if (found.event.events != 0) {
         const bool of_pipe =
             (found.event.events & EPOLLIN) != 0 && !i.nested && !reads_tcp(*i.socket);
@@ -224,6 +226,17 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all
   return set.nested > 0 ? without_repeated_sets(set, events, n) : n;
 }
 
+// Puts back to `events` what only the kernel knows of, and will not say again.
+int keep_plain(Set& set, epoll_event* events) {
+  int n = 0;
+  for (std::uint32_t k = 0; k < set.found.count; ++k) {
+    const Found& found = set.found.at[k];
+    if (found.interest == nullptr && found.event.events != 0) events[n++] = found.event;
+  }
+  set.found.count = 0;
+  return n;
+}
+
 // The kernel is not asked for doorbells in this call. As far as there are few armed ones, those
 // with news are found.
 void watch_armed(Set& set) {
@@ -248,7 +261,7 @@ bool all_quiet(Set& set) {
 }  // namespace
 
 int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before,
-           bool kernel_is_asked_later) {
+           bool kernel_is_asked_later, bool due_first) {
   if (kernel_is_asked_later && told < 0 && !set.plain_told && all_quiet(set)) return 0;
   ++set.round;
   set.found.count = 0;
@@ -289,6 +302,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
     find_ready(set, kernel_first && asks == 1);
     if (!kernel_may_know_more(set)) break;
   }
+  if (due_first && t_due.count > 0) return -1 - keep_plain(set, events);
   if (set.found.count == 0) return 0;
   bool all = true;
   const int n = report(set, events, most, low, &all);

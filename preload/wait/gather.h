@@ -36,8 +36,12 @@ namespace clan::preload {
 /// `kernel_is_asked_later`: the caller goes on to spin or to sleep, and asks the kernel there. Then
 /// a set in which nothing that has moved has news, and of which the kernel had nothing else to tell
 /// last time, costs no system call here.
+///
+/// `due_first`: where something is due for a socket, it may hide what came before an event: nothing
+/// is reported then. What the kernel has answered meanwhile is left at `events`, and the answer is
+/// -1 - its number: it is `told` of the next call, behind the lock.
 int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t before,
-           bool kernel_is_asked_later = false);
+           bool kernel_is_asked_later = false, bool due_first = false);
 
 /// The kernel may know of events that shared memory does not show.
 bool has_plain(const Set& set);

@@ -13,10 +13,10 @@
 #include "stream/readiness.h"
 #include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
-#include "wait/deferred_demotions.h"
 #include "wait/epoll_set.h"
 #include "wait/event_order.h"
 #include "wait/registration.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 
@@ -59,7 +59,7 @@ bool count_edges(Set& set) {
   bool any = false;
   for (std::uint32_t k = 0; k < set.watched.count;) {
     Interest& i = *set.watched.at[k];
-    const std::uint32_t ready = look_at(i, false).event.events;
+    const std::uint32_t ready = look_at(i).event.events;
     any |= ready != 0;
     if (ready != 0 && i.nested) {
       const std::uint64_t before = i.passed_on.in;
@@ -87,7 +87,7 @@ void look_at_nested(const Interest& i, Found& found) {
 
 }  // namespace
 
-Found look_at(Interest& i, bool look) {
+Found look_at(Interest& i) {
   Found found;
   found.interest = &i;
   if (i.fired || !i.moved) return found;
@@ -96,14 +96,15 @@ Found look_at(Interest& i, bool look) {
     return found;
   }
   Socket& s = *i.socket;
-  if (!look && quiet(i)) return found;
+  if (quiet(i)) return found;
+  if (is_due(s)) note_due(i.fd, s);
   const std::uint32_t wanted =
       (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) | EPOLLERR |
       EPOLLHUP;
   const bool by_edges = (i.events & EPOLLET) != 0;
   // Taken first: what comes while we look is an edge of its own.
   if (by_edges) found.edge = in_stamp(i.fd, s);
-  auto ready = static_cast<std::uint32_t>(readiness(i.fd, s, look));
+  auto ready = static_cast<std::uint32_t>(ready_now(i.fd, s));
   if (!s.shared()) {
     watch_kernel(i);
     return found;
@@ -132,7 +133,7 @@ bool waits_for_tcp_room(const Interest& i) {
 
 std::int64_t longest_sleep(const Interest& i) {
   if (i.nested) return longest_sleep(*i.inner);
-  if (is_going_back(*i.socket)) return kGoingBackNs;
+  if (is_going_back(*i.socket) || is_due(*i.socket)) return kGoingBackNs;
   if (!wants_room(i)) return kNoCap;
   // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
   if (reads_tcp(*i.socket)) return 1'000'000;
@@ -154,7 +155,7 @@ void arm(Interest& i) {
   if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_going_back(*i.socket)) return;
   if (!i.fired) {
     i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
-    if (is_ready(i) || !i.moved || t_owed.count > 0) return;
+    if (is_ready(i) || !i.moved || t_due.count > 0) return;
   }
   unwatch(i);
 }

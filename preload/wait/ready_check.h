@@ -34,12 +34,13 @@ inline bool quiet(const Interest& i) {
 bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, std::uint32_t ready);
 
 /// What holds for an interest. Under the lock. Nothing of it is reported before told() is called.
-Found look_at(Interest& i, bool look);
+/// What is_due() for its socket is noted, and done behind the lock (Guard).
+Found look_at(Interest& i);
 
 /// It is being reported, as the one with this stamp.
 void told(const Found& found, std::uint64_t stamp);
 
-inline bool is_ready(Interest& i) { return look_at(i, false).event.events != 0; }
+inline bool is_ready(Interest& i) { return look_at(i).event.events != 0; }
 
 /// A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
 bool waits_for_tcp_room(const Interest& i);

@@ -12,7 +12,6 @@
 #include "os/sys.h"
 #include "state/socket.h"
 #include "table/fd_table.h"
-#include "wait/deferred_demotions.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "os/spin_lock.h"
+#include "stream/readiness.h"
+#include "table/fd_table.h"
 
 namespace clan::preload {
 namespace {
@@ -45,14 +47,23 @@ void join(Set& set, int lock) {
 
 }  // namespace
 
+constinit thread_local Due t_due{};
+
+void note_due(int fd, Socket& s) {
+  for (int k = 0; k < t_due.count; ++k) {
+    if (t_due.of[k].socket == &s) return;
+  }
+  if (t_due.count == Due::kMost) return;
+  s.refs.fetch_add(1, std::memory_order_relaxed);
+  t_due.of[t_due.count++] = {fd, &s};
+}
+
 void Guard::take(int lock) {
   lock_at(lock).lock();
   lock_ = t_lock = lock;
-  t_owed.putting_off = true;
 }
 
 void Guard::let_go() {
-  t_owed.putting_off = false;
   t_lock = -1;
   lock_at(std::exchange(lock_, -1)).unlock();
 }
@@ -78,7 +89,11 @@ Guard::Guard(const Socket& s, const Interest& i, int lock) {
 Guard::~Guard() {
   if (lock_ < 0) return;
   let_go();
-  if (t_owed.count > 0) pay_owed_answers();
+  while (t_due.count > 0) {
+    const auto [fd, socket] = t_due.of[--t_due.count];
+    const SocketRef due(socket);
+    if (const SocketRef now = acquire(fd); now.get() == socket) do_due(fd, *socket);
+  }
 }
 
 TryGuard::TryGuard(const Set& set) : held_already_(lock_of(set) == t_lock) {

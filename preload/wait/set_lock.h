@@ -8,12 +8,25 @@
 
 #include "os/signals.h"
 #include "state/socket.h"
-#include "wait/deferred_demotions.h"
 #include "wait/epoll_set.h"
 
 namespace clan::preload {
 
-/// Locks a set. What is put off meanwhile is done when it is let go of.
+/// Something that is_due() for a socket, as the calling thread has found under the lock of a set:
+/// it is done when the thread lets go of that. What finds no place is found at the next check.
+struct Due {
+  static constexpr int kMost = 8;
+  int count;
+  struct {
+    int fd;
+    Socket* socket;
+  } of[kMost];
+};
+// initial-exec: asked on the data path
+extern constinit thread_local Due t_due __attribute__((tls_model("initial-exec")));
+void note_due(int fd, Socket& s);
+
+/// Locks a set. Checks under it do nothing for a connection; what is due is done behind it.
 class Guard {
  public:
   /// Locks a set that the caller keeps.
@@ -26,8 +39,8 @@ class Guard {
   ~Guard();
   explicit operator bool() const { return lock_ >= 0; }
   Set* set() const { return set_; }
-  /// Something has been put off: when it has been done, the sockets are to be checked again.
-  bool owes() const { return t_owed.count > 0; }
+  /// Something is due: when it has been done, the sockets are to be checked again.
+  bool owes() const { return t_due.count > 0; }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 

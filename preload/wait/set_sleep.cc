@@ -92,7 +92,7 @@ bool only_doorbells(Set& set, Holds&& holds) {
   if (!rung || sys::poll(&p, 1, 0) == 0) return false;
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     const Interest& i = *set.interests.at[k];
-    if (i.moved && !i.nested) (void)poll_tcp_socket(i.fd, *i.socket);
+    if (i.moved && !i.nested) (void)look_at_tcp(i.fd, *i.socket);
   }
   return set.names > 0 && !holds() && sys::poll(&p, 1, 0) == 0;
 }
@@ -125,8 +125,11 @@ bool set_moved(int epfd) {
 }
 
 bool set_ready(int epfd) {
-  const Guard guard(epfd);
-  return guard && anything(*guard.set());
+  for (bool again = true;; again = false) {
+    const Guard guard(epfd);
+    const bool ready = guard && anything(*guard.set());
+    if (ready || !again || !guard.owes()) return ready;
+  }
 }
 
 bool set_has_only_doorbells(int epfd) {
@@ -145,7 +148,7 @@ SetSleep* set_prepare_sleep(int epfd, bool* sleeps, std::int64_t* longest) {
   SetSleep* sleep = nullptr;
   Set* const set = guard.set();
   if (set != nullptr) ring_by_bytes(*set);
-  *sleeps = set == nullptr || (prepare(*set, &sleep) && !guard.owes());
+  *sleeps = set == nullptr || prepare(*set, &sleep);
   *longest = sleep == nullptr ? kNoCap : longest_sleep(*sleep);
   return sleep;
 }

@@ -114,7 +114,7 @@ class Wait {
         case Next::kDone: return n;
         case Next::kGone:
           return sleep_(events_, most_, left_ns());  // nobody can wait there any more
-        case Next::kAgain: told = -1; continue;
+        case Next::kAgain: told = n < -1 ? -1 - n : -1; continue;
         case Next::kFollow:
           if (follow_others(*use_.get())) told = without_moved(*use_.get(), events_, told);
           continue;
@@ -160,12 +160,14 @@ class Wait {
       }
       if (told > 0) fetch_ahead(*set);
       if (told > 0 || (moved_ && !looks))
-        *n = gather(*set, events_, most_, told, before, waits_ && std::exchange(first_, false));
+        *n = gather(*set, events_, most_, told, before, waits_ && std::exchange(first_, false),
+                    !tried_);
       if (*n > 0) {
         use_.drop();
         return Next::kDone;
       }
       use_.take(*set);
+      if (guard.owes() && !std::exchange(tried_, true)) return Next::kAgain;
       if (!looks) {
         spins_ = moved_ && waits_ && view_.take(*set);
         return Next::kSleep;
@@ -221,7 +223,7 @@ class Wait {
     std::int64_t longest = kNoCap;
     {
       const Guard guard(set);
-      if (!prepare(set, &prepared) || guard.owes()) {
+      if (!prepare(set, &prepared) || (guard.owes() && !tried_)) {
         awake(prepared);
         return kGoOn;
       }
@@ -236,6 +238,7 @@ class Wait {
       return packets.watches() ? sleep_on_both(packets, nap, &fetches, &over)
                                : sleep_(events_, most_, nap);
     });
+    tried_ = false;
     if (n < 0) return n;
     if (fetches) (void)packets.fetch();
     slept_ = n > 0 || !fetches || view_.any();
@@ -279,7 +282,8 @@ class Wait {
   SpinView view_;
   const SignalSnapshot since_;
   bool several_ = false, moved_ = false, spins_ = false, slept_ = false;
-  bool first_ = true;  ///< look, which the kernel need not be asked in
+  bool tried_ = false;  ///< to do what is due, since it last slept
+  bool first_ = true;   ///< look, which the kernel need not be asked in
 };
 
 }  // namespace

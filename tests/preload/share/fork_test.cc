@@ -11,8 +11,6 @@
 #include "os/signal_handlers.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
-#include "wait/epoll_set.h"
-#include "wait/set_lock.h"
 
 namespace clan::preload {
 namespace {
@@ -55,27 +53,6 @@ TEST(Fork, DoesNotWaitLongForConnectionsThatGoBack) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3))
       << "not one for each of them";
   for (TcpPair& pair : pairs) pair.socket(0).moving.unlock();
-}
-
-// epoll_wait() holds its lock while it takes over what a process sent again that was killed.
-TEST(Fork, WaitsForALookAtASetThatTakesOverWhatIsSentAgain) {
-  EXPECT_EXIT(
-      {
-        ::alarm(10);
-        std::thread forks;
-        {
-          reach(0);
-          const Set set;
-          const Guard look(set);
-          forks = std::thread([] { forked_by([] { return -1L; }); });
-          ::usleep(50'000);
-          lock_resends();
-          unlock_resends();
-        }
-        forks.join();
-        ::_exit(0);
-      },
-      testing::ExitedWithCode(0), "");
 }
 
 // A child would find the lock taken that such a thread has.

@@ -12,7 +12,6 @@ TEST(Wiring, GivesEachHookItsFunction) {
   EXPECT_NE(hooks.demoted, nullptr);
   EXPECT_NE(hooks.pinned, nullptr);
   EXPECT_NE(hooks.set_sleeps, nullptr);
-  EXPECT_NE(hooks.put_off, nullptr);
   EXPECT_NE(hooks.said_why, nullptr);
   EXPECT_NE(hooks.unsaid, nullptr);
   EXPECT_NE(hooks.process_said, nullptr);

@@ -2,7 +2,9 @@
 
 #include <poll.h>
 
+#include "demote/demote.h"
 #include "preload/tcp_pair.h"
+#include "state/face.h"
 #include "stream/close.h"
 #include "stream/glance.h"
 
@@ -71,6 +73,28 @@ TEST_F(Readiness, IsLookedAtOnceMoreBeforeASleep) {
   EXPECT_TRUE(prepare_sleep(pair.socket(1), POLLIN));
   ASSERT_EQ(pair.send(0, "x"), 1);
   EXPECT_FALSE(prepare_sleep(pair.socket(1), POLLIN));
+}
+
+TEST_F(Readiness, AsItHoldsNowDoesNothingForAConnectionThatGoesBack) {
+  Socket& s = pair.socket(1);
+  EXPECT_FALSE(is_due(s));
+  add_state(pair.socket(0).mine(), socket_face::kLeaving);
+  EXPECT_TRUE(is_due(s));
+  (void)ready_now(pair.fd(1), s);
+  EXPECT_EQ(state_of(s.mine()) & socket_face::kGone, 0u);
+  do_due(pair.fd(1), s);
+  EXPECT_NE(state_of(s.mine()) & socket_face::kGone, 0u);
+}
+
+TEST_F(Readiness, OfAConnectionThatComesBackIsTcpsBehindWhatIsDue) {
+  Socket& s = pair.socket(1);
+  leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
+  ASSERT_TRUE(is_due(s));
+  ASSERT_EQ(::send(pair.fd(0), "tcp", 3, 0), 3);
+  EXPECT_EQ(ready_now(pair.fd(1), s) & POLLIN, 0);
+  EXPECT_FALSE(s.reads_kernel());
+  EXPECT_EQ(readiness(pair.fd(1), s, false) & POLLIN, POLLIN);
+  EXPECT_TRUE(s.reads_kernel());
 }
 
 }  // namespace

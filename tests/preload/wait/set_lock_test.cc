@@ -1,8 +1,11 @@
 #include "wait/set_lock.h"
 
+#include <memory>
 #include <thread>
 
 #include "preload/wait/set.h"
+#include "state/face.h"
+#include "wait/ready_check.h"
 #include "wait/set_events.h"
 
 namespace clan::preload {
@@ -81,6 +84,59 @@ TEST_F(TwoSets, TellOfASocketThatIsInBothWhileItLeavesOne) {
   EXPECT_EQ(seen, 2);
   EXPECT_TRUE(pair.socket(1).in_sets);
   EXPECT_EQ(find(second)->interests.count, 1u);
+}
+
+struct DueBehindALock : EpollSet {
+  DueBehindALock() {
+    EXPECT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+    add_state(pair.socket(0).mine(), socket_face::kLeaving);
+  }
+  Interest& interest() const { return *find(epfd)->interests.at[0]; }
+  static bool has_gone(const Socket& s) { return (state_of(s.mine()) & socket_face::kGone) != 0; }
+};
+
+TEST_F(DueBehindALock, IsDoneWhenTheThreadHasLetGoOfIt) {
+  Socket& s = pair.socket(1);
+  const int refs = s.refs.load();
+  {
+    const Guard guard(epfd);
+    EXPECT_FALSE(guard.owes());
+    (void)look_at(interest());
+    (void)look_at(interest());
+    EXPECT_TRUE(guard.owes());
+    EXPECT_EQ(t_due.count, 1);
+    EXPECT_EQ(s.refs.load(), refs + 1);
+    EXPECT_FALSE(has_gone(s)) << "a check does nothing";
+  }
+  EXPECT_TRUE(has_gone(s));
+  EXPECT_EQ(t_due.count, 0);
+  EXPECT_EQ(s.refs.load(), refs);
+}
+
+TEST_F(DueBehindALock, IsNotDoneForTheSuccessorOfASocketThatHasBeenClosed) {
+  TcpPair other;
+  other.migrate();
+  const int fd = other.fd(1);
+  const SocketRef s = other.held(1);
+  {
+    const Guard guard(epfd);
+    note_due(fd, *s);
+    forget(fd);
+    add_state(other.socket(0).mine(), socket_face::kLeaving);
+  }
+  EXPECT_EQ(t_due.count, 0);
+  EXPECT_FALSE(has_gone(*s));
+}
+
+TEST_F(DueBehindALock, IsLeftToTheNextCheckWhereItIsTooMuch) {
+  std::unique_ptr<TcpPair> pairs[Due::kMost + 2];
+  for (auto& one : pairs) {
+    one = std::make_unique<TcpPair>();
+    one->migrate();
+  }
+  const Guard guard(epfd);
+  for (auto& one : pairs) note_due(one->fd(1), one->socket(1));
+  EXPECT_EQ(t_due.count, Due::kMost);
 }
 
 }  // namespace
