@@ -24,7 +24,6 @@
 #include "table/internal_fds.h"
 #include "wait/epoll_set.h"
 #include "wait/poll_moved.h"
-#include "wait/set_sleep.h"
 
 extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
 
@@ -140,7 +139,7 @@ int bits_of_select(int n) {
 bool any_socket(int n, const fd_set* in, const fd_set* out) {
   for (int fd = 0; fd < n; ++fd) {
     if (((in != nullptr && FD_ISSET(fd, in)) || (out != nullptr && FD_ISSET(fd, out))) &&
-        (acquire(fd) || set_moved(fd))) {
+        (acquire(fd) || known_epoll(fd))) {
       return true;
     }
   }

@@ -13,9 +13,9 @@
 #include "os/real.h"
 #include "os/sys.h"
 #include "state/socket.h"
-#include "stream/poll_tcp.h"
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
+#include "wait/ready_check.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"
 #include "wait/shared_sets.h"
@@ -141,7 +141,7 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
     if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
       i->parked = false;
       i->passed_on = {};
-      if (std::exchange(i->missed, false)) (void)look_at_tcp(fd, s);
+      if (std::exchange(i->missed, false)) take_news(*i, false);
       ask_for(*i, *event);
       return 0;
     }

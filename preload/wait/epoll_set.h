@@ -41,6 +41,7 @@
 namespace clan::preload {
 
 struct Set;
+class PolledSet;
 
 /// A TCP socket in an epoll set, moved or not.
 struct Interest {
@@ -78,11 +79,13 @@ struct SetUse {
 };
 
 struct Set {
+  static constexpr int kNoLock = -1;
   /// descriptors of it; none: closed, while a thread sleeps in it
   int names = 0;
   int epfd = -1;  ///< one of them
   /// by what descriptor its lock is found, see set_lock.h; written under both and Making
   std::atomic<int> lock{0};
+  PolledSet* polled = nullptr;  ///< that it belongs to: one thread's, for one poll()
   /// its descriptors count as one, and threads that come back to it
   int refs = 0;
   Interest* within = nullptr;           ///< as which it is in other sets

@@ -12,13 +12,12 @@
 #include "os/sys.h"
 #include "state/socket.h"
 #include "stream/ending.h"
-#include "stream/poll_tcp.h"
-#include "stream/readiness.h"
 #include "table/fd_table.h"
 #include "tcp/tcp_backlog.h"
 #include "wait/epoll_set.h"
 #include "wait/event_order.h"
 #include "wait/list.h"
+#include "wait/poll_moved.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
 #include "wait/set_sleep.h"
@@ -51,8 +50,7 @@ void note_bell(const Set& set, Interest& i) {
 // The kernel has reported a socket that has moved.
 void note_doorbell(const Set& set, Interest& i, std::uint32_t events) {
   note_ring(set, i);
-  const bool alone = events == EPOLLIN && !is_due(*i.socket);
-  (void)(alone ? take_doorbells(i.fd, *i.socket) : look_at_tcp(i.fd, *i.socket));
+  take_news(i, events == EPOLLIN);
 }
 
 // The kernel has reported it in an answer before, and does again as long as it holds. `end`: of
@@ -92,6 +90,17 @@ void take_in_tcp(Set& set, Interest& i, const KernelOrder& order) {
   i.found_in = set.round;
 }
 
+// It has been found before the kernel reported its end.
+void look_again(Set& set, Interest& i) {
+  const Found now = look_at(i);
+  for (std::uint32_t k = 0; k < set.found.count && now.event.events != 0; ++k) {
+    Found& found = set.found.at[k];
+    if (found.interest != &i) continue;
+    found.event.events = now.event.events;
+    found.edge = now.edge;
+  }
+}
+
 // Takes in what the kernel has said when it was asked for the `asks`th time, `n` events at
 // `events`: answers how many of them are the application's.
 int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
@@ -109,15 +118,21 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
     }
     const bool by_bell = (events[k].data.u64 & kOfBell) != 0;
     const int fd = static_cast<int>(events[k].data.u64 & (kOfBell - 1));
-    SocketRef s = acquire(fd, false);  // a thread that closes it may wait for our lock
-    Interest* i = s ? find(set, s.get(), fd) : nullptr;
+    // not for one that is being closed: that may wait for the lock
+    const SocketRef s = set.polled != nullptr ? SocketRef() : acquire(fd, false);
+    Interest* const i = s                       ? find(set, s.get(), fd)
+                        : set.polled != nullptr ? set.polled->of(fd)
+                                                : nullptr;
     if (i == nullptr || !i->moved) continue;
     if (i->parked) {
       i->missed |= !by_bell;
       continue;
     }
     by_bell ? note_bell(set, *i) : note_doorbell(set, *i, events[k].events);
-    const PipeStamp stamp = s->shared() ? s->pipe.front_stamp() : PipeStamp{};
+    if (i->found_in == set.round && (events[k].events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0)
+      look_again(set, *i);
+    const Socket& socket = *i->socket;
+    const PipeStamp stamp = socket.shared() ? socket.pipe.front_stamp() : PipeStamp{};
     if (stamp.word != 0) {
       order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
     } else if (i->found_in != set.round && !by_bell) {
@@ -191,11 +206,23 @@ namespace {
 // More sockets wait for their bells than watch_armed() checks.
 bool many_are_armed(const Set& set) { return set.moved - set.watched.count > kArmedFew; }
 
+// What holds anyway, as room does, says nothing of a reset.
+bool holds_anyway(const Found& found) {
+  if (found.interest == nullptr || found.interest->nested) return false;
+  const Socket& s = *found.interest->socket;
+  // relaxed: a hint
+  return has_ended(s) || s.shut_read.load(std::memory_order_relaxed) ||
+         (found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0;
+}
+
 // The kernel may know what we do not: of plain descriptors always, of sockets that have moved their
 // end.
 bool kernel_is_due(Set& set) {
   const std::uint64_t unasked_ns = set.now() - set.asked_ns;
-  if (!has_plain(set) && unasked_ns < (many_are_armed(set) ? kBellsNs : kCheckNs)) return false;
+  const bool unsaid = set.polled != nullptr &&
+                      std::any_of(set.found.at, set.found.at + set.found.count, holds_anyway);
+  if (!unsaid && !has_plain(set) && unasked_ns < (many_are_armed(set) ? kBellsNs : kCheckNs))
+    return false;
   set.asked_ns = set.now();
   return true;
 }
@@ -208,7 +235,7 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all
       std::remove_if(found.at, found.at + found.count,
                      [](const Found& one) { return one.event.events == 0; }) -
       found.at);
-  if (found.count > 1) put_in_order(found.at, found.count, low);
+  if (found.count > 1 && set.polled == nullptr) put_in_order(found.at, found.count, low);
   auto left_out = found.count > static_cast<std::uint32_t>(most) ? found.count - most : 0;
   *all = left_out == 0;
   for (std::uint32_t k = found.count; left_out > 0 && k-- > 0;) {
@@ -223,7 +250,7 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all
     events[k] = found.at[k].event;
   }
   const int n = static_cast<int>(std::exchange(found.count, 0));
-  return set.nested > 0 ? without_repeated_sets(set, events, n) : n;
+  return set.nested > 0 && set.polled == nullptr ? without_repeated_sets(set, events, n) : n;
 }
 
 // Puts back to `events` what only the kernel knows of, and will not say again.
@@ -306,7 +333,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
   if (set.found.count == 0) return 0;
   bool all = true;
   const int n = report(set, events, most, low, &all);
-  set.kernels_turn = all || !kernel_first;
+  set.kernels_turn = set.polled == nullptr && (all || !kernel_first);
   return n;
 }
 

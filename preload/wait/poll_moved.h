@@ -1,13 +1,21 @@
-// poll() with sockets that have moved: what the application waits for on those is answered from the
-// pipe; in the kernel they are watched for doorbells.
+// poll() with sockets that have moved: a wait in a set that lives as long as the call (waiting.h).
+// Its kernel is poll() in place of epoll: there, a socket that has moved is watched for doorbells,
+// which stay reported as long as they lie there.
 #pragma once
 
 #include <poll.h>
+#include <sys/epoll.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "clan/face/wait.h"
 #include "state/remote.h"
+#include "stream/bell.h"
+#include "stream/remote_sleep.h"
+#include "stream/sleeper.h"
+#include "table/fd_table.h"
+#include "wait/epoll_set.h"
 #include "wait/kernel_wait.h"
 
 namespace clan::preload {
@@ -23,6 +31,70 @@ inline Waiter& waiter_of_remote_poll() {
   static thread_local Waiter w{kRemoteWait};
   return w;
 }
+
+/// What one poll() is about, as a set: Interest::index and Interest::data are places in the call's
+/// array. No other thread sees it.
+class PolledSet {
+ public:
+  /// Something of it that has moved: a socket, or an epoll set with sockets in it.
+  struct Place {
+    Interest interest;
+    SocketRef socket;
+    std::optional<Sleeper> sleeper;
+  };
+  /// What the caller has memory for: places, what is found of them, and two events for each
+  /// descriptor. `copy`: what the kernel is asked, and room for PacketSleep::kMost + 1 more.
+  struct Memory {
+    static std::size_t bytes(nfds_t count);
+    explicit Memory(void* memory, nfds_t count);
+    Place* places;
+    Found* found;
+    Interest** watched;
+    Place** of;
+    epoll_event* events;
+    pollfd* copy;
+  };
+
+  PolledSet(pollfd* fds, nfds_t count, const Memory& memory, const KernelPoll& sleep);
+  ~PolledSet();
+  PolledSet(const PolledSet&) = delete;
+  PolledSet& operator=(const PolledSet&) = delete;
+
+  Set& set() { return set_; }
+  Interest* of(int place) const {
+    return memory_.of[place] != nullptr ? &memory_.of[place]->interest : nullptr;
+  }
+  /// Asks the kernel without waiting. Answers as epoll_wait().
+  int ask(epoll_event* to);
+  /// Sleeps as the application called it, and on packets. `*fetches`: some have come; `*over`: the
+  /// time is.
+  int sleep(epoll_event* to, std::int64_t ns, const PacketSleep* packets, bool* fetches,
+            bool* over);
+  /// The socket has gone back to TCP: the kernel answers what was asked.
+  void leave(const Interest& i) { memory_.copy[i.index].events = fds_[i.index].events; }
+  /// The thread is about to sleep; to be called before the other end is asked to ring.
+  void lie_down(Interest& i);
+  void get_up();
+  /// How long the sleep may be, as the kernel does not report all that is waited for.
+  std::int64_t longest();
+  /// Writes what has been found to the application's array. Returns for how many descriptors.
+  int answer(const epoll_event* events, int n);
+
+ private:
+  void enter(nfds_t i);
+  int take(epoll_event* to);
+
+  Set set_;
+  pollfd* const fds_;
+  const nfds_t count_;
+  const Memory memory_;
+  const KernelPoll& sleep_;
+  nfds_t used_ = 0;
+  std::optional<BellSleep> bell_;
+  nfds_t bell_of_ = 0;
+  bool is_untold_ = false;  // the kernel cannot be asked for doorbells of one of them
+  bool wants_room_ = false;
+};
 
 /// `sleep(copy, count, ns)` is the kernel's poll, in the way the application called it.
 int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep);

@@ -10,6 +10,7 @@
 #include "state/socket.h"
 #include "stream/ending.h"
 #include "stream/going_back.h"
+#include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
@@ -79,6 +80,8 @@ bool count_edges(Set& set) {
 
 // Checks a set in another one.
 void look_at_nested(const Interest& i, Found& found) {
+  const Guard guard(*i.inner);
+  if (i.inner->names == 0) return;
   const bool by_edges = (i.events & EPOLLET) != 0;
   if (!(by_edges ? count_edges(*i.inner) : anything(*i.inner))) return;
   found.edge = i.inner->edges;
@@ -116,6 +119,12 @@ Found look_at(Interest& i) {
   return found;
 }
 
+void take_news(const Interest& i, bool only_bytes) {
+  Socket& s = *i.socket;
+  if (is_due(s)) return note_due(i.fd, s);
+  (void)(only_bytes ? take_doorbells(i.fd, s) : look_at_tcp(i.fd, s));
+}
+
 void told(const Found& found, std::uint64_t stamp) {
   Interest& i = *found.interest;
   const std::uint32_t ready = found.event.events;
@@ -144,6 +153,7 @@ std::int64_t longest_sleep(const Interest& i) {
 }
 
 std::int64_t longest_sleep(const Set& set) {
+  const Guard guard(set);
   std::int64_t longest = kNoCap;
   for (std::uint32_t k = 0; k < set.watched.count; ++k)
     longest = std::min(longest, longest_sleep(*set.watched.at[k]));

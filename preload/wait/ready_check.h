@@ -37,6 +37,10 @@ bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, st
 /// What is_due() for its socket is noted, and done behind the lock (Guard).
 Found look_at(Interest& i);
 
+/// Takes in that the kernel has reported it: drops doorbells, notices the end. What is due comes
+/// first, and is noted. `only_bytes`: the kernel has reported nothing else.
+void take_news(const Interest& i, bool only_bytes);
+
 /// It is being reported, as the one with this stamp.
 void told(const Found& found, std::uint64_t stamp);
 
@@ -51,7 +55,9 @@ std::int64_t longest_sleep(const Interest& i);
 std::int64_t longest_sleep(const Set& set);
 
 constexpr std::uint64_t kQuietNs = 5'000'000;  ///< without an event, and a socket is armed
-inline bool quiet_for_long(const Interest& i) { return i.set->now() - i.heard_ns > kQuietNs; }
+inline bool quiet_for_long(const Interest& i) {
+  return i.set->polled == nullptr && i.set->now() - i.heard_ns > kQuietNs;
+}
 
 /// Stops checking it, if its peer will ring with the next news.
 void arm(Interest& i);

@@ -10,6 +10,7 @@
 #include "clan/face/pipe.h"
 #include "os/sys.h"
 #include "wait/epoll_set.h"
+#include "wait/poll_moved.h"
 #include "wait/ready_check.h"
 
 namespace clan::preload {
@@ -33,6 +34,7 @@ int change(const Set& set, int op, int fd, epoll_event* event) {
 }
 
 int ask_kernel(const Set& set, epoll_event* events, int most) {
+  if (set.polled != nullptr) return set.polled->ask(events);
   return set.names == 0 ? 0 : sys::epoll_wait(set.epfd, events, most, 0);
 }
 
@@ -106,11 +108,15 @@ void ring_by_bytes(Set& set) {
 void watch_kernel(Interest& i) {
   if (!i.moved) return;
   KeepErrno keep;
-  leave_bell(i);
-  epoll_event event{};
-  event.events = i.fired ? EPOLLONESHOT : i.events;
-  event.data = i.data;
-  change_to(*i.set, i.fd, &event);
+  if (i.set->polled != nullptr) {
+    i.set->polled->leave(i);
+  } else {
+    leave_bell(i);
+    epoll_event event{};
+    event.events = i.fired ? EPOLLONESHOT : i.events;
+    event.data = i.data;
+    change_to(*i.set, i.fd, &event);
+  }
   i.moved = false;
   --i.set->moved;
   i.set->note_happened(order_stamp());

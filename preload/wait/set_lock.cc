@@ -23,7 +23,8 @@ SpinLock& lock_at(int epfd) {
 }
 
 // of the calling thread; -1: none. initial-exec: asked on the data path
-constinit thread_local int t_lock __attribute__((tls_model("initial-exec"))) = -1;
+constinit thread_local int t_lock __attribute__((tls_model("initial-exec"))) = Set::kNoLock;
+constinit thread_local bool t_guards __attribute__((tls_model("initial-exec"))) = false;
 
 // relaxed: it changes under the lock that it names, so the thread that has that sees whether it is
 // the one
@@ -64,15 +65,16 @@ void Guard::take(int lock) {
 }
 
 void Guard::let_go() {
-  t_lock = -1;
-  lock_at(std::exchange(lock_, -1)).unlock();
+  t_lock = Set::kNoLock;
+  lock_at(std::exchange(lock_, Set::kNoLock)).unlock();
 }
 
-Guard::Guard(const Set& set) {
+Guard::Guard(const Set& set) : outermost_(!std::exchange(t_guards, true)) {
+  if (lock_of(set) == t_lock) return;
   while (take(lock_of(set)), lock_ != lock_of(set)) let_go();
 }
 
-Guard::Guard(int epfd) {
+Guard::Guard(int epfd) : outermost_(!std::exchange(t_guards, true)) {
   while ((set_ = find(epfd)) != nullptr) {
     take(lock_of(*set_));
     if (find(epfd) == set_ && lock_ == lock_of(*set_)) return;
@@ -80,15 +82,17 @@ Guard::Guard(int epfd) {
   }
 }
 
-Guard::Guard(const Socket& s, const Interest& i, int lock) {
+Guard::Guard(const Socket& s, const Interest& i, int lock)
+    : outermost_(!std::exchange(t_guards, true)) {
   take(lock);
   const std::lock_guard listed(s.listing);
   if (!has_interest(s, i) || lock_of(*i.set) != lock) let_go();
 }
 
 Guard::~Guard() {
-  if (lock_ < 0) return;
-  let_go();
+  if (lock_ >= 0) let_go();
+  if (!outermost_) return;
+  t_guards = false;
   while (t_due.count > 0) {
     const auto [fd, socket] = t_due.of[--t_due.count];
     const SocketRef due(socket);

@@ -29,7 +29,8 @@ void note_due(int fd, Socket& s);
 /// Locks a set. Checks under it do nothing for a connection; what is due is done behind it.
 class Guard {
  public:
-  /// Locks a set that the caller keeps.
+  /// Locks a set that the caller keeps, unless the calling thread has its lock already, or it has
+  /// none (poll_moved.h).
   explicit Guard(const Set& set);
   /// Locks the set that has this descriptor, if there is one.
   explicit Guard(int epfd);
@@ -37,6 +38,7 @@ class Guard {
   /// for_interests().
   Guard(const Socket& s, const Interest& i, int lock);
   ~Guard();
+  /// False: there is no such set.
   explicit operator bool() const { return lock_ >= 0; }
   Set* set() const { return set_; }
   /// Something is due: when it has been done, the sockets are to be checked again.
@@ -50,7 +52,8 @@ class Guard {
 
   DeferSignals undisturbed_;
   Set* set_ = nullptr;
-  int lock_ = -1;
+  int lock_ = Set::kNoLock;
+  const bool outermost_;
 };
 
 /// Locks a set for a glance, if that is free or the calling thread has it already. The caller keeps

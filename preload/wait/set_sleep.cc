@@ -9,11 +9,11 @@
 
 #include "clan/detail/clock.h"
 #include "os/sys.h"
-#include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "tcp/doorbell.h"
 #include "wait/epoll_set.h"
 #include "wait/list.h"
+#include "wait/poll_moved.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"
@@ -26,6 +26,7 @@ ObjectPool<SetSleep> sleep_pool;
 }  // namespace
 
 bool prepare(Set& set, SetSleep** sleep) {
+  const Guard guard(set);
   SetSleep* one = sleep_pool.take();
   if (one == nullptr) return false;
   *one = {&set, *sleep};
@@ -46,16 +47,19 @@ bool prepare(Set& set, SetSleep** sleep) {
       if (k >= set.watched.count || set.watched.at[k] != &i) continue;
     }
     if (i.fired) continue;
-    short events = POLLIN | POLLRDHUP;
-    if (wants_room(i)) events |= POLLOUT;
+    auto events = static_cast<short>(i.events);
+    if (set.polled != nullptr) {
+      set.polled->lie_down(i);
+    } else {
+      events |= POLLIN | POLLRDHUP;
+    }
     (void)prepare_sleep(*i.socket, events, watches_bell(i));
   }
   return !anything(set);
 }
 
-std::int64_t longest_sleep(const SetSleep& sleep) { return longest_sleep(*sleep.set); }
-
 bool watches_pipes(const Set& set) {
+  const Guard guard(set);
   for (std::uint32_t k = 0; k < set.watched.count; ++k) {
     const Interest& i = *set.watched.at[k];
     if (!i.nested || watches_pipes(*i.inner)) return true;
@@ -66,6 +70,8 @@ bool watches_pipes(const Set& set) {
 void awake(SetSleep* sleep) {
   while (sleep != nullptr) {
     Set& set = *sleep->set;
+    const Guard guard(set);
+    if (set.polled != nullptr) set.polled->get_up();
     --set.sleepers;
     for (std::uint32_t k = 0; k < set.watched.count; ++k) {
       const Interest& i = *set.watched.at[k];
@@ -81,6 +87,7 @@ namespace {
 // `holds()`: something of what has moved there is to be reported.
 template <typename Holds>
 bool only_doorbells(Set& set, Holds&& holds) {
+  const Guard guard(set);
   if (holds()) return false;
   bool rung = false;
   for (std::uint32_t k = 0; k < set.interests.count && !rung; ++k) {
@@ -92,7 +99,7 @@ bool only_doorbells(Set& set, Holds&& holds) {
   if (!rung || sys::poll(&p, 1, 0) == 0) return false;
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     const Interest& i = *set.interests.at[k];
-    if (i.moved && !i.nested) (void)look_at_tcp(i.fd, *i.socket);
+    if (i.moved && !i.nested) take_news(i, false);
   }
   return set.names > 0 && !holds() && sys::poll(&p, 1, 0) == 0;
 }
@@ -104,8 +111,8 @@ bool only_doorbells(Set& set) {
 }
 
 bool is_no_news_of_nested(Set& set, const epoll_event& event) {
-  for (std::uint32_t k = 0; k < set.interests.count && set.nested > 0; ++k) {
-    Interest& i = *set.interests.at[k];
+  for (std::uint32_t k = 0; k < set.watched.count && set.nested > 0; ++k) {
+    Interest& i = *set.watched.at[k];  // as all sets in it are
     if (!i.nested || i.data.u64 != event.data.u64) continue;
     if ((i.events & EPOLLONESHOT) != 0) {
       // The kernel reports it once, and so does the library; not spent: the event is of another
@@ -117,46 +124,6 @@ bool is_no_news_of_nested(Set& set, const epoll_event& event) {
     if (moved && only_doorbells(*i.inner, [&i] { return is_ready(i); })) return true;
   }
   return false;
-}
-
-bool set_moved(int epfd) {
-  Set* set = find(epfd);
-  return set != nullptr && set->moved > 0;
-}
-
-bool set_ready(int epfd) {
-  for (bool again = true;; again = false) {
-    const Guard guard(epfd);
-    const bool ready = guard && anything(*guard.set());
-    if (ready || !again || !guard.owes()) return ready;
-  }
-}
-
-bool set_has_only_doorbells(int epfd) {
-  const Guard guard(epfd);
-  Set* const set = guard.set();
-  pollfd p{epfd, POLLIN, 0};
-  if (set != nullptr && !set->by_bytes && sys::poll(&p, 1, 0) > 0) {
-    ring_by_bytes(*set);  // a bell of it may have been rung
-    if (!anything(*set) && sys::poll(&p, 1, 0) == 0) return true;
-  }
-  return set != nullptr && only_doorbells(*set);
-}
-
-SetSleep* set_prepare_sleep(int epfd, bool* sleeps, std::int64_t* longest) {
-  const Guard guard(epfd);
-  SetSleep* sleep = nullptr;
-  Set* const set = guard.set();
-  if (set != nullptr) ring_by_bytes(*set);
-  *sleeps = set == nullptr || prepare(*set, &sleep);
-  *longest = sleep == nullptr ? kNoCap : longest_sleep(*sleep);
-  return sleep;
-}
-
-void set_awake(SetSleep* sleep) {
-  if (sleep == nullptr) return;
-  const Guard guard(*sleep->set);
-  awake(sleep);
 }
 
 }  // namespace clan::preload

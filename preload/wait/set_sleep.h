@@ -15,13 +15,11 @@ namespace clan::preload {
 /// To be followed by awake(*sleep).
 bool prepare(Set& set, SetSleep** sleep);
 
-/// The longest sleep for its set, and for those in it; to be called after prepare().
-std::int64_t longest_sleep(const SetSleep& sleep);
-
 /// Something may come by shared memory.
 bool watches_pipes(const Set& set);
 
 /// The calling thread sleeps no more. Sets may have been put into others, or closed, meanwhile.
+/// Takes the locks.
 void awake(SetSleep* sleep);
 
 /// The kernel calls a set ready. For doorbells alone?
@@ -39,22 +37,10 @@ int sleep_prepared(SetSleep* prepared, Sleep&& sleep) {
     ~Awake() {
       if (prepared == nullptr) return;
       KeepErrno keep;
-      const Guard guard(*prepared->set);
       awake(prepared);
     }
   } awake_after{prepared};
   return sleep();
 }
-
-/// For poll and select on an epoll descriptor: whether it holds sockets that have moved; whether
-/// epoll_wait would say something of those; whether nothing holds in spite of the kernel, which saw
-/// doorbells; and, before sleeping, as prepare_sleep() of a socket; and after it.
-bool set_moved(int epfd);
-
-bool set_ready(int epfd);
-bool set_has_only_doorbells(int epfd);
-/// `longest`: as longest_sleep().
-SetSleep* set_prepare_sleep(int epfd, bool* sleeps, std::int64_t* longest);
-void set_awake(SetSleep* sleep);
 
 }  // namespace clan::preload

@@ -81,16 +81,19 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
 // kernel's wait as the application called it.
 class Wait {
  public:
-  Wait(int epfd, epoll_event* events, int most, std::int64_t timeout_ns, const KernelEpoll& sleep,
-       const sigset_t* mask)
+  Wait(int epfd, PolledSet* polled, epoll_event* events, int most, std::int64_t timeout_ns,
+       const KernelEpoll& sleep, const sigset_t* mask)
       : epfd_(epfd),
+        polled_(polled),
         events_(events),
         most_(most),
         waits_(timeout_ns != 0),
         sleep_(sleep),
         mask_(mask),
         deadline_(timeout_ns < 0 ? kNoDeadline
-                                 : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)) {}
+                                 : monotonic_ns() + static_cast<std::uint64_t>(timeout_ns)) {
+    if (polled != nullptr) use_.take(polled->set());
+  }
 
   int run() {
     int told = -1;  // events that the kernel has answered and nobody has seen yet
@@ -136,6 +139,7 @@ class Wait {
   static constexpr int kGoOn = -2;
 
   bool moved_ones_turn() const {
+    if (polled_ != nullptr) return !has_plain(polled_->set());
     const Set* set = find(epfd_);
     // relaxed: a hint, fairness alone
     return set != nullptr && !set->kernels_turn.load(std::memory_order_relaxed);
@@ -188,8 +192,12 @@ class Wait {
       if (plain && !failed) {
         *before = order_stamp() & PipeStamp::kTimeMask;
         KeepErrno keep;
-        *told = sys::epoll_wait(epfd_, events_, most_, 0);
-        if (*told > 0) return true;
+        *told =
+            polled_ != nullptr ? polled_->ask(events_) : sys::epoll_wait(epfd_, events_, most_, 0);
+        // Doorbells that are left to others stay reported by poll().
+        if (*told > 0 &&
+            (polled_ == nullptr || !std::all_of(events_, events_ + *told, has_our_tag)))
+          return true;
         failed = *told < 0;
         *told = -1;
       }
@@ -202,7 +210,9 @@ class Wait {
       n = doze(told, before);
       return slept_;
     };
-    Waiter& waiter = view_.remote() ? *set.remote_waiter : *set.waiter;
+    Waiter& waiter = polled_ == nullptr ? (view_.remote() ? *set.remote_waiter : *set.waiter)
+                     : view_.remote()   ? waiter_of_remote_poll()
+                                        : waiter_of_poll();
     const WaitResult waited = waiter.wait(ready, view_.peers(), deadline_, sleep, beyond);
     const bool handled = waited == WaitResult::kReady && *told <= 0 && since_.handled();
     return handled || waited == WaitResult::kTimedOut ? doze(told, before) : n;
@@ -227,7 +237,8 @@ class Wait {
         awake(prepared);
         return kGoOn;
       }
-      longest = longest_sleep(*prepared);
+      longest = longest_sleep(set);
+      if (polled_ != nullptr) longest = std::min(longest, polled_->longest());
     }
     if (several_ && moved_) longest = std::min(longest, kOthersNs);
     const std::int64_t left = left_ns();
@@ -235,6 +246,9 @@ class Wait {
     *before = order_stamp() & PipeStamp::kTimeMask;
     bool fetches = false, over = true;
     int n = sleep_prepared(prepared, [&] {
+      if (polled_ != nullptr)
+        return polled_->sleep(events_, nap, packets.watches() ? &packets : nullptr, &fetches,
+                              &over);
       return packets.watches() ? sleep_on_both(packets, nap, &fetches, &over)
                                : sleep_(events_, most_, nap);
     });
@@ -242,12 +256,13 @@ class Wait {
     if (n < 0) return n;
     if (fetches) (void)packets.fetch();
     slept_ = n > 0 || !fetches || view_.any();
-    if (n > 0 || nap != left || !over) {
+    // What the kernel goes on to report may be nothing to the application: the time ends that, too.
+    if (left != 0 && (n > 0 || nap != left || !over)) {
       *told = n;
       return kGoOn;
     }
     const Guard guard(set);
-    return gather(set, events_, most_, 0, *before);
+    return gather(set, events_, most_, n, *before);
   }
 
   // Sleeps on the set and on packets. `*fetches`: some have come; `*over`: the time is.
@@ -272,6 +287,7 @@ class Wait {
   }
 
   const int epfd_;
+  PolledSet* const polled_;
   epoll_event* const events_;
   const int most_;
   const bool waits_;
@@ -301,7 +317,16 @@ int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeou
         std::max<std::int64_t>(timeout_ns - static_cast<std::int64_t>(monotonic_ns() - start), 0);
     if (left == 0) return 0;
   }
-  Wait wait(epfd, events, most, left, sleep, mask);
+  Wait wait(epfd, nullptr, events, most, left, sleep, mask);
+  return wait.run();
+}
+
+int wait_in(PolledSet& polled, epoll_event* events, int most, std::int64_t timeout_ns) {
+  auto ask = [&polled](epoll_event* to, int, std::int64_t ns) {
+    bool fetches, over;
+    return polled.sleep(to, ns, nullptr, &fetches, &over);
+  };
+  Wait wait(-1, &polled, events, most, timeout_ns, ask, nullptr);
   return wait.run();
 }
 

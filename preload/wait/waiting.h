@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "wait/kernel_wait.h"
+#include "wait/poll_moved.h"
 
 namespace clan::preload {
 
@@ -14,5 +15,8 @@ namespace clan::preload {
 /// signals `mask` if there is one.
 int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns,
                     const KernelEpoll& sleep, const sigset_t* mask = nullptr);
+
+/// The same in a set for one poll().
+int wait_in(PolledSet& polled, epoll_event* events, int most, std::int64_t timeout_ns);
 
 }  // namespace clan::preload

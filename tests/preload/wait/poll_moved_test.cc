@@ -3,8 +3,10 @@
 #include <memory>
 
 #include "os/timeout.h"
+#include "preload/wait/set.h"
 #include "preload/wait/spinning.h"
 #include "stream/close.h"
+#include "stream/notify_peer.h"
 
 namespace clan::preload {
 namespace {
@@ -67,6 +69,73 @@ TEST_F(PollMoved, SleepsForRoomThoughItsEndReadsNoMore) {
   EXPECT_EQ(sleeps, 3);
   EXPECT_EQ(n, 1);
   EXPECT_EQ(one.revents, POLLOUT);
+}
+
+TEST_F(PollMoved, ASocketIsRungForAndCountedAsLongAsItsThreadSleeps) {
+  Socket& s = spinning.pair.socket(1);
+  const auto wishes = [&] { return s.pipe.page().ends[1].receiver.waiting.load(); };
+  pollfd one{spinning.pair.fd(1), POLLIN, 0};
+  int sleeps = 0;
+  const int n = poll_moved(&one, 1, kForEver, [&](pollfd* copy, nfds_t count, std::int64_t) {
+    ++sleeps;
+    EXPECT_EQ(s.data_sleepers, 1);
+    EXPECT_NE(wishes(), 0u);
+    EXPECT_EQ(spinning.pair.send(0, "a"), 1);
+    return sys::poll(copy, count, 1'000);
+  });
+  EXPECT_EQ(sleeps, 1);
+  EXPECT_EQ(n, 1);
+  EXPECT_EQ(one.revents, POLLIN);
+  EXPECT_EQ(s.data_sleepers, 0);
+  EXPECT_EQ(wishes(), 0u);
+}
+
+TEST_F(PollMoved, TellsOfASetWhenASocketOfItIsReady) {
+  const TcpPair& pair = spinning.pair;
+  const int epfd = make_set();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, pair.fd(1), &event), 0);
+  pollfd both[2] = {{epfd, POLLIN, 0}, {pair.fd(1), POLLOUT, 0}};
+  auto ask = [](pollfd* copy, nfds_t count, std::int64_t) { return sys::poll(copy, count, 0); };
+  ring_doorbell(pair.fd(0), pair.socket(0));
+  EXPECT_EQ(poll_moved(both, 1, 0, ask), 0) << "a doorbell is nothing to the application";
+  ASSERT_EQ(pair.send(0, "a"), 1);
+  EXPECT_EQ(poll_moved(both, 1, 0, ask), 1);
+  EXPECT_EQ(both[0].revents, POLLIN);
+  forget_epoll(epfd);
+  ::close(epfd);
+}
+
+TEST_F(PollMoved, TellsOfASocketTwiceThatIsAskedForTwice) {
+  ASSERT_EQ(spinning.pair.send(0, "a"), 1);
+  pollfd same[3];
+  for (pollfd& one : same) one = {spinning.pair.fd(1), POLLIN, 0};
+  same[2].events = 0;
+  EXPECT_EQ(poll_moved(
+                same, 3, 0,
+                [](pollfd* copy, nfds_t count, std::int64_t) { return sys::poll(copy, count, 0); }),
+            2);
+  EXPECT_EQ(same[0].revents, POLLIN);
+  EXPECT_EQ(same[1].revents, POLLIN);
+  EXPECT_EQ(same[2].revents, 0);
+}
+
+TEST_F(PollMoved, TellsOfASocketThatMovesWhileTheThreadSleeps) {
+  TcpPair later;
+  pollfd two[2] = {{later.fd(1), POLLIN, 0}, {spinning.pair.fd(1), POLLIN, 0}};
+  int sleeps = 0;
+  const int n = poll_moved(two, 2, kForEver, [&](pollfd* copy, nfds_t count, std::int64_t) {
+    if (sleeps++ == 0) {
+      later.migrate();
+      EXPECT_EQ(later.send(0, "a"), 1);
+      ring_doorbell(later.fd(0), later.socket(0));
+    }
+    return sys::poll(copy, count, 1'000);
+  });
+  EXPECT_EQ(n, 1);
+  EXPECT_EQ(two[0].revents, POLLIN);
+  EXPECT_EQ(two[1].revents, 0);
 }
 
 }  // namespace

@@ -36,15 +36,13 @@ TEST_F(SetEvents, ASocketThatIsBackOnTcpIsTheKernels) {
 TEST_F(SetEvents, AThreadThatSleepsInASetSleepsOnItsSockets) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   EXPECT_FALSE(set_sleeps(pair.socket(1), 0));
-  bool sleeps = false;
-  std::int64_t longest = 0;
-  SetSleep* sleep = set_prepare_sleep(epfd, &sleeps, &longest);
-  EXPECT_TRUE(sleeps);
-  EXPECT_EQ(longest, kNoCap);
+  SetSleep* sleep = nullptr;
+  EXPECT_TRUE(prepare(*find(epfd), &sleep));
+  EXPECT_EQ(longest_sleep(*find(epfd)), kNoCap);
   EXPECT_TRUE(set_sleeps(pair.socket(1), 0));
   EXPECT_FALSE(set_sleeps(pair.socket(1), EPOLLOUT));
   EXPECT_EQ(find(epfd)->sleepers, 1);
-  set_awake(sleep);
+  awake(sleep);
   EXPECT_EQ(find(epfd)->sleepers, 0);
 }
 

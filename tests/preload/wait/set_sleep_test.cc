@@ -43,6 +43,11 @@ struct SetSleeps : EpollSet {
     return ::poll(&p, 1, 0) == 1;
   }
   Set& set(int fd) const { return *find(fd); }
+  bool has_only_doorbells() const { return only_doorbells(set(epfd)); }
+  bool is_ready() const {
+    const Guard guard(epfd);
+    return anything(set(epfd));
+  }
 
   int outer = -1;
 };
@@ -77,16 +82,11 @@ TEST_F(SetSleeps, APeerRingsForAThreadThatSleepsAndNoLongerThan) {
 TEST_F(SetSleeps, AreNotBegunWhereThereIsSomething) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   ASSERT_EQ(pair.send(0, "abc"), 3);
-  bool sleeps = true;
-  std::int64_t longest = 0;
-  SetSleep* sleep = set_prepare_sleep(epfd, &sleeps, &longest);
-  EXPECT_FALSE(sleeps);
-  ASSERT_NE(sleep, nullptr) << "to be followed by set_awake()";
-  set_awake(sleep);
+  SetSleep* sleep = nullptr;
+  EXPECT_FALSE(prepare(set(epfd), &sleep));
+  ASSERT_NE(sleep, nullptr) << "to be followed by awake()";
+  awake(sleep);
   EXPECT_EQ(set(epfd).sleepers, 0);
-  EXPECT_EQ(set_prepare_sleep(1'000, &sleeps, &longest), nullptr);
-  EXPECT_TRUE(sleeps) << "of such a set nothing is known";
-  EXPECT_EQ(longest, kNoCap);
 }
 
 TEST_F(SetSleeps, ReachTheSetsInASet) {
@@ -109,12 +109,10 @@ TEST_F(SetSleeps, OfSocketsThatHaveBeenSilentForLongArmThem) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   hear();
   set(epfd).watched.at[0]->heard_ns -= 2 * kQuietNs;
-  bool sleeps = false;
-  std::int64_t longest = 0;
-  SetSleep* sleep = set_prepare_sleep(epfd, &sleeps, &longest);
-  EXPECT_TRUE(sleeps);
+  SetSleep* sleep = nullptr;
+  EXPECT_TRUE(prepare(set(epfd), &sleep));
   EXPECT_EQ(set(epfd).watched.count, 0u);
-  set_awake(sleep);
+  awake(sleep);
   const std::uint64_t before = rung();
   ASSERT_EQ(pair.send(0, "a"), 1);
   EXPECT_EQ(rung(), before + 1) << "its peer rings at the next bytes, sleep or not";
@@ -142,10 +140,7 @@ TEST_F(SetSleeps, AreForPipesWhereASocketInItOrInASetInItHasMigrated) {
     const Guard guard(epfd);
     EXPECT_FALSE(watches_pipes(set(outer)));
   }
-  EXPECT_FALSE(set_moved(epfd));
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  EXPECT_TRUE(set_moved(epfd));
-  EXPECT_FALSE(set_moved(1'000));
   const Guard guard(epfd);
   EXPECT_TRUE(watches_pipes(set(epfd)));
   EXPECT_TRUE(watches_pipes(set(outer)));
@@ -153,24 +148,22 @@ TEST_F(SetSleeps, AreForPipesWhereASocketInItOrInASetInItHasMigrated) {
 
 TEST_F(SetSleeps, ThatADoorbellEndedFindNothingAndTheDoorbellGone) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  EXPECT_FALSE(set_has_only_doorbells(epfd)) << "none was rung";
+  EXPECT_FALSE(has_only_doorbells()) << "none was rung";
   ring();
   ASSERT_TRUE(kernel_says_ready());
-  EXPECT_TRUE(set_has_only_doorbells(epfd));
+  EXPECT_TRUE(has_only_doorbells());
   EXPECT_FALSE(kernel_says_ready());
   EXPECT_FALSE(doorbells_waiting(pair.socket(1)));
-  EXPECT_FALSE(set_has_only_doorbells(1'000));
 }
 
 TEST_F(SetSleeps, ThatADoorbellForBytesEndedFindTheBytes) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   ring();
   ASSERT_EQ(pair.send(0, "abc"), 3);
-  EXPECT_FALSE(set_has_only_doorbells(epfd));
-  EXPECT_TRUE(set_ready(epfd));
+  EXPECT_FALSE(has_only_doorbells());
+  EXPECT_TRUE(is_ready());
   EXPECT_EQ(pair.receive(1), "abc");
-  EXPECT_FALSE(set_ready(epfd));
-  EXPECT_FALSE(set_ready(1'000));
+  EXPECT_FALSE(is_ready());
 }
 
 TEST_F(SetSleeps, ThatAnotherDescriptorEndedWereNotForADoorbellAlone) {
@@ -182,7 +175,7 @@ TEST_F(SetSleeps, ThatAnotherDescriptorEndedWereNotForADoorbellAlone) {
   ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, ends[0], &event), 0);
   ASSERT_EQ(::write(ends[1], "x", 1), 1);
   ring();
-  EXPECT_FALSE(set_has_only_doorbells(epfd));
+  EXPECT_FALSE(has_only_doorbells());
   EXPECT_TRUE(kernel_says_ready());
   for (const int fd : ends) ::close(fd);
 }
