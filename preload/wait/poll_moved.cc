@@ -10,9 +10,11 @@
 #include <utility>
 
 #include "attach/attach.h"
+#include "clan/detail/clock.h"
 #include "os/scratch.h"
 #include "os/sys.h"
 #include "stream/ending.h"
+#include "stream/glance.h"
 #include "stream/going_back.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
@@ -257,7 +259,32 @@ int PolledSet::answer(const epoll_event* events, int n) {
   return ready;
 }
 
+namespace {
+
+// One socket with bytes in its pipe: nothing has happened before that anybody asks for. Not where
+// the kernel is to be asked, see gather().
+bool has_bytes(pollfd& asked) {
+  const SocketRef s = acquire(asked.fd);
+  if (!s || !s->shared() || reads_tcp(*s) || is_due(*s) || (asked.events & POLLPRI) != 0)
+    return false;
+  // relaxed, both: hints
+  if (has_ended(*s) || s->shut_read.load(std::memory_order_relaxed) ||
+      monotonic_ns() - s->checked_ns.load(std::memory_order_relaxed) >= kCheckNs) {
+    return false;
+  }
+  short ready = ready_now(asked.fd, *s);
+  if ((ready & POLLIN) != 0) ready |= POLLRDNORM;
+  if ((ready & POLLOUT) != 0) ready |= POLLWRNORM;
+  ready = static_cast<short>(ready & (asked.events | kAlways));
+  if ((ready & (POLLIN | POLLRDNORM)) == 0) return false;
+  asked.revents = ready;
+  return true;
+}
+
+}  // namespace
+
 int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep) {
+  if (count == 1 && has_bytes(*fds)) return 1;
   std::optional<Scratch> scratch;
   const std::size_t bytes = PolledSet::Memory::bytes(count);
   void* memory = count <= kOnStack ? alloca(bytes) : nullptr;
