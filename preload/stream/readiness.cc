@@ -57,10 +57,10 @@ short readiness(int fd, Socket& s, bool look) {
   const DeferSignals undisturbed;
   if (look && !is_to_go(s) && !owes_end(s)) look_at_tcp(fd, s);
   do_due(fd, s);
-  return ready_now(fd, s);
+  return ready_now(fd, s, POLLIN | POLLOUT);
 }
 
-short ready_now(int fd, Socket& s) {
+short ready_now(int fd, Socket& s, short wanted) {
   const DeferSignals undisturbed;
   KeepErrno keep;
   const bool reads_kernel = s.reads_kernel();
@@ -101,7 +101,8 @@ short ready_now(int fd, Socket& s) {
   if (s.shut_read.load(std::memory_order_relaxed)) ready |= POLLIN | POLLRDHUP;
   const bool ended_here = is_ended_here(s);
   if ((ended_here || hung_up) && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
-  if (!by_tcp && !follows && (gone || ended_here || takes_more(s))) ready |= POLLOUT;
+  const bool asks_room = (wanted & (POLLOUT | POLLWRNORM)) != 0;
+  if (asks_room && !by_tcp && !follows && (gone || ended_here || takes_more(s))) ready |= POLLOUT;
   return ready;
 }
 

@@ -12,8 +12,8 @@ bool is_due(const Socket& s);
 void do_due(int fd, Socket& s);
 
 /// POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR as they hold now, whatever is due. Does nothing for
-/// the connection.
-short ready_now(int fd, Socket& s);
+/// the connection. POLLOUT is checked only where it is `wanted`.
+short ready_now(int fd, Socket& s, short wanted);
 /// The same behind do_due(). `look`: ask the kernel too.
 short readiness(int fd, Socket& s, bool look);
 

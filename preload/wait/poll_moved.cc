@@ -272,7 +272,7 @@ bool has_bytes(pollfd& asked) {
       monotonic_ns() - s->checked_ns.load(std::memory_order_relaxed) >= kCheckNs) {
     return false;
   }
-  short ready = ready_now(asked.fd, *s);
+  short ready = ready_now(asked.fd, *s, asked.events);
   if ((ready & POLLIN) != 0) ready |= POLLRDNORM;
   if ((ready & POLLOUT) != 0) ready |= POLLWRNORM;
   ready = static_cast<short>(ready & (asked.events | kAlways));

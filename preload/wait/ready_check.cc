@@ -107,7 +107,7 @@ Found look_at(Interest& i) {
   const bool by_edges = (i.events & EPOLLET) != 0;
   // Taken first: what comes while we look is an edge of its own.
   if (by_edges) found.edge = in_stamp(i.fd, s);
-  auto ready = static_cast<std::uint32_t>(ready_now(i.fd, s));
+  auto ready = static_cast<std::uint32_t>(ready_now(i.fd, s, static_cast<short>(i.events)));
   if (!s.shared()) {
     watch_kernel(i);
     return found;

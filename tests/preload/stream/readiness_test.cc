@@ -80,7 +80,7 @@ TEST_F(Readiness, AsItHoldsNowDoesNothingForAConnectionThatGoesBack) {
   EXPECT_FALSE(is_due(s));
   add_state(pair.socket(0).mine(), socket_face::kLeaving);
   EXPECT_TRUE(is_due(s));
-  (void)ready_now(pair.fd(1), s);
+  (void)ready_now(pair.fd(1), s, POLLIN);
   EXPECT_EQ(state_of(s.mine()) & socket_face::kGone, 0u);
   do_due(pair.fd(1), s);
   EXPECT_NE(state_of(s.mine()) & socket_face::kGone, 0u);
@@ -91,7 +91,7 @@ TEST_F(Readiness, OfAConnectionThatComesBackIsTcpsBehindWhatIsDue) {
   leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
   ASSERT_TRUE(is_due(s));
   ASSERT_EQ(::send(pair.fd(0), "tcp", 3, 0), 3);
-  EXPECT_EQ(ready_now(pair.fd(1), s) & POLLIN, 0);
+  EXPECT_EQ(ready_now(pair.fd(1), s, POLLIN) & POLLIN, 0);
   EXPECT_FALSE(s.reads_kernel());
   EXPECT_EQ(readiness(pair.fd(1), s, false) & POLLIN, POLLIN);
   EXPECT_TRUE(s.reads_kernel());
