@@ -67,7 +67,6 @@ class SmallIo final : public PacketIo {
   }
   int descriptor() const override { return fd_.get(); }
   SocketAddress local_address() const override { return {}; }
-  std::size_t largest_packet() const override { return kBasePacket; }
   std::uint32_t packets_of_room() const override { return 64; }
 
  private:

@@ -39,13 +39,6 @@ Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access, Lockin
   return mapping;
 }
 
-Status Mapping::replace(int memfd) {
-  void* p = sys::mmap(data_, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                      memfd, 0);
-  if (p == MAP_FAILED) return errno_error("mmap(MAP_FIXED)");
-  return {};
-}
-
 void Mapping::reset() {
   if (data_ != nullptr) sys::munmap(data_, size_);
   data_ = nullptr;

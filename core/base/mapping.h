@@ -47,9 +47,6 @@ class Mapping {
   static Result<Mapping> map(int memfd, std::size_t bytes, Access access,
                              Locking locking = Locking::kAsProcess);
 
-  /// Puts a new shared mapping of `memfd` in the place of this one, atomically for other threads.
-  Status replace(int memfd);
-
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
   std::span<std::byte> span() const { return {data_, size_}; }

@@ -137,10 +137,10 @@ class Link {
                               std::uint64_t length, AccessKind kind) = 0;
 
   /// Has the peer announced a large copy that help() could take part in?
-  virtual bool wants_help() = 0;
+  virtual bool wants_help() { return false; }
 
   /// Helps the peer with a large copy that it has announced, if there is one. True when it did.
-  virtual bool help() = 0;
+  virtual bool help() { return false; }
 
   /// Moves one chunk by DMA.
   virtual TransferResult transfer(const Transfer& transfer) = 0;

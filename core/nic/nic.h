@@ -125,7 +125,6 @@ class Nic {
   void bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event);
   /// Reads and clears the state bit.
   bool test_and_clear(std::uint32_t tripwire);
-  const std::atomic<std::uint64_t>* state_words() const { return image_.signals->tripwire_state; }
 
   // Peer slots (DmaActivity).
   Result<std::uint32_t> add_peer_slot();

@@ -78,22 +78,6 @@ TEST(Mapping, WritableIsImpossibleAfterTheSealButEarlierOnesStayWritable) {
   EXPECT_NE(::mprotect(peer->data(), kPageSize, PROT_READ | PROT_WRITE), 0);
 }
 
-TEST(Mapping, ReplacedKeepsItsAddressAndLeavesTheOldFileToItsOtherHolders) {
-  auto before = create_memfd("clan-test", kPageSize);
-  auto after = create_memfd("clan-test", kPageSize);
-  ASSERT_OK(before);
-  ASSERT_OK(after);
-  auto own = Mapping::map(before->get(), kPageSize, Mapping::Access::kReadWrite);
-  auto peer = Mapping::map(before->get(), kPageSize, Mapping::Access::kReadWrite);
-  ASSERT_OK(own);
-  ASSERT_OK(peer);
-  std::byte* where = own->data();
-  ASSERT_TRUE(own->replace(after->get()));
-  EXPECT_EQ(own->data(), where);
-  peer->data()[0] = std::byte{9};
-  EXPECT_EQ(own->data()[0], std::byte{0});
-}
-
 TEST(Mapping, UnmapsOnceWhenItGoes) {
   auto memfd = create_memfd("clan-test", kPageSize);
   ASSERT_OK(memfd);

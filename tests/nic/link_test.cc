@@ -40,8 +40,6 @@ class BareLink final : public Link {
   Status after_access(const RemoteHandle&, std::uint64_t, std::uint64_t, AccessKind) override {
     return {};
   }
-  bool wants_help() override { return false; }
-  bool help() override { return false; }
   TransferResult transfer(const Transfer&) override { return {}; }
   void cancel(std::uint64_t) override {}
   Status send_oob(const OobMessage&) override { return {}; }

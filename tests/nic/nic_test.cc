@@ -507,7 +507,7 @@ TEST_F(NicTripwire, SetsItsBitOfTheStateBitmapUntilItIsCleared) {
   nic_->arm_all(trips);
   write(c.aperture, 8 * 64, 8 * 66);
   for (std::size_t i = 0; i < trips.size(); ++i) {
-    const std::uint64_t word = nic_->state_words()[trips[i] / 64].load();
+    const std::uint64_t word = nic_->image().signals->tripwire_state[trips[i] / 64].load();
     EXPECT_EQ(word >> trips[i] % 64 & 1, i >= 64 ? 1u : 0u) << i;
   }
   EXPECT_TRUE(nic_->test_and_clear(trips[64]));

@@ -139,8 +139,6 @@ class PlainLink final : public nic::Link, public std::enable_shared_from_this<Pl
   void announce_revoked(std::uint32_t aperture, std::uint32_t generation) override;
   Status after_access(const nic::RemoteHandle&, std::uint64_t, std::uint64_t,
                       nic::AccessKind) override;
-  bool wants_help() override { return false; }
-  bool help() override { return false; }
   nic::TransferResult transfer(const nic::Transfer& transfer) override;
   void cancel(std::uint64_t token) override;
   Status send_oob(const OobMessage& message) override;

@@ -25,11 +25,7 @@ class LossyIo final : public udp::PacketIo {
  public:
   LossyIo(std::unique_ptr<udp::PacketIo> under, const Impairment& what,
           const std::atomic<bool>& paused, std::atomic<unsigned>& looks)
-      : under_(std::move(under)),
-        what_(what),
-        paused_(paused),
-        looks_(looks),
-        random_(what.seed) {}
+      : under_(std::move(under)), what_(what), paused_(paused), looks_(looks), random_(what.seed) {}
 
   Sent send(const udp::Train& train, std::span<const std::byte> bytes) override;
   std::size_t receive(std::span<udp::Arrival> out) override {
@@ -38,7 +34,6 @@ class LossyIo final : public udp::PacketIo {
   }
   int descriptor() const override { return under_->descriptor(); }
   udp::SocketAddress local_address() const override { return under_->local_address(); }
-  std::size_t largest_packet() const override { return under_->largest_packet(); }
   std::uint32_t packets_of_room() const override { return under_->packets_of_room(); }
 
  private:

@@ -46,7 +46,6 @@ struct FakeIo final : PacketIo {
   void doubt(const SocketAddress& at) override { doubted.push_back(at); }
   int descriptor() const override { return 55; }
   SocketAddress local_address() const override { return {}; }
-  std::size_t largest_packet() const override { return kBasePacket; }
   std::uint32_t packets_of_room() const override { return 100; }
   bool tells_of_room() const override { return tells; }
   using PacketIo::changed;

@@ -48,7 +48,6 @@ class SecondAppears final : public udp::PacketIo {
     if (ready.size() == 2 && ready[1].revents != 0) word_.store(1);
   }
   udp::SocketAddress local_address() const override { return {}; }
-  std::size_t largest_packet() const override { return udp::kBasePacket; }
   std::uint32_t packets_of_room() const override { return 32; }
 
   std::atomic<bool> appears{false}, has_second{false};

@@ -74,7 +74,6 @@ class PacketIo {
   virtual SocketAddress local_address() const = 0;
   /// Which way packets to that peer leave now, of those that may.
   virtual PacketPath path_to(const SocketAddress&) const { return PacketPath::kSockets; }
-  virtual std::size_t largest_packet() const = 0;
   /// Packets of the least size that may have come and not been received: what peers may have under
   /// way.
   virtual std::uint32_t packets_of_room() const = 0;

@@ -66,7 +66,6 @@ class SocketIo final : public PacketIo {
   int descriptor() const override { return ready_.get(); }
   bool arm(bool on) override;
   SocketAddress local_address() const override { return local_; }
-  std::size_t largest_packet() const override { return kLargestPacket; }
   std::uint32_t packets_of_room() const override { return packets_of_room_; }
   const Counters& counters() const { return counters_; }
   /// Which peer has the second socket, if one has.

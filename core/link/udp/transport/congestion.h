@@ -41,7 +41,6 @@ class Congestion {
   }
 
   std::uint64_t window() const { return window_; }
-  bool competitive() const { return competitive_; }
   bool slow_start() const { return slow_start_; }
 
   /// The window has kept something from being sent, so it may grow.

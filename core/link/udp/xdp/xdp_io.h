@@ -58,7 +58,6 @@ class XdpIo final : public PacketIo {
   int descriptor() const override { return sockets_->descriptor(); }
   bool arm(bool on) override;
   SocketAddress local_address() const override { return sockets_->local_address(); }
-  std::size_t largest_packet() const override { return sockets_->largest_packet(); }
   std::uint32_t packets_of_room() const override;
   PacketPath path_to(const SocketAddress& peer) const override;
   const Counters& counters() const { return counters_; }
