@@ -10,13 +10,13 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "channel_sender.h"
+#include "channel/channel_sender.h"
+#include "channel/segment.h"
 #include "fetch_cost.h"
 #include "fragment.h"
 #include "open_mpi.h"
 #include "operations.h"
 #include "registration.h"
-#include "segment.h"
 
 namespace clan::mpi {
 

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "channel_receiver.h"
+#include "channel/channel_receiver.h"
 #include "endpoint.h"
 #include "far.h"
 

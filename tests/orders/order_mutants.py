@@ -74,7 +74,7 @@ class Target:
 
 MODELS = ("TripwireWakeup.Is*:EventQueueWakeup.IsNeverLostWithOne*:"
           "EventQueueWakeup.IsNeverLostWithTwo*:EventQueueWakeup.IsNeverLostWithEvents*")
-MPI_CHANNEL = Target(".", [Program("mpi/channel_test.cc",
+MPI_CHANNEL = Target(".", [Program("mpi/channel/channel_test.cc",
                                    "Channel.CarriesAStreamBetweenTwoThreads")])
 WORDS = Target("core/include", [
     Program("base/words_test.cc", "*", beside=("tests/base/dekker_test.cc",)),
@@ -140,11 +140,11 @@ TARGETS = {
         Program("engine/event/queue_consumers_model_test.cc", "QueueConsumers.*", threads=False),
     ]),
     "core/shm/ring.h": Target("core", [Program("shm/ring_test.cc", "RingRace.*SmallRing")]),
-    "plugins/mpi/channel_sender.h": MPI_CHANNEL,
-    "plugins/mpi/channel_receiver.h": MPI_CHANNEL,
-    "plugins/mpi/channel_grants.h": Target(".", [
-        Program("mpi/channel_grants_order_test.cc", "*"),
-        Program("mpi/channel_grants_test.cc", "*", threads=False),
+    "plugins/mpi/channel/channel_sender.h": MPI_CHANNEL,
+    "plugins/mpi/channel/channel_receiver.h": MPI_CHANNEL,
+    "plugins/mpi/channel/channel_grants.h": Target(".", [
+        Program("mpi/channel/channel_grants_order_test.cc", "*"),
+        Program("mpi/channel/channel_grants_test.cc", "*", threads=False),
     ]),
     "libfabric-provider/wait/wait_words.h": Target("libfabric-provider", [
         Program("libfabric/wait/wait_words_model_test.cc", "WaitWords.*", threads=False),

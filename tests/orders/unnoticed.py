@@ -90,7 +90,7 @@ UNNOTICED = {
     "libfabric-provider/system/shared_table.cc": SHARED_TABLE,
     "core/nic/wakeup.h": WAKEUP,
     "core/engine/pipe/pipe_waiting.h": PIPE_WAITING,
-    "plugins/mpi/channel_sender.h": CHANNEL,
+    "plugins/mpi/channel/channel_sender.h": CHANNEL,
     "libfabric-provider/wait/wait_words.h": WAIT_WORDS,
     "preload/table/open_file.h": OPEN_FILE,
 }

@@ -1,4 +1,4 @@
-#include "plugins/mpi/channel_grants.h"
+#include "plugins/mpi/channel/channel_grants.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "plugins/mpi/channel_grants.h"
+#include "plugins/mpi/channel/channel_grants.h"
 #include "support/hand_over.h"
 
 namespace clan::mpi::order {

@@ -1,4 +1,4 @@
-#include "plugins/mpi/segment.h"
+#include "plugins/mpi/channel/segment.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <cstring>
 #include <optional>
 
-#include "plugins/mpi/channel_receiver.h"
-#include "plugins/mpi/channel_sender.h"
+#include "plugins/mpi/channel/channel_receiver.h"
+#include "plugins/mpi/channel/channel_sender.h"
 
 namespace clan::mpi {
 namespace {

@@ -1,4 +1,4 @@
-#include "plugins/mpi/bulk_places.h"
+#include "plugins/mpi/channel/bulk_places.h"
 
 #include <gtest/gtest.h>
 

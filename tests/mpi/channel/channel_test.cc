@@ -1,4 +1,4 @@
-#include "plugins/mpi/channel.h"
+#include "plugins/mpi/channel/channel.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "plugins/mpi/channel_receiver.h"
-#include "plugins/mpi/channel_sender.h"
+#include "plugins/mpi/channel/channel_receiver.h"
+#include "plugins/mpi/channel/channel_sender.h"
 
 namespace clan::mpi {
 namespace {
