@@ -1,7 +1,7 @@
 // How long does one cache line take to the other core and back? The limit of everything else.
 #include "benchmarks.h"
-#include "support/bare_transport.h"
-#include "support/round_trip.h"
+#include "transports/bare_transport.h"
+#include "transports/round_trip.h"
 
 namespace clan::bench {
 

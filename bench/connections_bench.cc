@@ -6,9 +6,9 @@
 // The kernel's variants wait in epoll_wait; "-poll" ones call it with no time-out until it answers.
 // CLAN's are streams registered with one event queue.
 #include "benchmarks.h"
-#include "support/clan_transport.h"
-#include "support/hub_loops.h"
-#include "support/kernel_transport.h"
+#include "transports/clan_transport.h"
+#include "transports/hub_loops.h"
+#include "transports/kernel_transport.h"
 
 namespace clan::bench {
 

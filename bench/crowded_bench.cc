@@ -3,10 +3,10 @@
 // same_core        both ends of a ping-pong on one core
 // oversubscribed   eight processes, four ping-pongs, free on two cores
 #include "benchmarks.h"
-#include "support/clan_transport.h"
-#include "support/kernel_transport.h"
 #include "support/pattern.h"
-#include "support/round_trip.h"
+#include "transports/clan_transport.h"
+#include "transports/kernel_transport.h"
+#include "transports/round_trip.h"
 
 namespace clan::bench {
 

@@ -14,9 +14,9 @@
 #include <string>
 
 #include "benchmarks.h"
-#include "support/clan_transport.h"
-#include "support/hub_loops.h"
-#include "support/kernel_transport.h"
+#include "transports/clan_transport.h"
+#include "transports/hub_loops.h"
+#include "transports/kernel_transport.h"
 
 namespace clan::bench {
 

@@ -3,10 +3,10 @@
 //
 // "clan-poll": both sides poll; "clan": both wait adaptively, as applications do by default.
 #include "benchmarks.h"
-#include "support/bare_transport.h"
-#include "support/clan_transport.h"
-#include "support/kernel_transport.h"
-#include "support/round_trip.h"
+#include "transports/bare_transport.h"
+#include "transports/clan_transport.h"
+#include "transports/kernel_transport.h"
+#include "transports/round_trip.h"
 
 namespace clan::bench {
 

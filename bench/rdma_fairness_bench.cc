@@ -26,10 +26,10 @@
 #include <vector>
 
 #include "benchmarks.h"
-#include "support/clan_transport.h"
 #include "support/clock.h"
 #include "support/context.h"
 #include "support/pattern.h"
+#include "transports/clan_transport.h"
 
 namespace clan::bench {
 

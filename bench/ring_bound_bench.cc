@@ -2,9 +2,9 @@
 // message through the ring, and messages per second, in 64-byte slots (payload up to 56 bytes) and
 // 128-byte slots (payload 64). Once plainly, once with the producer prefetching slots for writing.
 #include "benchmarks.h"
-#include "support/bare_transport.h"
-#include "support/one_way.h"
-#include "support/round_trip.h"
+#include "transports/bare_transport.h"
+#include "transports/one_way.h"
+#include "transports/round_trip.h"
 
 namespace clan::bench {
 

@@ -3,11 +3,11 @@
 // Bandwidth is a stream's; the message rate is a message endpoint's ("clan") and, for comparison, a
 // stream's that is sent as many pieces ("clan, stream").
 #include "benchmarks.h"
-#include "support/bare_bulk.h"
-#include "support/bare_transport.h"
-#include "support/clan_transport.h"
-#include "support/kernel_transport.h"
-#include "support/one_way.h"
+#include "transports/bare_bulk.h"
+#include "transports/bare_transport.h"
+#include "transports/clan_transport.h"
+#include "transports/kernel_transport.h"
+#include "transports/one_way.h"
 
 namespace clan::bench {
 

@@ -1,4 +1,4 @@
-// How long until a process that sleeps runs again (support/wakeup.h).
+// How long until a process that sleeps runs again (transports/wakeup.h).
 //
 // "clan" is a stream whose receiver never spins, "clan, tripwire" a PIO write into an armed range.
 #include <clan/aperture.h>
@@ -12,11 +12,11 @@
 #include <atomic>
 
 #include "benchmarks.h"
-#include "support/clan_transport.h"
 #include "support/context.h"
-#include "support/kernel_transport.h"
 #include "support/shared_memory.h"
-#include "support/wakeup.h"
+#include "transports/clan_transport.h"
+#include "transports/kernel_transport.h"
+#include "transports/wakeup.h"
 
 namespace clan::bench {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "endpoint.h"
-#include "support/slices.h"
+#include "transports/slices.h"
 
 namespace clan::bench::ofi {
 

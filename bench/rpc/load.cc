@@ -32,7 +32,7 @@
 #include <string>
 #include <vector>
 
-#include "support/slices.h"
+#include "transports/slices.h"
 
 namespace {
 

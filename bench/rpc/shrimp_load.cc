@@ -17,7 +17,7 @@
 #include <string>
 
 #include "flat.h"
-#include "support/slices.h"
+#include "transports/slices.h"
 
 extern "C" {
 

@@ -13,9 +13,9 @@
 #include <array>
 
 #include "benchmarks.h"
-#include "support/clan_transport.h"
 #include "support/clock.h"
-#include "support/round_trip.h"
+#include "transports/clan_transport.h"
+#include "transports/round_trip.h"
 #include "unet/unet_transport.h"
 
 namespace clan::bench {

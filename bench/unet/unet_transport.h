@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "support/transport.h"
+#include "transports/transport.h"
 
 namespace clan::bench {
 

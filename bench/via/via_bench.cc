@@ -19,11 +19,11 @@
 #include <csignal>
 
 #include "benchmarks.h"
-#include "support/clan_transport.h"
-#include "support/hub_loops.h"
-#include "support/kernel_transport.h"
-#include "support/one_way.h"
-#include "support/round_trip.h"
+#include "transports/clan_transport.h"
+#include "transports/hub_loops.h"
+#include "transports/kernel_transport.h"
+#include "transports/one_way.h"
+#include "transports/round_trip.h"
 #include "via/via_transport.h"
 
 namespace clan::bench {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "support/transport.h"
+#include "transports/transport.h"
 
 namespace clan::bench {
 

@@ -16,10 +16,10 @@
 
 #include "benchmarks.h"
 #include "dirty_pages.h"
-#include "support/bare_transport.h"
-#include "support/clan_transport.h"
-#include "support/round_trip.h"
-#include "support/wakeup.h"
+#include "transports/bare_transport.h"
+#include "transports/clan_transport.h"
+#include "transports/round_trip.h"
+#include "transports/wakeup.h"
 #include "vmmc/vmmc_transport.h"
 
 namespace clan::bench {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "support/clock.h"
-#include "support/transport.h"
+#include "transports/transport.h"
 
 namespace clan::bench {
 

@@ -15,7 +15,7 @@
 
 #include "support/clock.h"
 #include "support/shared_memory.h"
-#include "support/transport.h"
+#include "transports/transport.h"
 
 namespace clan::bench {
 

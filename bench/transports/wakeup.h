@@ -21,7 +21,7 @@
 #include "support/clock.h"
 #include "support/context.h"
 #include "support/fd.h"
-#include "support/transport.h"
+#include "transports/transport.h"
 
 namespace clan::bench {
 

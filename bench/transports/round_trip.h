@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "support/clock.h"
-#include "support/pair.h"
 #include "support/pattern.h"
+#include "transports/pair.h"
 
 namespace clan::bench {
 

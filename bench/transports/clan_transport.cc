@@ -1,4 +1,4 @@
-#include "support/clan_transport.h"
+#include "transports/clan_transport.h"
 
 #include <fmt/core.h>
 #include <unistd.h>

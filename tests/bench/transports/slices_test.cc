@@ -1,4 +1,4 @@
-#include "support/slices.h"
+#include "transports/slices.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -13,7 +13,7 @@
 #include "support/clock.h"
 #include "support/context.h"
 #include "support/pattern.h"
-#include "support/transport.h"
+#include "transports/transport.h"
 
 namespace clan::bench {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "support/fd.h"
-#include "support/transport.h"
+#include "transports/transport.h"
 
 namespace clan::bench {
 

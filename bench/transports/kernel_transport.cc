@@ -1,4 +1,4 @@
-#include "support/kernel_transport.h"
+#include "transports/kernel_transport.h"
 
 #include <fmt/core.h>
 #include <netinet/in.h>

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "support/context.h"
-#include "support/transport.h"
+#include "transports/transport.h"
 
 namespace clan::bench {
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "support/shared_memory.h"
-#include "support/transport.h"
+#include "transports/transport.h"
 
 namespace clan::bench {
 
