@@ -90,14 +90,14 @@ Question question_of(const Endpoint& local, const Endpoint& remote, std::uint32_
 
 // What the kernel says to it.
 SockDiag::Answer read_answer(const nlmsghdr* header, SockDiag::Found* found) {
-  using Answer = SockDiag::Answer;
   if (header->nlmsg_type == NLMSG_ERROR && header->nlmsg_len >= NLMSG_LENGTH(sizeof(nlmsgerr))) {
-    return static_cast<const nlmsgerr*>(NLMSG_DATA(header))->error == -ENOENT ? Answer::kNone
-                                                                              : Answer::kUnknown;
+    return static_cast<const nlmsgerr*>(NLMSG_DATA(header))->error == -ENOENT
+               ? SockDiag::Answer::kNone
+               : SockDiag::Answer::kUnknown;
   }
   if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
       header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) {
-    return Answer::kUnknown;
+    return SockDiag::Answer::kUnknown;
   }
   const auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
   *found = SockDiag::Found();
@@ -109,7 +109,7 @@ SockDiag::Answer read_answer(const nlmsghdr* header, SockDiag::Found* found) {
   found->remote =
       endpoint_of(message->idiag_family, message->id.idiag_dst, message->id.idiag_dport);
   read_counters(header, found);
-  return Answer::kFound;
+  return SockDiag::Answer::kFound;
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ class Session {
 
   void run() {
     while (!in_.empty()) {
-      const Held s = hold(ends_.victim);
+      const SocketRef s = acquire(ends_.victim);
       if (!s) return;
       if (s->shared()) {
         moved_step(*s);

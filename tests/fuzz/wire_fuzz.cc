@@ -26,8 +26,8 @@
 #include <vector>
 
 #include "input.h"
-#include "transport/access_word.h"
-#include "transport/wire.h"
+#include "wire/access_word.h"
+#include "wire/wire.h"
 
 extern "C" fi_provider* fi_prov_ini(void);
 

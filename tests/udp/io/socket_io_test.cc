@@ -345,13 +345,14 @@ TEST_F(SecondSocketTest, TwoPeersThatTakeTurnsShareTheMainOne) {
   EXPECT_TRUE(talks_to(b, a)) << "which has one peer only";
 }
 
+using Family = DatagramSocket::Family;
+
 TEST_F(SecondSocketTest, NobodyElseCanBindThePort) {
   End &a = add(), &b = add();
   Connection* c = connect(a, b);
   ping(a, c, b, b.connection, kMany);
   ASSERT_TRUE(talks_to(a, b));
   const std::uint16_t port = a.io->local_address().port;
-  using Family = DatagramSocket::Family;
   for (const auto& [family, at] : {std::pair{Family::kIpv4, on_loopback(port)},
                                    std::pair{Family::kIpv4, on_loopback(port, "0.0.0.0")},
                                    std::pair{Family::kBoth, SocketAddress{{}, port, 0}}}) {
