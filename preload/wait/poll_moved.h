@@ -88,7 +88,7 @@ class PolledSet {
   pollfd* const fds_;
   const nfds_t count_;
   const Memory memory_;
-  const KernelPoll& sleep_;
+  const KernelPoll sleep_;
   nfds_t used_ = 0;
   std::optional<BellSleep> bell_;
   nfds_t bell_of_ = 0;

@@ -291,7 +291,7 @@ class Wait {
   epoll_event* const events_;
   const int most_;
   const bool waits_;
-  const KernelEpoll& sleep_;
+  const KernelEpoll sleep_;
   const sigset_t* const mask_;
   const std::uint64_t deadline_;
   InUse use_;
