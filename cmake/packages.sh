@@ -11,7 +11,7 @@ CLAN_PACKAGES=(g++ cmake ninja-build git pkg-config python3 ca-certificates
 # What ./quickstart shows beside the kernel.
 CLAN_SHOW_PACKAGES=(redis-server redis-tools libfabric-bin)
 
-# The programs that tests/interpose, tests/libfabric, tests/omniorb, tests/sunrpc, tests/mpi, tests/ip and `clan bench` run. Without
+# The programs that tests/interpose, tests/programs, tests/hosts and `clan bench` run. Without
 # one its tests are skipped. (Large ones are not here: javac is in default-jdk-headless, mariadbd in mariadb-server, erl
 # in erlang-base; varnishd compiles, and is in varnish. Node.js is "nodejs". mosquitto's test is run by hand.)
 CLAN_TEST_PACKAGES=(redis-server redis-tools memcached nginx-light libnginx-mod-stream curl apache2-utils wrk haproxy postgresql

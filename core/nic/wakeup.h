@@ -1,5 +1,5 @@
 // The two protocols that decide whether a wake-up can be lost, and nothing else. Templates over the
-// words and the fences: tests/nic/wakeup_model_test.cc runs these very lines under every
+// words and the fences: tests/model/nic/wakeup_model_test.cc runs these very lines under every
 // interleaving that a machine with store buffers can produce.
 //
 // 1. Tripwire, single shot (receiver about to sleep)          sender

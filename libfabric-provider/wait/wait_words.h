@@ -12,8 +12,8 @@
 // have left.
 //
 // Templates over the words and over what fills and empties the descriptors, so that
-// tests/libfabric/wait/wait_words_model_test.cc runs these very lines under every interleaving of a
-// machine with store buffers.
+// tests/model/libfabric/wait/wait_words_model_test.cc runs these very lines under every
+// interleaving of a machine with store buffers.
 #pragma once
 
 #include <atomic>

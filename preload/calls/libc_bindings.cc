@@ -4,7 +4,7 @@
 // A program may define sched_yield() or stat(), as it may read(); a call of the library would land
 // there, and the program's may end in the library again. These definitions are hidden, so the
 // linker binds every call of the library to them, those of the engine included.
-// tests/interpose/imports.py says when another one is needed.
+// tests/interpose/programs/imports.py says when another one is needed.
 #include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "udp"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "hosts/udp"))
 import hosts  # noqa: E402
 
 ADDRESS = "10.78.0.1"  # of the first host

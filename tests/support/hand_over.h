@@ -1,6 +1,6 @@
 // One thread does something, and another one reads it, with nothing between them but what the two
-// of them do: ThreadSanitizer then sees whether that orders them. tests/orders runs such tests with
-// the orders of the code weakened.
+// of them do: ThreadSanitizer then sees whether that orders them. tests/model/orders runs such
+// tests with the orders of the code weakened.
 #pragma once
 
 #include <atomic>

@@ -14,8 +14,9 @@
 // on the futex stores `sleeping` and then looks for it; the thread that makes it stores it, and
 // then wakes those that sleep on the futex.
 //
-// Templates over the lanes and the words, so that tests/engine/event/queue_consumers_model_test.cc
-// runs these very lines under every interleaving of a machine with store buffers.
+// Templates over the lanes and the words, so that a model
+// (tests/model/engine/event/queue_consumers_model_test.cc) runs these very lines under every
+// interleaving of a machine with store buffers.
 #pragma once
 
 #include <atomic>

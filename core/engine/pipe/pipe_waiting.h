@@ -11,8 +11,9 @@
 // connection, which wakes every thread and lasts until it is read, or by the end's bell (kByBell),
 // where every thread that sleeps watches that.
 //
-// Templates over the word and the fence, so that tests/engine/pipe/pipe_waiting_model_test.cc runs
-// these very lines under every interleaving of a machine with store buffers.
+// Templates over the word and the fence, so that a model
+// (tests/model/engine/pipe/pipe_waiting_model_test.cc) runs these very lines under every
+// interleaving of a machine with store buffers.
 #pragma once
 
 #include <atomic>

@@ -17,7 +17,7 @@
 // each that says no: it was asked for before `closed` was read as 0, so before the other set it or
 // read it, and that comes before the other's last look. Owner words and `closed` are seq_cst for
 // this; the functions are templates so that the model checker runs these lines
-// (tests/mpi/channel_grants_test.cc).
+// (tests/model/mpi/channel/channel_grants_test.cc).
 //
 // A `Table` has size(), owner(i), closed(), leaving(i) and used(i): channels from used() on have
 // never had an owner, and used(i) makes it more than i.

@@ -11,9 +11,9 @@
 // does. Protocols with more steps than these two name their orders and tags themselves
 // (nic/wakeup.h).
 //
-// tests/base/dekker_test.cc hands plain data over by each of these, dekker_model_test.cc runs the
-// picture in every interleaving of a machine with store buffers, and tests/orders weakens the
-// orders one at a time. docs/shared-memory.md has the rules.
+// tests/unit/base/dekker_test.cc hands plain data over by each of these, dekker_model_test.cc runs
+// the picture in every interleaving of a machine with store buffers, and tests/model/orders weakens
+// the orders one at a time. docs/shared-memory.md has the rules.
 #pragma once
 
 #include <clan/detail/words.h>

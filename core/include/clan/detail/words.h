@@ -3,8 +3,8 @@
 // processes share, too. Words with a protocol of their own name their orders and tags where they
 // are used; where both sides store and then check the other's word, see <clan/detail/dekker.h>.
 //
-// tests/base/words_test.cc has a thread hand plain data to another one by each of these, and
-// tests/orders weakens the orders one at a time. docs/shared-memory.md has the rules.
+// tests/unit/base/words_test.cc has a thread hand plain data to another one by each of these, and
+// tests/model/orders weakens the orders one at a time. docs/shared-memory.md has the rules.
 #pragma once
 
 #include <atomic>
