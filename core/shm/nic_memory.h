@@ -33,7 +33,7 @@ namespace clan::shm {
 
 constexpr std::uint64_t kNicMagic = 0x434c414e4e494331;  // "CLANNIC1"
 /// Raised by any change to a shared layout or to the control messages. Versions refuse each other.
-constexpr std::uint32_t kLayoutVersion = 7;
+constexpr std::uint32_t kLayoutVersion = 8;
 
 constexpr std::uint32_t kMaxApertures = 65536;
 constexpr std::uint32_t kMaxTripwires = 65536;

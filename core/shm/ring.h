@@ -1,4 +1,5 @@
-// Ring: records from one producer to one consumer through cache lines that carry their own flag.
+// RecordRing: records from one producer to one consumer through cache lines that carry their own
+// flag.
 //
 // This is the Distributed Message Queue of the papers (clan-distributed-computing 2.1) in its fast
 // form: instead of a separately written index, the first word of a record says that the record is
@@ -19,41 +20,89 @@
 // and the consumer polls the head of the line it is at. Because 3 precedes 4, the consumer can read
 // a line only after the producer has put a terminator or a head there.
 //
-// A record never wraps: a `skip` record sends both sides to line 0. The producer also skips when
-// the consumer keeps up with it and it has walked a quarter of the ring: a light connection keeps
-// to that. The lines it has skipped are of no use until the consumer passes them, so a quarter is
-// also what always fits in while nobody reads.
+// The ring is far larger than what is in use of it most of the time. A ring that wraps only at its
+// end touches all of its memory in time, and a thousand of them no cache holds. So the producer
+// goes back to line 0 as soon as the consumer keeps up with it, and what lies behind stays
+// untouched:
 //
-// Flow control: the consumer publishes how many lines it has consumed, rarely (an eighth of the
-// ring, or half a page when it finds the ring empty), in a word that lies on the producer's side of
-// the network.
+//      0                 48                                                              lines - 1
+//      | A | B | C | ... | Z |skip|                                                              |
+//        ^                    the consumer stands here at most; then it goes on at line 0
 //
-// Positions count lines and never wrap in 64 bits; index = position mod lines. Cursors are plain
-// structs: they live wherever their one writer wants them. Everything read from memory the other
-// side can write is checked: a head is loaded once, its length bounded; a consumed position must
-// lie between the last one and the tail. A violation makes the ring `broken` and the connection is
-// reset.
+// If it does not come, what fits in before it is soon used up, and everything behind the skip is
+// free. Then the producer jumps over what has not been read, once, and goes on behind it:
+//
+//      | P | Q | R |jump|... not read yet ...|skip| S | T | U | ...
+//
+// A skip leads from any line to line 0, a jump to a line further on. No record wraps or takes the
+// last line, which is for a skip. At most one skip and one jump are on their way to the consumer at
+// a time.
+//
+// Flow control: the consumer publishes how many lines it has consumed, rarely (when it finds the
+// ring empty, or has consumed a good part of it), in a word that lies on the producer's side of the
+// network.
+//
+// Positions count lines, those skipped and jumped over with them, and never wrap in 64 bits; index
+// = position mod lines. Cursors are plain structs: they live wherever their one writer wants them.
+// Everything read from memory the other side can write is checked: a head is loaded once, its
+// length bounded; a consumed position must lie between the last one and the tail. A violation makes
+// the ring `broken` and the connection is reset. A pipe's cursors lie in memory that the peer can
+// write: whatever they say, a slot lies inside the ring.
 //
 // If the producer dies: before 4 the consumer sees nothing of that record; after 4 all of it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <span>
 
 #include "clan/detail/cpu.h"
-#include "shm/ring_geometry.h"
 
 namespace clan::shm {
+
+/// The word that begins a record. 0 = nothing here.
+///   bits 0..31 payload bytes | 32..39 type | 40..55 the producer's processor + 1 | 56..63 kHeadTag
+struct RingHead {
+  std::uint64_t word = 0;
+
+  static constexpr std::uint64_t kHeadTag = 0xc1;
+  static constexpr RingHead make(std::uint32_t length, std::uint8_t type, std::uint16_t cpu) {
+    return {length | std::uint64_t{type} << 32 | std::uint64_t{cpu} << 40 | kHeadTag << 56};
+  }
+  std::uint32_t length() const { return static_cast<std::uint32_t>(word); }
+  std::uint8_t type() const { return static_cast<std::uint8_t>(word >> 32); }
+  std::uint16_t cpu() const { return static_cast<std::uint16_t>(word >> 40); }
+  bool valid() const { return word >> 56 == kHeadTag; }
+};
+
+constexpr std::uint8_t kRingSkip = 0xff;  ///< go on at line 0
+constexpr std::uint8_t kRingJump = 0xfe;  ///< go on at the line that stands in the head's length
+constexpr std::size_t kRingHeadBytes = sizeof(RingHead);
+constexpr std::size_t kMinRingLines = 16;
+/// Raised by any change to what lies in a ring, so that hosts of two versions refuse each other.
+constexpr std::uint32_t kRingVersion = 2;
+
+/// What a long transfer is cut into, so that the consumer copies out one piece while the producer
+/// copies in the next. With its head, 16 KB.
+constexpr std::uint64_t kRingPiece = 16 * 1024 - kRingHeadBytes;
+
+constexpr std::uint64_t lines_for(std::uint64_t payload) {
+  return (kRingHeadBytes + payload + kCacheLine - 1) / kCacheLine;
+}
 
 /// Written by the producer only.
 struct RingProducer {
   std::uint64_t tail = 0;      ///< next line to write
-  std::uint64_t consumed = 0;  ///< what the consumer had published at the last read
-  /// index at which to check whether the ring is empty, 0: the first such
-  std::uint64_t next_rewind = 0;
+  std::uint64_t bound = 0;     ///< index up to which records go one behind the other, see goes_on()
+  std::uint64_t consumed = 0;  ///< what the consumer had published when last looked at
+  /// index at which to look whether the consumer keeps up; 0: the first such
+  std::uint64_t look_at = 0;
+  std::uint64_t skip_at = 0;   ///< position of the last skip, 0: none yet
+  std::uint64_t jump_at = 0;   ///< of the last jump
+  std::uint64_t jump_gap = 0;  ///< lines it leads over, its own among them
+  /// not stored: since the last look the consumer has slept, or has answered
+  bool calm = true;
 };
 
 /// Written by the consumer only.
@@ -71,89 +120,13 @@ struct RingConsumer {
   }
 };
 
-/// Where a record goes: the lines to write, found by ring_reserve().
+/// Where a record goes: the lines to write, found by RecordRing::reserve().
 struct RingSlot {
-  std::uint64_t skip_at = 0;  ///< position of a skip record to write first, when `skips`
-  bool skips = false;
   std::uint64_t position = 0;  ///< of the record
   std::uint64_t lines = 0;
+  std::uint8_t hop = 0;    ///< 0, kRingSkip or kRingJump
+  std::uint64_t from = 0;  ///< with a hop: the tail before it, where that goes
 };
-
-/// Plans a record of `payload` bytes. `load_consumed()` gives the consumer's published position and
-/// is called only when the cached one does not do. Returns 1 = planned, 0 = no room, -1 = broken.
-template <typename LoadConsumed>
-int ring_reserve(const RingGeometry& ring, RingProducer& p, std::uint64_t payload,
-                 LoadConsumed&& load_consumed, RingSlot* slot) {
-  const std::uint64_t k = lines_for(payload);
-  std::uint64_t index = ring.index(p.tail);
-  auto refresh = [&] {
-    std::uint64_t seen = load_consumed();
-    // Input: it may only move forward, and not past what was produced.
-    if (seen - p.consumed > p.tail - p.consumed) return false;
-    p.consumed = seen;
-    return true;
-  };
-  bool skips = index + k > ring.lines;
-  const std::uint64_t look_at = p.next_rewind != 0 ? p.next_rewind : ring.first_rewind();
-  if (!skips && index >= look_at) {
-    // Doubling steps: a busy ring asks log2(lines) times a lap, a quiet one rewinds at once.
-    if (!refresh()) return -1;
-    // All that is unread lies just behind us, so the lines at the front are free.
-    if (p.tail - p.consumed <= kRingKeepUp && k + 1 + kRingKeepUp <= index) skips = true;
-    p.next_rewind = look_at < ring.lines ? look_at * 2 : ring.lines;
-  }
-  std::uint64_t needed = (skips ? ring.lines - index : 0) + k + 1;
-  if (ring.lines - (p.tail - p.consumed) < needed) {
-    if (!refresh()) return -1;
-    if (ring.lines - (p.tail - p.consumed) < needed) {
-      // A rewind is a courtesy, not worth waiting for.
-      if (!skips || index + k > ring.lines) return 0;
-      skips = false;
-      if (ring.lines - (p.tail - p.consumed) < k + 1) return 0;
-    }
-  }
-  slot->skips = skips;
-  slot->skip_at = p.tail;
-  slot->position = skips ? p.tail + (ring.lines - index) : p.tail;
-  slot->lines = k;
-  return 1;
-}
-
-/// Moves the producer past a record that has been written.
-inline void ring_advance(const RingGeometry& ring, RingProducer& p, const RingSlot& slot) {
-  p.tail = slot.position + slot.lines;
-  if (slot.skips || ring.index(p.tail) == 0) p.next_rewind = 0;
-}
-
-/// The head word at a line of mapped ring memory.
-inline std::atomic<std::uint64_t>& head_at(std::byte* ring, std::uint64_t index) {
-  return *reinterpret_cast<std::atomic<std::uint64_t>*>(ring + index * kCacheLine);
-}
-
-/// Where the payload of a planned record goes in mapped memory; then ring_publish().
-inline std::byte* payload_at(const RingGeometry& ring, std::byte* memory, const RingSlot& slot) {
-  return memory + ring.index(slot.position) * kCacheLine + kRingHeadBytes;
-}
-
-/// Publishes a record whose payload is written: terminator, head and skip (if planned), in this
-/// order. `put(index, word)` stores the word at the head of a line, visible after all that was
-/// written before.
-template <typename Put>
-void ring_publish_by(const RingGeometry& ring, const RingSlot& slot, RingHead head, Put&& put) {
-  put(ring.index(slot.position + slot.lines), std::uint64_t{0});
-  put(ring.index(slot.position), head.word);
-  // After the record it leads to, so that the consumer never waits at a line it was sent to.
-  if (slot.skips) put(ring.index(slot.skip_at), RingHead::make(0, kRingSkip, head.cpu()).word);
-}
-
-/// The same in mapped memory.
-inline void ring_publish(const RingGeometry& ring, std::byte* memory, const RingSlot& slot,
-                         RingHead head) {
-  ring_publish_by(ring, slot, head, [memory](std::uint64_t index, std::uint64_t word) {
-    // PAIR ring.head: publishes the payload, the terminator and the record at line 0 to ring_peek
-    head_at(memory, index).store(word, std::memory_order_release);
-  });
-}
 
 /// What the consumer found.
 struct RingRecord {
@@ -162,37 +135,175 @@ struct RingRecord {
   std::uint64_t lines = 0;
 };
 
-/// 1 = a record is there, 0 = nothing yet, -1 = broken (the producer wrote nonsense).
-inline int ring_peek(const RingGeometry& ring, RingConsumer& c, std::byte* memory,
-                     RingRecord* record) {
-  for (;;) {
-    std::uint64_t index = ring.index(c.head);
-    // PAIR ring.head: sees the payload and the terminator published by ring_publish
-    RingHead head{head_at(memory, index).load(std::memory_order_acquire)};
-    if (head.word == 0) return 0;
-    if (!head.valid()) return -1;
-    if (head.type() == kRingSkip) {
-      if (index == 0) return -1;  // a skip never leads to itself
-      c.advance(ring.lines - index);
-      continue;
+/// The head word at a line of mapped ring memory.
+inline std::atomic<std::uint64_t>& head_at(std::byte* ring, std::uint64_t index) {
+  return *reinterpret_cast<std::atomic<std::uint64_t>*>(ring + index * kCacheLine);
+}
+
+/// The geometry of a ring and what its two sides do; the memory belongs to an aperture or a pipe.
+struct RecordRing {
+  std::uint64_t lines = 0;  ///< a power of two
+
+  std::uint64_t index(std::uint64_t position) const { return position & (lines - 1); }
+  /// The largest payload one record may have: a quarter of the ring, so that producer and consumer
+  /// always have something to do.
+  std::uint64_t max_payload() const { return lines / 4 * kCacheLine - kRingHeadBytes; }
+  /// A light connection stays in the first page.
+  std::uint64_t first_look() const { return std::min<std::uint64_t>(48, lines / 4); }
+  /// A stream whose consumer reads all the time goes on to here, so that the two are not at the
+  /// same lines.
+  std::uint64_t busy_look() const { return std::min<std::uint64_t>(8192, lines); }
+  /// Lines the consumer may have read and not published when it finds the ring empty.
+  std::uint64_t keep_up() const { return std::min<std::uint64_t>(16, lines / 16); }
+
+  static bool on_its_way(const RingProducer& p, std::uint64_t at) {
+    return at != 0 && p.consumed <= at;
+  }
+
+  /// Lines that the consumer has not published, less those no record lies in.
+  std::uint64_t used(const RingProducer& p) const {
+    std::uint64_t n = p.tail - p.consumed;
+    if (on_its_way(p, p.skip_at)) n -= lines - index(p.skip_at);
+    if (on_its_way(p, p.jump_at)) n -= p.jump_gap;
+    return n;
+  }
+
+  /// A record of `k` lines goes at the tail, and behind it its terminator and a line to spare:
+  /// nothing else need be looked at.
+  bool goes_on(std::uint64_t tail, std::uint64_t bound, std::uint64_t k) const {
+    // the bound too is memory that the peer can write
+    return index(tail) + k + 2 <= std::min(bound, lines);
+  }
+
+  /// After reserve() and advance(): up to where that holds from now on. `most` as there.
+  std::uint64_t next_bound(const RingProducer& p, std::uint64_t most) const {
+    const std::uint64_t n = used(p), at = index(p.tail);
+    if (n >= most) return 0;
+    std::uint64_t bound = std::min(p.look_at != 0 ? p.look_at : first_look(), at + most - n);
+    if (on_its_way(p, p.skip_at) && at <= index(p.skip_at))
+      bound = std::min(bound, index(p.consumed));
+    return bound;
+  }
+
+  /// Plans a record of `payload` bytes that makes no more than `most` lines used. `load_consumed()`
+  /// gives the consumer's published position. 1 = planned, 0 = no room, -1 = broken.
+  template <typename LoadConsumed>
+  int reserve(RingProducer& p, std::uint64_t payload, std::uint64_t most,
+              LoadConsumed&& load_consumed, RingSlot* slot) const {
+    const std::uint64_t k = lines_for(payload), at = index(p.tail);
+    bool fresh = false;
+    auto refresh = [&] {
+      fresh = true;
+      const std::uint64_t seen = load_consumed();
+      // Input: it may only move forward, and not past what was produced.
+      if (seen - p.consumed > p.tail - p.consumed) return false;
+      p.consumed = seen;
+      return true;
+    };
+    if (used(p) + k > most) {
+      if (!refresh()) return -1;
+      if (used(p) + k > most) return 0;
     }
-    const std::uint64_t k = lines_for(head.length());
-    if (index + k > ring.lines || head.length() > ring.max_payload()) return -1;
-    record->head = head;
-    record->payload = memory + index * kCacheLine + kRingHeadBytes;
-    record->lines = k;
+    if (at + k + 2 > (p.look_at != 0 ? p.look_at : first_look())) {
+      if (!fresh && !refresh()) return -1;
+      if (keeps_up(p, at, k)) return plan(p, k, kRingSkip, lines - at, slot);
+      const std::uint64_t step = std::clamp<std::uint64_t>(at / 2, first_look(), 4096);
+      p.look_at = std::max(at + k + step, p.calm || used(p) <= keep_up() ? 0 : busy_look());
+    }
+    for (;;) {
+      if (int rc = place(p, at, k, fresh, slot); rc != 0) return rc;
+      if (fresh) return 0;
+      if (!refresh()) return -1;
+    }
+  }
+
+  /// Moves the producer past a record that has been written.
+  void advance(RingProducer& p, const RingSlot& slot) const {
+    if (slot.hop == kRingSkip) p.skip_at = slot.from, p.look_at = p.calm ? 0 : busy_look();
+    if (slot.hop == kRingJump) p.jump_at = slot.from, p.jump_gap = slot.position - slot.from;
+    p.tail = slot.position + slot.lines;
+  }
+
+  std::byte* payload_at(std::byte* memory, const RingSlot& slot) const {
+    return memory + index(slot.position) * kCacheLine + kRingHeadBytes;
+  }
+
+  /// Publishes a record whose payload is written: terminator, head and hop, in this order.
+  /// `put(index, word)` stores the word at the head of a line, visible after all that was written
+  /// before.
+  template <typename Put>
+  void publish_by(const RingSlot& slot, RingHead head, Put&& put) const {
+    put(index(slot.position + slot.lines), std::uint64_t{0});
+    put(index(slot.position), head.word);
+    // After the record it leads to, so that the consumer never waits at a line it was sent to.
+    if (slot.hop != 0) {
+      const auto to = static_cast<std::uint32_t>(slot.hop == kRingJump ? index(slot.position) : 0);
+      put(index(slot.from), RingHead::make(to, slot.hop, head.cpu()).word);
+    }
+  }
+
+  /// The same in mapped memory.
+  void publish(std::byte* memory, const RingSlot& slot, RingHead head) const {
+    publish_by(slot, head, [memory](std::uint64_t at, std::uint64_t word) {
+      // PAIR ring.head: publishes the payload, the terminator and the record behind a hop to peek()
+      head_at(memory, at).store(word, std::memory_order_release);
+    });
+  }
+
+  /// 1 = a record is there, 0 = nothing yet, -1 = broken (the producer wrote nonsense).
+  int peek(RingConsumer& c, std::byte* memory, RingRecord* record) const {
+    for (int hops = 0; hops <= 2; ++hops) {  // behind a hop there is a record
+      const std::uint64_t at = index(c.head);
+      // PAIR ring.head: sees the payload and the terminator published by publish()
+      const RingHead head{head_at(memory, at).load(std::memory_order_acquire)};
+      if (head.word == 0) return 0;
+      if (!head.valid()) return -1;
+      if (head.type() == kRingSkip) {
+        if (at == 0) return -1;
+        c.advance(lines - at);
+        continue;
+      }
+      if (head.type() == kRingJump) {
+        if (head.length() == at || head.length() >= lines) return -1;
+        c.advance(index(head.length() - at));
+        continue;
+      }
+      const std::uint64_t k = lines_for(head.length());
+      if (at + k > lines || head.length() > max_payload()) return -1;
+      record->head = head;
+      record->payload = memory + at * kCacheLine + kRingHeadBytes;
+      record->lines = k;
+      return 1;
+    }
+    return -1;
+  }
+
+ private:
+  // What has not been read lies just behind us, and before it there is more room than that.
+  bool keeps_up(const RingProducer& p, std::uint64_t at, std::uint64_t k) const {
+    return !on_its_way(p, p.skip_at) && !on_its_way(p, p.jump_at) && used(p) * 2 <= at &&
+           k + 1 <= index(p.consumed) && (p.calm || at >= busy_look());
+  }
+
+  int place(const RingProducer& p, std::uint64_t at, std::uint64_t k, bool fresh,
+            RingSlot* slot) const {
+    const bool forward = at + k < lines;
+    if (!on_its_way(p, p.skip_at)) {
+      if (forward) return plan(p, k, 0, 0, slot);
+      return k + 1 <= index(p.consumed) ? plan(p, k, kRingSkip, lines - at, slot) : 0;
+    }
+    const std::uint64_t skip = index(p.skip_at);
+    if (at > skip) return forward ? plan(p, k, 0, 0, slot) : 0;  // behind a jump
+    if (at + k + 1 <= index(p.consumed)) return plan(p, k, 0, 0, slot);
+    const bool jumps = fresh && !on_its_way(p, p.jump_at) && skip + 1 + k < lines;
+    return jumps ? plan(p, k, kRingJump, skip + 1 - at, slot) : 0;
+  }
+
+  int plan(const RingProducer& p, std::uint64_t k, std::uint8_t hop, std::uint64_t distance,
+           RingSlot* slot) const {
+    *slot = {p.tail + distance, k, hop, p.tail};
     return 1;
   }
-}
-
-/// True when enough has been consumed to report it to the producer.
-inline bool ring_should_publish(const RingGeometry& ring, const RingConsumer& c) {
-  return c.head - c.published >= ring.lines / 8;
-}
-
-/// The same for a consumer that has found the ring empty.
-inline bool ring_should_publish_empty(const RingConsumer& c) {
-  return c.head - c.published >= kRingKeepUp;
-}
+};
 
 }  // namespace clan::shm

@@ -1,7 +1,7 @@
 // Fuzzes a Pipe whose other end writes into its page and its rings what it likes, when it likes: in
 // the middle of a copy, too. Whatever is there, a call returns at once, moves no more bytes than
 // were asked for, and touches nothing but the pipe and the caller's buffers. And its ring alone
-// (engine/pipe/pipe_ring.h), in memory of exactly its size.
+// (shm/ring.h), in memory of exactly its size.
 //
 // Input: a byte that chooses the ring or the pipe, one for the pipe's size and end, then steps.
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 #include "base/mapping.h"
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
-#include "engine/pipe/pipe_ring.h"
+#include "shm/ring.h"
 #include "input.h"
 
 namespace {
@@ -36,19 +36,19 @@ constexpr std::uint64_t kLongNs = 500'000'000;  ///< three waits of a call, on a
 // The cursors, from the input: they lie in memory that the peer can write.
 void ring_alone(Input& in) {
   constexpr std::uint64_t kLines = 64;
-  const clan::PipeRing ring{kLines};
+  const clan::shm::RecordRing ring{kLines};
   std::unique_ptr<std::byte, void (*)(void*)> memory(
       static_cast<std::byte*>(std::aligned_alloc(64, kLines * 64)), std::free);
   std::memset(memory.get(), 0, kLines * 64);
   const std::byte* const end = memory.get() + kLines * 64;
-  clan::PipeProducer p;
+  clan::shm::RingProducer p;
   clan::shm::RingConsumer c;
   while (!in.empty()) {
     switch (in.byte() % 6) {
       case 0:
       case 1: {  // one record more
         const std::uint64_t payload = in.byte() * 8u, most = in.byte();
-        clan::PipeSlot slot;
+        clan::shm::RingSlot slot;
         if (ring.reserve(
                 p, payload, most, [&] { return in.byte() % 2 == 0 ? c.head : in.number(); },
                 &slot) != 1) {

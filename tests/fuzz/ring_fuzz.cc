@@ -13,11 +13,11 @@ namespace {
 constexpr std::uint64_t kLines = 32;
 
 void consume(std::byte* memory) {
-  const clan::shm::RingGeometry ring{kLines};
+  const clan::shm::RecordRing ring{kLines};
   clan::shm::RingConsumer consumer;
   for (int i = 0; i < 256; ++i) {
     clan::shm::RingRecord record;
-    if (clan::shm::ring_peek(ring, consumer, memory, &record) <= 0) return;
+    if (ring.peek(consumer, memory, &record) <= 0) return;
     const std::byte* end = record.payload + record.head.length();
     if (record.payload < memory || end > memory + kLines * 64) std::abort();
     if (record.head.length() > ring.max_payload()) std::abort();
@@ -26,7 +26,7 @@ void consume(std::byte* memory) {
 }
 
 void produce(const std::uint8_t* data, std::size_t size, std::byte* memory) {
-  const clan::shm::RingGeometry ring{kLines};
+  const clan::shm::RecordRing ring{kLines};
   clan::shm::RingProducer producer;
   std::uint64_t trusted = 0;  // what we would know if the peer were honest
   for (std::size_t i = 0; i + 9 <= size; i += 9) {
@@ -35,16 +35,16 @@ void produce(const std::uint8_t* data, std::size_t size, std::byte* memory) {
     if ((data[i] & 1) != 0) credit = trusted;
     clan::shm::RingSlot slot;
     const std::uint64_t payload = data[i] * 2u;
-    int rc = clan::shm::ring_reserve(
-        ring, producer, payload, [&] { return credit; }, &slot);
+    const int rc = ring.reserve(
+        producer, payload, kLines, [&] { return credit; }, &slot);
     if (rc < 0) return;
     if (rc == 0) continue;
-    std::byte* room = clan::shm::payload_at(ring, memory, slot);
+    std::byte* room = ring.payload_at(memory, slot);
     if (room < memory || room + payload > memory + kLines * 64) std::abort();
     std::memset(room, 0xab, payload);
-    clan::shm::ring_publish(ring, memory, slot,
-                            clan::shm::RingHead::make(static_cast<std::uint32_t>(payload), 1, 0));
-    clan::shm::ring_advance(ring, producer, slot);
+    ring.publish(memory, slot,
+                 clan::shm::RingHead::make(static_cast<std::uint32_t>(payload), 1, 0));
+    ring.advance(producer, slot);
     trusted = producer.tail;
   }
 }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kLeastKept = 8 * 1024;  ///< shorter records are copied by the link
 constexpr std::size_t kMostStaging = 5;         ///< the first among them
+constexpr int kHeelPauses = 3;                  ///< measured: 9 delay answers
 
 }  // namespace
 
@@ -34,19 +35,28 @@ std::uint64_t Connection::load_credit() {
   return words::load_acquire(word);
 }
 
+// Where a record may go that does not simply follow the last one.
+int Connection::plan_on(std::uint64_t payload, shm::RingSlot* slot) {
+  const std::uint64_t head = consumer_.glance();
+  producer_.calm = head != planned_at_;
+  planned_at_ = head;
+  producer_.bound = 0;
+  return out_ring_.reserve(
+      producer_, payload, out_ring_.lines, [this] { return load_credit(); }, slot);
+}
+
 std::byte* Connection::reserve(std::uint64_t payload) {
-  const int rc = shm::ring_reserve(
-      out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot_);
+  const int rc = plan(payload, &slot_);
   if (rc <= 0) [[unlikely]] {
     no_room(rc);
     return nullptr;
   }
-  return mapped() ? shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot_)
+  return mapped() ? out_ring_.payload_at(remote_.mapped + kRegionRing, slot_)
                   : staging_for(payload) + shm::kRingHeadBytes;
 }
 
 void Connection::add_staging() {
-  const std::uint64_t size = out_geometry_.max_payload() + 2 * kCacheLine;
+  const std::uint64_t size = out_ring_.max_payload() + 2 * kCacheLine;
   staging_.push_back(std::make_shared<nic::PinnedPayload>(size));
 }
 
@@ -69,8 +79,8 @@ void Connection::no_room(int rc) {
 bool Connection::writable(std::uint64_t payload) {
   shm::RingProducer probe = producer_;
   shm::RingSlot slot;
-  int rc = shm::ring_reserve(
-      out_geometry_, probe, payload, [this] { return load_credit(); }, &slot);
+  const int rc = out_ring_.reserve(
+      probe, payload, out_ring_.lines, [this] { return load_credit(); }, &slot);
   return rc != 0;  // a broken ring is "writable": the attempt finds out
 }
 
@@ -91,34 +101,28 @@ void Connection::commit(std::uint64_t payload, RecordType type, Notify wakes) {
     return;
   }
   put_record(payload, head);
-  shm::ring_advance(out_geometry_, producer_, slot_);
+  advance(slot_);
 }
 
-// The same stores as packets: terminator, head with the payload behind it, skip.
+// The same stores as packets: terminator, head with the payload behind it, hop.
 void Connection::put_record(std::uint64_t payload, shm::RingHead head) {
-  const std::uint64_t begin = out_geometry_.index(slot_.position);
-  const std::uint64_t end = out_geometry_.index(slot_.position + slot_.lines);
+  const std::uint64_t begin = out_ring_.index(slot_.position);
   const auto& staging = staging_[building_];
   std::byte* const record = staging->bytes.get();
-  std::uint64_t bytes = shm::kRingHeadBytes + payload;
-  // The terminator, a word of zeros, is behind the record's last line unless the ring ends there.
-  // It goes with the payload then: nobody reads that line before the head says that there is
-  // something in front of it.
-  const bool ended = end != 0;
-  if (ended) {
-    const std::uint64_t whole = slot_.lines * kCacheLine + shm::kRingHeadBytes;
-    std::fill(record + bytes, record + whole, std::byte{0});
-    bytes = whole;
-  }
+  // The terminator, a word of zeros behind the record's last line, goes with the payload: nobody
+  // reads that line before the head says that there is something in front of it.
+  const std::uint64_t bytes = slot_.lines * kCacheLine + shm::kRingHeadBytes;
+  const std::uint64_t end = begin + slot_.lines;
+  std::fill(record + shm::kRingHeadBytes + payload, record + bytes, std::byte{0});
   std::memcpy(record, &head.word, sizeof head.word);
-  const bool several = !ended || slot_.skips;
+  const bool several = slot_.hop != 0;
   if (several) link_->begin_batch();
-  shm::ring_publish_by(out_geometry_, slot_, head, [&](std::uint64_t index, std::uint64_t word) {
+  out_ring_.publish_by(slot_, head, [&](std::uint64_t index, std::uint64_t word) {
     const std::uint64_t at = kRegionRing + index * kCacheLine;
     if (index == begin) {
       (void)link_->publish(remote_, at, std::span(record, bytes),
                            building_ == 0 ? nullptr : staging);
-    } else if (!ended || index != end) {
+    } else if (index != end) {
       put_ordered(at, word);
     }
   });
@@ -151,13 +155,20 @@ Status Connection::finish(std::uint64_t deadline_ns) {
 
 int Connection::nothing_there(Fetch fetch) {
   if (!mapped() && fetch == Fetch::kYes) link_->progress();
-  if (shm::ring_should_publish_empty(consumer_)) publish_credit();
+  if (consumer_.head - consumer_.published >= in_ring_.keep_up()) publish_credit();
   return 0;
 }
 
 void Connection::consume(const shm::RingRecord& record) {
   consumer_.advance(record.lines);
-  if (shm::ring_should_publish(in_geometry_, consumer_)) publish_credit();
+  // A reader that takes one record an event never finds the ring empty. But a look at the next line
+  // takes it from the producer: one in so many lines.
+  const std::uint64_t lines = consumer_.head - consumer_.published;
+  if (((lines ^ (lines - record.lines)) & ~(in_ring_.keep_up() - 1)) == 0) [[likely]]
+    return;
+  // relaxed: a glance
+  const bool empty = next_head().load(std::memory_order_relaxed) == 0;
+  if (empty || lines >= in_ring_.lines / 8) publish_credit();
 }
 
 void Connection::publish_credit() {
@@ -189,6 +200,11 @@ void Connection::nudge() {
 }
 
 Status Connection::wait_readable(std::uint64_t deadline_ns) {
+  // A reader on the heels of a writer takes each line from it while it is written, and slows both.
+  // So it falls back a little; an answer takes longer than that.
+  if (!read_ready()) {
+    for (int i = 0; i < kHeelPauses; ++i) cpu_pause();
+  }
   return wait_for(
       read_waiter_, ring_tripwire_, [this] { return read_ready(); }, deadline_ns,
       "nothing arrived in time");

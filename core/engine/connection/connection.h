@@ -59,7 +59,7 @@ class Connection final : public OobSink,
 
   // --- producer ----------------------------------------------------------------------------------
   /// The largest payload one record can carry.
-  std::uint64_t max_payload() const { return out_geometry_.max_payload(); }
+  std::uint64_t max_payload() const { return out_ring_.max_payload(); }
   /// Plans a record; null when there is no room. The caller writes `payload` bytes at the address,
   /// then calls commit() with at most that length.
   std::byte* reserve(std::uint64_t payload);
@@ -86,7 +86,7 @@ class Connection final : public OobSink,
   /// 1 = `record` is there, 0 = nothing, -1 = the peer wrote nonsense (the connection is now
   /// reset).
   int peek(shm::RingRecord* record, Fetch fetch = Fetch::kYes) {
-    int rc = shm::ring_peek(in_geometry_, consumer_, in_ring_, record);
+    int rc = in_ring_.peek(consumer_, in_memory_, record);
     if (rc > 0) {
       peer_cpu_.store(record->head.cpu(), std::memory_order_relaxed);
       return rc;
@@ -96,14 +96,14 @@ class Connection final : public OobSink,
   void consume(const shm::RingRecord& record);
   Status wait_readable(std::uint64_t deadline_ns);
   bool readable() {
-    auto& line = shm::head_at(in_ring_, in_geometry_.index(consumer_.glance()));
+    auto& line = next_head();
     const shm::RingHead head{line.load(std::memory_order_relaxed)};  // relaxed: peek() acquires
     // The second line of the record is read next. Behind the last one the producer is at work.
     if (shm::lines_for(head.length()) > 1)
       __builtin_prefetch(reinterpret_cast<const std::byte*>(&line) + kCacheLine);
     return head.word != 0;
   }
-  const void* next_record() { return &shm::head_at(in_ring_, in_geometry_.index(consumer_.head)); }
+  const void* next_record() { return &next_head(); }
   /// Tells the peer how far we are. peek() does it when it finds nothing, consume() now and then.
   void publish_credit();
 
@@ -173,7 +173,13 @@ class Connection final : public OobSink,
     return !closed_.load(std::memory_order_relaxed) && context_->usable();
   }
   void wake_local(), tell_asker();
+  std::atomic<std::uint64_t>& next_head() {
+    return shm::head_at(in_memory_, in_ring_.index(consumer_.glance()));
+  }
   int nothing_there(Fetch fetch), broken();
+  int plan(std::uint64_t payload, shm::RingSlot* slot);
+  int plan_on(std::uint64_t payload, shm::RingSlot* slot);
+  void advance(const shm::RingSlot& slot);
   std::uint64_t load_credit();
   void put_ordered(std::uint64_t offset, std::uint64_t word,
                    nic::PutOrder order = nic::PutOrder::kAfterEarlier);

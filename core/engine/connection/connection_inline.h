@@ -32,22 +32,38 @@ inline void Connection::notify(std::uint64_t offset, std::uint64_t length) {
   notify_armed(offset, length);
 }
 
+// Plans a record: 1 = planned, 0 = no room, -1 = broken. The ring is asked once in a while only.
+[[gnu::always_inline]] inline int Connection::plan(std::uint64_t payload, shm::RingSlot* slot) {
+  // relaxed: ours. A load by itself: one together with the word beside it would wait until the last
+  // record's lines have arrived, as the store of the tail does.
+  const std::uint64_t tail = std::atomic_ref(producer_.tail).load(std::memory_order_relaxed);
+  slot->position = tail;
+  slot->lines = shm::lines_for(payload);
+  slot->hop = 0;
+  if (out_ring_.goes_on(tail, producer_.bound, slot->lines)) [[likely]]
+    return 1;
+  return plan_on(payload, slot);
+}
+
+// Behind a record that has been published.
+inline void Connection::advance(const shm::RingSlot& slot) {
+  out_ring_.advance(producer_, slot);
+  if (producer_.bound == 0) producer_.bound = out_ring_.next_bound(producer_, out_ring_.lines);
+}
+
 // Publishes a planned record, in the peer's mapped memory.
 inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, Notify wakes) {
   std::byte* const ring = remote_.mapped + kRegionRing;
-  shm::ring_publish(out_geometry_, ring, slot, head);
-  shm::ring_advance(out_geometry_, producer_, slot);
+  out_ring_.publish(ring, slot, head);
+  advance(slot);
   if (wakes == Notify::kYes) {
-    notify(kRegionRing + out_geometry_.index(slot.position) * kCacheLine, kCacheLine);
+    notify(kRegionRing + out_ring_.index(slot.position) * kCacheLine, kCacheLine);
   }
   // A busy producer of small records meets one line after the other in the consumer's cache. Ask
   // for those of a later record now; never for lines that have not been read yet.
-  const std::uint64_t ahead = producer_.tail + kPrefetchLines;
-  if (slot.lines <= kMostPrefetched &&
-      ahead + slot.lines - producer_.consumed < out_geometry_.lines) {
-    for (std::uint64_t i = 0; i < slot.lines; ++i) {
-      prefetch_for_write(ring + out_geometry_.index(ahead + i) * kCacheLine);
-    }
+  const std::uint64_t ahead = out_ring_.index(producer_.tail) + kPrefetchLines;
+  if (slot.lines <= kMostPrefetched && ahead + slot.lines <= producer_.bound) {
+    for (std::uint64_t i = 0; i < slot.lines; ++i) prefetch_for_write(ring + (ahead + i) * kCacheLine);
   }
 }
 
@@ -56,13 +72,12 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, N
                                                       RecordType type, Notify wakes) {
   const std::uint64_t payload = first.size() + second.size();
   shm::RingSlot slot;
-  const int rc = shm::ring_reserve(
-      out_geometry_, producer_, payload, [this] { return load_credit(); }, &slot);
+  const int rc = plan(payload, &slot);
   if (rc <= 0) [[unlikely]] {
     no_room(rc);
     return false;
   }
-  std::byte* const room = shm::payload_at(out_geometry_, remote_.mapped + kRegionRing, slot);
+  std::byte* const room = out_ring_.payload_at(remote_.mapped + kRegionRing, slot);
   copy_short(room, first.data(), first.size());
   copy_short(room + first.size(), second.data(), second.size());
   if (may_write()) [[likely]]

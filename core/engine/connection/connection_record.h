@@ -14,6 +14,7 @@
 #include "clan/context.h"
 #include "clan/cookie.h"
 #include "clan/oob.h"
+#include "shm/ring.h"
 
 namespace clan::engine {
 
@@ -55,7 +56,7 @@ struct ConnectRecord {
   Address from;  ///< kMessages: the connecting endpoint itself
   /// 1: the sender of this record can read the other's memory directly
   std::uint32_t can_copy = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t ring_version = shm::kRingVersion;
 };
 static_assert(sizeof(ConnectRecord) <= kOobPayload);
 

@@ -46,8 +46,8 @@ Status Connection::prepare() {
   auto region = arena_->allocate(kRegionRing + ring_bytes);
   if (!region) return region.error();
   region_ = *region;
-  in_geometry_.lines = ring_bytes / kCacheLine;
-  in_ring_ = region_.data() + kRegionRing;
+  in_ring_.lines = ring_bytes / kCacheLine;
+  in_memory_ = region_.data() + kRegionRing;
   auto cookie = nic_.export_aperture(
       {region_.data(), kRegionRing + ring_bytes, Rights::kReadWrite, region_.block});
   if (!cookie) return cookie.error();
@@ -69,7 +69,7 @@ Status Connection::prepare() {
 ConnectRecord Connection::describe(ConnectionKind kind, const Address& from) {
   ConnectRecord record;
   record.region = region_cookie_;
-  record.ring_lines = static_cast<std::uint32_t>(in_geometry_.lines);
+  record.ring_lines = static_cast<std::uint32_t>(in_ring_.lines);
   record.kind = kind;
   record.from = from;
   record.can_copy = link_->capabilities().direct_copy ? 1 : 0;
@@ -77,6 +77,9 @@ ConnectRecord Connection::describe(ConnectionKind kind, const Address& from) {
 }
 
 Status Connection::open_remote(const ConnectRecord& record) {
+  if (record.ring_version != shm::kRingVersion) {
+    return Error{EPROTO, "the peer runs another version of CLAN: install the same on both sides"};
+  }
   if (!std::has_single_bit(record.ring_lines) || record.ring_lines < shm::kMinRingLines ||
       record.ring_lines > kMostRingBytes / kCacheLine ||
       record.region.length != kRegionRing + std::uint64_t{record.ring_lines} * kCacheLine) {
@@ -95,7 +98,7 @@ Status Connection::open_remote(const ConnectRecord& record) {
       reinterpret_cast<std::uintptr_t>(handle->mapped) % kCacheLine != 0) {
     return Error{EPROTO, "the peer offers a ring that cannot be written"};
   }
-  out_geometry_.lines = record.ring_lines;
+  out_ring_.lines = record.ring_lines;
   peer_can_copy_ = record.can_copy == 1;
   // Not touched before it is used, nor further than that.
   if (remote_.mapped == nullptr) add_staging();

@@ -36,17 +36,18 @@ class ConnectionState {
   std::uint32_t ring_tripwire_ = shm::kNoTripwire;
   std::uint32_t credit_tripwire_ = shm::kNoTripwire;
   std::uint32_t event_tripwire_ = shm::kNoTripwire;
-  shm::RingGeometry in_geometry_;
-  std::byte* in_ring_ = nullptr;
+  shm::RecordRing in_ring_;
+  std::byte* in_memory_ = nullptr;  ///< of in_ring_
   shm::RingConsumer consumer_;
   std::atomic<std::uint16_t> peer_cpu_{0};
   Waiter read_waiter_;
 
   // Sending: the peer's region.
   alignas(kCacheLine) nic::RemoteHandle remote_;
-  shm::RingGeometry out_geometry_;
+  shm::RecordRing out_ring_;
   shm::RingProducer producer_;
   shm::RingSlot slot_;
+  std::uint64_t planned_at_ = 0;  ///< where consumer_ was when plan() last looked
   /// Where records are built when the ring is not mapped. The first is for short ones, which the
   /// link copies; the others last until the peer has acknowledged what is in them.
   std::vector<std::shared_ptr<nic::PinnedPayload>> staging_;

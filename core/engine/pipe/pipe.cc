@@ -217,7 +217,7 @@ bool Pipe::want_room(PipeRoom room, bool by_bell) {
 }
 
 void Pipe::fetch_ahead() const {
-  const PipeRing ring{lines_};
+  const shm::RecordRing ring{lines_};
   const auto &mine = page_->ends[end_], &theirs = page_->ends[1 - end_];
   auto relaxed = std::memory_order_relaxed;  // hints
   __builtin_prefetch(in_ + ring.index(mine.receiver.head.load(relaxed)) * kCacheLine);

@@ -36,7 +36,7 @@ long Pipe::copy_aside(PipeAside* place, std::uint64_t from, void* to, std::size_
     const std::uint64_t head = receiver.head.load(std::memory_order_relaxed);
     *place = {true, head, offset_at(head, offset), 0};
   }
-  const PipeRing ring{lines_};
+  const shm::RecordRing ring{lines_};
   std::size_t copied = 0;
   shm::RingRecord record;
   while (copied < most) {

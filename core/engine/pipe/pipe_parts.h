@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "clan/face/pipe.h"
-#include "engine/pipe/pipe_ring.h"
+#include "shm/ring.h"
 #include "engine/pipe/pipe_waiting.h"
 #include "shm/asymmetric_fence.h"
 

@@ -50,7 +50,7 @@ PipeFront Pipe::front() const {
   if (seems_empty()) return PipeFront::kNothing;
   const auto& receiver = page_->ends[end_].receiver;
   if (is_aside(receiver)) return PipeFront::kLeave;
-  const PipeRing ring{lines_};
+  const shm::RecordRing ring{lines_};
   // Without the lock: nobody writes over a record before the head has passed it. So what is found
   // at a head that is still the head is the record there.
   for (int looks = 0; looks < kMostLooks; ++looks) {
@@ -71,7 +71,7 @@ PipeFront Pipe::front() const {
 }
 
 PipeStamp Pipe::front_stamp() const {
-  const PipeRing ring{lines_};
+  const shm::RecordRing ring{lines_};
   shm::RingConsumer c{page_->ends[end_].receiver.head.load(std::memory_order_relaxed), 0};
   shm::RingRecord record;
   PipeStamp stamp;
@@ -82,7 +82,7 @@ PipeStamp Pipe::front_stamp() const {
 }
 
 bool Pipe::seems_empty() const {
-  const PipeRing ring{lines_};
+  const shm::RecordRing ring{lines_};
   const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
   // relaxed: a glance
   return shm::head_at(in_, ring.index(head)).load(std::memory_order_relaxed) == 0 && !broken();
@@ -141,7 +141,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     if (broken()) return {0, false, EPROTO};
     if (is_aside(receiver)) return done;
     auto relaxed = std::memory_order_relaxed;  // under the lock
-    const PipeRing ring{lines_};
+    const shm::RecordRing ring{lines_};
     shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
     std::uint64_t counted = 0, offset = offset_at(c.head, receiver.offset.load(relaxed));
     const std::uint64_t last_line = last_line_.load(relaxed);
@@ -187,7 +187,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
 
 std::uint64_t Pipe::readable_bytes() const {
   const auto& receiver = page_->ends[end_].receiver;
-  const PipeRing ring{lines_};
+  const shm::RecordRing ring{lines_};
   const Locked lock(*this, locks().receiving);
   if (lock.err() != 0 || broken() || is_aside(receiver)) return 0;
   shm::RingConsumer c{receiver.head.load(std::memory_order_relaxed), 0};

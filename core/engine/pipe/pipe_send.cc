@@ -19,14 +19,14 @@ namespace {
 /// takes one line
 constexpr std::uint64_t kLeastPiece = kCacheLine - shm::kRingHeadBytes - kStampBytes;
 
-PipeProducer load(const PipePage::Sender& s) {
+shm::RingProducer load(const PipePage::Sender& s) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
   return {s.tail.load(relaxed),    s.bound.load(relaxed),   s.consumed.load(relaxed),
           s.look_at.load(relaxed), s.skip_at.load(relaxed), s.jump_at.load(relaxed),
           s.jump_gap.load(relaxed)};
 }
 
-void store(PipePage::Sender& s, const PipeProducer& p) {
+void store(PipePage::Sender& s, const shm::RingProducer& p) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
   s.bound.store(p.bound, relaxed);
   s.consumed.store(p.consumed, relaxed);
@@ -39,7 +39,7 @@ void store(PipePage::Sender& s, const PipeProducer& p) {
 }
 
 // After a record that was planned by reserve() has been published.
-void advance(const PipeRing& ring, PipePage::Sender& s, PipeProducer& p, const PipeSlot& slot,
+void advance(const shm::RecordRing& ring, PipePage::Sender& s, shm::RingProducer& p, const shm::RingSlot& slot,
              std::uint64_t most) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
   ring.advance(p, slot);
@@ -66,9 +66,9 @@ bool Pipe::is_calm() const {
 }
 
 // Plans a record of `n` bytes, or of fewer. 1 = planned, 0 = no room, -1 = broken.
-int Pipe::plan(PipeRoom room, PipeProducer& p, std::uint64_t* most, std::uint64_t* n,
-               PipeSlot* slot) const {
-  const PipeRing ring{lines_};
+int Pipe::plan(PipeRoom room, shm::RingProducer& p, std::uint64_t* most, std::uint64_t* n,
+               shm::RingSlot* slot) const {
+  const shm::RecordRing ring{lines_};
   p = load(page_->ends[end_].sender);
   p.calm = is_calm();
   *most = most_lines(end_, room);
@@ -90,7 +90,7 @@ int Pipe::plan(PipeRoom room, PipeProducer& p, std::uint64_t* most, std::uint64_
 // may have published. What it had only written is written over.
 void Pipe::finish_record() const {
   auto& sender = page_->ends[end_].sender;
-  const PipeRing ring{lines_};
+  const shm::RecordRing ring{lines_};
   auto p = load(sender);
   shm::RingConsumer c{p.tail, 0};
   shm::RingRecord record;
@@ -98,7 +98,7 @@ void Pipe::finish_record() const {
   if (rc < 0) return broke("impossible record");
   p.bound = 0;
   if (rc > 0) {
-    PipeSlot slot{p.tail, c.head, record.lines, 0};
+    shm::RingSlot slot{c.head, record.lines, 0, p.tail};
     // relaxed: of this end
     const shm::RingHead first{
         shm::head_at(out_, ring.index(p.tail)).load(std::memory_order_relaxed)};
@@ -126,7 +126,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
-    const PipeRing ring{lines_};
+    const shm::RecordRing ring{lines_};
     const std::uint64_t piece =
         std::min<std::uint64_t>(shm::kRingPiece, ring.max_payload()) - kStampBytes;
     const PipeStamp stamp = PipeStamp::make(order_stamp(), t_thread.last_kernel_write);
@@ -136,8 +136,8 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
       std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
       // under the lock, as is the bound
       const std::uint64_t tail = sender.tail.load(std::memory_order_relaxed);
-      PipeSlot slot{tail, tail, shm::lines_for(kStampBytes + n), 0};
-      PipeProducer p;
+      shm::RingSlot slot{tail, shm::lines_for(kStampBytes + n)};
+      shm::RingProducer p;
       std::uint64_t most = 0;
       const bool goes_on =
           ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
@@ -182,9 +182,9 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
     if (sender.ended.load(std::memory_order_relaxed) != 0) return {0, false, EPIPE};
-    const PipeRing ring{lines_};
+    const shm::RecordRing ring{lines_};
     auto p = load(sender);
-    PipeSlot slot;
+    shm::RingSlot slot;
     auto credit = [&] { return words::load_acquire(peer.credit); };  // PAIR pipe.credit
     const int rc = ring.reserve(p, kStampBytes, lines_, credit, &slot);
     if (rc <= 0) {  // there always is a line
@@ -212,9 +212,9 @@ void Pipe::wrote_past_pipes() { t_thread.last_kernel_write = order_stamp(); }
 // worst.
 bool Pipe::has_room(int end, PipeRoom room) const {
   const auto& peer = page_->ends[1 - end].receiver;
-  const PipeRing ring{lines_};
+  const shm::RecordRing ring{lines_};
   auto p = load(page_->ends[end].sender);
-  PipeSlot slot;
+  shm::RingSlot slot;
   const std::uint64_t most = most_lines(end, room);
   // PAIR pipe.credit
   const std::uint64_t seen = words::load_acquire(peer.credit);

@@ -147,8 +147,8 @@ class CLAN_EXPORT Pipe {
   Pipe(PipePage* page, std::size_t bytes, int memfd, std::uint64_t inode, int end);
   Done put_last(std::uint8_t type);
   bool is_calm() const;
-  int plan(PipeRoom room, PipeProducer& p, std::uint64_t* most, std::uint64_t* n,
-           PipeSlot* slot) const;
+  int plan(PipeRoom room, shm::RingProducer& p, std::uint64_t* most, std::uint64_t* n,
+           shm::RingSlot* slot) const;
   std::uint64_t most_lines(int end, PipeRoom room) const;
   bool has_room(int end, PipeRoom room) const;
   void note_large() {

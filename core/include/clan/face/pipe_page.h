@@ -8,7 +8,7 @@
 //
 // A ring is as large as the most that TCP would buffer, and sparse: as long as the reader keeps up,
 // its first page is all that is touched; it grows with what has not been read
-// (engine/pipe/pipe_ring.h).
+// (shm/ring.h).
 //
 // Trust: everything in the memfd is the peer's word as much as ours. Cursors are copied, checked
 // and masked before use; a Pipe with impossible contents is `broken` for good.
@@ -73,12 +73,12 @@ struct PipePage {
   };
   /// Written by this end when it sends; `waiting` also by the other end, which clears it.
   struct alignas(64) Sender {
-    std::atomic<std::uint64_t> tail;  ///< cursors of PipeProducer
+    std::atomic<std::uint64_t> tail;  ///< cursors of shm::RingProducer
     std::atomic<std::uint64_t> bound;
     std::atomic<std::uint64_t> consumed;
     std::atomic<std::uint64_t> bytes;     ///< sent
     std::atomic<std::uint64_t> messages;  ///< calls that sent something
-    std::atomic<std::uint64_t> look_at;   ///< more of PipeProducer
+    std::atomic<std::uint64_t> look_at;   ///< more of shm::RingProducer
     std::atomic<std::uint64_t> skip_at;
     std::uint32_t pad0;
     std::atomic<std::uint32_t> ended;  ///< 1: half-closed, 2: left

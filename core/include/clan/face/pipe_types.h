@@ -5,12 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace clan {
+namespace clan::shm {
+struct RingProducer;
+struct RingSlot;
+}  // namespace clan::shm
 
-// Of engine/pipe/pipe_ring.h.
-struct PipeRing;
-struct PipeProducer;
-struct PipeSlot;
+namespace clan {
 
 /// What is next in a pipe for the reader.
 enum class PipeFront {
