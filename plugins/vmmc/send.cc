@@ -54,6 +54,7 @@ Status notify_exporter(const vmmc_remote& remote, const Stretch& what) {
 extern "C" CLAN_EXPORT int vmmc_send(vmmc_remote_t* remote, size_t offset, const void* source,
                                      size_t bytes, unsigned flags) {
   if (const int rc = check(remote); rc != 0) return rc;
+  if ((flags & ~VMMC_NOTIFY) != 0) return -EINVAL;
   const int rc = answer(send(*remote, {offset, bytes}, source, (flags & VMMC_NOTIFY) != 0));
   count_send(bytes);  // after the data, which the peer waits for
   return rc;
@@ -62,7 +63,7 @@ extern "C" CLAN_EXPORT int vmmc_send(vmmc_remote_t* remote, size_t offset, const
 extern "C" CLAN_EXPORT int vmmc_send_async(vmmc_remote_t* remote, size_t offset, const void* source,
                                            size_t bytes, unsigned flags, uint64_t* handle) {
   if (const int rc = check(remote); rc != 0) return rc;
-  if (handle == nullptr) return -EINVAL;
+  if (handle == nullptr || (flags & ~VMMC_NOTIFY) != 0) return -EINVAL;
   count_send(bytes);
   return answer(remote->v->transfers.post(*remote, {offset, bytes}, source,
                                           (flags & VMMC_NOTIFY) != 0, handle));

@@ -95,12 +95,14 @@ int vmmc_check(vmmc_remote_t* remote);
 #define VMMC_NOTIFY 1u /* flag of sends: a notification follows the data */
 
 /* Sends `bytes` from `source` to `offset` in the buffer, and returns when the program may reuse the
- * source. -ERANGE: outside the buffer; -EACCES: no right to write; -ESTALE, -ECONNRESET: as for
- * vmmc_check(); -EAGAIN: as for vmmc_notify(), after the data have left. */
+ * source. -EINVAL: a flag that does not exist; -ERANGE: outside the buffer; -EACCES: no right to
+ * write; -ESTALE, -ECONNRESET: as for vmmc_check(); -EAGAIN: as for vmmc_notify(), after the data
+ * have left. */
 int vmmc_send(vmmc_remote_t* remote, size_t offset, const void* source, size_t bytes,
               unsigned flags);
 /* Starts a send. The program must keep the source unchanged until vmmc_test() or vmmc_wait()
- * returns a value other than -EAGAIN and -ETIMEDOUT. -EAGAIN: 1,024 sends are under way. */
+ * returns a value other than -EAGAIN and -ETIMEDOUT. -EAGAIN: 1,024 sends are under way. -EINVAL:
+ * as for vmmc_send(), or handle NULL. */
 int vmmc_send_async(vmmc_remote_t* remote, size_t offset, const void* source, size_t bytes,
                     unsigned flags, uint64_t* handle);
 /* Returns the result of a send, once. -EAGAIN: it is under way; -ESRCH: no such send is left;

@@ -88,6 +88,17 @@ TEST_P(VmmcSend, OfManyThreadsAtOnceArrives) {
     EXPECT_EQ(to.memory[(t + 1) * kEach - 1], static_cast<std::uint8_t>(16 * t + 1));
 }
 
+TEST_P(VmmcSend, WithAFlagThatDoesNotExistSendsNothing) {
+  Exported to(kPage, 0, GetParam());
+  Imported from(to);
+  std::uint64_t handle = 0;
+  for (const unsigned flags : {2u, 2u | VMMC_NOTIFY, ~0u}) {
+    EXPECT_EQ(vmmc_send(from, 0, "x", 1, flags), -EINVAL);
+    EXPECT_EQ(vmmc_send_async(from, 0, "x", 1, flags, &handle), -EINVAL);
+  }
+  EXPECT_EQ(to.memory[0], 0);
+}
+
 TEST_P(VmmcSend, ThroughACookieNeedsNoName) {
   Exported to(kPage, 0, GetParam());
   Open v;
