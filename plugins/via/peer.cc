@@ -29,7 +29,7 @@ struct Vi::Peering {
     Hello hello;
     const Status s = guest->read_hello(&hello);
     if (!s && s.error().err == EAGAIN) return VIP_NOT_DONE;
-    if (!s || !is_from(hello, remote)) {
+    if (!s || !is_from_remote(hello)) {
       guest.reset();
       return VIP_NOT_DONE;
     }
@@ -46,7 +46,7 @@ struct Vi::Peering {
     return VIP_SUCCESS;
   }
 
-  static bool is_from(const Hello& hello, const NetAddress& remote) {
+  bool is_from_remote(const Hello& hello) const {
     return hello.discriminator_bytes == remote.discriminator_bytes &&
            std::memcmp(hello.discriminator, remote.discriminator.data(),
                        remote.discriminator_bytes) == 0;
