@@ -125,10 +125,18 @@ void Cq::expect_events() {
   });
 }
 
+// Checks all of `again`: without an event, a thread that sleeps would not learn of what is there.
 bool Cq::find(Entry* entry) {
-  if (take(entry)) return true;
-  if (more()) serve({});
-  return take(entry);
+  std::size_t left = 0;
+  if (more()) {
+    std::lock_guard lock(members_mutex);
+    left = again.size();
+  }
+  for (; !take(entry); left -= std::min(left, kMostEvents)) {
+    if (left == 0) return false;
+    serve({});
+  }
+  return true;
 }
 
 bool Cq::wait(std::uint64_t deadline_ns, const std::atomic<bool>* ends, Entry* entry) {

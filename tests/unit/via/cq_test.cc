@@ -268,6 +268,31 @@ TEST(ViaCq, AThousandVisShareOne) {
   EXPECT_EQ(counts.size(), 1000u);
 }
 
+// One event announces both messages of a VI, and many VIs may have a second one.
+TEST(ViaCq, AWaitFindsASecondMessageBehindThoseOfManyVis) {
+  constexpr int kVis = 400;
+  Crowd crowd(kVis);
+  VIP_VI_HANDLE vi = nullptr;
+  VIP_BOOLEAN receive = 0;
+  VIP_DESCRIPTOR* d = nullptr;
+  for (int round = 0; round < 2; ++round) {
+    for (VIP_VI_HANDLE one : crowd.vis)
+      post(one, crowd.server.host.make(round, 0, 8), crowd.server.host.handle, true);
+  }
+  const auto send = [&](int client) {
+    post(crowd.clients[client], crowd.client.host.make(0, 0, 8), crowd.client.host.handle, false);
+    ASSERT_EQ(VipSendDone(crowd.clients[client], &d), VIP_SUCCESS);
+  };
+  for (int i = 0; i < kVis; ++i) send(i);
+  send(100);
+  for (int i = 0; i < kVis; ++i) {
+    while (VipCQDone(crowd.cq, &vi, &receive) == VIP_NOT_DONE) continue;
+    ASSERT_EQ(VipRecvDone(vi, &d), VIP_SUCCESS);
+  }
+  ASSERT_EQ(VipCQWait(crowd.cq, kSoon, &vi, &receive), VIP_SUCCESS);
+  EXPECT_EQ(vi, crowd.vis[100]);
+}
+
 TEST(ViaThreads, SeveralThatWaitOrPollTakeEachEntryOnce) {
   constexpr int kEach = 300, kVis = 4;
   Crowd crowd(kVis);
