@@ -17,8 +17,10 @@ enum class Look { kGlance, kWhole };
       vi.progress(&queue == &vi.receives ? Vi::Until::kReceived : Vi::Until::kEmpty);
     if (queue.posted.empty()) return VIP_DESCRIPTOR_ERROR;
     if (queue.completed == 0) {
-      // A peer that copies a long message to this process has it done sooner by two.
-      if (eighth) RdmaQueue::help(provider()->context);
+      // A peer that copies a long message to this process has it done sooner by two, all the more
+      // if the second begins at once.
+      const bool is_long = &queue == &vi.receives && queue.posted.front().space > kCopyLimit;
+      if (eighth || is_long) RdmaQueue::help(provider()->context);
       return VIP_NOT_DONE;
     }
   }

@@ -1,6 +1,7 @@
 #include "engine/rdma/rdma_queue.h"
 
 #include "base/futex.h"
+#include "clan/detail/dekker.h"
 #include "clan/detail/words.h"
 
 namespace clan::engine {
@@ -66,7 +67,8 @@ void RdmaQueueCore::completed() {
   // order: after the completion is in the ring; wait() loads it before it reaps, and the sleep
   // compares
   completions_.fetch_add(1, std::memory_order_seq_cst);
-  futex_wake(completions_);
+  // PAIR rdma.sleepers: loaded after `completions_` has changed
+  if (dekker::load(sleepers_) != 0) futex_wake(completions_);
   context_->packets().wake_sleeper();
   std::lock_guard lock(mutex_);
   if (queue_) queue_->post(event_);
@@ -114,8 +116,11 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
     const auto sleep = [&] {
       // Whatever is left is the driver thread's while we sleep.
       if (!driver_.idle()) driver_.kick();
+      // PAIR rdma.sleepers: added before the sleep compares `completions_`
+      dekker::add(sleepers_, 1u);
       rc = context_->packets().sleep_on(completions_, seen,
                                         std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+      dekker::subtract(sleepers_, 1u);
       return true;
     };
     if (waiter_.wait(ready, PeerHint{}, deadline_ns, sleep) == WaitResult::kTimedOut) {

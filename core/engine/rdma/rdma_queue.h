@@ -49,6 +49,7 @@ class RdmaQueueCore {
   RdmaCompletion now_;
   bool in_group_ = false;                      ///< the last one posted has `more`; the poster's
   std::atomic<std::uint32_t> completions_{0};  ///< futex word: counts rounds of completions
+  std::atomic<std::uint32_t> sleepers_{0};     ///< on it
   std::mutex mutex_;
   std::shared_ptr<EventQueueCore> queue_;
   std::uint32_t event_ = 0;
