@@ -101,56 +101,56 @@ class Vi : public Object {
 
   Nic& nic;
   Memory& memory;
+  // What most calls read or write comes first, on a few lines.
   BriefLock mutex;
-  VIP_VI_ATTRIBUTES attributes;
-  VIP_CLAN_VI_OPTIONS options{};
-  VIP_VI_STATE state = VIP_STATE_IDLE;
-  std::uint32_t users = 0;  ///< calls that wait, or destroy it
-  std::atomic<VIP_PVOID> user_data{nullptr};
-  WorkQueue sends, receives;
-  Reports reports;
-  Waiter waiter;
-  std::unique_ptr<Place> own_place;  ///< of queues without a CQ, once a thread has waited
-
-  // The connection.
-  std::optional<Stream> stream;
   bool connected = false;  ///< both ends have agreed; receives may be announced before
   bool watched = false;    ///< the stream's events come to a Place or to the Bulk
   bool paused = false;     ///< but none are made: a thread polls
+  bool stuck = false;      ///< the next send waits for a buffer, or something for room
+  bool again = false;      ///< under the receive CQ's members_mutex: to be checked again
+  bool needs_bulk = false, bulk_waits = false;
   bool far = false;
-  NodeId peer_node;
+  VIP_VI_STATE state = VIP_STATE_IDLE;
+  std::uint32_t last_poll = 0;              ///< under the same: of it that has found a message
+  std::uint32_t looks = 0;                  ///< that have found nothing
+  std::atomic<const void*> front{nullptr};  ///< where the next record begins, for a prefetch
+  std::unique_ptr<Place> own_place;         ///< of queues without a CQ, once a thread has waited
+  std::optional<Stream> stream;
+  WorkQueue receives, sends;
+  Reports reports;
+  std::size_t told = 0;                      ///< receives that the peer knows
+  std::size_t started = 0;                   ///< sends
+  PostedCounts::Count* own_count = nullptr;  ///< what the peer may read
+  Counting counting;
+  std::uint32_t copied = 0, copied_drained = 0;  ///< bytes through the ring; and seen by the peer
+  std::uint32_t drained = 0;                     ///< of the peer's, by us
+  ViaRow* row = nullptr;
+  VIP_VI_ATTRIBUTES attributes;
+  std::atomic<VIP_PVOID> user_data{nullptr};
+  PeerBuffers buffers;
+  std::deque<Flight> flights;
+
+  VIP_CLAN_VI_OPTIONS options{};
   WireAttributes theirs;
-  std::size_t told = 0;  ///< receives that the peer knows
+  std::uint32_t users = 0;  ///< calls that wait, or destroy it
+  Waiter waiter;
+  NodeId peer_node;
   std::vector<Slot> slots;
   std::vector<std::uint32_t> free_slots;
   std::unordered_map<VIP_MEM_HANDLE, std::uint32_t> slot_of;
   std::uint32_t last_slot = kNoSlot;  ///< that of the receive posted last
-  Counting counting;
-  PostedCounts::Count* own_count = nullptr;  ///< what the peer may read
   const PostedCounts::Count* their_count = nullptr;
   std::optional<RemoteAperture> their_counts;
-  PeerBuffers buffers;
-  std::atomic<const void*> front{nullptr};       ///< where the next record begins, for a prefetch
-  std::uint32_t copied = 0, copied_drained = 0;  ///< bytes through the ring; and seen by the peer
-  std::uint32_t drained = 0;                     ///< of the peer's, by us
   std::unordered_map<VIP_MEM_HANDLE, PeerMemory> peer_memory;
-  std::size_t started = 0;  ///< sends
-  std::deque<Flight> flights;
-  bool stuck = false;  ///< the next send waits for a buffer, or something for room
 
   struct Peering;  ///< a VipConnectPeerRequest() that is under way (peer.cc)
   std::shared_ptr<Peering> peering;
 
   std::uint32_t number = 0, tag = 0;  ///< the Bulk's; in the receive CQ
-  bool again = false;                 ///< under the receive CQ's members_mutex: to be checked again
-  std::uint32_t last_poll = 0;        ///< under the same: of it that has found a message
-  std::uint32_t looks = 0;            ///< that have found nothing
-  bool needs_bulk = false, bulk_waits = false;
   // Under the lock of the Bulk's queue.
   std::vector<int> finished_requests;  ///< errno of each
   std::uint32_t refused_requests = 0;  ///< that could not be posted, and why
   int refusal = 0;
-  ViaRow* row = nullptr;
 
  private:
   enum class Outcome { kOver, kUnderWay, kStuck };

@@ -15,8 +15,8 @@
 
 namespace clan::via {
 
-/// A posted descriptor.
-struct Work {
+/// A posted descriptor. All but the slots are on one line.
+struct alignas(64) Work {
   VIP_DESCRIPTOR* descriptor = nullptr;
   VIP_MEM_HANDLE handle = 0;   ///< of the memory the descriptor lies in
   std::uint32_t changes = 0;   ///< of memory, before its segments were checked
