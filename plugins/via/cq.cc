@@ -42,9 +42,13 @@ void Cq::serve(std::span<const Event> events) {
     }
     for (std::size_t left = events.empty() ? again.size() : 0; n < batch.size() && left > 0; --left)
       batch[n++] = again[turn = turn + 1 < again.size() ? turn + 1 : 0];
-    // relaxed: an old address does no harm
-    for (std::size_t i = 0; i < n; ++i)
-      __builtin_prefetch(batch[i]->front.load(std::memory_order_relaxed));
+    for (std::size_t i = 0; i < n; ++i) {
+      // relaxed: an old address does no harm
+      const auto* const front = batch[i]->front.load(std::memory_order_relaxed);
+      __builtin_prefetch(front);
+      // Where no event says that there is a message, the peer may be about to write the next line.
+      if (!events.empty()) __builtin_prefetch(static_cast<const std::byte*>(front) + 64);
+    }
     for (std::size_t i = 0; i < n; ++i) idle[i] = events.empty() && is_idle(*batch[i]);
     for (std::size_t i = 0; i < n; ++i) {
       const bool stays = idle[i] || serve(*batch[i], &reports);

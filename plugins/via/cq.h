@@ -63,7 +63,7 @@ struct Cq : Object {
   static constexpr std::uint32_t kOften = 32;
   /// Events cost less than checks of more VIs, each of which reads a line that the peer is about to
   /// write.
-  static constexpr std::size_t kFew = 16;
+  static constexpr std::size_t kFew = 8;
   /// One that has none in more has events again. So have all where a thread waits as often.
   static constexpr std::uint32_t kRarely = 1024;
   bool is_rare(const Vi&vi) const, is_idle(Vi&vi);

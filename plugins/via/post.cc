@@ -72,7 +72,7 @@ extern "C" CLAN_EXPORT VIP_RETURN VipPostRecv(VIP_VI_HANDLE handle, VIP_DESCRIPT
   work.bad = (descriptor->CS.Control & VIP_CONTROL_OP_MASK) != VIP_CONTROL_OP_SENDRECV
                  ? VIP_STATUS_FORMAT_ERROR
                  : vi->check_receive(*descriptor, &work.space);
-  vi->end_bad_receives();
+  if (work.bad != 0) vi->end_bad_receives();
   if (vi->stream) vi->tell_buffers();
   vi->attend();
   return VIP_SUCCESS;

@@ -19,9 +19,10 @@ inline VIP_DESCRIPTOR_SEGMENT& segment_of(const VIP_DESCRIPTOR& descriptor, std:
 }
 
 inline bool covers(const Region& region, const void* address, std::uint64_t bytes) {
-  const auto at = reinterpret_cast<std::uintptr_t>(address);
-  const auto base = reinterpret_cast<std::uintptr_t>(region.base);
-  return at >= base && at - base <= region.length && bytes <= region.length - (at - base);
+  // before the base: a large number
+  const std::uint64_t at =
+      reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(region.base);
+  return at <= region.length && bytes <= region.length - at;
 }
 inline bool covers(const Region& region, const VIP_DATA_SEGMENT& segment) {
   return covers(region, segment.Data.Address, segment.Length);

@@ -28,12 +28,11 @@ bool is_rights_error(int err) { return err == EACCES || err == ESTALE || err == 
 
 void Vi::pump() {
   stuck = false;
-  for (;;) {
-    land();
+  do {
+    if (!flights.empty()) land();
     if (state == VIP_STATE_ERROR) return flush();
-    if (!connected || stuck || started == sends.posted.size()) return;
-    if (start(sends.posted[started]) == Outcome::kStuck) return;
-  }
+  } while (connected && !stuck && started < sends.posted.size() &&
+           start(sends.posted[started]) != Outcome::kStuck);
 }
 
 [[gnu::always_inline]] inline Vi::Outcome Vi::start(Work& work) {
@@ -274,7 +273,6 @@ Vi::Outcome Vi::fly(Flight flight, std::span<const Move> moves) {
 // --- what has been under way ---------------------------------------------------------------------
 
 void Vi::land() {
-  if (flights.empty()) return;
   std::vector<int> statuses;
   provider()->bulk.take(*this, &statuses);
   std::size_t next = 0;
