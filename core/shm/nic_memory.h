@@ -21,6 +21,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -177,8 +178,8 @@ constexpr std::size_t kSignalsBytes = round_to_pages(sizeof(NicSignals));
 constexpr std::uint64_t chunk_mask(std::uint64_t aperture_length, std::uint64_t offset,
                                    std::uint64_t length) {
   if (length == 0 || offset >= aperture_length) return 0;
-  unsigned shift = 0;
-  while (shift < 58 && (aperture_length - 1) >> shift >= 64) ++shift;
+  const int bits = std::bit_width(aperture_length - 1);
+  const int shift = bits > 6 ? bits - 6 : 0;
   std::uint64_t last =
       offset +
       (length - 1 < aperture_length - 1 - offset ? length - 1 : aperture_length - 1 - offset);
