@@ -15,16 +15,16 @@ struct Vi::Peering {
   std::optional<OwnService> waits;
   std::optional<Asker> guest;  ///< that has not said yet which end it is
 
-  VIP_RETURN step(Vi& vi, VIP_VI_ATTRIBUTES* theirs) {
-    return listener ? serve(vi, theirs) : ask_again(vi, theirs);
+  VIP_RETURN step(Vi& vi, VIP_VI_ATTRIBUTES* peer) {
+    return listener ? serve(vi, peer) : ask_again(vi, peer);
   }
 
  private:
-  VIP_RETURN serve(Vi& vi, VIP_VI_ATTRIBUTES* theirs) {
+  VIP_RETURN serve(Vi& vi, VIP_VI_ATTRIBUTES* peer) {
     if (!guest) {
-      auto stream = listener->try_accept();
-      if (!stream) return VIP_NOT_DONE;
-      guest.emplace(std::move(*stream));
+      auto accepted = listener->try_accept();
+      if (!accepted) return VIP_NOT_DONE;
+      guest.emplace(std::move(*accepted));
     }
     Hello hello;
     const Status s = guest->read_hello(&hello);
@@ -42,7 +42,7 @@ struct Vi::Peering {
       guest.reset();
       return VIP_NOT_DONE;
     }
-    if (theirs != nullptr) *theirs = attributes_of(hello.attributes);
+    if (peer != nullptr) *peer = attributes_of(hello.attributes);
     return VIP_SUCCESS;
   }
 
@@ -52,13 +52,13 @@ struct Vi::Peering {
                        remote.discriminator_bytes) == 0;
   }
 
-  VIP_RETURN ask_again(Vi& vi, VIP_VI_ATTRIBUTES* theirs) {
+  VIP_RETURN ask_again(Vi& vi, VIP_VI_ATTRIBUTES* peer) {
     if (!vi.stream) {
-      auto stream =
+      auto reached =
           reach(remote.host, service, std::min<std::int64_t>(1000, ms_until(deadline_ns)));
-      if (!stream || !ask(vi, std::move(*stream), local)) return VIP_NOT_DONE;
+      if (!reached || !ask(vi, std::move(*reached), local)) return VIP_NOT_DONE;
     }
-    const VIP_RETURN rc = take_answer(vi, theirs);
+    const VIP_RETURN rc = take_answer(vi, peer);
     return rc == VIP_NO_MATCH ? VIP_NOT_DONE : rc;
   }
 };

@@ -12,7 +12,7 @@ namespace {
 
 std::mutex making;
 // Never destroyed: other threads may use it until the process ends. A child makes one of its own.
-std::atomic<Provider*> made{nullptr};
+std::atomic<Provider*> the_one{nullptr};
 
 Provider* make_provider() {
   const Settings settings = settings_of_environment("VIs are not to be had");
@@ -33,19 +33,19 @@ Provider* make_provider() {
 Object::Object(std::uint32_t kind) : magic(kind), generation(via::generation()) {}
 
 Provider* provider() {
-  if (Provider* const there = words::load_acquire(made)) return there;
+  if (Provider* const there = words::load_acquire(the_one)) return there;
   std::lock_guard lock(making);
-  if (words::load_acquire(made) == nullptr) words::store_release(made, make_provider());
+  if (words::load_acquire(the_one) == nullptr) words::store_release(the_one, make_provider());
   // Behind the engine's, which has been asked for by then: so fork takes this lock before those of
   // the engine, as this function does.
   [[maybe_unused]] static const int watched =
       ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
                        [] {
                          making.unlock();
-                         words::store_release(made, nullptr);
+                         words::store_release(the_one, nullptr);
                          words::add(forks, 1u);
                        });
-  return words::load_acquire(made);
+  return words::load_acquire(the_one);
 }
 
 void tell(Reports& reports) {
