@@ -15,7 +15,6 @@
 #include "kernel/kernels_options.h"
 #include "os/real.h"
 #include "stream/ending.h"
-#include "stream/tcp_info.h"
 #include "table/buffers.h"
 #include "table/fd_table.h"
 #include "tcp/tcp_backlog.h"

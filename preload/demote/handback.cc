@@ -20,7 +20,6 @@
 #include "state/socket.h"
 #include "table/internal_fds.h"
 #include "tcp/aborted.h"
-#include "tcp/draining.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {

@@ -23,8 +23,6 @@
 // connection open, even when its sender has been killed: a program asleep in recv() would wait for
 // an end that does not come. It would also be a key to the connection, given away before we know to
 // which process. A window is neither.
-#include "migrate/directory.h"
-
 #include <poll.h>
 
 #include <algorithm>

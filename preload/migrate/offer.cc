@@ -21,7 +21,6 @@
 #include "kernel/kernels_options.h"
 #include "kernel/sock_diag.h"
 #include "migrate/bells.h"
-#include "migrate/directory.h"
 #include "migrate/directory_names.h"
 #include "migrate/rendezvous_backoff.h"
 #include "os/config.h"
@@ -72,8 +71,7 @@ int receive_memfd(int from, PassedBells& bells) {
 // A client listens for the end that has accepted, or an offer of this connection is taken up. -1:
 // there is none.
 int connect_to_offer(const Route& route) {
-  const int rendezvous = static_cast<int>(
-      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int rendezvous = unix_socket(SOCK_SEQPACKET);
   if (rendezvous < 0) return -1;
   sockaddr_un name{};
   const socklen_t size = name_of(route.remote, route.local, &name);
@@ -113,8 +111,7 @@ void say_unused(int fd, Socket& s, std::uint32_t offer_calls) {
   say_why(fd, s, Why::kUnused, calls);
 }
 
-}  // namespace
-
+// Whether a setting or a filter keeps the connection on TCP; records the reason.
 bool is_kept(int fd, Socket& s, const Route& route) {
   const std::uint16_t local = route.local.port, remote = route.remote.port;
   if (config().excepts(local, remote)) {
@@ -130,8 +127,6 @@ bool is_kept(int fd, Socket& s, const Route& route) {
   }
   return true;
 }
-
-namespace {
 
 // What takes a dozen system calls to ask, and so is asked when there is somebody to meet.
 bool is_unfit(int fd, Socket& s) {
@@ -156,8 +151,7 @@ void offer(int fd, Socket& s) {
   // An offer that could not be accepted would cost the other end a pipe.
   SockDiag kernel;
   if (const Why why = not_here(kernel, fd, route); why != Why::kNone) return stay(fd, s, why);
-  int listener = static_cast<int>(
-      sys::call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int listener = unix_socket(SOCK_SEQPACKET);
   if (listener < 0) return stay(fd, s, Why::kNoUnix);
   listener = move_high(listener);
   if (listener < 0) return stay(fd, s, Why::kNoDescriptors);

@@ -1,4 +1,4 @@
-// Offers between the ends of one network namespace; see policy.h.
+// Offers between the ends of a connection; see policy.h.
 #pragma once
 
 #include <cerrno>
@@ -10,9 +10,6 @@
 
 namespace clan::preload {
 
-/// Whether a setting or a filter keeps the connection on TCP; records the reason.
-bool is_kept(int fd, Socket& s, const Route& route);
-
 /// Client: offers. Records no reason for connections to other hosts, which never move.
 void offer(int fd, Socket& s);
 
@@ -21,6 +18,17 @@ void look_for_taker(int fd, Socket& s);
 
 /// Server: is there an offer?
 void look_for_offer(int fd, Socket& s);
+
+// The same in a directory (CLAN_DIR): the other end is in another network namespace.
+
+/// Client, when the connection is in use: offers.
+void offer_in_directory(int fd, Socket& s, const Route& route);
+
+/// Server, at some of its calls: takes up the offer, if there is one.
+void claim_in_directory(int fd, Socket& s, const Route& route);
+
+/// Both, at their next calls: what has the other end done?
+void go_on_in_directory(int fd, Socket& s);
 
 /// A pipe that the other end has made cannot be opened.
 inline reasons::Why why_not_opened(const Error& error) {

@@ -8,7 +8,6 @@
 
 #include "attach/attach.h"
 #include "clan/face/reasons.h"
-#include "migrate/directory.h"
 #include "migrate/offer.h"
 #include "migrate/rendezvous_backoff.h"
 #include "os/io_uring_count.h"

@@ -13,9 +13,13 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
+#include "state/remote.h"
 #include "state/socket.h"
-#include "stream/notify_peer.h"
+#include "table/fd_table.h"
 #include "table/internal_fds.h"
+#include "tcp/aborted.h"
+#include "tcp/doorbell.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {
@@ -54,6 +58,36 @@ bool ring_bell(Socket& s) {
   // relaxed: for people to read
   s.mine().words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+bool still_names(int fd, const Socket& s) {
+  if (acquire(fd).get() == &s) return true;
+  errno = EBADF;
+  return false;
+}
+
+void ring_doorbell(int fd, Socket& s) {
+  KeepErrno keep;
+  auto& face = s.mine();
+  if (is_to_go(s)) {
+    (void)answer_leaving(fd, s);
+    if ((state_of(face) & socket_face::kGone) != 0) return;  // else it rings as long as it may
+  }
+  if (is_remote(s)) {
+    (void)switch_sending(fd, s);
+    return wake_remote(fd, s);
+  }
+  // The number of doorbells since the switch distinguishes them from the application's bytes.
+  // Another thread may just be sending by TCP: then the other end has not read all of TCP's, and
+  // does not sleep for long for room.
+  if (!switch_sending(fd, s)) return;
+  if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return;
+  if (send_counted_doorbell(fd, s) > 0) {
+    // relaxed: for people to read
+    face.words[socket_face::kWakeups].fetch_add(1, std::memory_order_relaxed);
+  } else if (errno != EAGAIN && !closed_under_us()) {
+    note_error(s, errno);
+  }
 }
 
 void ring(int fd, Socket& s, const Pipe::Done& done) {

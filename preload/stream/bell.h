@@ -13,6 +13,13 @@ namespace clan::preload {
 /// Wakes the other end, as `done` of this socket's pipe wants it.
 void ring(int fd, Socket& s, const Pipe::Done& done);
 
+/// The same by a doorbell.
+void ring_doorbell(int fd, Socket& s);
+
+/// False, with EBADF: another thread has closed the descriptor, and the number may be another
+/// file's by now.
+bool still_names(int fd, const Socket& s);
+
 /// Rings the other end's bell. False: it has none that this process could ring.
 bool ring_bell(Socket& s);
 

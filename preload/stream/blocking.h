@@ -2,6 +2,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/types.h>
 
 #include <bit>
 #include <cstddef>
@@ -16,6 +17,48 @@
 #include "stream/bell.h"
 
 namespace clan::preload {
+
+/// What a step of a call on a stream says: go on to the next step, begin again with the first, or
+/// the call's answer.
+class StepResult {
+ public:
+  static StepResult next() { return StepResult(kNext); }
+  static StepResult again() { return StepResult(kAgain); }
+  /// The call is over: bytes, or -1 with errno.
+  static StepResult over(ssize_t answer) { return StepResult(answer); }
+  bool goes_on() const { return value_ == kNext; }
+  bool is_answer() const { return value_ >= -1; }
+  ssize_t answer() const { return value_; }
+
+ private:
+  static constexpr ssize_t kNext = -2, kAgain = -3;
+  explicit StepResult(ssize_t value) : value_(value) {}
+  ssize_t value_;
+};
+
+/// A thread that is about to sleep in the kernel until there are bytes or room. To be made before
+/// the calls that ask to be rung; when it goes, the thread wants no doorbells any more. A thread
+/// that has one does not poll_tcp_socket(), which would take it for another.
+class Sleeper {
+ public:
+  explicit Sleeper(Socket& s, bool for_data, bool for_room)
+      : s_(s), data_(for_data), room_(for_room) {
+    // order: before the calls that ask to be rung; others check it before they drop a doorbell
+    if (data_) s_.data_sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (room_) s_.room_sleepers.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~Sleeper() {
+    if (data_) s_.pipe.unwant_data(), s_.data_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    // order: after the wish for a doorbell was taken back
+    if (room_) s_.room_sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  Socket& s_;
+  bool data_, room_;
+};
 
 /// When a blocking call gives up. `option`: SO_RCVTIMEO or SO_SNDTIMEO.
 std::uint64_t deadline_of(int fd, int option);

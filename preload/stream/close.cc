@@ -18,11 +18,10 @@
 #include "state/face.h"
 #include "state/remote.h"
 #include "state/socket.h"
-#include "stream/deferred_shutdown.h"
+#include "stream/bell.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
 #include "stream/going_back.h"
-#include "stream/notify_peer.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "table/open_file.h"
@@ -74,6 +73,24 @@ bool only_end_is_left(int fd, Socket& s) {
 }
 
 }  // namespace
+
+bool tell_end(int fd, Socket& s) {
+  KeepErrno keep;
+  if ((state_of(s.mine()) & kGone) != 0) {
+    if (resends(fd, s)) return false;  // behind what is being sent again
+    end_by_tcp(fd, s);
+    return true;
+  }
+  if (!switch_sending(fd, s)) return false;
+  const Pipe::Done done = s.pipe.end_sending();
+  if (done.must_ring) ring(fd, s, done);
+  const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
+  // Broken: its end is reported in other ways.
+  if (sender.ended.load(std::memory_order_relaxed) != 1 && done.err != EPROTO) return false;
+  // order: a bit by itself, in a word whose others publish
+  s.mine().words[socket_face::kState].fetch_and(~std::uint64_t{kEnding}, std::memory_order_acq_rel);
+  return true;
+}
 
 void hand_over_end(int fd, Socket& s) {
   // relaxed: the pipe and its holders do not become more when the other end has closed

@@ -23,7 +23,6 @@
 #include "tcp/aborted.h"
 #include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
-#include "tcp/unexpected_tcp_bytes.h"
 
 namespace clan::preload {
 namespace {

@@ -48,6 +48,9 @@ ssize_t broken_pipe(int flags);
 /// SO_ERROR, which is reported once.
 int take_error(int fd, Socket& s);
 
+/// Mends what the kernel has answered to TCP_INFO, if the connection has moved.
+void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size);
+
 /// how often a busy sender asks whether the peer is alive
 constexpr std::uint64_t kCheckNs = 100'000;
 

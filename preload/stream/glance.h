@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "clan/face/socket_face.h"
+#include "state/face.h"
 #include "state/socket.h"
-#include "stream/deferred_shutdown.h"
 
 namespace clan::preload {
 
@@ -27,6 +27,9 @@ inline bool has_ended(const Socket& s) {
   // relaxed: a hint; the record says
   return s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
 }
+
+/// shutdown() has returned, and the other end does not know.
+inline bool owes_end(const Socket& s) { return (state_of(s.mine()) & socket_face::kEnding) != 0; }
 
 /// This end sends no more.
 inline bool is_ended_here(const Socket& s) {

@@ -12,7 +12,7 @@
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/socket.h"
-#include "stream/deferred_shutdown.h"
+#include "stream/glance.h"
 
 namespace clan::preload {
 

@@ -15,13 +15,12 @@
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/socket.h"
-#include "stream/deferred_shutdown.h"
+#include "stream/close.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
+#include "tcp/aborted.h"
 #include "tcp/doorbell.h"
-#include "tcp/draining.h"
 #include "tcp/tcp_backlog.h"
-#include "tcp/unexpected_tcp_bytes.h"
 
 namespace clan::preload {
 namespace {

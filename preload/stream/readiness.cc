@@ -21,7 +21,6 @@
 #include "stream/glance.h"
 #include "stream/going_back.h"
 #include "stream/poll_tcp.h"
-#include "tcp/draining.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {

@@ -26,14 +26,10 @@
 #include "stream/ending.h"
 #include "stream/going_back.h"
 #include "stream/iovec_slice.h"
-#include "stream/notify_peer.h"
 #include "stream/poll_tcp.h"
-#include "stream/sleeper.h"
-#include "stream/step.h"
 #include "table/fd_table.h"
 #include "table/unseen_sets.h"
 #include "tcp/doorbell.h"
-#include "tcp/draining.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {

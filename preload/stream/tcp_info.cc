@@ -1,8 +1,6 @@
 // getsockopt(TCP_INFO) of a connection that has moved, or had: the kernel's, with the bytes that
 // went by the pipe and without doorbells. What is in the pipe counts as sent, acknowledged and
 // received, as it is with the peer. Segments, round-trip times and windows stay those of TCP.
-#include "stream/tcp_info.h"
-
 #include <linux/tcp.h>
 #include <netinet/in.h>
 

@@ -1,5 +1,7 @@
 #include "tcp/aborted.h"
 
+#include <sys/ioctl.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +11,8 @@
 #include "clan/face/socket_face.h"
 #include "kernel/proc.h"
 #include "kernel/tcp.h"
+#include "os/signals.h"
+#include "os/sys.h"
 #include "state/face.h"
 #include "state/named.h"
 #include "state/remote.h"
@@ -65,6 +69,29 @@ void break_off(int fd, Socket& s, const char* why) {
   say_reset(s);
   s.kernel_error.set();
   reset_connection(fd);
+}
+
+bool reset_for_strays(int fd, Socket& s) {
+  using namespace socket_face;
+  KeepErrno keep;
+  // What lies there may be what the other end sends by TCP before its host has said that it does.
+  if (has_remote_bells(s)) return take_remote_bells(fd, s, 0), false;
+  // order: this count, then the queue
+  const std::uint64_t had = s.mine().words[kDoorbellsRead].load(std::memory_order_seq_cst);
+  int queued = 0;
+  if (!s.has_drained() || sys::ioctl(fd, FIONREAD, &queued) != 0 || queued <= 0) return false;
+  // order: the queue, then this count
+  const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
+  if (rung >= had && static_cast<std::uint64_t>(queued) <= rung - had) return false;
+  // This end goes back: others may be at its queue. The other end has: these bytes are its
+  // application's.
+  if ((state_of(s.mine()) & (kLeaving | kGone)) != 0 ||
+      (state_of(s.theirs()) & (kSending | kGone)) != kSending)
+    return false;
+  // relaxed: a flag by itself
+  s.pipe.page().head.broken.store(1, std::memory_order_relaxed);
+  break_off(fd, s, "the other end sends bytes by TCP past its pipe");
+  return true;
 }
 
 }  // namespace clan::preload

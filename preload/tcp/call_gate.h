@@ -17,7 +17,7 @@ bool await_gate(Slot::Counter& counter, std::uint32_t turn);
 /// (Slot::pinned, `alone`, a descriptor on its way). `counter`: one that such a thread closes.
 void await_mover(Slot::Counter& counter);
 
-/// Closes a counter while it lives: a lock of all processes of the end. TryLockGuard the connection
+/// Closes a counter while it lives: a lock of all processes of the end. Once the connection
 /// has moved no call that is counted is in the kernel: it steps back, or was killed.
 class ClosedGate {
  public:

@@ -15,7 +15,6 @@
 #include "state/remote.h"
 #include "state/socket.h"
 #include "table/fd_table.h"
-#include "tcp/draining.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {

@@ -10,6 +10,7 @@
 #include "clan/face/socket_face.h"
 #include "state/face.h"
 #include "state/socket.h"
+#include "tcp/call_gate.h"
 
 namespace clan::preload {
 
@@ -25,8 +26,8 @@ inline bool switch_sending(int fd, Socket& s) {
   return (state_of(s.mine()) & socket_face::kSending) != 0 || switch_sending_now(fd, s);
 }
 
-/// Behind kGone: TCP has TCP_NODELAY and TCP_CORK again as the program has them. TryLockGuard for
-/// an end, by whichever process is first; `fd`: the end's.
+/// Behind kGone: TCP has TCP_NODELAY and TCP_CORK again as the program has them. Once for an
+/// end, by whichever process is first; `fd`: the end's.
 void give_options_back(int fd, PipePage::Face& face);
 
 /// App bytes that are still to be read from TCP. <0: cannot tell, errno. Sets drained when there
@@ -36,6 +37,23 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
 
 /// A process that was killed may have read doorbells and not said so; the kernel knows.
 void recount_doorbells(int fd, Socket& s);
+
+/// The lock under which bytes of TCP are read and counted: doorbells, and the application's from
+/// before the switch. Threads of all processes of the end take it, as the one that closes the
+/// counter of receives.
+///
+/// A process that was killed under it may have read bytes and not counted them. The next one takes
+/// the lock from it, and counts by the kernel's numbers.
+class Draining {
+ public:
+  Draining(int fd, Socket& s) : gate_(s.open_file().receives) {
+    if (gate_.took_over()) [[unlikely]]
+      recount_doorbells(fd, s);
+  }
+
+ private:
+  const ClosedGate gate_;
+};
 
 /// What a recv() says of the connection's end, which may be that this end, perhaps by a process
 /// that shares it, reads no more.

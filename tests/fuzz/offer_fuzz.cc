@@ -29,7 +29,6 @@
 #include "clan/face/socket_face.h"
 #include "demote/demote_on_request.h"
 #include "input.h"
-#include "migrate/directory.h"
 #include "migrate/directory_names.h"
 #include "migrate/offer.h"
 #include "os/config.h"

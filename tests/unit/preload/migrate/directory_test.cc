@@ -1,6 +1,4 @@
 // Offers in a directory that is no good, or no good any more.
-#include "migrate/directory.h"
-
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -16,6 +14,7 @@
 
 #include "clan/face/reason_text.h"
 #include "migrate/directory_names.h"
+#include "migrate/offer.h"
 #include "preload/own_directory.h"
 #include "preload/tcp_pair.h"
 #include "state/withdraw.h"

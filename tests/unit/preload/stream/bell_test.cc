@@ -7,7 +7,7 @@
 
 #include "preload/tcp_pair.h"
 #include "preload/wait/set.h"
-#include "stream/notify_peer.h"
+#include "tcp/doorbell.h"
 
 namespace clan::preload {
 namespace {

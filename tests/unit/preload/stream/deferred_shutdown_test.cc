@@ -1,9 +1,8 @@
-#include "stream/deferred_shutdown.h"
-
 #include <chrono>
 
 #include "preload/tcp_pair.h"
 #include "stream/close.h"
+#include "stream/glance.h"
 #include "stream/poll_tcp.h"
 
 namespace clan::preload {

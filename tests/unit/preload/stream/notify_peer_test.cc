@@ -1,5 +1,3 @@
-#include "stream/notify_peer.h"
-
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
@@ -8,6 +6,7 @@
 
 #include "preload/tcp_pair.h"
 #include "state/face.h"
+#include "stream/bell.h"
 
 namespace clan::preload {
 namespace {

@@ -4,9 +4,9 @@
 
 #include "preload/tcp_pair.h"
 #include "state/face.h"
+#include "stream/bell.h"
+#include "stream/blocking.h"
 #include "stream/close.h"
-#include "stream/notify_peer.h"
-#include "stream/sleeper.h"
 #include "tcp/doorbell.h"
 
 namespace clan::preload {

@@ -1,6 +1,5 @@
-#include "stream/sleeper.h"
-
 #include "preload/tcp_pair.h"
+#include "stream/blocking.h"
 #include "stream/readiness.h"
 
 namespace clan::preload {

@@ -1,6 +1,6 @@
-#include "stream/step.h"
-
 #include <gtest/gtest.h>
+
+#include "stream/blocking.h"
 
 namespace clan::preload {
 namespace {

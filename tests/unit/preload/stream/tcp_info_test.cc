@@ -1,5 +1,3 @@
-#include "stream/tcp_info.h"
-
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
@@ -10,7 +8,8 @@
 
 #include "preload/tcp_pair.h"
 #include "state/face.h"
-#include "stream/notify_peer.h"
+#include "stream/bell.h"
+#include "stream/ending.h"
 
 namespace clan::preload {
 namespace {

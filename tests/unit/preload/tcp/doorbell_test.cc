@@ -9,7 +9,7 @@
 
 #include "preload/sharer.h"
 #include "preload/tcp_pair.h"
-#include "stream/notify_peer.h"
+#include "stream/bell.h"
 #include "stream/poll_tcp.h"
 #include "support/process.h"
 

@@ -1,5 +1,3 @@
-#include "tcp/draining.h"
-
 #include <sys/uio.h>
 
 #include <atomic>
@@ -9,9 +7,10 @@
 
 #include "preload/sharer.h"
 #include "preload/tcp_pair.h"
-#include "stream/notify_peer.h"
+#include "stream/bell.h"
 #include "table/open_file.h"
 #include "tcp/doorbell.h"
+#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {

@@ -1,9 +1,8 @@
-#include "tcp/unexpected_tcp_bytes.h"
-
 #include "preload/wait/set.h"
 #include "state/face.h"
-#include "stream/notify_peer.h"
+#include "stream/bell.h"
 #include "stream/poll_tcp.h"
+#include "tcp/aborted.h"
 
 namespace clan::preload {
 namespace {

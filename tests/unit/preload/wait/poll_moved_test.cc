@@ -5,8 +5,8 @@
 #include "os/timeout.h"
 #include "preload/wait/set.h"
 #include "preload/wait/spinning.h"
+#include "stream/bell.h"
 #include "stream/close.h"
-#include "stream/notify_peer.h"
 
 namespace clan::preload {
 namespace {

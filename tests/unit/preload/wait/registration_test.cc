@@ -6,7 +6,7 @@
 #include <map>
 
 #include "preload/wait/set.h"
-#include "stream/notify_peer.h"
+#include "stream/bell.h"
 #include "wait/ready_check.h"
 #include "wait/set_sleep.h"
 

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 
 #include "preload/wait/set.h"
-#include "stream/notify_peer.h"
+#include "stream/bell.h"
 #include "stream/poll_tcp.h"
 #include "tcp/doorbell.h"
 #include "wait/ready_check.h"
