@@ -12,7 +12,6 @@
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
-#include "demote/demote_for_peer.h"
 #include "demote/demote_on_request.h"
 #include "demote/demote_steps.h"
 #include "demote/handback.h"

@@ -1,5 +1,3 @@
-#include "demote/demote_for_peer.h"
-
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -22,6 +20,7 @@
 #include "clan/face/socket_face.h"
 #include "demote/demote_steps.h"
 #include "demote/handback.h"
+#include "demote/resend_source.h"
 #include "kernel/proc.h"
 #include "kernel/tcp.h"
 #include "os/scratch.h"
@@ -72,90 +71,65 @@ int their_socket(int fd, pid_t* owner) {
   return found;
 }
 
-// Bytes that the other end has sent and nobody has read, sent once more by its socket.
-class Refill {
- public:
-  Refill(int fd, Socket& s, int socket, const Scratch& memory)
-      : fd_(fd), s_(s), socket_(socket), memory_(memory) {}
+// How long TCP may take to move anything.
+constexpr std::uint64_t kForRoomNs = 200'000'000;
 
-  // In their order: what came by TCP before the switch (in the file `taken`), by the pipe, and by
-  // TCP since the other end went. False: some of it is nowhere any more, or out of order.
-  bool run(int taken) {
-    if (has_nothing_back(taken) && s_.pipe.front() != PipeFront::kBytes) return true;
-    std::uint64_t before = 0, after = 0;
-    int later = -1;
-    bool all = sent_by_tcp(socket_, &before);
-    if ((state_of(s_.theirs()) & kGone) != 0) {
-      later = static_cast<int>(sys::call(SYS_memfd_create, "clan-later", MFD_CLOEXEC));
-      all = all && take_later(later, before);
-    }
-    all = all && send_file(taken, sizeof(TakenHead)) && send_pipe() &&
-          (later < 0 || send_file(later, 0));
-    if (later >= 0) sys::close(later);
-    // A process that has that socket without the pipe may have sent by it in between.
-    return all && sent_by_tcp(socket_, &after) && after == before + bytes_;
+// Puts what is in the pipe into the file.
+bool keep_pipe(Socket& s, int file, const Scratch& memory) {
+  const iovec io{memory.as<void>(), Scratch::kUsual};
+  for (;;) {
+    const Pipe::Done done = s.pipe.receive(&io, 1, false);
+    if (done.err != 0 || done.bytes == 0) return done.err == 0;
+    if (!keep(file, memory.as<char>(), done.bytes)) return false;
   }
+}
 
- private:
-  // How long TCP may take to move anything.
-  static constexpr std::uint64_t kForRoomNs = 200'000'000;
-
-  // The process that could read it waits for us: what TCP does not hold it does not take.
-  bool send_all(std::size_t count) {
-    std::uint64_t deadline_ns = monotonic_ns() + kForRoomNs;
-    for (std::size_t at = 0; at < count;) {
-      const ssize_t n =
-          sys::send(socket_, memory_.as<char>() + at, count - at, MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (n > 0) {
-        at += static_cast<std::size_t>(n);
-        bytes_ += static_cast<std::uint64_t>(n);
-        deadline_ns = monotonic_ns() + kForRoomNs;
-      } else if (n < 0 && errno == EAGAIN && monotonic_ns() < deadline_ns) {
-        pollfd p{socket_, POLLOUT, 0};
-        sys::poll(&p, 1, 10);
-      } else if (n == 0 || errno != EINTR) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  // Until `all` bytes have come that the other end has ever sent.
-  bool take_later(int to, std::uint64_t all) const {
-    for (std::uint64_t deadline_ns = monotonic_ns() + kForRoomNs;;) {
-      const std::uint64_t come = arrived(fd_);  // its end counts as a byte
-      const long n = sys::recv(fd_, memory_.as<void>(), Scratch::kUsual, MSG_DONTWAIT);
-      if (n > 0 && sys::call(SYS_write, to, memory_.as<void>(), n) != n) return false;
-      if (n > 0) deadline_ns = monotonic_ns() + kForRoomNs;
-      if (n <= 0 && come >= all) return true;
-      if (n <= 0 && monotonic_ns() > deadline_ns) return false;
-      if (n <= 0) nap();
+// And what comes by TCP, until `all` bytes have come that the other end has ever sent.
+bool keep_later(int fd, int file, std::uint64_t all, const Scratch& memory) {
+  for (std::uint64_t deadline_ns = monotonic_ns() + kForRoomNs;;) {
+    const std::uint64_t come = arrived(fd);  // its end counts as a byte
+    const ssize_t n = sys::recv(fd, memory.as<void>(), Scratch::kUsual, MSG_DONTWAIT);
+    if (n > 0) {
+      if (!keep(file, memory.as<char>(), static_cast<std::size_t>(n))) return false;
+      deadline_ns = monotonic_ns() + kForRoomNs;
+    } else if (come >= all) {
+      return true;
+    } else if (monotonic_ns() > deadline_ns) {
+      return false;
+    } else {
+      nap();
     }
   }
+}
 
-  bool send_file(int from, long at) {
-    for (long n; (n = sys::call(SYS_pread64, from, memory_.as<void>(), Scratch::kUsual, at)) > 0;
-         at += n) {
-      if (!send_all(static_cast<std::size_t>(n))) return false;
+// Sends once more, by the other end's socket, what it has sent and nobody has read, in its order:
+// what came by TCP before the switch (in the file `taken`), by the pipe, and by TCP since the other
+// end went. The process that could read it waits for this one: what TCP does not hold it does not
+// take. False: some of it is nowhere any more, or out of order.
+bool send_anew(int fd, Socket& s, int socket, int taken, const Scratch& memory) {
+  if (has_nothing_back(taken) && s.pipe.front() != PipeFront::kBytes) return true;
+  std::uint64_t before = 0, after = 0, at = 0;
+  if (!sent_by_tcp(socket, &before) || !keep_pipe(s, taken, memory)) return false;
+  if ((state_of(s.theirs()) & kGone) != 0 && !keep_later(fd, taken, before, memory)) return false;
+  const std::uint64_t all = bytes_in(taken);
+  ResendSource source(memory.as<char>());
+  source.open(socket, taken);
+  source.begin(all);
+  for (std::uint64_t deadline_ns = monotonic_ns() + kForRoomNs; at < all;) {
+    const SentAgain what = source.send(at);
+    if (what == SentAgain::kSome) {
+      at += source.count();
+      deadline_ns = monotonic_ns() + kForRoomNs;
+    } else if (what != SentAgain::kNoRoom || monotonic_ns() > deadline_ns) {
+      return false;
+    } else {
+      pollfd p{socket, POLLOUT, 0};
+      sys::poll(&p, 1, 10);
     }
-    return true;
   }
-
-  bool send_pipe() {
-    const iovec io{memory_.as<void>(), Scratch::kUsual};
-    for (;;) {
-      const Pipe::Done done = s_.pipe.receive(&io, 1, false);
-      if (done.err != 0 || done.bytes == 0) return done.err == 0;
-      if (!send_all(done.bytes)) return false;
-    }
-  }
-
-  const int fd_;
-  Socket& s_;
-  const int socket_;
-  const Scratch& memory_;
-  std::uint64_t bytes_ = 0;
-};
+  // A process that has that socket without the pipe may have sent by it in between.
+  return sent_by_tcp(socket, &after) && after == before + all;
+}
 
 // Keeps the threads of the other end out, by its locks, and puts its last record into the pipe.
 // False: its locks cannot be found, as its process is out of descriptors.
@@ -182,7 +156,7 @@ bool take_it_back(int fd, Socket& s, int socket, pid_t pid, int taken, const Scr
     dekker::announce(s.mine().words[kGivenBack], 0);  // PAIR face.given: it is to answer
     return false;
   }
-  if (!Refill(fd, s, socket, memory).run(taken))
+  if (!send_anew(fd, s, socket, taken, memory))
     break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
   if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
     sys::call(SYS_shutdown, socket, SHUT_WR);
@@ -195,7 +169,7 @@ bool take_it_back(int fd, Socket& s, int socket, pid_t pid, int taken, const Scr
 
 bool do_their_part(int fd, Socket& s, int taken) {
   pid_t pid = 0;
-  const int socket = their_socket(fd, &pid);
+  const int socket = taken >= 0 ? their_socket(fd, &pid) : -1;
   const Scratch memory(Scratch::kUsual);
   if (socket < 0) return false;
   if (!memory) return sys::close(socket), false;

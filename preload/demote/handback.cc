@@ -29,10 +29,6 @@ using socket_face::kGivenBack;
 
 constexpr char kTakenLink[] = "/memfd:clan-given-back (deleted)";
 
-void lose_rest(int fd, Socket& s) {
-  break_off(fd, s, "out of memory for bytes that go back to TCP");
-}
-
 }  // namespace
 
 TakenHead head_of(const Socket& s) {
@@ -60,8 +56,19 @@ HandedBack given_back(const Socket& s) {
   return given;
 }
 
-bool has_nothing_back(int taken) {
-  return sys::call(SYS_lseek, taken, 0, SEEK_CUR) <= static_cast<long>(sizeof(TakenHead));
+std::uint64_t bytes_in(int taken) {
+  const long end = sys::call(SYS_lseek, taken, 0, SEEK_CUR);
+  constexpr long kHead = sizeof(TakenHead);
+  return end < kHead ? 0 : static_cast<std::uint64_t>(end - kHead);
+}
+
+bool keep(int taken, const char* bytes, std::size_t n) {
+  for (std::size_t at = 0; at < n;) {
+    const long k = sys::call(SYS_write, taken, bytes + at, n - at);
+    if (k <= 0) return false;
+    at += static_cast<std::size_t>(k);
+  }
+  return true;
 }
 
 bool give_back(Socket& s, int taken) {
@@ -102,11 +109,9 @@ bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
     const ssize_t n = sys::recv(fd, bytes, wanted, MSG_DONTWAIT);
     note_end(fd, s, n);
     if (n <= 0) return false;
-    for (ssize_t at = 0; at < n;) {
-      const long k = sys::call(SYS_write, to, bytes + at, n - at);
-      if (k <= 0) return lose_rest(fd, s), false;
-      at += k;
-    }
+    if (keep(to, bytes, static_cast<std::size_t>(n))) continue;
+    break_off(fd, s, "out of memory for bytes that go back to TCP");
+    return false;
   }
   return true;
 }

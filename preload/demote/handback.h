@@ -1,6 +1,7 @@
 // Bytes that an end which goes back to TCP has not read, and gives back to their sender.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernel/sock_diag.h"
@@ -33,12 +34,20 @@ HandedBack given_back(const Socket& s);
 /// The file, by a descriptor of it: pid << 32 | number. -1: it is not to be had.
 int file_of_given(const Socket& s, std::uint64_t where);
 
-/// take_unread() has put no byte into `taken`.
-bool has_nothing_back(int taken);
+/// How many bytes this process has put into such a file. None: there is no file.
+std::uint64_t bytes_in(int taken);
+inline bool has_nothing_back(int taken) { return bytes_in(taken) == 0; }
+
+/// Puts more into it. False: there is no memory.
+bool keep(int taken, const char* bytes, std::size_t n);
 
 /// Shows the other end what take_unread() has put into `taken`: it is to send that again, and what
 /// lies in the pipe. Where there is nothing it rings no more. False: not for now.
 bool give_back(Socket& s, int taken);
+
+/// Takes the other end back to TCP without its help. `taken`: what it sent by TCP and nobody has
+/// read. False: that is not to be had.
+bool do_their_part(int fd, Socket& s, int taken);
 
 /// A memfd for bytes that are taken from TCP. -1: none is to be had.
 int file_for_taken(const Socket& s);

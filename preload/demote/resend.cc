@@ -89,7 +89,10 @@ class Resend {
   // NOLINTNEXTLINE(misc-new-delete-overloads): nobody makes one by a plain new
   static void operator delete(void* memory) { sys::munmap(memory, sizeof(Resend)); }
 
-  bool open() { return source_.open(fd_, *s_, given_); }
+  bool open() {
+    source_.open(fd_, given_);
+    return fd_ >= 0 && source_.open_pipe(*s_);
+  }
   // A thread is going to finish it.
   void list() {
     const ResendsGuard guard;
@@ -157,7 +160,8 @@ class Resend {
   Resend* next_ = nullptr;  ///< in `behind`
   bool listed_ = false, taken_ = false;
   bool recounts_ = true;  ///< perhaps from one that was killed
-  ResendSource source_;
+  char bytes_[ResendSource::kMost];
+  ResendSource source_{bytes_};
 };
 
 int copy_of(int fd) {

@@ -15,19 +15,18 @@
 
 namespace clan::preload {
 
-bool ResendSource::open(int fd, const Socket& s, int file) {
+bool ResendSource::open_pipe(const Socket& s) {
   auto pipe = s.pipe.at_other_end();
-  if (!pipe || fd < 0) return false;
+  if (!pipe) return false;
   theirs_ = std::move(*pipe);
   theirs_.writer_has_gone();  // nobody sends: what is there is at most a ring
-  fd_ = fd;
-  file_ = file;
   return true;
 }
 
 bool ResendSource::sent(std::uint64_t* bytes) const { return sent_by_tcp(fd_, bytes); }
 
 long ResendSource::fetch(std::uint64_t at) {
+  if (at >= given_ && !theirs_) return 0;
   if (at >= given_) return theirs_.copy_aside(&place_, at - given_, bytes_, kMost);
   const std::uint64_t from = sizeof(TakenHead) + at;
   const long n = sys::call(SYS_pread64, file_, bytes_, std::min(kMost, given_ - at), from);

@@ -15,8 +15,13 @@ class ResendSource {
  public:
   static constexpr std::uint64_t kMost = 16384;  ///< of a step
 
+  /// `bytes`: memory for kMost.
+  explicit ResendSource(char* bytes) : bytes_(bytes) {}
+
   /// `fd`: the caller's; `file`: of what the other end had taken from TCP, or -1.
-  bool open(int fd, const Socket& s, int file);
+  void open(int fd, int file) { fd_ = fd, file_ = file; }
+  /// And behind it what is in the other end's pipe.
+  bool open_pipe(const Socket& s);
   /// `given`: how many bytes are in the file.
   void begin(std::uint64_t given) { given_ = given; }
   void close() { theirs_ = Pipe(); }
@@ -34,7 +39,7 @@ class ResendSource {
   std::uint64_t given_ = 0, count_ = 0;
   Pipe theirs_;
   PipeAside place_;
-  char bytes_[kMost];
+  char* const bytes_;
 };
 
 }  // namespace clan::preload
