@@ -60,20 +60,16 @@ inline void note_checked(Socket& s, std::uint64_t now_ns = monotonic_ns()) {
   s.checked_ns.store(now_ns, std::memory_order_relaxed);  // relaxed: a number alone
 }
 
-/// Returns true now and then: check_due() may return true. Reads no clock.
-inline bool may_be_due(Socket& s) {
+/// Returns true if it is time to ask whether the peer is alive, and notes that. Mostly reads no
+/// clock.
+inline bool check_due(Socket& s) {
   constexpr std::uint64_t kUnits = 8192;  // of order_stamp(), fewer than kCheckNs takes
-  const std::uint64_t now = order_stamp();
-  // relaxed: a number alone
-  if (now - s.glanced.load(std::memory_order_relaxed) < kUnits) [[likely]]
+  const std::uint64_t stamp = order_stamp();
+  // relaxed, all of it: numbers alone
+  if (stamp - s.glanced.load(std::memory_order_relaxed) < kUnits) [[likely]]
     return false;
-  s.glanced.store(now, std::memory_order_relaxed);
-  return true;
-}
-
-/// Returns true if it is time to ask whether the peer is alive, and notes that.
-inline bool check_due(Socket& s, std::uint64_t now = monotonic_ns()) {
-  // relaxed: a number alone
+  s.glanced.store(stamp, std::memory_order_relaxed);
+  const std::uint64_t now = monotonic_ns();
   if (now - s.checked_ns.load(std::memory_order_relaxed) < kCheckNs) return false;
   note_checked(s, now);
   share_memory_anew(now);

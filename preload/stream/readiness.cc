@@ -39,6 +39,12 @@ bool comes_back(const Socket& s) {
          ((theirs & kSending) == 0 || (s.has_drained() && s.pipe.front() == PipeFront::kLeave));
 }
 
+short as_wanted(short ready, short wanted) {
+  if ((ready & POLLIN) != 0) ready |= POLLRDNORM;
+  if ((ready & POLLOUT) != 0) ready |= POLLWRNORM;
+  return static_cast<short>(ready & (wanted | POLLERR | POLLHUP));
+}
+
 }  // namespace
 
 bool is_due(const Socket& s) {
@@ -56,7 +62,7 @@ short readiness(int fd, Socket& s, bool look) {
   const DeferSignals undisturbed;
   if (look && !is_to_go(s) && !owes_end(s)) look_at_tcp(fd, s);
   do_due(fd, s);
-  return ready_now(fd, s, POLLIN | POLLOUT);
+  return ready_now(fd, s, POLLIN | POLLOUT | POLLRDHUP);
 }
 
 short ready_now(int fd, Socket& s, short wanted) {
@@ -72,7 +78,7 @@ short ready_now(int fd, Socket& s, short wanted) {
              0};
     if (sys::poll(&p, 1, 0) > 0) ready = p.revents;
     if (by_tcp && is_sent_again(s)) ready &= static_cast<short>(~POLLOUT);
-    if (reads_kernel) return ready;
+    if (reads_kernel) return as_wanted(ready, wanted);
     hung_up = (ready & POLLHUP) != 0;  // both ways shut, as far as TCP knows
     ready &= POLLOUT;
   }
@@ -102,7 +108,7 @@ short ready_now(int fd, Socket& s, short wanted) {
   if ((ended_here || hung_up) && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
   const bool asks_room = (wanted & (POLLOUT | POLLWRNORM)) != 0;
   if (asks_room && !by_tcp && !follows && (gone || ended_here || takes_more(s))) ready |= POLLOUT;
-  return ready;
+  return as_wanted(ready, wanted);
 }
 
 bool prepare_sleep(Socket& s, short events, bool by_bell) {

@@ -11,10 +11,10 @@ bool is_due(const Socket& s);
 /// Does it, as far as that can be done now. May wait for a moment, so under no lock.
 void do_due(int fd, Socket& s);
 
-/// POLLIN, POLLOUT, POLLRDHUP, POLLHUP, POLLERR as they hold now, whatever is due. Does nothing for
-/// the connection. POLLOUT is checked only where it is `wanted`.
+/// Which of the `wanted` events of poll() hold now, whatever is due, and POLLHUP and POLLERR. Does
+/// nothing for the connection.
 short ready_now(int fd, Socket& s, short wanted);
-/// The same behind do_due(). `look`: ask the kernel too.
+/// POLLIN, POLLOUT and POLLRDHUP behind do_due(). `look`: ask the kernel too.
 short readiness(int fd, Socket& s, bool look);
 
 /// What select, poll and epoll do before they sleep. False: something of `events` holds already.

@@ -48,13 +48,22 @@ constexpr int kOfTcpAlone = MSG_OOB | MSG_ZEROCOPY;  ///< what goes when this en
 constexpr int kLongestNapMs = 16;                    ///< of a send that gets no news of room
 constexpr int kLongestSleepMs = 100;                 ///< of any other
 
-// Whether an end may leave, as its last record says: one of the two wants that, or it has gone.
-// False: it is a lie, and the connection is reset.
+// Whether an end may leave, as its last record says. False: it is a lie, and resets the connection.
 bool is_left_rightly(int fd, Socket& s) {
   const std::uint64_t own = state_of(s.mine());
   if (((own | state_of(s.theirs())) & kLeaving) != 0 || (own & kGone) != 0) return true;
   break_off(fd, s, "its pipe says what cannot be");
   return false;
+}
+
+// Now and then asks the kernel for the peer; true if it has. Only asks: a doorbell read here is one
+// that another thread, asleep for bytes, does not see any more.
+bool ask_at_times(int fd, Socket& s) {
+  if (!check_due(s)) return false;
+  KeepErrno keep;
+  pollfd p{fd, POLLRDHUP, 0};
+  if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) poll_tcp_socket(fd, s);
+  return true;
 }
 
 // One call of send(), as a loop over steps.
@@ -194,12 +203,8 @@ class Sending {
     const bool reads_no_more = (theirs & (socket_face::kClosed | socket_face::kShut)) != 0;
     if (((state_of(s_.mine()) | theirs) & kLeaving) != 0 || reads_no_more) {
       poll_tcp_socket(fd_, s_);
-    } else if (check_due(s_)) {
-      // Only asks: a doorbell read here is one that another thread, asleep for bytes, does not see
-      // any more.
-      KeepErrno keep;
-      pollfd p{fd_, POLLRDHUP, 0};
-      if (sys::poll(&p, 1, 0) > 0 && p.revents != 0) poll_tcp_socket(fd_, s_);
+    } else {
+      (void)ask_at_times(fd_, s_);
     }
     if (!s_.kernel_end && !s_.kernel_error && !(reads_no_more && has_ended(s_))) [[likely]]
       return StepResult::next();
@@ -351,20 +356,19 @@ class Sending {
 }
 
 // The connection is in its pipe at both ends, and neither goes or ends; this process alone has the
-// socket, and it is not time to ask the kernel for the peer.
-bool is_plain(Socket& s) {
+// socket.
+bool is_plain(const Socket& s) {
   constexpr std::uint64_t kEnds = kLeaving | kGone;
   return (state_of(s.mine()) & (kSending | kEnds | socket_face::kEnding)) == kSending &&
          (state_of(s.theirs()) & (kEnds | socket_face::kClosed | socket_face::kShut)) == 0 &&
-         !s.kernel_end && !s.kernel_error && !s.inherited.load(std::memory_order_relaxed) &&
-         !may_be_due(s);
+         !s.kernel_end && !s.kernel_error && !s.inherited.load(std::memory_order_relaxed);
 }
 
 // What nearly every call does: all of its bytes go into the pipe. False: the loop of Sending has to
 // do the rest, behind `sent` bytes.
 bool send_at_once(int fd, Socket& s, const iovec* buffers, int count, std::size_t wanted,
                   std::size_t* sent) {
-  if (!is_plain(s)) return false;
+  if (!is_plain(s) || (ask_at_times(fd, s) && !is_plain(s))) return false;
   const DeferSignals undisturbed;
   const Pipe::Done done = s.pipe.send(buffers, count, PipeRoom::kWindow);
   if (done.bytes == 0) return false;
