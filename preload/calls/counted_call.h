@@ -26,43 +26,6 @@ constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is
 /// Gives the bytes of a call that answers with their number.
 constexpr auto kAsAnswered = [](ssize_t n) { return n; };
 
-/// A call that goes to the kernel while the socket is on TCP, counted so that nobody moves the
-/// socket meanwhile. `call` is the kernel's, `moved` ours; `flags`: MSG_…; `bytes` gives the bytes
-/// of an answer above 0.
-template <typename Call, typename Moved,
-          typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
-ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
-  if (is_the_kernels(fd)) return call();
-  SocketRef s = acquire(fd);
-  if (!s) return call();
-  return keeping_errno([&]() -> ssize_t {
-    // relaxed: of this process
-    if (s->shared() && !s->inherited.load(std::memory_order_relaxed)) [[likely]]
-      return moved(*s);
-    if (!s->shared()) before_receive(fd, *s);
-    NapsInCall naps(fd, *s, flags, SO_RCVTIMEO);
-    for (std::uint32_t turn = 0;; ++turn) {
-      if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
-      if (s->shared()) return moved(*s);
-      Slot& slot = s->open_file();
-      ssize_t n;
-      {
-        const Slot::UnderWay counted(slot.receives);
-        if (!counted || s->shared() || moved_elsewhere(*s)) {
-          if (await_gate(slot.receives, turn) || naps.nap()) continue;
-          return -1;
-        }
-        n = call();
-        // relaxed: read behind the closed gate
-        if (n > 0 && (flags & (MSG_PEEK | kNotOfTheStream)) == 0)
-          slot.received.fetch_add(static_cast<std::uint64_t>(bytes(n)), std::memory_order_relaxed);
-      }
-      if (n > 0 && (flags & MSG_PEEK) == 0) after_receive(fd, *s);
-      return n;
-    }
-  });
-}
-
 template <typename Call>
 ssize_t past_pipes(Call&& call) {
   const ssize_t n = call();
@@ -70,36 +33,56 @@ ssize_t past_pipes(Call&& call) {
   return n;
 }
 
-/// As receiving().
-template <typename Call, typename Moved,
-          typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
-ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
-  if (is_the_kernels(fd)) return past_pipes(call);
+/// receiving() and sending().
+template <bool kSends, typename Call, typename Moved, typename Bytes>
+ssize_t counted_call(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes) {
+  const auto below = [&]() -> ssize_t { return kSends ? past_pipes(call) : call(); };
+  if (is_the_kernels(fd)) return below();
   SocketRef s = acquire(fd);
-  if (!s) return past_pipes(call);
+  if (!s) return below();
   return keeping_errno([&]() -> ssize_t {
     // relaxed: of this process
     if (s->shared() && !s->inherited.load(std::memory_order_relaxed)) [[likely]]
       return moved(*s);
-    if (!s->shared()) before_send(fd, *s);
-    NapsInCall naps(fd, *s, flags, SO_SNDTIMEO);
+    if (!s->shared()) kSends ? before_send(fd, *s) : before_receive(fd, *s);
+    NapsInCall naps(fd, *s, flags, kSends ? SO_SNDTIMEO : SO_RCVTIMEO);
     for (std::uint32_t turn = 0;; ++turn) {
       if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
       if (s->shared()) return moved(*s);
       Slot& slot = s->open_file();
+      auto& gate = kSends ? slot.sends : slot.receives;
+      ssize_t n = -1;
+      bool done = false;
       {
-        const Slot::UnderWay counted(slot.sends);
-        if (counted && !s->shared() && !moved_elsewhere(*s)) {
-          const ssize_t n = past_pipes(call);
-          // relaxed: read behind the closed gate
-          if (n > 0)
-            slot.sent.fetch_add(static_cast<std::uint64_t>(bytes(n)), std::memory_order_relaxed);
-          return n;
-        }
+        const Slot::UnderWay counted(gate);
+        done = counted && !s->shared() && !moved_elsewhere(*s);
+        if (done) n = below();
+        // relaxed: read behind the closed gate
+        if (n > 0 && (kSends || (flags & (MSG_PEEK | kNotOfTheStream)) == 0))
+          (kSends ? slot.sent : slot.received)
+              .fetch_add(static_cast<std::uint64_t>(bytes(n)), std::memory_order_relaxed);
       }
-      if (!await_gate(slot.sends, turn) && !naps.nap()) return -1;
+      if (done) {
+        if (!kSends && n > 0 && (flags & MSG_PEEK) == 0) after_receive(fd, *s);
+        return n;
+      }
+      if (!await_gate(gate, turn) && !naps.nap()) return -1;
     }
   });
+}
+
+/// Calls that go to the kernel while the socket is on TCP, counted so that nobody moves the socket
+/// meanwhile. `call` is the kernel's, `moved` ours; `flags`: MSG_…; `bytes` gives the bytes of an
+/// answer above 0.
+template <typename Call, typename Moved,
+          typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
+ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
+  return counted_call<false>(fd, flags, call, moved, bytes);
+}
+template <typename Call, typename Moved,
+          typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
+ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
+  return counted_call<true>(fd, flags, call, moved, bytes);
 }
 
 inline bool bad_buffers(const iovec* buffers, int count) {

@@ -15,21 +15,25 @@
 
 using namespace clan::preload;
 
+#define CLAN_INTERPOSED_MAKER(result, name, parameters, arguments) \
+  CLAN_INTERPOSED(result, name, parameters, arguments) {           \
+    return with_room([&] { return real().name arguments; });       \
+  }
+
 // The mode is passed if a file is to be made; otherwise it is ignored.
-CLAN_INTERPOSED(int, open, (const char* path, int flags, mode_t mode), (path, flags, mode)) {
-  return with_room([&] { return real().open(path, flags, mode); });
-}
-CLAN_INTERPOSED(int, open64, (const char* path, int flags, mode_t mode), (path, flags, mode)) {
-  return with_room([&] { return real().open64(path, flags, mode); });
-}
-CLAN_INTERPOSED(int, openat, (int directory, const char* path, int flags, mode_t mode),
-                (directory, path, flags, mode)) {
-  return with_room([&] { return real().openat(directory, path, flags, mode); });
-}
-CLAN_INTERPOSED(int, openat64, (int directory, const char* path, int flags, mode_t mode),
-                (directory, path, flags, mode)) {
-  return with_room([&] { return real().openat64(directory, path, flags, mode); });
-}
+CLAN_INTERPOSED_MAKER(int, open, (const char* path, int flags, mode_t mode), (path, flags, mode))
+CLAN_INTERPOSED_MAKER(int, open64, (const char* path, int flags, mode_t mode), (path, flags, mode))
+CLAN_INTERPOSED_MAKER(int, openat, (int directory, const char* path, int flags, mode_t mode),
+                      (directory, path, flags, mode))
+CLAN_INTERPOSED_MAKER(int, openat64, (int directory, const char* path, int flags, mode_t mode),
+                      (directory, path, flags, mode))
+CLAN_INTERPOSED_MAKER(int, pipe, (int ends[2]), (ends))
+CLAN_INTERPOSED_MAKER(int, pipe2, (int ends[2], int flags), (ends, flags))
+CLAN_INTERPOSED_MAKER(int, socketpair, (int domain, int type, int protocol, int ends[2]),
+                      (domain, type, protocol, ends))
+CLAN_INTERPOSED_MAKER(int, eventfd, (unsigned count, int flags), (count, flags))
+CLAN_INTERPOSED_MAKER(int, timerfd_create, (clockid_t clock, int flags), (clock, flags))
+
 CLAN_INTERPOSE FILE* fopen(const char* path, const char* mode) {
   return with_room([&] { return real().fopen(path, mode); });
 }
@@ -39,22 +43,7 @@ CLAN_INTERPOSE FILE* fopen64(const char* path, const char* mode) {
 CLAN_INTERPOSE DIR* opendir(const char* path) {
   return with_room([&] { return real().opendir(path); });
 }
-CLAN_INTERPOSED(int, pipe, (int ends[2]), (ends)) {
-  return with_room([&] { return real().pipe(ends); });
-}
-CLAN_INTERPOSED(int, pipe2, (int ends[2], int flags), (ends, flags)) {
-  return with_room([&] { return real().pipe2(ends, flags); });
-}
-CLAN_INTERPOSED(int, socketpair, (int domain, int type, int protocol, int ends[2]),
-                (domain, type, protocol, ends)) {
-  return with_room([&] { return real().socketpair(domain, type, protocol, ends); });
-}
-CLAN_INTERPOSED(int, eventfd, (unsigned count, int flags), (count, flags)) {
-  return with_room([&] { return real().eventfd(count, flags); });
-}
-CLAN_INTERPOSED(int, timerfd_create, (clockid_t clock, int flags), (clock, flags)) {
-  return with_room([&] { return real().timerfd_create(clock, flags); });
-}
+
 CLAN_INTERPOSED(int, pidfd_getfd, (int pidfd, int target, unsigned flags), (pidfd, target, flags)) {
   return take_from(pidfd, target, flags);
 }

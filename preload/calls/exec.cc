@@ -69,20 +69,22 @@ int exec(const char* path, char* const* environment, Call&& call) {
   return rc;
 }
 
-// What execvp() would execute, as far as it goes without trying.
-const char* find_program(const char* file, char* to, std::size_t size) {
+// Calls `f(path)` with each place along PATH where execvp() looks for a program, until it returns
+// true. `to`: room for one. False: it never has.
+template <std::size_t kRoom, typename F>
+bool along_path(const char* file, char (&to)[kRoom], F&& f) {
   const char* path = std::getenv("PATH");
-  if (std::strchr(file, '/') != nullptr || *file == 0) return file;
   for (const char* at = path != nullptr ? path : "/bin:/usr/bin";; ++at) {
     const std::size_t length = std::strcspn(at, ":");
-    const int n = std::snprintf(to, size, "%.*s%s%s", static_cast<int>(length), at,
+    const int n = std::snprintf(to, kRoom, "%.*s%s%s", static_cast<int>(length), at,
                                 length > 0 ? "/" : "", file);
-    const bool fits = n > 0 && static_cast<std::size_t>(n) < size;
-    if (fits && sys::call(SYS_faccessat, AT_FDCWD, to, X_OK) == 0) return to;
+    if (n > 0 && static_cast<std::size_t>(n) < kRoom && f(to)) return true;
     at += length;
-    if (*at == 0) return file;
+    if (*at == 0) return false;
   }
 }
+
+bool may_execute(const char* path) { return sys::call(SYS_faccessat, AT_FDCWD, path, X_OK) == 0; }
 
 int exec_path(const char* path, char* const* arguments, char* const* environment) {
   return exec(path, environment,
@@ -110,25 +112,15 @@ int exec_searched(const char* file, char* const* arguments, char* const* environ
     return -1;
   }
   if (std::strchr(file, '/') != nullptr) return run(file);
-  const char* path = std::getenv("PATH");
-  if (path == nullptr) path = "/bin:/usr/bin";
   bool denied = false;
-  for (;;) {
-    const std::size_t length = std::strcspn(path, ":");
-    char candidate[4096];
-    const int n = std::snprintf(candidate, sizeof candidate, "%.*s%s%s", static_cast<int>(length),
-                                path, length > 0 ? "/" : "", file);
-    if (n > 0 && static_cast<std::size_t>(n) < sizeof candidate) {
-      if (sys::call(SYS_faccessat, AT_FDCWD, candidate, X_OK) == 0) {
-        run(candidate);
-        if (errno != EACCES && errno != ENOENT && errno != ENOTDIR) return -1;
-      }
-      denied |= errno == EACCES;
-    }
-    if (path[length] == 0) break;
-    path += length + 1;
-  }
-  errno = denied ? EACCES : ENOENT;
+  char candidate[4096];
+  const bool tried = along_path(file, candidate, [&](const char* path) {
+    const bool may = may_execute(path);
+    if (may) run(path);
+    denied |= errno == EACCES;
+    return may && errno != EACCES && errno != ENOENT && errno != ENOTDIR;
+  });
+  if (!tried) errno = denied ? EACCES : ENOENT;
   return -1;
 }
 
@@ -229,8 +221,11 @@ CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file,
   const auto spawn = [&](char* const* with) {
     return real().posix_spawnp(pid, file, actions, attributes, arguments, with);
   };
+  // What it would execute, as far as it goes without trying.
   char found[4096];
-  const bool without = must_do_without_us(find_program(file, found, sizeof found), environment);
+  const bool searches = std::strchr(file, '/') == nullptr && *file != 0;
+  const char* const path = searches && along_path(file, found, may_execute) ? found : file;
+  const bool without = must_do_without_us(path, environment);
   return without ? call_with(environment, true, {}, spawn) : spawn(environment);
 }
 CLAN_INTERPOSE int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,

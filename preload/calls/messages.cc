@@ -62,12 +62,6 @@ auto bytes_of_first(const mmsghdr* messages) {
   };
 }
 
-std::size_t bytes_of(const msghdr& message) {
-  std::size_t n = 0;
-  for (std::size_t i = 0; i < message.msg_iovlen; ++i) n += message.msg_iov[i].iov_len;
-  return n;
-}
-
 // The time-out works as the kernel's: checked after each message, and the rest is returned.
 ssize_t receive_messages(int fd, Socket& s, mmsghdr* messages, unsigned count, int flags,
                          timespec* timeout) {
@@ -231,7 +225,8 @@ CLAN_INTERPOSED_BYTES(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count,
           messages[i].msg_len = static_cast<unsigned>(sent);
           ++n;
           // nothing may come behind the gap
-          if (static_cast<std::size_t>(sent) < bytes_of(m)) break;
+          if (static_cast<std::size_t>(sent) < total(m.msg_iov, static_cast<int>(m.msg_iovlen)))
+            break;
         }
         return n;
       },

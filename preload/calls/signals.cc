@@ -1,4 +1,5 @@
-// sigaction() and its older kin: see os/signals.h.
+// sigaction() and its older kin: see os/signals.h. And how threads are cancelled.
+#include <pthread.h>
 #include <signal.h>
 
 #include "calls/interpose.h"
@@ -37,5 +38,15 @@ CLAN_INTERPOSE sighandler_t sigset(int number, sighandler_t handler) noexcept {
 CLAN_INTERPOSE int siginterrupt(int number, int interrupts) noexcept {
   const int rc = real().siginterrupt(number, interrupts);
   if (rc == 0) note_interrupts(number, interrupts != 0);
+  return rc;
+}
+
+CLAN_INTERPOSE int pthread_setcanceltype(int type, int* old) {
+  const bool before = t_cancelled_at_once;
+  // First: the C library may cancel the thread, whose handlers make calls, and not come back.
+  if (type == PTHREAD_CANCEL_ASYNCHRONOUS) t_cancelled_at_once = true;
+  const int rc = real().pthread_setcanceltype(type, old);
+  if (rc != 0) t_cancelled_at_once = before;
+  if (rc == 0 && type == PTHREAD_CANCEL_DEFERRED) t_cancelled_at_once = false;
   return rc;
 }

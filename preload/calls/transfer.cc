@@ -25,6 +25,26 @@ ssize_t plain_sendto(int fd, const void* buffer, size_t n, int flags, const sock
   if (is_af_clan_packet(fd)) return af_clan_sendto(fd, buffer, n, flags, to, size);
   return real().sendto(fd, buffer, n, flags, to, size);
 }
+
+// readv() and writev(); `flags` is what the call says of waiting.
+template <typename Call>
+ssize_t read_vector(int fd, const iovec* buffers, int count, int flags, Call&& call) {
+  return receiving(fd, flags, call, [&](Socket& s) -> ssize_t {
+    if (bad_buffers(buffers, count)) return -1;
+    return has_no_bytes(buffers, count) ? 0 : shared_receive(fd, s, buffers, count, flags);
+  });
+}
+template <typename Call>
+ssize_t write_vector(int fd, const iovec* buffers, int count, int flags, Call&& call) {
+  return sending(fd, flags, call, [&](Socket& s) -> ssize_t {
+    if (bad_buffers(buffers, count)) return -1;
+    return has_no_bytes(buffers, count) ? 0 : shared_send(fd, s, buffers, count, flags);
+  });
+}
+int waiting_of(int flags_of_vector) {
+  return (flags_of_vector & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0;
+}
+
 }  // namespace
 
 CLAN_INTERPOSED_BYTES(ssize_t, recv, (int fd, void* buffer, size_t n, int flags),
@@ -65,28 +85,15 @@ CLAN_INTERPOSED_BYTES(ssize_t, recvfrom,
 
 CLAN_INTERPOSED_BYTES(ssize_t, readv, (int fd, const iovec* buffers, int count),
                       (fd, buffers, count)) {
-  return receiving(
-      fd, 0, [&] { return real().readv(fd, buffers, count); },
-      [&](Socket& s) -> ssize_t {
-        if (bad_buffers(buffers, count)) return -1;
-        if (has_no_bytes(buffers, count)) return 0;
-        return shared_receive(fd, s, buffers, count, 0);
-      });
+  return read_vector(fd, buffers, count, 0, [&] { return real().readv(fd, buffers, count); });
 }
 
 // On a socket the position is no position; -1 says that it is not meant as one.
 CLAN_INTERPOSED_BYTES(ssize_t, preadv2,
                       (int fd, const iovec* buffers, int count, off_t at, int flags),
                       (fd, buffers, count, at, flags)) {
-  if (at != -1) return real().preadv2(fd, buffers, count, at, flags);
-  return receiving(
-      fd, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0,
-      [&] { return real().preadv2(fd, buffers, count, at, flags); },
-      [&](Socket& s) -> ssize_t {
-        if (bad_buffers(buffers, count)) return -1;
-        if (has_no_bytes(buffers, count)) return 0;
-        return shared_receive(fd, s, buffers, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
-      });
+  const auto call = [&] { return real().preadv2(fd, buffers, count, at, flags); };
+  return at != -1 ? call() : read_vector(fd, buffers, count, waiting_of(flags), call);
 }
 CLAN_INTERPOSE ssize_t preadv64v2(int fd, const iovec* buffers, int count, off64_t at, int flags) {
   return preadv2(fd, buffers, count, at, flags);
@@ -127,27 +134,14 @@ CLAN_INTERPOSED_BYTES(ssize_t, sendto,
 
 CLAN_INTERPOSED_BYTES(ssize_t, writev, (int fd, const iovec* buffers, int count),
                       (fd, buffers, count)) {
-  return sending(
-      fd, 0, [&] { return real().writev(fd, buffers, count); },
-      [&](Socket& s) -> ssize_t {
-        if (bad_buffers(buffers, count)) return -1;
-        if (has_no_bytes(buffers, count)) return 0;
-        return shared_send(fd, s, buffers, count, 0);
-      });
+  return write_vector(fd, buffers, count, 0, [&] { return real().writev(fd, buffers, count); });
 }
 
 CLAN_INTERPOSED_BYTES(ssize_t, pwritev2,
                       (int fd, const iovec* buffers, int count, off_t at, int flags),
                       (fd, buffers, count, at, flags)) {
-  if (at != -1) return real().pwritev2(fd, buffers, count, at, flags);
-  return sending(
-      fd, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0,
-      [&] { return real().pwritev2(fd, buffers, count, at, flags); },
-      [&](Socket& s) -> ssize_t {
-        if (bad_buffers(buffers, count)) return -1;
-        if (has_no_bytes(buffers, count)) return 0;
-        return shared_send(fd, s, buffers, count, (flags & RWF_NOWAIT) != 0 ? MSG_DONTWAIT : 0);
-      });
+  const auto call = [&] { return real().pwritev2(fd, buffers, count, at, flags); };
+  return at != -1 ? call() : write_vector(fd, buffers, count, waiting_of(flags), call);
 }
 CLAN_INTERPOSE ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off64_t at, int flags) {
   return pwritev2(fd, buffers, count, at, flags);
