@@ -13,7 +13,6 @@
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
 #include "table/unseen_sets.h"
-#include "wait/control.h"
 #include "wait/waiting.h"
 
 using namespace clan::preload;
@@ -25,6 +24,27 @@ int made_set(int epfd) {
   gone(epfd);
   saw_set(epfd);
   return epfd;
+}
+
+// `sleep(to, n, ns)` is the kernel's wait with the mask of signals.
+template <typename Sleep>
+int wait_in_set(int epfd, epoll_event* events, int most, std::int64_t ns, const sigset_t* mask,
+                Sleep&& sleep) {
+  if (!is_seen_set(epfd)) [[unlikely]]
+    saw_set(epfd);  // made by another process, or program
+  const ScopedSigmask masked(mask);
+  if (!masked) return -1;
+  return wait_for_events(
+      epfd, events, most, ns,
+      [&](epoll_event* to, int n, std::int64_t all) {
+        return sleep_releasing(all, [&](std::int64_t left) { return sleep(to, n, left); });
+      },
+      mask);
+}
+
+std::int64_t ns_of(int ms) { return ms < 0 ? -1 : ms * std::int64_t{1'000'000}; }
+int milliseconds(std::int64_t ns) {
+  return ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000);
 }
 
 }  // namespace
@@ -52,53 +72,30 @@ CLAN_INTERPOSED(int, epoll_ctl, (int epfd, int op, int fd, epoll_event* event),
 
 CLAN_INTERPOSED(int, epoll_wait, (int epfd, epoll_event* events, int most, int timeout),
                 (epfd, events, most, timeout)) {
-  if (!is_seen_set(epfd)) [[unlikely]]
-    saw_set(epfd);  // made by another process, or program
-  return wait_for_events(epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
-                         [epfd](epoll_event* to, int n, std::int64_t ns) {
-                           return sleep_releasing(ns, [&](std::int64_t left) {
-                             return real().epoll_wait(
-                                 epfd, to, n,
-                                 left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000));
-                           });
-                         });
+  return wait_in_set(epfd, events, most, ns_of(timeout), nullptr,
+                     [epfd](epoll_event* to, int n, std::int64_t left) {
+                       return real().epoll_wait(epfd, to, n, milliseconds(left));
+                     });
 }
 
 CLAN_INTERPOSED(int, epoll_pwait,
                 (int epfd, epoll_event* events, int most, int timeout, const sigset_t* mask),
                 (epfd, events, most, timeout, mask)) {
-  if (!is_seen_set(epfd)) [[unlikely]]
-    saw_set(epfd);  // made by another process, or program
-  const ScopedSigmask masked(mask);
-  if (!masked) return -1;
-  return wait_for_events(
-      epfd, events, most, timeout < 0 ? -1 : timeout * std::int64_t{1'000'000},
-      [epfd, mask](epoll_event* to, int n, std::int64_t ns) {
-        return sleep_releasing(ns, [&](std::int64_t left) {
-          return real().epoll_pwait(
-              epfd, to, n, left < 0 ? -1 : static_cast<int>((left + 999'999) / 1'000'000), mask);
-        });
-      },
-      mask);
+  return wait_in_set(epfd, events, most, ns_of(timeout), mask,
+                     [epfd, mask](epoll_event* to, int n, std::int64_t left) {
+                       return real().epoll_pwait(epfd, to, n, milliseconds(left), mask);
+                     });
 }
 
 CLAN_INTERPOSED(int, epoll_pwait2,
                 (int epfd, epoll_event* events, int most, const timespec* timeout,
                  const sigset_t* mask),
                 (epfd, events, most, timeout, mask)) {
-  if (!is_seen_set(epfd)) [[unlikely]]
-    saw_set(epfd);  // made by another process, or program
   std::int64_t ns;
   if (!nanoseconds(timeout, &ns)) return -1;
-  const ScopedSigmask masked(mask);
-  if (!masked) return -1;
-  return wait_for_events(
-      epfd, events, most, ns,
-      [epfd, mask](epoll_event* to, int n, std::int64_t all) {
-        return sleep_releasing(all, [&](std::int64_t left) {
-          const timespec ts = as_timespec(left < 0 ? 0 : left);
-          return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts, mask);
-        });
-      },
-      mask);
+  return wait_in_set(epfd, events, most, ns, mask,
+                     [epfd, mask](epoll_event* to, int n, std::int64_t left) {
+                       const timespec ts = as_timespec(left < 0 ? 0 : left);
+                       return real().epoll_pwait2(epfd, to, n, left < 0 ? nullptr : &ts, mask);
+                     });
 }

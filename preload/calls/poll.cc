@@ -22,8 +22,9 @@
 #include "state/ring_memory.h"
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
-#include "wait/epoll_set.h"
+#include "table/unseen_sets.h"
 #include "wait/poll_moved.h"
+#include "wait/shared_sets.h"
 
 extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
 
@@ -41,10 +42,9 @@ struct Watched {
       const SocketRef s = hold_current(fds[i].fd);
       if (s && !s->polled.load(std::memory_order_relaxed))  // relaxed: a hint
         s->polled.store(true, std::memory_order_relaxed);
-      // A socket of a set may move while we sleep: its peer has to know by then.
-      const bool here = (s && s->shared()) || known_epoll(fds[i].fd);
-      any |= static_cast<bool>(s) || here;
-      moved += here ? 1 : 0;
+      if (!s && is_seen_set(fds[i].fd)) take_off_pipes(fds[i].fd);
+      any |= static_cast<bool>(s);
+      moved += s && s->shared() ? 1 : 0;
     }
   }
 };
@@ -96,7 +96,7 @@ int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_
     if (out != nullptr && FD_ISSET(fd, out)) events |= POLLOUT;
     if (bad != nullptr && FD_ISSET(fd, bad)) events |= POLLPRI;
     if (events == 0) continue;
-    open[count] = known(fd) || known_epoll(fd);
+    open[count] = known(fd) || is_seen_set(fd);
     fds[count++] = {fd, events, 0};
   }
   int rc = do_ppoll(fds, count, timeout_ns, mask);
@@ -139,7 +139,7 @@ int bits_of_select(int n) {
 bool any_socket(int n, const fd_set* in, const fd_set* out) {
   for (int fd = 0; fd < n; ++fd) {
     if (((in != nullptr && FD_ISSET(fd, in)) || (out != nullptr && FD_ISSET(fd, out))) &&
-        (acquire(fd) || known_epoll(fd))) {
+        (acquire(fd) || is_seen_set(fd))) {
       return true;
     }
   }

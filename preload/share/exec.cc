@@ -29,14 +29,13 @@
 #include "table/internal_fds.h"
 #include "table/open_file.h"
 #include "table/slot_table.h"
-#include "wait/exec_inheritance.h"
+#include "wait/set_events.h"
 
 namespace clan::preload {
 namespace {
 
 // What a program that is executed finds: "table;descriptor:pipe:end,…" with the descriptor of the
-// table of slots (table/slot_table.h) and the connections that go on in it, each with what epoll
-// sets ask of it (wait/exec_inheritance.h).
+// table of slots (table/slot_table.h) and the connections that go on in it.
 constexpr char kInherited[] = "CLAN_INHERITED";
 
 struct Inheritance {
@@ -75,17 +74,11 @@ void hand_on(int fd, Socket& s, void*) {
   // A standard stream of the new program would read and write past us. And the new program does not
   // know of what another process still sends again: its own bytes would overtake that.
   const bool stays = fd > STDERR_FILENO && s.shared() && !is_sent_again(s) && s.pipe.memfd() >= 0 &&
-                     is_findable(s.open_file()) && used < sizeof list.text;
-  const int sets = stays ? describe_sets(fd, s, list.text + used, sizeof list.text - used) : -1;
-  if (sets < 0) {
-    list.text[list.used] = 0;
-    leave_pipe(fd, true, reasons::Why::kExecuted);
-    return;
-  }
-  list.text[list.used] = 0;
+                     is_findable(s.open_file()) && used < sizeof list.text && !lasts_in_set(fd, s);
+  if (!stays) return leave_pipe(fd, true, reasons::Why::kExecuted);
   if (!is_listed(s.pipe.memfd())) count_program(s, 1);
   std::memcpy(list.text + list.used, item, static_cast<std::size_t>(n));
-  list.used = used + static_cast<std::size_t>(sets);
+  list.used = used;
   list.text[list.used] = 0;
   sys::fcntl(s.pipe.memfd(), F_SETFD, 0);
 }
@@ -190,15 +183,10 @@ void take_over_connections() {
   }
   const char* const all = text;
   for (;; text += used) {
-    if ((used = take_over_set(text)) > 0) continue;
     if (std::sscanf(text, "%d:%d:%d,%n", &fd, &memfd, &end, &used) != 3) break;
     // Duplicates name the same pipe: one of them was enough to open it, and has.
     int first = -1, pipe = -1, ignored, more;
     for (const char* at = all; at != text && pipe != memfd; at += more) {
-      if (*at == 'e') {
-        more = static_cast<int>(std::strcspn(at, ",")) + 1;
-        continue;
-      }
       if (std::sscanf(at, "%d:%d:%d,%n", &first, &pipe, &ignored, &more) != 3) break;
     }
     if (pipe != memfd) {

@@ -1,5 +1,3 @@
-#include "wait/control.h"
-
 #include <sys/epoll.h>
 
 #include <cerrno>
@@ -14,53 +12,19 @@
 #include "os/sys.h"
 #include "state/socket.h"
 #include "table/fd_table.h"
+#include "table/unseen_sets.h"
 #include "wait/epoll_set.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"
 #include "wait/shared_sets.h"
+#include "wait/waiting.h"
 
 namespace clan::preload {
 namespace {
 
-// A set in a set: the kernel has done what was asked, and we answer for what has moved in it.
-void note_nested(int epfd, int op, int fd, const epoll_event* event) {
-  const Making making;
-  if (op == EPOLL_CTL_ADD && (make(fd) == nullptr || make(epfd) == nullptr)) return;
-  share_lock(epfd, fd);
-  const Guard guard(epfd);
-  Set *const set = guard.set(), *const inner = find(fd);
-  if (set == nullptr || inner == nullptr || inner == set) return;
-  Interest* i = inner->within;
-  while (i != nullptr && (i->set != set || i->fd != fd)) i = i->next_of_socket;
-  if (op == EPOLL_CTL_DEL) {
-    if (i != nullptr) remove(i);
-    return;
-  }
-  if (i == nullptr) {
-    i = new_interest();
-    if (i == nullptr) return;
-    i->nested = true;
-    i->inner = inner;
-    i->fd = fd;
-    if (!add(*set, i)) return;
-    ring_by_bytes(*inner);
-    i->moved = true;  // it is asked each time
-    ++set->moved;
-    ++set->nested;
-    set->plain.store(true, std::memory_order_relaxed);
-    watch(*i);
-  }
-  i->events = event->events;
-  i->data = event->data;
-  i->fired = false;
-  i->told = {};
-}
-
 // What the application wants of a socket that has moved, from now on.
 void ask_for(Interest& i, const epoll_event& event) {
-  // For the sets that this one is in it is news, unless the kernel would have it in its list.
-  if (i.fired || (i.events & EPOLLET) != 0) i.passed_on = {};
   i.events = event.events;
   i.data = event.data;
   i.fired = false;
@@ -123,24 +87,14 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   return rc;
 }
 
-// Asks the kernel. `epfd` is not in it.
-bool is_set(int fd, int epfd) {
-  KeepErrno keep;
-  return sys::epoll_ctl(fd, EPOLL_CTL_DEL, epfd, nullptr) != 0 && errno == ENOENT;
-}
-
 int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool* lost) {
-  if (op == EPOLL_CTL_ADD && find(epfd) == nullptr) {
-    const Making making;
-    (void)make(epfd);
-  }
+  if (op == EPOLL_CTL_ADD) (void)make(epfd);
   const Guard guard(epfd);
   Set* const set = guard.set();
   Interest* i = set != nullptr ? find(*set, &s, fd) : nullptr;
   if (op == EPOLL_CTL_ADD) {
     if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
       i->parked = false;
-      i->passed_on = {};
       if (std::exchange(i->missed, false)) take_news(*i, false);
       ask_for(*i, *event);
       return 0;
@@ -194,26 +148,22 @@ void note_plain(int epfd, int op) {
 }
 
 int control(int epfd, int op, int fd, epoll_event* event) {
-  if (find(fd) != nullptr) {
-    const int rc = real().epoll_ctl(epfd, op, fd, event);
-    if (rc == 0) note_nested(epfd, op, fd, event);
-    return rc;
-  }
   SocketRef s = hold_current(fd);
-  if (!s || s->stays_on_tcp()) note_plain(epfd, op);
-  if (!s && op == EPOLL_CTL_ADD) {
+  if (!s || s->stays_on_tcp()) {  // nothing to remember
+    note_plain(epfd, op);
     const int rc = real().epoll_ctl(epfd, op, fd, event);
-    // A set in which there is no socket yet. Now that it is in the other one, that cannot be in it.
-    if (rc == 0 && is_set(fd, epfd)) note_nested(epfd, op, fd, event);
+    if (rc == 0 && op == EPOLL_CTL_ADD && !s && is_seen_set(fd)) take_off_pipes(fd);
     return rc;
   }
-  // Nothing to remember of one that stays on TCP for good.
-  if (!s || s->stays_on_tcp()) return real().epoll_ctl(epfd, op, fd, event);
   if (op != EPOLL_CTL_DEL && has_shared_sets() && changes_shared(epfd))
     leave_pipe(fd, false, reasons::Why::kSharedSet);
   bool lost = false;
   const int rc = control_socket(epfd, op, fd, event, *s, &lost);
   if (lost) never_move(fd, *s, reasons::Why::kSharedSet);
+  const Set* const set = op == EPOLL_CTL_ADD ? find(epfd) : nullptr;
+  // relaxed: take_off_pipes() says so under the lock, and sees the socket if it comes later
+  if (set != nullptr && set->on_tcp.load(std::memory_order_relaxed))
+    never_move(fd, *s, reasons::Why::kPolledSet);
   return rc;
 }
 

@@ -39,13 +39,14 @@ int sets_below() { return sets_end.load(std::memory_order_relaxed); }
 
 Set* make(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;
-  Set* set = sets[epfd].load(std::memory_order_relaxed);
+  Set* set = find(epfd);
   if (set != nullptr) return set;
+  const Making making;
+  if ((set = find(epfd)) != nullptr) return set;
   set = set_pool.take();
   if (set == nullptr) return nullptr;
   set->names = set->refs = 1;
   set->epfd = epfd;
-  set->lock.store(epfd, std::memory_order_relaxed);  // relaxed: published below
   set->waiter.emplace(WaitOptions{});
   set->remote_waiter.emplace(kRemoteWait);
   set->plain = !is_empty(epfd);
@@ -75,10 +76,6 @@ bool add(Set& set, Interest* i) {
   // order: before the load of plain_sleepers; a sleeper counts itself there first and looks here
   // then
   set.remembered.store(set.interests.count, std::memory_order_seq_cst);
-  if (i->nested) {
-    i->next_of_socket = std::exchange(i->inner->within, i);
-    return true;
-  }
   Socket& s = *i->socket;
   const std::lock_guard listed(s.listing);
   i->next_of_socket = std::exchange(s.interests, i);
@@ -112,20 +109,18 @@ void unwatch(Interest& i) {
 void remove(Interest* i) {
   Set& set = *i->set;
   if (i->moved) --set.moved;
-  if (i->nested) --set.nested;
   unwatch(*i);
   leave_bell(*i);
   set.interests.at[i->index] = set.interests.at[--set.interests.count];
   set.interests.at[i->index]->index = i->index;
   set.remembered.store(set.interests.count, std::memory_order_relaxed);
-  Socket* const s = i->socket;  // none: a set in a set
-  if (s != nullptr) s->listing.lock();
-  Interest** p = s == nullptr ? &i->inner->within : &s->interests;
-  while (*p != i) p = &(*p)->next_of_socket;
-  *p = i->next_of_socket;
-  if (s != nullptr) {
-    if (s->interests == nullptr) s->in_sets.store(false, std::memory_order_relaxed);
-    s->listing.unlock();
+  {
+    Socket& s = *i->socket;
+    const std::lock_guard listed(s.listing);
+    Interest** p = &s.interests;
+    while (*p != i) p = &(*p)->next_of_socket;
+    *p = i->next_of_socket;
+    if (s.interests == nullptr) s.in_sets.store(false, std::memory_order_relaxed);
   }
   interest_pool.give_back(i);
 }
@@ -139,8 +134,6 @@ void release(Set& set) {
   set_pool.give_back(&set);
 }
 
-bool known_epoll(int fd) { return find(fd) != nullptr; }
-
 void forget_epoll(int fd) {
   Guard guard(fd);
   Set* const set = guard.set();
@@ -153,7 +146,6 @@ void forget_epoll(int fd) {
     }
     return;
   }
-  while (set->within != nullptr) remove(set->within);  // the kernel takes it out of other sets
   release(*set);
 }
 

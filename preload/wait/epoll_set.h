@@ -1,6 +1,8 @@
 // epoll: the kernel's sets hold the application's descriptors, as it put them there. A socket that
 // has moved is registered for doorbells instead, with our tag; what the application asked for is
-// kept here and answered from the pipe. So plain descriptors and nesting stay the kernel's.
+// kept here and answered from the pipe. So plain descriptors stay the kernel's, and sets in sets
+// do: the sockets of a set that is polled, or in another set, go back to TCP and stay there
+// (take_off_pipes()).
 //
 // Processes that share a set over fork: what one of them asks for holds for all, and the others do
 // not see it here. So as soon as a second one uses such a set, the sockets in it go back to TCP and
@@ -64,11 +66,8 @@ struct Interest {
   std::uint32_t rung_in = 0;            ///< or in which the kernel has reported a doorbell
   std::uint64_t since = 0;  ///< order_stamp() of when it was asked for or reported, or TCP had news
   bool listed = false;      ///< reported, and ready at each check since
-  ToldEdges told;           ///< to the application; of a set in this one `in` is its `edges`
-  ToldEdges passed_on;      ///< to the sets that this one is in
-  Interest* next_of_socket = nullptr;  ///< or of the set in this one
-  bool nested = false;                 ///< not a socket but another set, by its descriptor
-  Set* inner = nullptr;
+  ToldEdges told;           ///< to the application
+  Interest* next_of_socket = nullptr;
 };
 
 /// What processes know of each other that share a set over fork.
@@ -79,16 +78,12 @@ struct SetUse {
 };
 
 struct Set {
-  static constexpr int kNoLock = -1;
   /// descriptors of it; none: closed, while a thread sleeps in it
   int names = 0;
-  int epfd = -1;  ///< one of them
-  /// by what descriptor its lock is found, see set_lock.h; written under both and Making
-  std::atomic<int> lock{0};
+  int epfd = -1;                ///< one of them
   PolledSet* polled = nullptr;  ///< that it belongs to: one thread's, for one poll()
   /// its descriptors count as one, and threads that come back to it
   int refs = 0;
-  Interest* within = nullptr;           ///< as which it is in other sets
   std::atomic<std::uint32_t> moved{0};  ///< of its interests; written under the lock
   std::uint32_t round = 0;              ///< of gather()
   /// order_stamp() before the kernel was last asked for all it knew
@@ -109,11 +104,10 @@ struct Set {
   std::atomic<std::uint64_t> now_ns{0};      ///< at the last wait, or nearly
   std::uint64_t now() const { return now_ns.load(std::memory_order_relaxed); }
   void set_now(std::uint64_t ns) { now_ns.store(ns, std::memory_order_relaxed); }
-  std::uint32_t nested = 0;  ///< of its interests
-  std::uint64_t edges = 0;   ///< what has moved and became ready, for sets it is in by edges
-  bool by_bytes = false;     ///< no bells: another set has it, or it is polled
-  int sleepers = 0;          ///< threads in the kernel's wait, or nearly
-  SetUse* use = nullptr;     ///< if it has lived through a fork
+  /// it is polled, or in another set: what is in it is the kernel's alone
+  std::atomic<bool> on_tcp{false};
+  int sleepers = 0;       ///< threads in the kernel's wait, or nearly
+  SetUse* use = nullptr;  ///< if it has lived through a fork
   /// several use it, and its sockets are on their way to TCP
   std::atomic<bool> taken_back{false};
   /// moves_of_shared() at the last check of what others have moved
@@ -123,12 +117,6 @@ struct Set {
   List<Found> found;          ///< of the gather() under way
   std::optional<Waiter> waiter;
   std::optional<Waiter> remote_waiter;  ///< when one of what is watched is remote
-};
-
-/// A thread sleeps in a set, and in the sets in it.
-struct SetSleep {
-  Set* set;
-  SetSleep* next;
 };
 
 /// What is ours: a tag, no address, and data by a chance of 1 in 2^42; below it whose it is.
@@ -150,12 +138,12 @@ inline Set* find(int epfd) {
   return sets[epfd].load(std::memory_order_acquire);
 }
 
-/// Returns this set's state, or makes one; null: no memory. Under Making.
+/// Returns this set's state, or makes one; null: no memory.
 Set* make(int epfd);
 
 Interest* find(Set& set, const Socket* s, int fd);
 
-/// Puts it into the set, and into the list of its socket or inner set. False: no memory.
+/// Puts it into the set, and into the list of its socket. False: no memory.
 bool add(Set& set, Interest* i);
 
 /// Null: no memory.
@@ -171,8 +159,8 @@ void release(Set& set);
 
 inline bool wants_room(const Interest& i) { return (i.events & (EPOLLOUT | EPOLLWRNORM)) != 0; }
 
-/// Sockets have been put into this epoll set.
-bool known_epoll(int fd);
+/// Sockets have been put into this epoll set, or it is polled, or in another one.
+inline bool known_epoll(int fd) { return find(fd) != nullptr; }
 
 /// An epoll descriptor goes, or gets another name.
 void forget_epoll(int fd);

@@ -20,7 +20,7 @@
 #include "wait/poll_moved.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
-#include "wait/set_sleep.h"
+#include "wait/set_lock.h"
 
 namespace clan::preload {
 namespace {
@@ -109,7 +109,6 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
   KernelOrder order(order_stamp());
   for (int k = 0; k < n; ++k) {
     if (!has_our_tag(events[k])) {
-      if (is_no_news_of_nested(set, events[k])) continue;
       bool again = false;
       const bool known = is_known(set, first, asks, events[k], &again);
       if (!known) set.found.at[set.found.count++] = order.plain(events[k]);
@@ -149,8 +148,7 @@ void find_ready(Set& set, bool first) {
     if (i.found_in != set.round) {
       Found found = look_at(i);
       if (found.event.events != 0) {
-        const bool of_pipe =
-            (found.event.events & EPOLLIN) != 0 && !i.nested && !reads_tcp(*i.socket);
+        const bool of_pipe = (found.event.events & EPOLLIN) != 0 && !reads_tcp(*i.socket);
         const PipeStamp stamp = of_pipe ? i.socket->pipe.front_stamp() : PipeStamp{};
         found.event.data = i.data;
         found.since = i.listed ? i.since : later(stamp, i.since);
@@ -174,23 +172,6 @@ void find_ready(Set& set, bool first) {
   }
 }
 
-// This code and the kernel may both have reported a set in this one.
-int without_repeated_sets(const Set& set, epoll_event* events, int n) {
-  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
-    const Interest& i = *set.interests.at[k];
-    if (!i.nested) continue;
-    bool told = false;
-    for (int e = 0; e < n;) {
-      if (events[e].data.u64 == i.data.u64 && std::exchange(told, true)) {
-        events[e] = events[--n];
-      } else {
-        ++e;
-      }
-    }
-  }
-  return n;
-}
-
 // See gather().
 bool kernel_may_know_more(const Set& set) { return PipeStamp::before(set.looked, set.happened); }
 
@@ -208,7 +189,7 @@ bool many_are_armed(const Set& set) { return set.moved - set.watched.count > kAr
 
 // What holds anyway, as room does, says nothing of a reset.
 bool holds_anyway(const Found& found) {
-  if (found.interest == nullptr || found.interest->nested) return false;
+  if (found.interest == nullptr) return false;
   const Socket& s = *found.interest->socket;
   // relaxed: a hint
   return has_ended(s) || s.shut_read.load(std::memory_order_relaxed) ||
@@ -249,8 +230,7 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all
     if (found.at[k].interest != nullptr) told(found.at[k], (now + k) & PipeStamp::kTimeMask);
     events[k] = found.at[k].event;
   }
-  const int n = static_cast<int>(std::exchange(found.count, 0));
-  return set.nested > 0 && set.polled == nullptr ? without_repeated_sets(set, events, n) : n;
+  return static_cast<int>(std::exchange(found.count, 0));
 }
 
 // Puts back to `events` what only the kernel knows of, and will not say again.
@@ -270,7 +250,7 @@ void watch_armed(Set& set) {
   if (many_are_armed(set)) return;
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     Interest& i = *set.interests.at[k];
-    const bool armed = i.moved && !i.nested && !i.parked && i.watched_at == Interest::kNowhere;
+    const bool armed = i.moved && !i.parked && i.watched_at == Interest::kNowhere;
     if (armed && !i.fired && !quiet(i)) watch(i);
   }
 }
@@ -279,7 +259,7 @@ void watch_armed(Set& set) {
 bool all_quiet(Set& set) {
   for (std::uint32_t k = 0; k < set.watched.count; ++k) {
     Interest& i = *set.watched.at[k];
-    if (i.nested || !quiet(i)) return false;
+    if (!quiet(i)) return false;
     i.listed = false;
   }
   return true;
@@ -339,10 +319,8 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
 
 void fetch_ahead(const Set& set) {
   constexpr std::uint32_t kFew = 4;
-  for (std::uint32_t k = 0; k < std::min(set.watched.count, kFew); ++k) {
-    const Interest& i = *set.watched.at[k];
-    if (!i.nested) i.socket->pipe.fetch_ahead();
-  }
+  for (std::uint32_t k = 0; k < std::min(set.watched.count, kFew); ++k)
+    set.watched.at[k]->socket->pipe.fetch_ahead();
 }
 
 }  // namespace clan::preload

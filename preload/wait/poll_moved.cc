@@ -22,7 +22,6 @@
 #include "tcp/tcp_backlog.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
-#include "wait/set_lock.h"
 #include "wait/waiting.h"
 
 namespace clan::preload {
@@ -74,9 +73,7 @@ PolledSet::PolledSet(pollfd* fds, nfds_t count, const Memory& memory, const Kern
     : fds_(fds), count_(count), memory_(memory), sleep_(sleep) {
   const auto room = static_cast<std::uint32_t>(count);
   set_.polled = this;
-  set_.lock.store(Set::kNoLock, std::memory_order_relaxed);  // relaxed: this thread's
   set_.names = set_.refs = 1;
-  set_.by_bytes = true;
   set_.kernels_turn.store(false, std::memory_order_relaxed);
   set_.plain.store(false, std::memory_order_relaxed);
   set_.seen_moves.store(moves_of_shared(), std::memory_order_relaxed);
@@ -91,33 +88,19 @@ PolledSet::PolledSet(pollfd* fds, nfds_t count, const Memory& memory, const Kern
 
 PolledSet::~PolledSet() {
   get_up();
-  while (used_ > 0) {
-    Place& place = memory_.places[--used_];
-    if (Set* const inner = place.interest.inner; inner != nullptr) {
-      const Guard guard(*inner);
-      release(*inner);
-    }
-    place.~Place();
-  }
+  while (used_ > 0) memory_.places[--used_].~Place();
 }
 
 // What has moved is answered from its pipe from now on. What the kernel alone can tell makes it
 // plain, too.
 void PolledSet::enter(nfds_t k) {
-  constexpr short kReads = POLLIN | POLLRDNORM, kNews = kReads | POLLRDHUP;
+  constexpr short kNews = POLLIN | POLLRDNORM | POLLRDHUP;
   const pollfd& asked = fds_[k];
   SocketRef s = acquire(asked.fd);
-  Set* inner = nullptr;
-  if (s && s->shared()) {
-    const bool by_tcp = reads_tcp(*s) && (asked.events & kNews) != 0;
-    if ((asked.events & POLLPRI) != 0 || by_tcp) set_.plain.store(true, std::memory_order_relaxed);
-  } else {
+  const bool is_moved = s && s->shared();
+  if (!is_moved || (asked.events & POLLPRI) != 0 || (reads_tcp(*s) && (asked.events & kNews) != 0))
     set_.plain.store(true, std::memory_order_relaxed);
-    const Guard guard(s || (asked.events & kReads) == 0 ? -1 : asked.fd);
-    if ((inner = guard.set()) == nullptr) return;
-    ring_by_bytes(*inner);
-    ++inner->refs;
-  }
+  if (!is_moved) return;
   Place& place = *new (memory_.places + used_++) Place{{}, std::move(s), {}};
   Interest& i = place.interest;
   memory_.of[k] = &place;
@@ -127,15 +110,10 @@ void PolledSet::enter(nfds_t k) {
   i.index = static_cast<std::uint32_t>(k);
   i.events = static_cast<std::uint16_t>(asked.events);
   i.data.u64 = k;
-  i.nested = inner != nullptr;
-  i.inner = inner;
-  set_.nested += i.nested ? 1 : 0;
-  if (!i.nested) {
-    memory_.copy[k].events = events_of_moved(asked);
-    // relaxed: a number alone
-    const std::uint64_t checked = i.socket->checked_ns.load(std::memory_order_relaxed);
-    set_.asked_ns = set_.moved == 0 ? checked : std::min(set_.asked_ns, checked);
-  }
+  memory_.copy[k].events = events_of_moved(asked);
+  // relaxed: a number alone
+  const std::uint64_t checked = i.socket->checked_ns.load(std::memory_order_relaxed);
+  set_.asked_ns = set_.moved == 0 ? checked : std::min(set_.asked_ns, checked);
   answer_from_pipe(i);
 }
 
@@ -149,7 +127,7 @@ int PolledSet::take(epoll_event* to) {
     const SocketRef now = acquire(fds_[k].fd);
     if (memory_.of[k] == nullptr && now && now->shared()) enter(k);
     Interest* const i = of(static_cast<int>(k));
-    bool plain = i == nullptr || i->nested || !i->moved;
+    bool plain = i == nullptr || !i->moved;
     if (!plain && now.get() != i->socket) {
       watch_kernel(*i);
       plain = true;
@@ -169,10 +147,7 @@ int PolledSet::take(epoll_event* to) {
 }
 
 int PolledSet::ask(epoll_event* to) {
-  for (nfds_t k = 0; k < used_; ++k) {
-    const Place& place = memory_.places[k];
-    if (place.socket) note_checked(*place.socket, set_.now());
-  }
+  for (nfds_t k = 0; k < used_; ++k) note_checked(*memory_.places[k].socket, set_.now());
   const int rc = sys::poll(memory_.copy, count_, 0);
   return rc <= 0 ? rc : take(to);
 }
@@ -272,10 +247,7 @@ bool has_bytes(pollfd& asked) {
       monotonic_ns() - s->checked_ns.load(std::memory_order_relaxed) >= kCheckNs) {
     return false;
   }
-  short ready = ready_now(asked.fd, *s, asked.events);
-  if ((ready & POLLIN) != 0) ready |= POLLRDNORM;
-  if ((ready & POLLOUT) != 0) ready |= POLLWRNORM;
-  ready = static_cast<short>(ready & (asked.events | kAlways));
+  const short ready = ready_now(asked.fd, *s, asked.events);
   if ((ready & (POLLIN | POLLRDNORM)) == 0) return false;
   asked.revents = ready;
   return true;

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 #include "clan/face/wait.h"
 #include "state/remote.h"
@@ -16,9 +17,30 @@
 #include "stream/remote_sleep.h"
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
-#include "wait/kernel_wait.h"
 
 namespace clan::preload {
+
+/// The kernel's wait, in the way the application called it: with its mask of signals, and as a
+/// cancellation point. A reference to `int f(Events*, Count, std::int64_t ns)`, which outlives it.
+template <typename Events, typename Count>
+class KernelWait {
+ public:
+  template <typename F,
+            typename = std::enable_if_t<!std::is_same_v<std::remove_cvref_t<F>, KernelWait>>>
+  KernelWait(F&& f)
+      : object_(&f), call_([](void* object, Events* events, Count count, std::int64_t ns) -> int {
+          return (*static_cast<std::remove_reference_t<F>*>(object))(events, count, ns);
+        }) {}
+  int operator()(Events* events, Count count, std::int64_t ns) const {
+    return call_(object_, events, count, ns);
+  }
+
+ private:
+  void* object_;
+  int (*call_)(void*, Events*, Count, std::int64_t);
+};
+using KernelPoll = KernelWait<pollfd, nfds_t>;
+using KernelEpoll = KernelWait<epoll_event, int>;
 
 /// The calling thread's, for all its calls.
 inline Waiter& waiter_of_poll() {
@@ -36,7 +58,7 @@ inline Waiter& waiter_of_remote_poll() {
 /// array. No other thread sees it.
 class PolledSet {
  public:
-  /// Something of it that has moved: a socket, or an epoll set with sockets in it.
+  /// A socket of it that has moved.
   struct Place {
     Interest interest;
     SocketRef socket;

@@ -1,11 +1,13 @@
 #include "wait/ready_check.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "clan/detail/clock.h"
 #include "kernel/tcp.h"
 #include "state/socket.h"
 #include "stream/ending.h"
@@ -16,6 +18,7 @@
 #include "tcp/tcp_backlog.h"
 #include "wait/epoll_set.h"
 #include "wait/event_order.h"
+#include "wait/poll_moved.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"
 
@@ -54,67 +57,24 @@ void note_told(ToldEdges& told, const Socket& s, std::uint64_t in_stamp, std::ui
   told.full = s.full.load(std::memory_order_relaxed);
 }
 
-// Counts in Set::edges what has become ready in a set of what has moved, as the kernel wakes the
-// sets that it is in. False: nothing holds.
-bool count_edges(Set& set) {
-  bool any = false;
-  for (std::uint32_t k = 0; k < set.watched.count;) {
-    Interest& i = *set.watched.at[k];
-    const std::uint32_t ready = look_at(i).event.events;
-    any |= ready != 0;
-    if (ready != 0 && i.nested) {
-      const std::uint64_t before = i.passed_on.in;
-      (void)count_edges(*i.inner);
-      i.passed_on.in = i.inner->edges;
-      set.edges += before != i.passed_on.in ? 1 : 0;
-    } else if (ready != 0) {
-      const std::uint64_t stamp = in_stamp(i.fd, *i.socket);
-      if (has_edge(*i.socket, i.passed_on, stamp, ready)) ++set.edges;
-      note_told(i.passed_on, *i.socket, stamp, ready);
-    }
-    // It may have gone back to TCP, and another one taken its place.
-    if (k < set.watched.count && set.watched.at[k] == &i) ++k;
-  }
-  return any;
-}
-
-// Checks a set in another one.
-void look_at_nested(const Interest& i, Found& found) {
-  const Guard guard(*i.inner);
-  if (i.inner->names == 0) return;
-  const bool by_edges = (i.events & EPOLLET) != 0;
-  if (!(by_edges ? count_edges(*i.inner) : anything(*i.inner))) return;
-  found.edge = i.inner->edges;
-  if (!by_edges || found.edge != i.told.in) found.event.events = i.events & (EPOLLIN | EPOLLRDNORM);
-}
-
 }  // namespace
 
 Found look_at(Interest& i) {
   Found found;
   found.interest = &i;
   if (i.fired || !i.moved) return found;
-  if (i.nested) {
-    look_at_nested(i, found);
-    return found;
-  }
   Socket& s = *i.socket;
   if (quiet(i)) return found;
   if (is_due(s)) note_due(i.fd, s);
-  const std::uint32_t wanted =
-      (i.events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM)) | EPOLLERR |
-      EPOLLHUP;
   const bool by_edges = (i.events & EPOLLET) != 0;
   // Taken first: what comes while we look is an edge of its own.
   if (by_edges) found.edge = in_stamp(i.fd, s);
-  auto ready = static_cast<std::uint32_t>(ready_now(i.fd, s, static_cast<short>(i.events)));
+  // poll() has the same bits.
+  const auto ready = static_cast<std::uint32_t>(ready_now(i.fd, s, static_cast<short>(i.events)));
   if (!s.shared()) {
     watch_kernel(i);
     return found;
   }
-  if ((ready & EPOLLIN) != 0) ready |= EPOLLRDNORM;
-  if ((ready & EPOLLOUT) != 0) ready |= EPOLLWRNORM;
-  ready &= wanted;
   found.event.events = by_edges && !has_edge(s, i.told, found.edge, ready) ? 0 : ready;
   return found;
 }
@@ -131,17 +91,15 @@ void told(const Found& found, std::uint64_t stamp) {
   i.since = stamp;
   i.listed = (i.events & EPOLLET) == 0;
   i.heard_ns = i.set->now();
-  if ((i.events & EPOLLET) != 0 && i.nested) i.told.in = found.edge;
-  if ((i.events & EPOLLET) != 0 && !i.nested) note_told(i.told, *i.socket, found.edge, ready);
+  if ((i.events & EPOLLET) != 0) note_told(i.told, *i.socket, found.edge, ready);
   if ((i.events & EPOLLONESHOT) != 0) i.fired = true;
 }
 
 bool waits_for_tcp_room(const Interest& i) {
-  return !i.nested && !i.fired && wants_room(i) && sends_tcp(*i.socket);
+  return !i.fired && wants_room(i) && sends_tcp(*i.socket);
 }
 
 std::int64_t longest_sleep(const Interest& i) {
-  if (i.nested) return longest_sleep(*i.inner);
   if (is_going_back(*i.socket) || is_due(*i.socket)) return kGoingBackNs;
   if (!wants_room(i)) return kNoCap;
   // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
@@ -153,7 +111,6 @@ std::int64_t longest_sleep(const Interest& i) {
 }
 
 std::int64_t longest_sleep(const Set& set) {
-  const Guard guard(set);
   std::int64_t longest = kNoCap;
   for (std::uint32_t k = 0; k < set.watched.count; ++k)
     longest = std::min(longest, longest_sleep(*set.watched.at[k]));
@@ -162,7 +119,7 @@ std::int64_t longest_sleep(const Set& set) {
 
 void arm(Interest& i) {
   i.heard_ns = i.set->now();
-  if (i.nested || reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_going_back(*i.socket)) return;
+  if (reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_going_back(*i.socket)) return;
   if (!i.fired) {
     i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
     if (is_ready(i) || !i.moved || t_due.count > 0) return;
@@ -178,6 +135,36 @@ bool anything(Set& set) {
     if (k < set.watched.count && set.watched.at[k] == &i) ++k;
   }
   return false;
+}
+
+bool prepare(Set& set) {
+  ++set.sleepers;
+  if (set.watched.count > 0) set.set_now(monotonic_ns());
+  // from behind: what is armed leaves the list
+  for (std::uint32_t k = set.watched.count; k-- > 0;) {
+    Interest& i = *set.watched.at[k];
+    // A loop that sleeps between other events need not touch this one's memory each time.
+    if (quiet_for_long(i)) {
+      arm(i);
+      if (k >= set.watched.count || set.watched.at[k] != &i) continue;
+    }
+    if (i.fired) continue;
+    auto events = static_cast<short>(i.events);
+    if (set.polled != nullptr) {
+      set.polled->lie_down(i);
+    } else {
+      events |= POLLIN | POLLRDHUP;
+    }
+    (void)prepare_sleep(*i.socket, events, watches_bell(i));
+  }
+  return !anything(set);
+}
+
+void awake(Set& set) {
+  if (set.polled != nullptr) set.polled->get_up();
+  --set.sleepers;
+  for (std::uint32_t k = 0; k < set.watched.count; ++k)
+    set.watched.at[k]->socket->pipe.unwant_data();
 }
 
 }  // namespace clan::preload

@@ -1,4 +1,5 @@
-// Checks of what an epoll set holds: what is ready, and what of it is an edge.
+// Checks of what an epoll set holds: what is ready, what of it is an edge, and whether a thread may
+// sleep.
 #pragma once
 
 #include <sys/epoll.h>
@@ -51,7 +52,7 @@ bool waits_for_tcp_room(const Interest& i);
 
 /// For how many ns the thread may rely on the kernel to report it.
 std::int64_t longest_sleep(const Interest& i);
-/// The same for all that are watched in it, and in the sets in it.
+/// The same for all that are watched in it.
 std::int64_t longest_sleep(const Set& set);
 
 constexpr std::uint64_t kQuietNs = 5'000'000;  ///< without an event, and a socket is armed
@@ -64,5 +65,10 @@ void arm(Interest& i);
 
 /// Something is ready, of what has moved and is watched.
 bool anything(Set& set);
+
+/// Asks the peers of all that are watched to ring: a thread is about to sleep in the set. False:
+/// something is there already. To be followed by awake(). Both under the lock.
+bool prepare(Set& set);
+void awake(Set& set);
 
 }  // namespace clan::preload

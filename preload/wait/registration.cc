@@ -76,7 +76,7 @@ void watch_doorbells(Interest& i) {
 bool watches_bell(Interest& i) {
   const int bell = i.socket->bell.get();
   if (bell < 0) i.by_bell = false;
-  if (i.by_bell || bell < 0 || i.set->by_bytes) return i.by_bell;
+  if (i.by_bell || bell < 0 || i.set->polled != nullptr) return i.by_bell;
   const KeepErrno keep;
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;
@@ -91,18 +91,6 @@ void leave_bell(Interest& i) {
   i.by_bell = false;
   if (const int bell = i.socket->bell.get(); bell >= 0)
     change(*i.set, EPOLL_CTL_DEL, bell, nullptr);
-}
-
-void ring_by_bytes(Set& set) {
-  if (set.by_bytes) return;
-  set.by_bytes = true;
-  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
-    Interest& i = *set.interests.at[k];
-    if (!i.by_bell) continue;
-    leave_bell(i);
-    if (i.moved && !i.parked) watch(i);
-    tell_sleepers(i, false);
-  }
 }
 
 void watch_kernel(Interest& i) {
@@ -130,7 +118,7 @@ int without_ours(epoll_event* events, int told) {
 
 void tell_sleepers(Interest& i, bool look) {
   Set& set = *i.set;
-  if (!i.moved || i.parked || i.fired || i.nested) return;
+  if (!i.moved || i.parked || i.fired) return;
   // order: after Set::remembered, see epoll_set.cc
   if (set.sleepers == 0 &&
       (set.epfd < 0 || plain_sleepers[set.epfd].load(std::memory_order_seq_cst) == 0))

@@ -69,8 +69,6 @@ void watch_doorbells(Interest& i);
 /// to send a doorbell.
 bool watches_bell(Interest& i);
 void leave_bell(Interest& i);
-/// From now on sleepers of the set are woken by doorbells.
-void ring_by_bytes(Set& set);
 
 /// The socket has gone back to TCP: the kernel watches for what the application asked for.
 void watch_kernel(Interest& i);
@@ -83,10 +81,9 @@ inline bool has_our_tag(const epoll_event& event) {
 /// What the kernel has reported of plain descriptors, where there is no memory for more.
 int without_ours(epoll_event* events, int told);
 
-/// A thread may be asleep in the set, or in one that this is in, and has not prepared for what is
-/// newly asked of a socket that has moved: does it in its place, and wakes it if there is something
-/// already. Under the lock. `look`: false while the socket is just moving; then the sleeper looks
-/// itself.
+/// A thread may be asleep in the set, and has not prepared for what is newly asked of a socket that
+/// has moved: does it in its place, and wakes it if there is something already. Under the lock.
+/// `look`: false while the socket is just moving; then the sleeper looks itself.
 void tell_sleepers(Interest& i, bool look);
 
 }  // namespace clan::preload

@@ -1,5 +1,6 @@
 #include "wait/set_events.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 
 #include <cstdint>
@@ -88,6 +89,21 @@ void left_descriptor(Socket& s, int fd) {
     if (stays) change(*i.set, EPOLL_CTL_DEL, fd, nullptr);
     remove(&i);
   });
+}
+
+bool lasts_in_set(int fd, Socket& s) {
+  const KeepErrno keep;
+  bool lasts = false;
+  for_interests(s, [&](Interest& i) {
+    if (i.fd != fd) return;
+    for (int epfd = 0; epfd < sets_below() && !lasts; ++epfd) {
+      // relaxed: under the lock
+      if (sets[epfd].load(std::memory_order_relaxed) != i.set) continue;
+      const int flags = sys::fcntl(epfd, F_GETFD);
+      lasts = flags >= 0 && (flags & FD_CLOEXEC) == 0;
+    }
+  });
+  return lasts;
 }
 
 bool set_sleeps(const Socket& s, std::uint32_t events) {

@@ -1,7 +1,7 @@
 #include "wait/set_lock.h"
 
-#include <algorithm>
-#include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <utility>
@@ -15,35 +15,25 @@ namespace {
 
 SpinLock making;
 
-// Neighbours are on lines of their own.
-constinit SpinLock locks[kMostSets];
-SpinLock& lock_at(int epfd) {
-  constexpr int kLine = 64;
-  return locks[epfd % (kMostSets / kLine) * kLine + epfd / (kMostSets / kLine)];
-}
+struct alignas(64) Lock : SpinLock {};
+constexpr std::size_t kLocks = 128;
+constinit Lock locks[kLocks];
 
-// of the calling thread; -1: none. initial-exec: asked on the data path
-constinit thread_local int t_lock __attribute__((tls_model("initial-exec"))) = Set::kNoLock;
+// of the calling thread; null: none. initial-exec: asked on the data path
+constinit thread_local SpinLock* t_lock __attribute__((tls_model("initial-exec"))) = nullptr;
 constinit thread_local bool t_guards __attribute__((tls_model("initial-exec"))) = false;
 
-// relaxed: it changes under the lock that it names, so the thread that has that sees whether it is
-// the one
-int lock_of(const Set& set) { return set.lock.load(std::memory_order_relaxed); }
+// By the set's place in memory, where another set follows it: a lock that is taken for a set which
+// has been closed meanwhile is still the lock of what is there. Null: of one thread alone.
+SpinLock* lock_of(const Set& set) {
+  if (set.polled != nullptr) return nullptr;
+  return &locks[reinterpret_cast<std::uintptr_t>(&set) / sizeof(Set) % kLocks];
+}
 
 bool has_interest(const Socket& s, const Interest& i) {
   const Interest* other = s.interests;
   while (other != nullptr && other != &i) other = other->next_of_socket;
   return other != nullptr;
-}
-
-// All sets that one is in, and that are in it.
-void join(Set& set, int lock) {
-  if (lock_of(set) == lock) return;
-  set.lock.store(lock, std::memory_order_relaxed);
-  for (const Interest* i = set.within; i != nullptr; i = i->next_of_socket) join(*i->set, lock);
-  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
-    if (set.interests.at[k]->nested) join(*set.interests.at[k]->inner, lock);
-  }
 }
 
 }  // namespace
@@ -59,30 +49,29 @@ void note_due(int fd, Socket& s) {
   t_due.of[t_due.count++] = {fd, &s};
 }
 
-void Guard::take(int lock) {
-  lock_at(lock).lock();
+void Guard::take(SpinLock* lock) {
+  lock->lock();
   lock_ = t_lock = lock;
 }
 
 void Guard::let_go() {
-  t_lock = Set::kNoLock;
-  lock_at(std::exchange(lock_, Set::kNoLock)).unlock();
+  t_lock = nullptr;
+  std::exchange(lock_, nullptr)->unlock();
 }
 
 Guard::Guard(const Set& set) : outermost_(!std::exchange(t_guards, true)) {
-  if (lock_of(set) == t_lock) return;
-  while (take(lock_of(set)), lock_ != lock_of(set)) let_go();
+  if (SpinLock* const lock = lock_of(set); lock != t_lock && lock != nullptr) take(lock);
 }
 
 Guard::Guard(int epfd) : outermost_(!std::exchange(t_guards, true)) {
   while ((set_ = find(epfd)) != nullptr) {
     take(lock_of(*set_));
-    if (find(epfd) == set_ && lock_ == lock_of(*set_)) return;
+    if (find(epfd) == set_) return;
     let_go();
   }
 }
 
-Guard::Guard(const Socket& s, const Interest& i, int lock)
+Guard::Guard(const Socket& s, const Interest& i, SpinLock* lock)
     : outermost_(!std::exchange(t_guards, true)) {
   take(lock);
   const std::lock_guard listed(s.listing);
@@ -90,7 +79,7 @@ Guard::Guard(const Socket& s, const Interest& i, int lock)
 }
 
 Guard::~Guard() {
-  if (lock_ >= 0) let_go();
+  if (lock_ != nullptr) let_go();
   if (!outermost_) return;
   t_guards = false;
   while (t_due.count > 0) {
@@ -101,17 +90,11 @@ Guard::~Guard() {
 }
 
 TryGuard::TryGuard(const Set& set) : held_already_(lock_of(set) == t_lock) {
-  const int lock = lock_of(set);
-  if (held_already_ || !lock_at(lock).try_lock()) return;
-  if (lock_of(set) == lock) {
-    lock_ = lock;
-  } else {
-    lock_at(lock).unlock();
-  }
+  if (!held_already_ && lock_of(set)->try_lock()) lock_ = lock_of(set);
 }
 
 TryGuard::~TryGuard() {
-  if (lock_ >= 0) lock_at(lock_).unlock();
+  if (lock_ != nullptr) lock_->unlock();
 }
 
 Making::Making() { making.lock(); }
@@ -119,23 +102,15 @@ Making::~Making() { making.unlock(); }
 
 void lock_epoll() {
   making.lock();
-  for (int epfd = 0; epfd < sets_below(); ++epfd) lock_at(epfd).lock();
+  for (SpinLock& lock : locks) lock.lock();
 }
 
 void unlock_epoll() {
-  for (int epfd = 0; epfd < sets_below(); ++epfd) lock_at(epfd).unlock();
+  for (SpinLock& lock : locks) lock.unlock();
   making.unlock();
 }
 
-void share_lock(int outer, int inner) {
-  const Set *const one = find(outer), *const other = find(inner);
-  if (one == nullptr || other == nullptr || lock_of(*one) == lock_of(*other)) return;
-  const auto [first, second] = std::minmax({lock_of(*one), lock_of(*other)});
-  const std::lock_guard low(lock_at(first)), high(lock_at(second));
-  if (find(outer) == one && find(inner) == other) join(*find(inner), lock_of(*one));
-}
-
-Interest* next_interest(const Socket& s, const Interest* last, int* lock) {
+Interest* next_interest(const Socket& s, const Interest* last, SpinLock** lock) {
   const DeferSignals undisturbed;
   const std::lock_guard listed(s.listing);
   Interest* next = nullptr;

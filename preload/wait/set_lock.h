@@ -1,12 +1,12 @@
-// Locks of epoll sets. Each set has its own, but sets of which one is in the other share one: so a
-// thread needs one at a time, whatever is in what.
+// Locks of epoll sets: each set has its own, or nearly. A thread needs one at a time.
 //
 // Under it are only calls of the system that do not wait, and the locks of sockets' lists
-// (Watch::listing) and of the pools of sets. In front of it are Socket::moving and, where a set is
-// made or put into another one, Making. Fork takes all of them.
+// (Watch::listing) and of the pools of sets. In front of it is Socket::moving. Fork takes all of
+// them, and Making.
 #pragma once
 
 #include "os/signals.h"
+#include "os/spin_lock.h"
 #include "state/socket.h"
 #include "wait/epoll_set.h"
 
@@ -36,10 +36,10 @@ class Guard {
   explicit Guard(int epfd);
   /// Takes that lock, if the interest is still in the socket's list and under it; see
   /// for_interests().
-  Guard(const Socket& s, const Interest& i, int lock);
+  Guard(const Socket& s, const Interest& i, SpinLock* lock);
   ~Guard();
   /// False: there is no such set.
-  explicit operator bool() const { return lock_ >= 0; }
+  explicit operator bool() const { return lock_ != nullptr; }
   Set* set() const { return set_; }
   /// Something is due: when it has been done, the sockets are to be checked again.
   bool owes() const { return t_due.count > 0; }
@@ -47,12 +47,12 @@ class Guard {
   Guard& operator=(const Guard&) = delete;
 
  private:
-  void take(int lock);
+  void take(SpinLock* lock);
   void let_go();
 
   DeferSignals undisturbed_;
   Set* set_ = nullptr;
-  int lock_ = Set::kNoLock;
+  SpinLock* lock_ = nullptr;
   const bool outermost_;
 };
 
@@ -62,19 +62,16 @@ class TryGuard {
  public:
   explicit TryGuard(const Set& set);
   ~TryGuard();
-  explicit operator bool() const { return held_already_ || lock_ >= 0; }
+  explicit operator bool() const { return held_already_ || lock_ != nullptr; }
   TryGuard(const TryGuard&) = delete;
   TryGuard& operator=(const TryGuard&) = delete;
 
  private:
   bool held_already_;
-  int lock_ = -1;
+  SpinLock* lock_ = nullptr;
 };
 
-/// From now on two sets have one lock, as one is in the other. By their descriptors; under Making.
-void share_lock(int outer, int inner);
-
-/// Sets are made, and put into others, by one thread at a time.
+/// Sets are made by one thread at a time.
 class Making {
  public:
   Making();
@@ -88,16 +85,16 @@ class Making {
 
 /// The next interest of a socket behind `last`, by no order that means anything, and under which
 /// lock it is; null: none.
-Interest* next_interest(const Socket& s, const Interest* last, int* lock);
+Interest* next_interest(const Socket& s, const Interest* last, SpinLock** lock);
 
 /// Calls `f(interest)` for each interest of a socket, under the lock of its set; `f` may remove it.
 /// One that comes meanwhile may be left out.
 template <typename F>
 void for_interests(const Socket& s, F&& f) {
-  int lock;
+  SpinLock* lock;
   for (Interest *i, *last = nullptr; (i = next_interest(s, last, &lock)) != nullptr;) {
     const Guard guard(s, *i, lock);
-    if (!guard) continue;  // it is gone, or its set has another lock now
+    if (!guard) continue;  // it is gone, or in another set now
     last = i;
     f(*i);
   }

@@ -40,13 +40,15 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
     Socket* socket;
   } some[kSome];
   bool any = false;
-  for (std::uint32_t turns = 0, n = kSome; n == kSome && turns < set.interests.kMost; ++turns) {
+  std::uint32_t most = 0;  // turns, should it stay true of some
+  for (std::uint32_t turns = 0, n = kSome; n == kSome && turns <= most; ++turns) {
     n = 0;
     {
       const Guard guard(set);
+      most = set.interests.count / kSome + 1;
       for (std::uint32_t k = 0; k < set.interests.count && n < kSome; ++k) {
         const Interest& i = *set.interests.at[k];
-        if (i.nested || !which(i)) continue;
+        if (!which(i)) continue;
         i.socket->refs.fetch_add(1, std::memory_order_relaxed);
         some[n++] = {i.fd, i.socket};
       }
@@ -138,7 +140,7 @@ int without_moved(Set& set, epoll_event* events, int n) {
   const Guard guard(set);
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
     const Interest& i = *set.interests.at[k];
-    if (i.moved && !i.nested) {
+    if (i.moved) {
       n = static_cast<int>(
           std::remove_if(events, events + n,
                          [&](const epoll_event& e) { return e.data.u64 == i.data.u64; }) -
@@ -146,6 +148,27 @@ int without_moved(Set& set, epoll_event* events, int n) {
     }
   }
   return n;
+}
+
+void take_off_pipes(int epfd) {
+  if (const Set* set = make(epfd);
+      set == nullptr || set->on_tcp.load(std::memory_order_relaxed))  // relaxed: a glance
+    return;
+  InUse use;
+  {
+    const Guard guard(epfd);
+    if (!guard) return;
+    guard.set()->on_tcp.store(true, std::memory_order_relaxed);  // relaxed: under the lock
+    use.take(*guard.set());
+  }
+  for_sockets(
+      *use.get(),
+      [](const Interest& i) {
+        const Socket& s = *i.socket;
+        if (s.shared() || moved_elsewhere(s)) return !s.kernel_error;
+        return s.open_file().pinned.load(std::memory_order_relaxed) == 0;  // relaxed: see there
+      },
+      [](int fd, Socket& s) { never_move(fd, s, reasons::Why::kPolledSet); });
 }
 
 bool changes_shared(int epfd) {

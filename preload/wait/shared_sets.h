@@ -1,4 +1,5 @@
-// Sets that processes share over fork, and sockets in them that other processes have moved.
+// Sets whose sockets go back to TCP, as processes share them over fork or as they are themselves
+// waited for; and sockets in sets that other processes have moved.
 #pragma once
 
 #include <sys/epoll.h>
@@ -20,6 +21,10 @@ bool follow_others(Set& set);
 
 /// Several processes use the set: its sockets go back to TCP.
 void take_back(Set& set);
+
+/// Takes the sockets of a set that is polled, or in another set, back to TCP: only the kernel can
+/// report a set as ready. What is put into it later stays on TCP.
+void take_off_pipes(int epfd);
 
 /// A raw event of a socket that another process had moved already was a doorbell.
 int without_moved(Set& set, epoll_event* events, int n);

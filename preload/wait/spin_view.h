@@ -13,7 +13,6 @@
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/ready_check.h"
-#include "wait/set_sleep.h"
 
 namespace clan::preload {
 
@@ -34,14 +33,14 @@ class SpinView {
     remote_ = false;
     for (std::uint32_t k = 0; k < set.watched.count; ++k) {
       const Interest& i = *set.watched.at[k];
-      remote_ |= !i.nested && is_remote(*i.socket);
-      const bool simple = !i.nested && count_ < kMost && quiet(i);
+      remote_ |= is_remote(*i.socket);
+      const bool simple = count_ < kMost && quiet(i);
       rest_ |= !simple;
       if (!simple) continue;
       i.socket->refs.fetch_add(1, std::memory_order_relaxed);
       sockets_[count_++] = i.socket;
     }
-    return watches_pipes(set);
+    return set.watched.count > 0;
   }
   /// Checks some of them, others each time.
   bool any() {

@@ -24,11 +24,9 @@
 #include "table/buffers.h"
 #include "wait/epoll_set.h"
 #include "wait/gather.h"
-#include "wait/kernel_wait.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"
-#include "wait/set_sleep.h"
 #include "wait/shared_sets.h"
 #include "wait/spin_view.h"
 
@@ -229,12 +227,11 @@ class Wait {
     share_memory_anew(monotonic_ns());  // what a bell wakes does not ask, see note_checked()
     PacketSleep packets(view_.remote(), PacketSleep::May::kFetch);
     if (packets.has_come()) return kGoOn;
-    SetSleep* prepared = nullptr;
     std::int64_t longest = kNoCap;
     {
       const Guard guard(set);
-      if (!prepare(set, &prepared) || (guard.owes() && !tried_)) {
-        awake(prepared);
+      if (!prepare(set) || (guard.owes() && !tried_)) {
+        awake(set);
         return kGoOn;
       }
       longest = longest_sleep(set);
@@ -245,13 +242,7 @@ class Wait {
     const std::int64_t nap = longest != kNoCap && (left < 0 || left > longest) ? longest : left;
     *before = order_stamp() & PipeStamp::kTimeMask;
     bool fetches = false, over = true;
-    int n = sleep_prepared(prepared, [&] {
-      if (polled_ != nullptr)
-        return polled_->sleep(events_, nap, packets.watches() ? &packets : nullptr, &fetches,
-                              &over);
-      return packets.watches() ? sleep_on_both(packets, nap, &fetches, &over)
-                               : sleep_(events_, most_, nap);
-    });
+    const int n = sleep_prepared(set, packets, nap, &fetches, &over);
     tried_ = false;
     if (n < 0) return n;
     if (fetches) (void)packets.fetch();
@@ -263,6 +254,23 @@ class Wait {
     }
     const Guard guard(set);
     return gather(set, events_, most_, n, *before);
+  }
+
+  // The kernel's wait, behind prepare(). The thread may be cancelled there.
+  int sleep_prepared(Set& set, const PacketSleep& packets, std::int64_t ns, bool* fetches,
+                     bool* over) {
+    struct Awake {
+      Set& set;
+      ~Awake() {
+        KeepErrno keep;
+        const Guard guard(set);
+        awake(set);
+      }
+    } awake_after{set};
+    if (polled_ != nullptr)
+      return polled_->sleep(events_, ns, packets.watches() ? &packets : nullptr, fetches, over);
+    return packets.watches() ? sleep_on_both(packets, ns, fetches, over)
+                             : sleep_(events_, most_, ns);
   }
 
   // Sleeps on the set and on packets. `*fetches`: some have come; `*over`: the time is.

@@ -1,4 +1,4 @@
-// epoll_wait(), as a loop over steps that only look.
+// epoll_ctl(); and epoll_wait(), as a loop over steps that only look.
 #pragma once
 
 #include <signal.h>
@@ -6,10 +6,15 @@
 
 #include <cstdint>
 
-#include "wait/kernel_wait.h"
 #include "wait/poll_moved.h"
 
 namespace clan::preload {
+
+/// Something is put into the set of which only the kernel knows.
+void note_plain(int epfd, int op);
+
+/// As epoll_ctl(), of a descriptor that may be a socket in a pipe.
+int control(int epfd, int op, int fd, epoll_event* event);
 
 /// `sleep(events, most, ns)` is the kernel's wait as the application called it, with the mask of
 /// signals `mask` if there is one.

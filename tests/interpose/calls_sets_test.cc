@@ -44,7 +44,8 @@ bool is_readable(int fd) {
   return ::poll(&p, 1, 0) == 1;
 }
 
-// --- sets in sets ------------------------------------------------------------------------------
+// --- sets in sets, whose sockets go back to TCP
+// ---------------------------------------------------
 
 struct Nested : testing::Test {
   void nest(std::uint32_t outer_events, std::uint32_t inner_events = EPOLLIN) {
@@ -71,7 +72,7 @@ TEST_F(Nested, ByEdgesAreToldOncePerArrival) {
   EXPECT_EQ(outer.ready(), 0);
   put(pair.near, "abc");
   EXPECT_EQ(outer.ready(kSoonMs), EPOLLIN);
-  EXPECT_TRUE(by_pipe(pair.near));
+  EXPECT_TRUE(by_tcp(pair.near));
 }
 
 TEST_F(Nested, ByEdgesAreToldAnewWhenTheyAreAskedForAnew) {

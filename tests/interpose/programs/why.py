@@ -87,6 +87,11 @@ def sets():
     os.read(asked[0], 1)
     kept = e, go, child
     e.poll(0)
+def polled():
+    global kept
+    kept = select.epoll()
+    kept.register(s, select.EPOLLIN)
+    select.select([kept], [], [], 0)
 def hand_over():
     global kept
     kept = socket.socketpair()
@@ -220,6 +225,7 @@ DEEDS = {
     "confined": ("confine()", "the program has put itself under a filter of system calls", 2),
     "file_limit": ("small()", "the limit of file sizes (ulimit -f)", 2),
     "set": ("sets()", "it is in an epoll set that several processes use", 2),
+    "polled": ("polled()", "an epoll set that has it is polled, or in another set", 2),
     "passed": ("hand_over()", "it was passed to a process that cannot follow it (SCM_RIGHTS)", 2),
     "executed": ("execute()", "it was handed to a program that cannot follow it (exec, dup2)", 2),
 }

@@ -14,7 +14,7 @@
 
 namespace clan::reasons {
 
-/// What is an option of the socket.
+/// What is an option of the socket, or of an epoll set that has it.
 constexpr const char* text_of_option(Why why) {
   switch (why) {
     case Why::kInq: return "TCP_INQ";
@@ -27,6 +27,7 @@ constexpr const char* text_of_option(Why why) {
     case Why::kSocketFilter: return "a filter of the socket (SO_ATTACH_FILTER)";
     case Why::kWindowClamp: return "TCP_WINDOW_CLAMP";
     case Why::kTxDelay: return "TCP_TX_DELAY";
+    case Why::kPolledSet: return "an epoll set that has it is polled, or in another set";
     default: return "";
   }
 }

@@ -111,6 +111,7 @@ enum class Why : std::uint8_t {
   kSocketFilter,
   kWindowClamp,
   kTxDelay,
+  kPolledSet,
   kCount,
 };
 

@@ -156,19 +156,6 @@ TEST_F(BellOfASet, WakesItWithoutAByteByTcp) {
   EXPECT_EQ(more_doorbells(), 0u) << "nor when it has been taken out and put in again";
 }
 
-TEST_F(BellOfASet, IsNotUsedWhereTheSetIsInAnotherOne) {
-  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  wake(1);
-  const int outer = make_set();
-  epoll_event event{};
-  event.events = EPOLLIN;
-  ASSERT_EQ(control(outer, EPOLL_CTL_ADD, epfd, &event), 0);
-  wake(1);
-  EXPECT_GE(more_doorbells(), 1u);
-  forget_epoll(outer);
-  ::close(outer);
-}
-
 TEST_F(BellOfASet, WithTwoDescriptorsOfASocketWakesForBoth) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   const int copy = ::dup(pair.fd(1));

@@ -1,5 +1,3 @@
-#include "wait/control.h"
-
 #include <cerrno>
 
 #include "preload/wait/set.h"

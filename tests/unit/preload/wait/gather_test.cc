@@ -7,7 +7,6 @@
 #include "tcp/doorbell.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
-#include "wait/set_sleep.h"
 
 namespace clan::preload {
 namespace {
@@ -139,26 +138,6 @@ TEST_F(Gather, PutsAPlainDescriptorBehindWhatWasWrittenBeforeTheKernelWasAsked) 
   ASSERT_EQ(gathered(), Data{41});
   write_plain();
   EXPECT_EQ(gathered().size(), 2u);
-}
-
-TEST_F(Gather, TellsOnceOfASetInASetThatTheKernelTellsOfToo) {
-  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  add(plain[0], 50);
-  const int outer = make_set();
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = 70;
-  ASSERT_EQ(control(outer, EPOLL_CTL_ADD, epfd, &event), 0);
-  write_plain();
-  ASSERT_EQ(pair.send(0, "abc"), 3);
-  {
-    const Guard guard(epfd);
-    epoll_event events[8];
-    ASSERT_EQ(gather(*find(outer), events, 8, -1, 0), 1);
-    EXPECT_EQ(data_of(events[0]), 70u);
-  }
-  forget_epoll(outer);
-  ::close(outer);
 }
 
 TEST_F(Gather, KnowsWhetherTheKernelHasDescriptorsOfItsOwnThere) {

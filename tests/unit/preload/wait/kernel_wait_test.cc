@@ -1,6 +1,6 @@
-#include "wait/kernel_wait.h"
-
 #include <gtest/gtest.h>
+
+#include "wait/poll_moved.h"
 
 namespace clan::preload {
 namespace {

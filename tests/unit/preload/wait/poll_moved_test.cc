@@ -90,23 +90,6 @@ TEST_F(PollMoved, ASocketIsRungForAndCountedAsLongAsItsThreadSleeps) {
   EXPECT_EQ(wishes(), 0u);
 }
 
-TEST_F(PollMoved, TellsOfASetWhenASocketOfItIsReady) {
-  const TcpPair& pair = spinning.pair;
-  const int epfd = make_set();
-  epoll_event event{};
-  event.events = EPOLLIN;
-  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, pair.fd(1), &event), 0);
-  pollfd both[2] = {{epfd, POLLIN, 0}, {pair.fd(1), POLLOUT, 0}};
-  auto ask = [](pollfd* copy, nfds_t count, std::int64_t) { return sys::poll(copy, count, 0); };
-  ring_doorbell(pair.fd(0), pair.socket(0));
-  EXPECT_EQ(poll_moved(both, 1, 0, ask), 0) << "a doorbell is nothing to the application";
-  ASSERT_EQ(pair.send(0, "a"), 1);
-  EXPECT_EQ(poll_moved(both, 1, 0, ask), 1);
-  EXPECT_EQ(both[0].revents, POLLIN);
-  forget_epoll(epfd);
-  ::close(epfd);
-}
-
 TEST_F(PollMoved, TellsOfASocketTwiceThatIsAskedForTwice) {
   ASSERT_EQ(spinning.pair.send(0, "a"), 1);
   pollfd same[3];

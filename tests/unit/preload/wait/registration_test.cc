@@ -8,7 +8,6 @@
 #include "preload/wait/set.h"
 #include "stream/bell.h"
 #include "wait/ready_check.h"
-#include "wait/set_sleep.h"
 
 namespace clan::preload {
 namespace {

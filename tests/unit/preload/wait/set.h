@@ -7,7 +7,6 @@
 
 #include "preload/tcp_pair.h"
 #include "table/unseen_sets.h"
-#include "wait/control.h"
 #include "wait/epoll_set.h"
 #include "wait/set_lock.h"
 #include "wait/waiting.h"

@@ -1,9 +1,10 @@
 #include "wait/set_events.h"
 
+#include <fcntl.h>
+
 #include "demote/demote.h"
 #include "preload/wait/set.h"
 #include "wait/ready_check.h"
-#include "wait/set_sleep.h"
 
 namespace clan::preload {
 namespace {
@@ -33,16 +34,31 @@ TEST_F(SetEvents, ASocketThatIsBackOnTcpIsTheKernels) {
   EXPECT_EQ(told(1'000), EPOLLIN);
 }
 
+TEST_F(SetEvents, ASocketLastsInASetThatStaysOpenOverExec) {
+  const auto lasts = [this] { return lasts_in_set(pair.fd(1), pair.socket(1)); };
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  EXPECT_FALSE(lasts()) << "it is closed";
+  const int copy = ::fcntl(epfd, F_DUPFD, 0);
+  duplicate_epoll(epfd, copy);
+  EXPECT_TRUE(lasts());
+  forget_epoll(copy);
+  ::close(copy);
+  EXPECT_FALSE(lasts());
+  ASSERT_EQ(::fcntl(epfd, F_SETFD, 0), 0);
+  EXPECT_TRUE(lasts());
+  EXPECT_FALSE(lasts_in_set(pair.fd(0), pair.socket(0))) << "nobody has asked for it";
+}
+
 TEST_F(SetEvents, AThreadThatSleepsInASetSleepsOnItsSockets) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   EXPECT_FALSE(set_sleeps(pair.socket(1), 0));
-  SetSleep* sleep = nullptr;
-  EXPECT_TRUE(prepare(*find(epfd), &sleep));
+  const Guard guard(epfd);
+  EXPECT_TRUE(prepare(*find(epfd)));
   EXPECT_EQ(longest_sleep(*find(epfd)), kNoCap);
   EXPECT_TRUE(set_sleeps(pair.socket(1), 0));
   EXPECT_FALSE(set_sleeps(pair.socket(1), EPOLLOUT));
   EXPECT_EQ(find(epfd)->sleepers, 1);
-  awake(sleep);
+  awake(*find(epfd));
   EXPECT_EQ(find(epfd)->sleepers, 0);
 }
 

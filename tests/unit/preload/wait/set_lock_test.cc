@@ -43,18 +43,6 @@ TEST_F(TwoSets, AreLockedEachByItself) {
   EXPECT_TRUE(is_free(second));
 }
 
-TEST_F(TwoSets, AreLockedTogetherWhereOneIsInTheOther) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  ASSERT_EQ(control(second, EPOLL_CTL_ADD, epfd, &event), 0);
-  for (const int of : {epfd, second}) {
-    const Guard guard(of);
-    EXPECT_FALSE(is_free(epfd));
-    EXPECT_FALSE(is_free(second));
-  }
-  EXPECT_TRUE(is_free(epfd));
-}
-
 TEST_F(TwoSets, AreAllLockedForFork) {
   lock_epoll();
   EXPECT_FALSE(is_free(epfd));

@@ -169,6 +169,36 @@ TEST_F(SharedSets, HaveNothingThatTheApplicationHasTakenOut) {
   EXPECT_EQ(ended(), 0);
 }
 
+TEST_F(SharedSets, ThatAreInAnotherOneHaveNoSocketThatMoves) {
+  const int outer = make_set();
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(control(outer, EPOLL_CTL_ADD, epfd, &event), 0);
+  EXPECT_FALSE(pair.socket(1).shared());
+  EXPECT_EQ(set().moved, 0u);
+  TcpPair later;
+  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, later.fd(1), &event), 0);
+  EXPECT_TRUE(later.socket(1).stays_on_tcp());
+  EXPECT_TRUE(set().on_tcp);
+  EXPECT_EQ(find(outer), nullptr) << "it is as any other plain set";
+  ASSERT_EQ(::send(later.fd(0), "x", 1, 0), 1);
+  EXPECT_EQ(sys::epoll_wait(outer, &event, 1, 1'000), 1);
+  ::close(outer);
+}
+
+TEST(PolledSet, IsRememberedBeforeItHasASocket) {
+  const int set = make_set();
+  take_off_pipes(set);
+  take_off_pipes(-1);
+  TcpPair later;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(control(set, EPOLL_CTL_ADD, later.fd(1), &event), 0);
+  EXPECT_TRUE(later.socket(1).stays_on_tcp());
+  forget_epoll(set);
+  ::close(set);
+}
+
 TEST_F(SharedSets, LeaveOutEventsOfSocketsThatHaveMoved) {
   epoll_event events[3] = {};
   events[0].data.u64 = 7;
