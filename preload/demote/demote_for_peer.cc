@@ -20,7 +20,7 @@
 #include "clan/face/socket_face.h"
 #include "demote/demote_steps.h"
 #include "demote/handback.h"
-#include "demote/resend_source.h"
+#include "demote/resend.h"
 #include "kernel/proc.h"
 #include "kernel/tcp.h"
 #include "os/scratch.h"

@@ -15,6 +15,7 @@
 #include "state/remote.h"
 #include "state/socket.h"
 #include "stream/bell.h"
+#include "stream/iovec_slice.h"
 
 namespace clan::preload {
 
@@ -122,6 +123,44 @@ inline bool may_wait_unseen(Socket& s) {
     return false;
   return std::has_single_bit(s.unwatched_calls.fetch_add(1, std::memory_order_relaxed) + 1);
 }
+
+/// What the steps of a call that moves bytes have in common.
+class StreamCall {
+ protected:
+  /// `option`: SO_RCVTIMEO or SO_SNDTIMEO. `done`: bytes that have been moved already.
+  StreamCall(int fd, Socket& s, const iovec* buffers, int count, int flags, int option,
+             std::size_t done)
+      : fd_(fd),
+        s_(s),
+        buffers_(buffers),
+        count_(count),
+        flags_(flags),
+        option_(option),
+        wanted_(total(buffers, count)),
+        done_(done) {}
+
+  StepResult all() const { return StepResult::over(static_cast<ssize_t>(done_)); }
+  /// What there is, or -1 with errno.
+  StepResult failed_with() const { return done_ > 0 ? all() : StepResult::over(-1); }
+  bool waits() const { return (flags_ & MSG_DONTWAIT) == 0 && !is_nonblocking(fd_, s_); }
+  /// Of the time-out, from the first sleep on, for all of the call.
+  std::uint64_t deadline() {
+    return deadline_ != 0 ? deadline_ : deadline_ = deadline_of(fd_, option_);
+  }
+  /// A moment of a call that another process keeps from its bytes or its room. False: the call is
+  /// over, with errno.
+  bool nap() { return nap_in_call(fd_, s_, done_, deadline(), since_); }
+
+  const DeferSignals undisturbed_;
+  SignalSnapshot since_;
+  const int fd_;
+  Socket& s_;
+  const iovec* const buffers_;
+  const int count_, flags_, option_;
+  const std::size_t wanted_;
+  std::size_t done_;
+  std::uint64_t deadline_ = 0;
+};
 
 /// One step of a wait in a blocking call, by the waiting place `at`; without one there is nothing
 /// to spin for. `sleep()` sees to signal handlers that have run.

@@ -80,15 +80,10 @@ ssize_t receive_after_close(Socket& s, const iovec* buffers, int count, bool pee
 }
 
 // One call of recv(), as a loop over steps.
-class Receiving {
+class Receiving : StreamCall {
  public:
   Receiving(int fd, Socket& s, const iovec* buffers, int count, int flags)
-      : fd_(fd),
-        s_(s),
-        buffers_(buffers),
-        count_(count),
-        flags_(flags),
-        wanted_(total(buffers, count)),
+      : StreamCall(fd, s, buffers, count, flags, SO_RCVTIMEO, 0),
         peek_((flags & MSG_PEEK) != 0),
         // relaxed: a setting
         target_((flags & MSG_WAITALL) != 0
@@ -107,26 +102,18 @@ class Receiving {
   }
 
  private:
-  StepResult all() const { return StepResult::over(static_cast<ssize_t>(got_)); }
-  /// What there is, or -1 with errno.
-  StepResult failed_with() const { return got_ > 0 ? all() : StepResult::over(-1); }
-  std::uint64_t until() {
-    return deadline_ != 0 ? deadline_ : deadline_ = deadline_of(fd_, SO_RCVTIMEO);
-  }
-  bool may_not_wait() const { return (flags_ & MSG_DONTWAIT) != 0 || is_nonblocking(fd_, s_); }
-
   // The connection is on its way back to TCP.
   StepResult going_back() {
-    const bool waits = !may_not_wait() && (got_ == 0 || got_ < target_);
-    if (!waits) note_going_back(s_);
-    if (waits && nap_in_call(fd_, s_, got_, until(), since_)) return StepResult::again();
-    if (!waits) errno = EAGAIN;
+    if (waits() && (done_ == 0 || done_ < target_))
+      return nap() ? StepResult::again() : failed_with();
+    note_going_back(s_);
+    errno = EAGAIN;
     return failed_with();
   }
 
   // Bytes: of the kernel where it has all of them, else TCP's and then the pipe's.
   StepResult from_front() {
-    if (peek_) got_ = 0;  // all of it again
+    if (peek_) done_ = 0;  // all of it again
     // One that has gone and never sent through the pipe.
     if (reads_tcp(s_) && (state_of(s_.theirs()) & (kGone | kSending)) == kGone)
       (void)came_back(fd_, s_);
@@ -142,20 +129,21 @@ class Receiving {
 
   StepResult from_kernel() {
     tell_sets(s_);
-    IovecSlice part(buffers_, count_, got_);
-    msghdr message = got_ > 0 ? message_of(part.buffers, part.count) : message_of(buffers_, count_);
+    IovecSlice part(buffers_, count_, done_);
+    msghdr message =
+        done_ > 0 ? message_of(part.buffers, part.count) : message_of(buffers_, count_);
     // the kernel would start it anew
     const bool timed = deadline_ != 0 && deadline_ != kNoDeadline;
-    const int more =
-        discarding(buffers_, count_) | (timed || (got_ >= target_ && got_ > 0) ? MSG_DONTWAIT : 0);
+    const int more = discarding(buffers_, count_) |
+                     (timed || (done_ >= target_ && done_ > 0) ? MSG_DONTWAIT : 0);
     const AllowSignals here;
     const ssize_t n = real().recvmsg(fd_, &message, flags_ | more);
     const ssize_t read = std::max<ssize_t>(n, 0);
-    if (!timed || peek_ || (n < 0 && errno != EAGAIN) || got_ + read >= target_)
-      return StepResult::over(got_ > 0 ? static_cast<ssize_t>(got_) + read : n);
+    if (!timed || peek_ || (n < 0 && errno != EAGAIN) || done_ + read >= target_)
+      return StepResult::over(done_ > 0 ? static_cast<ssize_t>(done_) + read : n);
     if (n == 0) return all();
     if (n > 0) {
-      got_ += static_cast<std::size_t>(n);
+      done_ += static_cast<std::size_t>(n);
     } else if (sleep_for_bytes(fd_, s_, BellSleep(), true, deadline_, since_) < 0) {
       return failed_with();
     }
@@ -163,12 +151,12 @@ class Receiving {
   }
 
   StepResult from_tcp() {
-    IovecSlice part(buffers_, count_, got_);
+    IovecSlice part(buffers_, count_, done_);
     const ssize_t n = receive_from_tcp(fd_, s_, part.buffers, part.count, flags_, &tcp_is_peeked_);
     if (n > 0) {
-      got_ += static_cast<std::size_t>(n);
+      done_ += static_cast<std::size_t>(n);
       give_up_on_peer(fd_, s_);
-      if (got_ == wanted_ || (peek_ && !tcp_is_peeked_ && got_ >= target_)) return all();
+      if (done_ == wanted_ || (peek_ && !tcp_is_peeked_ && done_ >= target_)) return all();
       // What lies behind it in the pipe belongs to the same answer.
       if (!peek_) return StepResult::again();
     }
@@ -184,18 +172,18 @@ class Receiving {
       s_.pipe.writer_has_gone();
     const OwedRing owed(s_, OwedRing::kReceives);
     Pipe::Done done;
-    if (got_ == 0) {
+    if (done_ == 0) {
       done = s_.pipe.receive(buffers_, count_, peek_);
     } else {
-      IovecSlice part(buffers_, count_, got_);
+      IovecSlice part(buffers_, count_, done_);
       done = s_.pipe.receive(part.buffers, part.count, peek_);
     }
     if (done.must_ring || owed.of_another()) ring(fd_, s_, done);
-    got_ += done.bytes;
+    done_ += done.bytes;
     if (failed(done)) return failed_with();
-    if (got_ > 0 && got_ >= target_) {
+    if (done_ > 0 && done_ >= target_) {
       // The rest may be TCP's again, and belongs to the same answer.
-      const bool rest = got_ != wanted_ && !peek_ && (state_of(s_.theirs()) & kGone) != 0;
+      const bool rest = done_ != wanted_ && !peek_ && (state_of(s_.theirs()) & kGone) != 0;
       return rest && came_back(fd_, s_) ? StepResult::again() : all();
     }
     if (wanted_ == 0 && s_.pipe.front() == PipeFront::kBytes) return all();
@@ -205,16 +193,16 @@ class Receiving {
   // There are none, or not enough.
   StepResult look_behind() {
     if (s_.shut_read.load(std::memory_order_relaxed)) {
-      if (got_ == 0) poll_tcp_socket(fd_, s_);  // a reset is reported all the same
-      return got_ > 0 ? all() : StepResult::over(ended(s_));
+      if (done_ == 0) poll_tcp_socket(fd_, s_);  // a reset is reported all the same
+      return done_ > 0 ? all() : StepResult::over(ended(s_));
     }
-    if (got_ > 0 && got_ >= target_) return all();
-    if (!peek_ || got_ == 0) return StepResult::next();
+    if (done_ > 0 && done_ >= target_) return all();
+    if (!peek_ || done_ == 0) return StepResult::next();
     // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there
     // already.
     const bool over = s_.kernel_end || s_.kernel_error || s_.pipe.front() == PipeFront::kBroken;
     const AllowSignals here;
-    if (over || since_.handled() || may_not_wait() || time_left_ms(until(), -1) == 0 ||
+    if (over || since_.handled() || !waits() || time_left_ms(deadline(), -1) == 0 ||
         real().poll(nullptr, 0, 1) < 0) {
       return all();
     }
@@ -237,7 +225,7 @@ class Receiving {
         if (came_back(fd_, s_)) return StepResult::again();
         break;
       case PipeFront::kBroken:
-        if (got_ == 0) errno = ECONNRESET;
+        if (done_ == 0) errno = ECONNRESET;
         return failed_with();
       default: break;
     }
@@ -245,13 +233,13 @@ class Receiving {
       if (s_.pipe.front() == PipeFront::kBytes)
         return StepResult::again();  // written before it went
       if (leaves_ && has_to_follow(s_)) return going_back();
-      return got_ > 0 ? all() : StepResult::over(ended(s_));
+      return done_ > 0 ? all() : StepResult::over(ended(s_));
     }
-    return may_not_wait() ? without_waiting() : StepResult::next();
+    return waits() ? StepResult::next() : without_waiting();
   }
 
   StepResult without_waiting() {
-    if (got_ > 0) return all();
+    if (done_ > 0) return all();
     if (check_due(s_) || (state_of(s_.theirs()) & socket_face::kClosed) != 0) {
       poll_tcp_socket(fd_, s_);
       if (s_.kernel_end || s_.kernel_error) return StepResult::again();
@@ -271,7 +259,7 @@ class Receiving {
         leaves_ || reads_tcp(s_) ? nullptr : &s_.receive_wait, s_, since_, awaited_of(s_),
         [&] { return !s_.pipe.seems_empty(); }, sleep);
     if (woken >= 0) return StepResult::again();
-    if (got_ > 0 || errno != EBADF || reads_tcp(s_)) return failed_with();
+    if (done_ > 0 || errno != EBADF || reads_tcp(s_)) return failed_with();
     return StepResult::over(receive_after_close(s_, buffers_, count_, peek_));
   }
 
@@ -281,7 +269,7 @@ class Receiving {
       const BellSleep bell(s_, !reads_tcp(s_) && !leaves_);
       Sleeper sleeper(s_, true, false);
       if (!s_.pipe.want_data(static_cast<bool>(bell)) && !reads_tcp(s_) && !leaves_) return false;
-      *woken = sleep_for_bytes(fd_, s_, bell, got_ > 0, until(), since_);
+      *woken = sleep_for_bytes(fd_, s_, bell, done_ > 0, deadline(), since_);
       s_.pipe.fetch_ahead();
     }
     if (*woken == kFetched) return !s_.pipe.seems_empty();
@@ -289,18 +277,8 @@ class Receiving {
     return true;
   }
 
-  const DeferSignals undisturbed_;
-  SignalSnapshot since_;
-  const int fd_;
-  Socket& s_;
-  const iovec* const buffers_;
-  const int count_;
-  const int flags_;
-  const std::size_t wanted_;
   const bool peek_;
   const std::size_t target_;  ///< bytes that make a blocking call return
-  std::size_t got_ = 0;
-  std::uint64_t deadline_ = 0;  ///< of SO_RCVTIMEO, from the first sleep on, for all of the call
   bool tcp_is_peeked_ = false;
   bool leaves_ = false;  ///< the other end's last record says that it goes back to TCP
 };

@@ -67,18 +67,11 @@ bool ask_at_times(int fd, Socket& s) {
 }
 
 // One call of send(), as a loop over steps.
-class Sending {
+class Sending : StreamCall {
  public:
   // `sent`: bytes of it that the pipe has.
   Sending(int fd, Socket& s, const iovec* buffers, int count, int flags, std::size_t sent = 0)
-      : fd_(fd),
-        s_(s),
-        buffers_(buffers),
-        count_(count),
-        flags_(flags),
-        wanted_(total(buffers, count)),
-        may_wait_((flags & MSG_DONTWAIT) == 0),
-        sent_(sent) {}
+      : StreamCall(fd, s, buffers, count, flags, SO_SNDTIMEO, sent) {}
 
   ssize_t run() {
     for (;;) {
@@ -91,20 +84,12 @@ class Sending {
   }
 
  private:
-  StepResult all() const { return StepResult::over(static_cast<ssize_t>(sent_)); }
-  /// What has been sent, or -1 with errno.
-  StepResult failed_with() const { return sent_ > 0 ? all() : StepResult::over(-1); }
-  bool waits() const { return may_wait_ && !is_nonblocking(fd_, s_); }
-  std::uint64_t deadline() {
-    if (deadline_ == 0) deadline_ = deadline_of(fd_, SO_SNDTIMEO);
-    return deadline_;
-  }
   const PipePage::Sender& sender() const { return s_.pipe.page().ends[s_.pipe.end()].sender; }
 
   // The connection is on its way back to TCP. True: after a moment again. False, with errno: the
   // call is over.
   bool going_back() {
-    if (waits()) return nap_in_call(fd_, s_, sent_, deadline(), since_);
+    if (waits()) return nap();
     note_going_back(s_);
     errno = EAGAIN;
     return false;
@@ -121,7 +106,7 @@ class Sending {
                                                                 : StepResult::over(-1);
     }
     // A call that waits sends all of it, the rest by TCP.
-    if (gone && sent_ > 0 && (!waits() || time_left_ms(deadline(), 1) == 0)) return all();
+    if (gone && done_ > 0 && (!waits() || time_left_ms(deadline(), 1) == 0)) return all();
     if (gone && resends(fd_, s_)) return going_back() ? StepResult::again() : failed_with();
     // Left unread, they would make our death a reset, which drops what we have sent by TCP.
     if (gone && doorbells_waiting(s_)) poll_tcp_socket(fd_, s_);
@@ -145,37 +130,37 @@ class Sending {
     }
     if (gone) return by_kernel();
     if ((state_of(s_.mine()) & kSending) != 0) return StepResult::again();
-    IovecSlice part(buffers_, count_, sent_);
+    IovecSlice part(buffers_, count_, done_);
     const msghdr message = message_of(part.buffers, part.count);
     const long n = sys::call(SYS_sendmsg, fd_, &message,
-                             flags_ | MSG_DONTWAIT | (sent_ > 0 ? MSG_NOSIGNAL : 0));
+                             flags_ | MSG_DONTWAIT | (done_ > 0 ? MSG_NOSIGNAL : 0));
     // Room in TCP, or in the pipe if we have moved by then, is an edge after this.
-    if (n < static_cast<long>(wanted_ - sent_)) s_.full.fetch_add(1, std::memory_order_relaxed);
+    if (n < static_cast<long>(wanted_ - done_)) s_.full.fetch_add(1, std::memory_order_relaxed);
     if (n < 0 && (errno != EAGAIN || !may_sleep)) return failed_with();
     if (n > 0) {
-      sent_ += static_cast<std::size_t>(n);
+      done_ += static_cast<std::size_t>(n);
       // relaxed: read behind the closed gate
       slot.sent.fetch_add(static_cast<std::uint64_t>(n), std::memory_order_relaxed);
       give_up_on_peer(fd_, s_);
     }
-    return sent_ == wanted_ || !may_sleep ? all() : StepResult::next();
+    return done_ == wanted_ || !may_sleep ? all() : StepResult::next();
   }
 
   StepResult by_kernel() {
-    if (sent_ > 0) return rest_by_kernel();
+    if (done_ > 0) return rest_by_kernel();
     const msghdr message = message_of(buffers_, count_);
     const AllowSignals here;
     return StepResult::over(real().sendmsg(fd_, &message, flags_));
   }
 
   StepResult rest_by_kernel() {
-    const IovecSlice part(buffers_, count_, sent_);
+    const IovecSlice part(buffers_, count_, done_);
     const msghdr message = message_of(part.buffers, part.count);
     const AllowSignals here;
     const ssize_t n = real().sendmsg(fd_, &message, flags_ | MSG_NOSIGNAL);
-    if (n > 0) sent_ += static_cast<std::size_t>(n);
+    if (n > 0) done_ += static_cast<std::size_t>(n);
     const bool is_part = n > 0 && static_cast<std::size_t>(n) == total(part.buffers, part.count);
-    return is_part && sent_ < wanted_ ? StepResult::again() : all();
+    return is_part && done_ < wanted_ ? StepResult::again() : all();
   }
 
   // Not in the kernel's send: another thread that reads here may have to ring for room, and for
@@ -183,11 +168,11 @@ class Sending {
   StepResult wait_for_tcp() {
     const int timeout = time_left_ms(deadline(), kLongestNapMs);
     if (timeout == 0) {
-      if (sent_ == 0) errno = EAGAIN;
+      if (done_ == 0) errno = EAGAIN;
       return failed_with();
     }
     pollfd p{fd_, POLLOUT, 0};
-    if (sleep_in_send(&p, timeout, since_) < 0 && !goes_on(sent_, deadline_, since_))
+    if (sleep_in_send(&p, timeout, since_) < 0 && !goes_on(done_, deadline_, since_))
       return failed_with();
     return StepResult::again();
   }
@@ -209,14 +194,14 @@ class Sending {
     if (!s_.kernel_end && !s_.kernel_error && !(reads_no_more && has_ended(s_))) [[likely]]
       return StepResult::next();
     if (has_to_follow(s_)) return going_back() ? StepResult::again() : failed_with();
-    if (sent_ > 0 || wanted_ == 0) return all();
+    if (done_ > 0 || wanted_ == 0) return all();
     return reset_of(s_) != 0 ? refused() : to_nobody();
   }
 
   // Fails as TCP would: with an error that has not been reported, else EPIPE.
   StepResult refused() {
     const int error = tell_reset(s_);
-    if (sent_ > 0) return all();
+    if (done_ > 0) return all();
     if (error == 0 || error == EPIPE) return StepResult::over(broken_pipe(flags_));
     errno = error;
     return StepResult::over(-1);
@@ -241,10 +226,10 @@ class Sending {
   StepResult by_pipe() {
     const OwedRing owed(s_, OwedRing::kSends);
     Pipe::Done done;
-    if (sent_ == 0) {
+    if (done_ == 0) {
       done = s_.pipe.send(buffers_, count_, room_);
     } else {
-      IovecSlice part(buffers_, count_, sent_);
+      IovecSlice part(buffers_, count_, done_);
       done = s_.pipe.send(part.buffers, part.count, room_);
     }
     if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
@@ -256,15 +241,15 @@ class Sending {
     const bool rings = done.must_ring || owed.of_another();
     if (rings) {
       ring(fd_, s_, done);
-      if (s_.kernel_error && sent_ == 0) return StepResult::again();  // nobody is there to read it
+      if (s_.kernel_error && done_ == 0) return StepResult::again();  // nobody is there to read it
     }
     if (s_.rang.load(std::memory_order_relaxed) != rings)
       s_.rang.store(rings, std::memory_order_relaxed);
     if (s_.pipe.is_large()) [[unlikely]]
       owe_memory(fd_, s_);
-    sent_ += done.bytes;
+    done_ += done.bytes;
     if (failed(done)) return failed_with();
-    if (sent_ == wanted_) return all();
+    if (done_ == wanted_) return all();
     if (room_ == PipeRoom::kWindow && !waits()) {
       room_ = PipeRoom::kWhole;
       return StepResult::again();
@@ -276,7 +261,7 @@ class Sending {
   StepResult wait() {
     s_.full.fetch_add(1, std::memory_order_relaxed);
     if (!waits()) {
-      if (sent_ > 0) return all();
+      if (done_ > 0) return all();
       poll_tcp_socket(fd_, s_);
       if (s_.kernel_end || s_.kernel_error) return StepResult::again();
       if (may_wait_unseen(s_) && (unseen_use() != reasons::Why::kNone || !s_.pipe.want_room(room_)))
@@ -324,26 +309,15 @@ class Sending {
     const int woken = sleep_in_send(&p, timeout, since_, bell);
     if (woken == 0) room_ = PipeRoom::kWhole;  // it does not read
     sleeper.reset();
-    *over = (woken < 0 && !goes_on(sent_, deadline_, since_)) || !still_names(fd_, s_);
+    *over = (woken < 0 && !goes_on(done_, deadline_, since_)) || !still_names(fd_, s_);
     if (!*over && !(bell && woken > 0 && p.revents == 0)) poll_tcp_socket(fd_, s_);
     return true;
   }
 
-  const DeferSignals undisturbed_;
-  SignalSnapshot since_;
-  const int fd_;
-  Socket& s_;
-  const iovec* const buffers_;
-  const int count_;
-  const int flags_;
-  const std::size_t wanted_;
-  const bool may_wait_;
   /// A send that may wait for a reader that reads need not fill all that TCP would take.
   PipeRoom room_ = PipeRoom::kWindow;
-  std::size_t sent_;
   int nap_ms_ = 1;
-  std::uint64_t deadline_ = 0;  ///< of SO_SNDTIMEO, from the first sleep on
-  std::uint32_t turns_ = 0;     ///< at the gate
+  std::uint32_t turns_ = 0;  ///< at the gate
 };
 
 // More than one call moves.

@@ -21,7 +21,6 @@
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"
-#include "wait/spin_view.h"
 
 namespace clan::preload {
 namespace {
