@@ -82,24 +82,6 @@ bool goes_into_pipe(int fd) {
   return sys::fcntl(fd, F_GETPIPE_SZ) >= 0;
 }
 
-}  // namespace
-
-CLAN_INTERPOSED(ssize_t, sendfile, (int to, int from, off_t* offset, size_t n),
-                (to, from, offset, n)) {
-  // Into a pipe of its own the kernel takes the bytes of a socket, as splice() does.
-  if (const SocketRef source = acquire(from); source && goes_into_pipe(to))
-    never_move(from, *source, clan::reasons::Why::kSpliced);
-  return sending(
-      to, 0, [&] { return real().sendfile(to, from, offset, n); },
-      [&](Socket& s) { return send_file(to, s, from, offset, n); });
-}
-
-CLAN_INTERPOSE ssize_t sendfile64(int to, int from, off_t* offset, size_t n) {
-  return sendfile(to, from, offset, n);
-}
-
-namespace {
-
 // Whether the descriptor is a pipe of the kernel's. False, with errno, also where there is no
 // descriptor.
 bool is_pipe(int fd) {
@@ -180,6 +162,20 @@ ssize_t splice_in(int from, int to, Socket& target, char* buffer, std::size_t n,
 }
 
 }  // namespace
+
+CLAN_INTERPOSED(ssize_t, sendfile, (int to, int from, off_t* offset, size_t n),
+                (to, from, offset, n)) {
+  // Into a pipe of its own the kernel takes the bytes of a socket, as splice() does.
+  if (const SocketRef source = acquire(from); source && goes_into_pipe(to))
+    never_move(from, *source, clan::reasons::Why::kSpliced);
+  return sending(
+      to, 0, [&] { return real().sendfile(to, from, offset, n); },
+      [&](Socket& s) { return send_file(to, s, from, offset, n); });
+}
+
+CLAN_INTERPOSE ssize_t sendfile64(int to, int from, off_t* offset, size_t n) {
+  return sendfile(to, from, offset, n);
+}
 
 CLAN_INTERPOSED(ssize_t, splice,
                 (int from, off64_t* from_offset, int to, off64_t* to_offset, size_t n,

@@ -74,6 +74,20 @@ bool is_nowhere(const sockaddr* address, socklen_t size) {
   return address != nullptr && size >= sizeof address->sa_family && address->sa_family == AF_UNSPEC;
 }
 
+// dup2 closes what `to` was. The library has to act before, while `to` can still be used.
+void before_dup_onto(int fd, int to) {
+  if (fd == to || !(is_ours(to) || known(to))) return;
+  KeepErrno keep;
+  if (sys::fcntl(fd, F_GETFD) >= 0) about_to_go(to);
+}
+
+bool is_connected(int fd) {
+  KeepErrno keep;
+  sockaddr_storage name;
+  socklen_t size = sizeof name;
+  return sys::call(SYS_getpeername, fd, &name, &size) == 0;
+}
+
 }  // namespace
 
 CLAN_INTERPOSED(int, connect, (int fd, const sockaddr* address, socklen_t size),
@@ -178,17 +192,6 @@ CLAN_INTERPOSED(int, dup, (int fd), (fd)) {
   return to;
 }
 
-namespace {
-
-// dup2 closes what `to` was. The library has to act before, while `to` can still be used.
-void before_dup_onto(int fd, int to) {
-  if (fd == to || !(is_ours(to) || known(to))) return;
-  KeepErrno keep;
-  if (sys::fcntl(fd, F_GETFD) >= 0) about_to_go(to);
-}
-
-}  // namespace
-
 CLAN_INTERPOSED(int, dup2, (int fd, int to), (fd, to)) {
   const Closing closing(to);
   before_dup_onto(fd, to);
@@ -264,17 +267,6 @@ CLAN_INTERPOSE int sockatmark(int fd) {
   int at = 0;
   return ::ioctl(fd, SIOCATMARK, &at) == 0 ? at : -1;
 }
-
-namespace {
-
-bool is_connected(int fd) {
-  KeepErrno keep;
-  sockaddr_storage name;
-  socklen_t size = sizeof name;
-  return sys::call(SYS_getpeername, fd, &name, &size) == 0;
-}
-
-}  // namespace
 
 CLAN_INTERPOSED(int, shutdown, (int fd, int how), (fd, how)) {
   SocketRef s = hold_current(fd);

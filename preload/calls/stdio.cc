@@ -37,6 +37,19 @@ void closes(FILE* stream) {
   if (const int fd = stream != nullptr ? ::fileno(stream) : -1; fd >= 0) about_to_go(fd);
 }
 
+// `flag`: of the fortified functions, -1 for the plain ones.
+int print(int fd, int flag, const char* format, va_list list) {
+  if (flag < 0 && !acquire(fd)) return real().vdprintf(fd, format, list);
+  char* text = nullptr;
+  const int n =
+      flag < 0 ? ::vasprintf(&text, format, list) : ::__vasprintf_chk(&text, flag, format, list);
+  if (n < 0) return -1;
+  const std::size_t written = write_all(fd, text, static_cast<std::size_t>(n));
+  KeepErrno keep;
+  std::free(text);
+  return written == static_cast<std::size_t>(n) ? n : -1;
+}
+
 }  // namespace
 
 CLAN_INTERPOSE int fclose(FILE* stream) {
@@ -57,23 +70,6 @@ CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
   if (const SocketRef s = acquire(fd)) never_move(fd, *s, clan::reasons::Why::kStream);
   return real().fdopen(fd, mode);
 }
-
-namespace {
-
-// `flag`: of the fortified functions, -1 for the plain ones.
-int print(int fd, int flag, const char* format, va_list list) {
-  if (flag < 0 && !acquire(fd)) return real().vdprintf(fd, format, list);
-  char* text = nullptr;
-  const int n =
-      flag < 0 ? ::vasprintf(&text, format, list) : ::__vasprintf_chk(&text, flag, format, list);
-  if (n < 0) return -1;
-  const std::size_t written = write_all(fd, text, static_cast<std::size_t>(n));
-  KeepErrno keep;
-  std::free(text);
-  return written == static_cast<std::size_t>(n) ? n : -1;
-}
-
-}  // namespace
 
 CLAN_INTERPOSE int vdprintf(int fd, const char* format, va_list list) {
   return print(fd, -1, format, list);

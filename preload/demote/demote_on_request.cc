@@ -49,10 +49,6 @@ bool stays_unswitched(int fd, Socket& s) {
   return false;
 }
 
-bool has_waited_for_long(std::uint64_t wanted_ns) {
-  return monotonic_ns() - wanted_ns > kForOtherEndNs;
-}
-
 // The other end has said what it has not read; or will not, or need not.
 bool has_said_all(int fd, const Socket& s) {
   if ((state_of(s.mine()) & kSending) == 0 || (state_of(s.theirs()) & kLeaving) == 0) return true;
@@ -63,7 +59,7 @@ bool has_said_all(int fd, const Socket& s) {
 
 // go() is to be done, now or all the same.
 bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {
-  return has_waited_for_long(wanted_ns) || has_said_all(fd, s);
+  return monotonic_ns() - wanted_ns > kForOtherEndNs || has_said_all(fd, s);
 }
 
 // Bytes of this end that it holds cannot be had. This end does the other one's part: the
@@ -74,20 +70,6 @@ void lose(int fd, Socket& s) {
             "its peer goes back to TCP, and holds bytes of this end that cannot be had (another "
             "pid namespace?)");
   set_gone(s.mine());
-}
-
-}  // namespace
-
-bool go_now(int fd, Socket& s) {
-  return (state_of(s.mine()) & kGone) != 0 || (has_said_all(fd, s) && go(fd, s));
-}
-
-namespace {
-
-// The other end, which leaves for a program that knows TCP alone, may not have read all that this
-// one has put into the pipe before its last record, or may have taken some out of TCP.
-bool is_to_send_again(const HandedBack& given) {
-  return given.word != kDone && given.word != kReadsOn;
 }
 
 // Nobody else sends meanwhile. Its last record is there. If this process is killed another one
@@ -105,13 +87,11 @@ void go_alone(int fd, Socket& s, const Pipe::Done& last, const HandedBack& given
   resend(fd, s, given.memfd, us);
 }
 
-// There is nothing to be sent again.
-void go_on_by_tcp(int fd, Socket& s, const Pipe::Done& last, const HandedBack& given) {
-  // Sending again what it still reads in the pipe would overtake that.
-  if (given.word != kDone) say_goodbye(fd, s, last, given.word != kReadsOn);
-}
-
 }  // namespace
+
+bool go_now(int fd, Socket& s) {
+  return (state_of(s.mine()) & kGone) != 0 || (has_said_all(fd, s) && go(fd, s));
+}
 
 bool go(int fd, Socket& s) {
   if ((state_of(s.mine()) & kGone) != 0 || stays_unswitched(fd, s)) return true;
@@ -140,12 +120,15 @@ bool go(int fd, Socket& s) {
   }
   const bool answers = (state_of(s.theirs()) & kLeaving) != 0;
   const HandedBack given = answers ? given_back(s) : HandedBack{};
-  if (answers && is_to_send_again(given)) {
+  // The other end, which leaves for a program that knows TCP alone, may not have read all that this
+  // one has put into the pipe before its last record, or may have taken some out of TCP.
+  if (answers && given.word != kDone && given.word != kReadsOn) {
     (void)hand_resend_on(sends, us, resender);
     go_alone(fd, s, last, given, resender);
     return true;
   }
-  go_on_by_tcp(fd, s, last, given);
+  // Sending again what it still reads in the pipe would overtake that.
+  if (given.word != kDone) say_goodbye(fd, s, last, given.word != kReadsOn);
   if (given.memfd >= 0) sys::close(given.memfd);
   Slot::open(sends, us);
   settle(fd, s);

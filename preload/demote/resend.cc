@@ -192,6 +192,20 @@ void finish_behind(Resend* resend) {
   ::pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 
+// In the place of a process that was killed.
+void go_on_with_resend(int fd, Socket& s) {
+  const std::int32_t us = Slot::kSendsAgain | closer_id();
+  HandedBack given;
+  if (!take_resend_over(s, us, &given)) return;
+  // PAIR preload.resent: of one that has not said it, the other end has done its part
+  if (words::load_acquire(s.open_file().again.given) == 0) {
+    if (given.memfd >= 0) sys::close(given.memfd);
+    resent(fd, s, us);
+  } else {
+    resend(fd, s, given.memfd, us);
+  }
+}
+
 }  // namespace
 
 constinit std::atomic<std::uint64_t> bytes_resent{0};
@@ -293,24 +307,6 @@ bool take_resend_over(Socket& s, std::int32_t us, HandedBack* given) {
   if (given->memfd >= 0) sys::close(given->memfd);
   return false;
 }
-
-namespace {
-
-// In the place of a process that was killed.
-void go_on_with_resend(int fd, Socket& s) {
-  const std::int32_t us = Slot::kSendsAgain | closer_id();
-  HandedBack given;
-  if (!take_resend_over(s, us, &given)) return;
-  // PAIR preload.resent: of one that has not said it, the other end has done its part
-  if (words::load_acquire(s.open_file().again.given) == 0) {
-    if (given.memfd >= 0) sys::close(given.memfd);
-    resent(fd, s, us);
-  } else {
-    resend(fd, s, given.memfd, us);
-  }
-}
-
-}  // namespace
 
 bool resends(int fd, Socket& s) {
   Slot& slot = s.open_file();

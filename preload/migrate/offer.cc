@@ -136,6 +136,28 @@ bool is_unfit(int fd, Socket& s) {
   return why != Why::kNone;
 }
 
+// Makes the pipe, enters it and sends it.
+void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
+  if (is_unfit(fd, s)) return;
+  if (const Why why = why_untrusted(fd, rendezvous, route); why != Why::kNone)
+    return stay(fd, s, why);
+  if (!create_pipe(fd, s)) return;
+  const bool kept = move_high(s.pipe);
+  const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
+  PassedBells bells;
+  if (kept) bells.make(s, rendezvous);
+  // The other end may use the pipe as soon as it has it: be ready first.
+  if (!others_could_follow || !enter_pipe(fd, s, route)) {
+    s.pipe = Pipe();
+    s.Bells::reset();
+    return;
+  }
+  const int passed[] = {s.pipe.memfd(), bells.fds[0], bells.fds[1]};
+  if (!send_descriptors(rendezvous, kHello, sizeof kHello, passed, 1 + bells.count()))
+    say_why(fd, s, Why::kOfferLost);
+  if (!kept) close_descriptor(s);
+}
+
 }  // namespace
 
 void offer(int fd, Socket& s) {
@@ -208,32 +230,6 @@ void look_for_taker(int fd, Socket& s) {
   if (const Why unseen = unseen_use(); unseen != Why::kNone) return stay(fd, s, unseen);
   enter_pipe(fd, s, route);
 }
-
-namespace {
-
-// Makes the pipe, enters it and sends it.
-void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
-  if (is_unfit(fd, s)) return;
-  if (const Why why = why_untrusted(fd, rendezvous, route); why != Why::kNone)
-    return stay(fd, s, why);
-  if (!create_pipe(fd, s)) return;
-  const bool kept = move_high(s.pipe);
-  const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
-  PassedBells bells;
-  if (kept) bells.make(s, rendezvous);
-  // The other end may use the pipe as soon as it has it: be ready first.
-  if (!others_could_follow || !enter_pipe(fd, s, route)) {
-    s.pipe = Pipe();
-    s.Bells::reset();
-    return;
-  }
-  const int passed[] = {s.pipe.memfd(), bells.fds[0], bells.fds[1]};
-  if (!send_descriptors(rendezvous, kHello, sizeof kHello, passed, 1 + bells.count()))
-    say_why(fd, s, Why::kOfferLost);
-  if (!kept) close_descriptor(s);
-}
-
-}  // namespace
 
 void look_for_offer(int fd, Socket& s) {
   Route route;

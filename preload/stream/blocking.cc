@@ -65,6 +65,20 @@ bool interrupts(SignalSnapshot& since, std::uint64_t deadline) {
   return false;
 }
 
+// A handler has run while we slept. Had the kernel slept in send(), would it go on? It does after
+// handlers with SA_RESTART. poll() does not say which it was, so all that there are have to be of
+// that kind.
+bool handlers_restart() {
+  KeepErrno keep;
+  for (int number = 1; number < NSIG; ++number) {
+    struct sigaction action {};
+    if (set_action(number, nullptr, &action) != 0) continue;
+    const bool handled = action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
+    if (handled && (action.sa_flags & SA_RESTART) == 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::uint64_t deadline,
@@ -111,24 +125,6 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::ui
   if (n <= 0) note_end(fd, s, n);
   return still_names(fd, s) ? n > 0 : -1;
 }
-
-namespace {
-
-// A handler has run while we slept. Had the kernel slept in send(), would it go on? It does after
-// handlers with SA_RESTART. poll() does not say which it was, so all that there are have to be of
-// that kind.
-bool handlers_restart() {
-  KeepErrno keep;
-  for (int number = 1; number < NSIG; ++number) {
-    struct sigaction action {};
-    if (set_action(number, nullptr, &action) != 0) continue;
-    const bool handled = action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
-    if (handled && (action.sa_flags & SA_RESTART) == 0) return false;
-  }
-  return true;
-}
-
-}  // namespace
 
 bool goes_on(std::size_t sent, std::uint64_t deadline, SignalSnapshot& since) {
   if (errno != EINTR || sent > 0 || deadline != kNoDeadline || since.interrupted()) return false;

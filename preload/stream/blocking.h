@@ -143,7 +143,7 @@ class StreamCall {
   /// What there is, or -1 with errno.
   StepResult failed_with() const { return done_ > 0 ? all() : StepResult::over(-1); }
   bool waits() const { return (flags_ & MSG_DONTWAIT) == 0 && !is_nonblocking(fd_, s_); }
-  /// Of the time-out, from the first sleep on, for all of the call.
+  /// Returns when the call times out, as set at its first sleep.
   std::uint64_t deadline() {
     return deadline_ != 0 ? deadline_ : deadline_ = deadline_of(fd_, option_);
   }

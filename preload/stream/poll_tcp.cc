@@ -25,34 +25,11 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kLeaving;
-
-}  // namespace
-
-bool others_sleep(const Socket& s) {
-  // order: as Sleeper counts them, before its look
-  return s.inherited.load(std::memory_order_relaxed) ||
-         s.data_sleepers.load(std::memory_order_seq_cst) > 0 ||
-         s.room_sleepers.load(std::memory_order_seq_cst) > 0 || watcher_sleeps(s, 0);
-}
-
-namespace {
-
 bool others_want_room(const Socket& s) {
   // order: as Sleeper counts them, before its look
   return s.room_sleepers.load(std::memory_order_seq_cst) > 0 ||
          watcher_sleeps(s, POLLOUT | POLLWRNORM);
 }
-
-}  // namespace
-
-bool enough_bytes(const Socket& s, std::size_t of_tcp) {
-  const auto low_water = static_cast<std::uint64_t>(s.low_water.load(std::memory_order_relaxed));
-  return low_water <= 1 || of_tcp + s.pipe.readable_bytes() >= low_water || has_ended(s) ||
-         !s.pipe.peer_has_room();
-}
-
-namespace {
 
 // Something that a sleeper would want to know of.
 bool worth_waking(const Socket& s) {
@@ -85,17 +62,26 @@ bool drop_doorbells(int fd, Socket& s) {
   return true;
 }
 
-}  // namespace
-
-namespace {
-
 // What the kernel has woken a thread for is a doorbell.
 bool only_doorbells(const Socket& s) {
   return s.has_drained() && !s.kernel_end && !s.kernel_error && !s.reads_kernel() &&
-         (state_of(s.theirs()) & kLeaving) == 0;
+         (state_of(s.theirs()) & socket_face::kLeaving) == 0;
 }
 
 }  // namespace
+
+bool others_sleep(const Socket& s) {
+  // order: as Sleeper counts them, before its look
+  return s.inherited.load(std::memory_order_relaxed) ||
+         s.data_sleepers.load(std::memory_order_seq_cst) > 0 ||
+         s.room_sleepers.load(std::memory_order_seq_cst) > 0 || watcher_sleeps(s, 0);
+}
+
+bool enough_bytes(const Socket& s, std::size_t of_tcp) {
+  const auto low_water = static_cast<std::uint64_t>(s.low_water.load(std::memory_order_relaxed));
+  return low_water <= 1 || of_tcp + s.pipe.readable_bytes() >= low_water || has_ended(s) ||
+         !s.pipe.peer_has_room();
+}
 
 bool poll_tcp_socket(int fd, Socket& s) {
   KeepErrno keep;

@@ -20,6 +20,17 @@ bool has_died(std::uint64_t now, std::uint32_t turn) {
          closer_has_died(now);
 }
 
+// Takes a counter for `closer` (0: opens it) from a thread that has died, or had the caller's id.
+// False: nobody is dead, or the counter has changed.
+bool take_from_dead(Slot::Counter& counter, std::uint32_t turn, std::uint64_t closer) {
+  // PAIR preload.gate: sees which thread has closed it
+  std::uint64_t now = words::load_acquire(counter);
+  const bool died =
+      !Slot::is_resend(now) && (Slot::is_closed_by(now, closer_id()) || has_died(now, turn));
+  // PAIR preload.gate: in the place of its closer
+  return died && words::cas(counter, now, (now & (Slot::kClosed - 1)) | closer);
+}
+
 void pause(std::uint32_t turn) {
   if (turn < kYieldsBeforeNap) {
     sched_yield();
@@ -34,12 +45,8 @@ void pause(std::uint32_t turn) {
 
 bool await_gate(Slot::Counter& counter, std::uint32_t turn) {
   // PAIR preload.gate: sees which thread has closed it
-  std::uint64_t now = words::load_acquire(counter);
-  if (Slot::is_resend(now)) return false;
-  const bool died = Slot::is_closed_by(now, closer_id()) || has_died(now, turn);
-  // PAIR preload.gate: in the place of its closer
-  if (died && words::cas(counter, now, now & (Slot::kClosed - 1))) return true;
-  pause(turn);
+  if (Slot::is_resend(words::load_acquire(counter))) return false;
+  if (!take_from_dead(counter, turn, 0)) pause(turn);
   return true;
 }
 
@@ -54,15 +61,8 @@ void await_mover(Slot::Counter& counter) {
 
 ClosedGate::ClosedGate(Slot::Counter& counter) : counter_(counter) {
   for (std::uint32_t turn = 0; !Slot::try_close_over(counter, me_); ++turn) {
-    // PAIR preload.gate: sees which thread has closed it
-    std::uint64_t now = words::load_acquire(counter);
-    const std::uint64_t next = (now & (Slot::kClosed - 1)) | Slot::closed_by(me_);
-    // PAIR preload.gate: from its closer
-    const bool died = Slot::is_closed_by(now, me_) || has_died(now, turn);  // of the caller's id
-    if (died && words::cas(counter, now, next)) {
-      took_over_ = true;
-      return;
-    }
+    took_over_ = take_from_dead(counter, turn, Slot::closed_by(me_));
+    if (took_over_) return;
     pause(turn);
   }
 }

@@ -175,15 +175,6 @@ void find_ready(Set& set, bool first) {
 // See gather().
 bool kernel_may_know_more(const Set& set) { return PipeStamp::before(set.looked, set.happened); }
 
-}  // namespace
-
-bool has_plain(const Set& set) {
-  return set.plain.load(std::memory_order_relaxed) || set.use != nullptr ||
-         set.moved < set.interests.count;
-}
-
-namespace {
-
 // More sockets wait for their bells than watch_armed() checks.
 bool many_are_armed(const Set& set) { return set.moved - set.watched.count > kArmedFew; }
 
@@ -315,6 +306,11 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
   const int n = report(set, events, most, low, &all);
   set.kernels_turn = set.polled == nullptr && (all || !kernel_first);
   return n;
+}
+
+bool has_plain(const Set& set) {
+  return set.plain.load(std::memory_order_relaxed) || set.use != nullptr ||
+         set.moved < set.interests.count;
 }
 
 void fetch_ahead(const Set& set) {

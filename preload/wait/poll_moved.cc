@@ -51,6 +51,23 @@ T* cut(std::byte*& memory, nfds_t count) {
   return at;
 }
 
+// One socket with bytes in its pipe: nothing has happened before that anybody asks for. Not where
+// the kernel is to be asked, see gather().
+bool has_bytes(pollfd& asked) {
+  const SocketRef s = acquire(asked.fd);
+  if (!s || !s->shared() || reads_tcp(*s) || is_due(*s) || (asked.events & POLLPRI) != 0)
+    return false;
+  // relaxed, both: hints
+  if (has_ended(*s) || s->shut_read.load(std::memory_order_relaxed) ||
+      monotonic_ns() - s->checked_ns.load(std::memory_order_relaxed) >= kCheckNs) {
+    return false;
+  }
+  const short ready = ready_now(asked.fd, *s, asked.events);
+  if ((ready & (POLLIN | POLLRDNORM)) == 0) return false;
+  asked.revents = ready;
+  return true;
+}
+
 }  // namespace
 
 std::size_t PolledSet::Memory::bytes(nfds_t count) {
@@ -233,27 +250,6 @@ int PolledSet::answer(const epoll_event* events, int n) {
   }
   return ready;
 }
-
-namespace {
-
-// One socket with bytes in its pipe: nothing has happened before that anybody asks for. Not where
-// the kernel is to be asked, see gather().
-bool has_bytes(pollfd& asked) {
-  const SocketRef s = acquire(asked.fd);
-  if (!s || !s->shared() || reads_tcp(*s) || is_due(*s) || (asked.events & POLLPRI) != 0)
-    return false;
-  // relaxed, both: hints
-  if (has_ended(*s) || s->shut_read.load(std::memory_order_relaxed) ||
-      monotonic_ns() - s->checked_ns.load(std::memory_order_relaxed) >= kCheckNs) {
-    return false;
-  }
-  const short ready = ready_now(asked.fd, *s, asked.events);
-  if ((ready & (POLLIN | POLLRDNORM)) == 0) return false;
-  asked.revents = ready;
-  return true;
-}
-
-}  // namespace
 
 int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep) {
   if (count == 1 && has_bytes(*fds)) return 1;

@@ -806,11 +806,13 @@ void World::sleepers() {
     event.events = EPOLLIN;
     event.data.u64 = kMostSources;
     check(::epoll_ctl(outer.back(), EPOLL_CTL_ADD, stop, &event) == 0, "epoll_ctl");
-    const int way = dice_.below(3);
+    // Sockets of sets that are waited for themselves go back to TCP: not in most stories.
+    const int way = dice_.one_in(8) ? dice_.below(2) : 2;
     const int most = 1 + dice_.below(4);
     // Every thread waits in all sets: in a set of sets, in a poll of them, or in one after the
     // other.
     for (const int each : sets_) {
+      if (way != 0) break;
       ++event.data.u64;
       check(::epoll_ctl(outer.back(), EPOLL_CTL_ADD, each, &event) == 0, "epoll_ctl");
     }
@@ -828,7 +830,7 @@ void World::sleepers() {
         } else if (sets_.size() == 1 && !over.load()) {
           // asleep below
         } else {
-          (void)::epoll_wait(outer[static_cast<std::size_t>(t)], events, kMostSources, 100);
+          (void)::epoll_wait(outer[static_cast<std::size_t>(t)], events, kMostSources, 5);
         }
         for (std::size_t k = 0; k < sets_.size(); ++k) {
           const auto at = (set + k) % sets_.size();
