@@ -42,8 +42,12 @@ using socket_face::kResends;
 using socket_face::kSending;
 using socket_face::kState;
 
-// Until both directions are clean for a program that knows TCP alone.
-void wait_until_clean(int fd, Socket& s) {
+/// Which program reads from now on, and what it knows.
+enum class Reader { kThis, kTcpAlone, kThisIfClosed };
+
+// Until both directions are clean for a program that knows TCP alone. `if_closed`: this one reads
+// in the pipe what a peer that has closed has left there.
+void wait_until_clean(int fd, Socket& s, bool if_closed) {
   constexpr std::uint64_t kSilentNs = 200'000'000;
   const std::uint64_t until = monotonic_ns() + kForOtherEndNs;
   std::uint64_t silent_until = monotonic_ns() + kSilentNs;
@@ -71,6 +75,12 @@ void wait_until_clean(int fd, Socket& s) {
   for (;;) {
     const bool gone = go_now(fd, s);
     if (gone && came_back(fd, s)) break;
+    // Behind kLeaving: a peer that closes sees that, or is seen here.
+    if (if_closed && !given && s.pipe.front() == PipeFront::kBytes &&
+        ((state_of(s.theirs()) & socket_face::kClosed) != 0 || closed(fd))) {
+      if (taken >= 0) sys::close(taken);
+      return;
+    }
     if ((state_of(s.theirs()) & kSending) == 0) {
       // It has not switched, and will not any more.
       set_gone(s.theirs());
@@ -84,6 +94,7 @@ void wait_until_clean(int fd, Socket& s) {
         CLAN_WARN("%s: its peer has closed; bytes that were not read cannot go back to TCP",
                   Named(fd, s).text());
       }
+      if (s.has_drained()) (void)drain_doorbells(fd, s);
       break;
     }
     // An end that says that it leaves says what it has read next: it waits for nothing.
@@ -152,7 +163,8 @@ void pin(int fd, Socket& s) {
   catch_up(fd, s);
 }
 
-void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
+void leave(int fd, Socket& s, Reader reader, reasons::Why why) {
+  const bool to_others = reader != Reader::kThis;
   const DeferSignals undisturbed;
   KeepErrno keep;
   pin(fd, s);
@@ -163,7 +175,8 @@ void leave(int fd, Socket& s, bool to_others, reasons::Why why) {
     const bool remote = is_remote(s);
     const bool leaves = say_leaving(fd, s, remote || !to_others);
     if (remote) leave_other_host(fd, s);
-    if (leaves && to_others) remote ? reset_unless_clean(fd, s) : wait_until_clean(fd, s);
+    if (leaves && to_others)
+      remote ? reset_unless_clean(fd, s) : wait_until_clean(fd, s, reader == Reader::kThisIfClosed);
     settle(fd, s);
   }
   s.moving.unlock();
@@ -204,11 +217,11 @@ void give_up_on_peer(int fd, Socket& s) {
 }
 
 void leave_pipe(int fd, bool to_others, reasons::Why why) {
-  if (SocketRef s = acquire(fd)) leave(fd, *s, to_others, why);
+  if (SocketRef s = acquire(fd)) leave(fd, *s, to_others ? Reader::kTcpAlone : Reader::kThis, why);
 }
 
 void leave_remote(int fd, Socket& s, reasons::Why why) {
-  if (is_remote(s)) s.shared() ? leave(fd, s, false, why) : (void)keep_on_tcp(fd, s, why);
+  if (is_remote(s)) s.shared() ? leave(fd, s, Reader::kThis, why) : (void)keep_on_tcp(fd, s, why);
 }
 
 void leave_all_remote() {
@@ -219,6 +232,10 @@ void leave_all_remote() {
 
 void never_move(int fd, Socket& s, reasons::Why why) {
   if (!keep_on_tcp(fd, s, why)) leave_pipe(fd, true, why);
+}
+
+void leave_for_kernel(int fd, Socket& s, reasons::Why why) {
+  if (!keep_on_tcp(fd, s, why)) leave(fd, s, Reader::kThisIfClosed, why);
 }
 
 void leave_all_pipes(reasons::Why why) {
@@ -237,14 +254,14 @@ void take_back_moved(reasons::Why why) {
   for_each_socket(
       [](int fd, Socket& s, void* because) {
         if (s.shared() && (state_of(s.mine()) & (kLeaving | kGone)) == 0)
-          leave(fd, s, false, *static_cast<const reasons::Why*>(because));
+          leave(fd, s, Reader::kThis, *static_cast<const reasons::Why*>(because));
       },
       &why);
 }
 
 void leave_to_others(int fd, Socket& s) {
   if (s.shared() && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
-    leave(fd, s, false, reasons::Why::kForked);
+    leave(fd, s, Reader::kThis, reasons::Why::kForked);
   }
 }
 

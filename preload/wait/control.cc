@@ -16,6 +16,7 @@
 #include "wait/epoll_set.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
+#include "wait/set_events.h"
 #include "wait/set_lock.h"
 #include "wait/shared_sets.h"
 #include "wait/waiting.h"
@@ -162,8 +163,7 @@ int control(int epfd, int op, int fd, epoll_event* event) {
   if (lost) never_move(fd, *s, reasons::Why::kSharedSet);
   const Set* const set = op == EPOLL_CTL_ADD ? find(epfd) : nullptr;
   // relaxed: take_off_pipes() says so under the lock, and sees the socket if it comes later
-  if (set != nullptr && set->on_tcp.load(std::memory_order_relaxed))
-    never_move(fd, *s, reasons::Why::kPolledSet);
+  if (set != nullptr && set->on_tcp.load(std::memory_order_relaxed)) take_off_pipe(fd, *s);
   return rc;
 }
 

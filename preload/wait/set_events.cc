@@ -26,6 +26,13 @@ void leave_to_kernel(Interest& i) {
   remove(&i);
 }
 
+void give_to_kernel(Interest& i) {
+  if (!i.parked) return watch_kernel(i);
+  KeepErrno keep;
+  change(*i.set, EPOLL_CTL_DEL, i.fd, nullptr);
+  remove(&i);
+}
+
 bool is_registered(const Socket& s, int fd) {
   bool is = false;
   for_interests(s, [&](const Interest& i) { is |= i.fd == fd && !i.parked; });
@@ -42,12 +49,17 @@ void moved(Socket& s) {
 }
 
 void went_back(Socket& s) {
-  if (!s.is_watched() || s.shared()) return;
+  if (s.is_watched() && !s.shared()) for_interests(s, give_to_kernel);
+}
+
+void take_off_pipe(int fd, Socket& s) {
+  leave_for_kernel(fd, s, reasons::Why::kPolledSet);
+  if (!s.shared()) return;
   for_interests(s, [](Interest& i) {
-    if (!i.parked) return watch_kernel(i);
-    KeepErrno keep;
-    change(*i.set, EPOLL_CTL_DEL, i.fd, nullptr);
-    remove(&i);
+    if (!i.set->on_tcp.load(std::memory_order_relaxed)) return;  // relaxed: under the lock
+    const bool stays = !i.parked;
+    give_to_kernel(i);
+    if (stays) leave_to_kernel(i);
   });
 }
 

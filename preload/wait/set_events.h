@@ -17,6 +17,9 @@ void went_back(Socket& s);
 /// kernel's alone.
 void stayed(Socket& s);
 
+/// The socket is in a set whose sockets stay on TCP: it goes back, and the kernel answers for it.
+void take_off_pipe(int fd, Socket& s);
+
 /// A call has answered EAGAIN although there may be bytes or room: sets check the socket again, and
 /// do not sleep for long meanwhile.
 void going_back(Socket& s);

@@ -20,6 +20,7 @@
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
+#include "wait/set_events.h"
 #include "wait/set_lock.h"
 
 namespace clan::preload {
@@ -164,10 +165,11 @@ void take_off_pipes(int epfd) {
       *use.get(),
       [](const Interest& i) {
         const Socket& s = *i.socket;
-        if (s.shared() || moved_elsewhere(s)) return !s.kernel_error;
-        return s.open_file().pinned.load(std::memory_order_relaxed) == 0;  // relaxed: see there
+        // relaxed: keep_on_tcp() looks again
+        return s.shared() || moved_elsewhere(s) ||
+               s.open_file().pinned.load(std::memory_order_relaxed) == 0;
       },
-      [](int fd, Socket& s) { never_move(fd, s, reasons::Why::kPolledSet); });
+      take_off_pipe);
 }
 
 bool changes_shared(int epfd) {

@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include <string>
 #include <utility>
 
 #include "connection.h"
@@ -156,6 +157,28 @@ TEST_F(Nested, AsAOneShotAreSilentWhateverComesUntilTheyAreAskedForAnew) {
   ASSERT_EQ(outer.control(EPOLL_CTL_MOD, inner.fd, EPOLLIN | EPOLLONESHOT), 0);
   EXPECT_EQ(outer.ready(kSoonMs), EPOLLIN);
   ::close(bell);
+}
+
+// The peer has closed before the set is in another one, or before the socket is in it.
+TEST_F(Nested, TellOfWhatAPeerHasLeftThatHasClosed) {
+  for (const bool late : {false, true}) {
+    for (const std::string bytes : {"", "abc"}) {
+      SCOPED_TRACE(bytes + (late ? " late" : ""));
+      Pair closing;
+      Set in, out;
+      EXPECT_EQ(late ? out.add(in.fd, EPOLLIN) : in.add(closing.far, EPOLLIN), 0);
+      put(closing.near, bytes);
+      closing.close_near();
+      EXPECT_EQ(late ? in.add(closing.far, EPOLLIN) : out.add(in.fd, EPOLLIN), 0);
+      EXPECT_EQ(out.ready(kSoonMs), EPOLLIN);
+      EXPECT_EQ(in.ready(), EPOLLIN);
+      EXPECT_EQ(get(closing.far, bytes.size()), bytes);
+      EXPECT_EQ(out.ready(kSoonMs), EPOLLIN) << "its end";
+      EXPECT_EQ(in.ready(), EPOLLIN);
+      char byte;
+      EXPECT_EQ(::read(closing.far, &byte, 1), 0);
+    }
+  }
 }
 
 // --- what is registered ------------------------------------------------------------------------
