@@ -45,6 +45,21 @@ using socket_face::kState;
 /// Which program reads from now on, and what it knows.
 enum class Reader { kThis, kTcpAlone, kThisIfClosed };
 
+// Behind kLeaving: a peer that closes sees that, or is seen here.
+bool closed_with_bytes(int fd, const Socket& s) {
+  return s.pipe.front() == PipeFront::kBytes &&
+         ((state_of(s.theirs()) & socket_face::kClosed) != 0 || closed(fd));
+}
+
+// The peer has closed: nobody sends again what is in the pipe.
+void lose_pipe(int fd, Socket& s) {
+  if (s.pipe.front() == PipeFront::kBytes) {
+    CLAN_WARN("%s: its peer has closed; bytes that were not read cannot go back to TCP",
+              Named(fd, s).text());
+  }
+  if (s.has_drained()) (void)drain_doorbells(fd, s);
+}
+
 // Until both directions are clean for a program that knows TCP alone. `if_closed`: this one reads
 // in the pipe what a peer that has closed has left there.
 void wait_until_clean(int fd, Socket& s, bool if_closed) {
@@ -75,9 +90,7 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
   for (;;) {
     const bool gone = go_now(fd, s);
     if (gone && came_back(fd, s)) break;
-    // Behind kLeaving: a peer that closes sees that, or is seen here.
-    if (if_closed && !given && s.pipe.front() == PipeFront::kBytes &&
-        ((state_of(s.theirs()) & socket_face::kClosed) != 0 || closed(fd))) {
+    if (if_closed && !given && closed_with_bytes(fd, s)) {
       if (taken >= 0) sys::close(taken);
       return;
     }
@@ -90,11 +103,7 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
       break;
     }
     if (closed(fd)) {
-      if (s.pipe.front() == PipeFront::kBytes) {
-        CLAN_WARN("%s: its peer has closed; bytes that were not read cannot go back to TCP",
-                  Named(fd, s).text());
-      }
-      if (s.has_drained()) (void)drain_doorbells(fd, s);
+      lose_pipe(fd, s);
       break;
     }
     // An end that says that it leaves says what it has read next: it waits for nothing.
@@ -103,12 +112,11 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
         s.theirs().words[kGivenBack].load(std::memory_order_relaxed) == 0;  // relaxed: a glance
     const std::uint64_t now = monotonic_ns();
     if (!silent) silent_until = now + kSilentNs;
-    if (now < std::min(until, silent_until)) {
-      nap();
-      continue;
+    if (now >= std::min(until, silent_until)) {
+      break_off(fd, s, "its peer has not let it go back to TCP");
+      break;
     }
-    break_off(fd, s, "its peer has not let it go back to TCP");
-    break;
+    nap();
   }
   set_gone(s.mine());
   if (taken >= 0) sys::close(taken);

@@ -49,8 +49,8 @@ void leave_all_remote();
 /// Keeps it on TCP, or does leave_pipe(fd, true) if it has moved.
 void never_move(int fd, Socket& s, reasons::Why why);
 
-/// The same for a socket that the kernel alone is to wait for. It stays in its pipe where a peer that
-/// has closed has left bytes there: its end of TCP keeps the socket ready.
+/// The same for a socket that the kernel alone is to wait for. It stays in its pipe where a peer
+/// that has closed has left bytes there: its end of TCP keeps the socket ready.
 void leave_for_kernel(int fd, Socket& s, reasons::Why why);
 
 /// All connections of this process go back to TCP, and those there are stay there. Comes back when
