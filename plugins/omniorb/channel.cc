@@ -63,18 +63,14 @@ int Channel::send(const void* bytes, std::size_t size, const omni_time_t& deadli
   }
 }
 
-// A thread in peek() gives way: it holds the receiver while it spins or sleeps.
-void Channel::take_receiver() {
-  if (!receiving_.exchange(true)) [[likely]]
-    return;
-  wants_receiver_ = true;
-  while (receiving_.exchange(true)) ::sched_yield();
-  wants_receiver_ = false;
-}
-
 int Channel::receive(void* buffer, std::size_t size, const omni_time_t& deadline) {
   const std::span<std::byte> room(static_cast<std::byte*>(buffer), std::min(size, kMostAtOnce));
-  take_receiver();
+  while (
+      !watch_
+           .begin_reading()) {  // a thread in peek() reads while it spins or sleeps, and gives way
+    watch_.set(kReaderWaits);
+    ::sched_yield();
+  }
   int result = -1;
   while (!shut_) {
     const std::int64_t left = milliseconds_left(deadline);
@@ -90,7 +86,7 @@ int Channel::receive(void* buffer, std::size_t size, const omni_time_t& deadline
     }
     if (got.error().err != EINTR && got.error().err != ETIMEDOUT) break;
   }
-  leave_receiver();
+  watch_.end_reading();
   return result;
 }
 
@@ -115,120 +111,104 @@ void Channel::unwatch() {
   if (watcher_) {
     clear();
     watcher_->remove(id_);
+    std::lock_guard lock(events_);
+    events_on_ = false;  // an event that the watcher has found before leaves the stream alone
   }
   stream_.close();
 }
 
 void Channel::set_selectable(int now, bool data_in_buffer) {
   if (inherited() || !watcher_) return;
-  if (data_in_buffer) in_buffer_ = true;
-  if (now == 2) {
-    arm(kWanted);
-  } else {
-    std::uint32_t idle = kIdle;
-    if (state_.compare_exchange_strong(idle, kWanted) && now == 0) {
-      // relaxed: a hint
-      turn_.store(turn_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-      if (!listed_) watcher_->list(shared_from_this());
-    }
-    if (now == 1 && !data_in_buffer) arm(kWanted);
+  if (data_in_buffer) watch_.set(kInBuffer);
+  const WatchEvent event = now == 0         ? WatchEvent::kSoon
+                           : now == 2       ? WatchEvent::kAgain
+                           : data_in_buffer ? WatchEvent::kWant
+                                            : WatchEvent::kNow;
+  const WatchChange change = watch_.take(event);
+  if (change.sets(kListed)) watcher_->list(shared_from_this());
+  if (change.enters(kArmed)) arm();
+  if (change.has(kInBuffer)) watcher_->look_at(id_);
+}
+
+void Channel::clear() {
+  if (!inherited() && watcher_) end_watch(watch_.take(WatchEvent::kClear));
+}
+
+// After this no other thread uses the stream for the watch, and the ORB may delete the connection.
+void Channel::end_watch(const WatchChange& change) {
+  if (change.leaves(kArmed)) {
+    std::lock_guard lock(events_);  // a thread that has seen it armed is done
   }
-  if (in_buffer_) watcher_->tell_soon(id_);
+  while (watch_.now().has(kTelling)) ::sched_yield();
 }
 
-// One thread learns what the ORB holds in a buffer: one in peek(), or a new one by the watcher.
-bool Channel::take_buffered() {
-  if (!in_buffer_) return false;
-  std::lock_guard lock(arming_);
-  return in_buffer_.exchange(false);
-}
-
-// The same for the watcher. If no thread waits for it, the next that does gets it.
-bool Channel::take_buffered_event() {
-  std::lock_guard lock(arming_);
-  if (!in_buffer_ || state_.exchange(kIdle) == kIdle) return false;
-  in_buffer_ = false;
-  return true;
-}
-
-// Watches from now on, if the state still is `from`. Reports what has arrived already.
-void Channel::arm(std::uint32_t from) {
-  std::lock_guard lock(arming_);
-  if (!state_.compare_exchange_strong(from, kArming)) return;
-  bool there = false;
-  if (events_on_ && !receiving_.exchange(true)) {
-    there = readable();  // an event for it may have come while nobody watched
-    leave_receiver();
+// It has just been armed: what comes posts an event, and what has arrived already is looked for.
+void Channel::arm() {
+  std::lock_guard lock(events_);
+  if (!watch_.now().is(kArmed)) return;  // not any more
+  if (events_on_ && watch_.begin_reading()) {
+    // an event for it may have come while nobody watched
+    if (stream_.readable()) watcher_->look_at(id_);
+    watch_.end_reading();
   } else {
     (void)stream_.resume_events();  // posts one for it
     events_on_ = true;
   }
-  std::uint32_t arming = kArming;
-  if (state_.compare_exchange_strong(arming, kArmed) && there) watcher_->look_again(id_);
 }
 
-void Channel::clear() {
-  if (inherited() || !watcher_) return;
-  const std::uint32_t before = state_.exchange(kIdle);
-  if (before == kArming) {
-    std::lock_guard lock(arming_);  // a thread that is arming checks the stream
+// Tells the ORB if it wants to know of bytes that have arrived, or that it holds itself.
+bool Channel::look(Tell tell, void* cookie) {
+  {
+    std::lock_guard lock(events_);
+    bool arrived = watch_.now().is(kArmed);  // a call under way has its tick: oneways stay in order
+    if (arrived && watch_.begin_reading()) {
+      arrived = stream_.readable();
+      watch_.end_reading();
+    }
+    // The thread that is notified reads what the ORB holds first.
+    const WatchEvent event = arrived ? WatchEvent::kArrived : WatchEvent::kHeld;
+    if (!watch_.take(event).sets(kTelling)) return false;
   }
-  while (telling_) ::sched_yield();  // after this the ORB may delete the connection
+  tell(cookie, connection_);
+  watch_.end_telling();
+  return true;
 }
 
-// An event has come. True: the caller notifies the ORB, and the watch has ended. An event may also
-// mean that the peer has read what we sent. Events that tell nothing new, as when a thread reads by
-// itself, are switched off: each costs the peer some of its time.
-bool Channel::take_event() {
-  std::lock_guard lock(arming_);
-  const std::uint32_t before = state_;
-  bool there = before == kArmed;  // a call under way is given its tick: oneways stay in order
-  if (there && !receiving_.exchange(true)) {
-    there = readable();
-    leave_receiver();
-  }
-  std::uint32_t same = before;
-  if (there && state_.compare_exchange_strong(same, kIdle)) {
-    in_buffer_ = false;  // the thread that is notified reads that first
-    return true;
-  }
-  if (before != kArmed && events_on_) {
-    stream_.pause_events();
-    events_on_ = false;
-  }
-  return false;
+// An event may also mean that the peer has read what we sent. Events that tell nothing new, as when
+// a thread reads by itself, are switched off: each costs the peer some of its time.
+void Channel::on_event(Tell tell, void* cookie) {
+  if (look(tell, cookie)) return;
+  std::lock_guard lock(events_);
+  if (watch_.now().is(kArmed) || !events_on_) return;
+  stream_.pause_events();
+  events_on_ = false;
 }
 
 // --- peek ----------------------------------------------------------------------------------------
 
-// Precondition: the caller has the receiver. True for an end as well: receive() says which.
-bool Channel::readable() { return stream_.readable(); }
-
 bool Channel::peek() {
   if (inherited() || !watcher_ || shut_) return false;
-  const std::uint32_t before = state_.load();
-  if (before == kIdle) return false;
-  clear();
-  if (take_buffered()) return true;
+  const WatchChange change = watch_.take(WatchEvent::kPeek);
+  if (change.was(kIdle)) return false;
+  end_watch(change);
+  if (change.clears(kInBuffer)) return true;
   bool there = false;
-  if (!receiving_.exchange(true)) {
-    const auto stop = [this] { return readable() || wants_receiver_ || shut_; };
-    there = peek_waiter_.spin(stop, PeerHint{}) && readable();
+  if (watch_.begin_reading()) {
+    const auto give_way = [this] { return shut_ || watch_.now().has(kReaderWaits); };
+    const auto stop = [&] { return stream_.readable() || give_way(); };
+    there = peek_waiter_.spin(stop, PeerHint{}) && stream_.readable();
     // Asleep it cannot give way to a thread that reads the answer to a call in the other direction.
     const bool alone = !omni::orbParameters::acceptBiDirectionalGIOP &&
                        !omni::orbParameters::offerBiDirectionalGIOP;
-    if (!there && alone && !wants_receiver_ && !shut_) {
+    if (!there && alone && !give_way()) {
       if (sleeping_peeks.fetch_add(1) < kMostSleepingPeeks) {
-        there = stream_.wait_readable(kPeekMs).ok() && readable();
+        there = stream_.wait_readable(kPeekMs).ok() && stream_.readable();
       }
       sleeping_peeks.fetch_sub(1);
     }
-    leave_receiver();
+    watch_.end_reading();
   }
-  if (!there) {
-    std::uint32_t idle = kIdle;
-    state_.compare_exchange_strong(idle, kWanted);  // setSelectable(2) follows
-  }
+  if (!there) watch_.take(WatchEvent::kWant);  // setSelectable(2) follows
   return there;
 }
 

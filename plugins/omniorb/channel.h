@@ -2,14 +2,11 @@
 //
 // The ORB reads and writes from its own threads; while nobody reads, it may ask for the connection
 // to be watched (setSelectable), which the Watcher of the endpoint does for all of them by one
-// event queue.
+// event queue. watch.h has the states.
 //
-//     idle ──set_selectable(0)──> wanted ──a tick later, or (1), (2)──> armed ──event──> idle: told
-//       ^──────────────────────── clear() ────────────────────────────────┘
-//
-// `wanted` is a flag: in a call of a few microseconds nothing else happens. Armed, the client's
-// next bytes post an event. Switching events on costs a system call, so the Watcher does it for
-// calls that are still running when it looks, and they stay on for as long as they are of use.
+// Armed, the client's next bytes post an event. Switching events on costs a system call, so the
+// Watcher does it at a tick, for calls that are still running then, and they stay on for as long as
+// they are of use.
 //
 // Thread-safety: as giopConnection asks: one thread sends, one receives; shut_down() from any
 // thread.
@@ -27,6 +24,7 @@
 #include "node.h"
 #include "omni.h"
 #include "traffic.h"
+#include "watch.h"
 
 namespace clan::orb {
 
@@ -34,6 +32,8 @@ class Watcher;
 
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
+  using Tell = omni::giopConnection::notifyReadable_t;
+
   Channel(std::shared_ptr<Node> node, Stream stream, bool client);
   ~Channel();
 
@@ -56,16 +56,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
  private:
   friend class Watcher;
-  enum State : std::uint32_t { kIdle, kWanted, kArming, kArmed };
 
   bool inherited() const { return generation_ != Node::generation(); }
-  void arm(std::uint32_t from);
-  bool take_event();
-  bool take_buffered();
-  bool take_buffered_event();
-  void take_receiver();
-  void leave_receiver() { receiving_ = false; }
-  bool readable();
+  void end_watch(const WatchChange& change);
+  // The watcher's.
+  void arm();
+  bool look(Tell tell, void* cookie);
+  void on_event(Tell tell, void* cookie);
 
   const std::uint32_t generation_ = Node::generation();
   std::shared_ptr<Node> node_;
@@ -75,21 +72,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   Waiter peek_waiter_;
   std::atomic<bool> shut_{false};
-  std::atomic<bool> receiving_{false};  ///< a thread is in receive() or peek()
-  std::atomic<bool> wants_receiver_{false};
 
   // The watch.
+  Watch<> watch_;
   std::shared_ptr<Watcher> watcher_;
   std::uint64_t id_ = 0;  ///< with the watcher
   omni::giopConnection* connection_ = nullptr;
-  std::mutex arming_;  ///< held while events are switched on or off, and while in_buffer_ is taken
+  std::mutex events_;  ///< held while the watch uses the stream, which it does only when armed
   bool events_on_ = false;
-  std::atomic<std::uint32_t> state_{kIdle};
-  std::atomic<std::uint32_t> turn_{0};  ///< counts set_selectable(0)
-  std::atomic<bool> listed_{false};     ///< the watcher checks it at its next tick
-  std::atomic<bool> telling_{false};    ///< the watcher is telling the ORB
-  std::atomic<bool> in_buffer_{false};  ///< the ORB holds bytes already
-  std::uint32_t seen_turn_ = 0;         ///< the watcher's, at its last tick
 };
 
 }  // namespace clan::orb

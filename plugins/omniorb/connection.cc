@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "active_collection.h"
+#include "watcher.h"
 
 namespace clan::orb {
 

@@ -5,7 +5,7 @@
 
 #include <mutex>
 
-#include "active_collection.h"
+#include "watcher.h"
 
 namespace clan::orb {
 namespace {

@@ -31,10 +31,21 @@ bool Watcher::wait(Tell told, void* cookie) {
     if (got.error().err != ETIMEDOUT && got.error().err != EINTR) return false;
   } else {
     for (std::size_t i = 0; i < *got; ++i) {
-      if (events[i].tag != kPoke) event(events[i].tag, told, cookie);
+      // none for kPoke
+      if (const auto channel = find(events[i].tag)) channel->on_event(told, cookie);
     }
   }
-  tell_listed(told, cookie);
+  if (any_to_look_at_) {
+    std::vector<std::uint64_t> ids;
+    {
+      std::lock_guard lock(mutex_);
+      any_to_look_at_ = false;
+      ids.swap(to_look_at_);
+    }
+    for (const std::uint64_t id : ids) {
+      if (const auto channel = find(id)) channel->look(told, cookie);
+    }
+  }
   if (ticking_ && monotonic_ns() >= next_tick_ns_) tick();
   return true;
 }
@@ -77,42 +88,13 @@ std::shared_ptr<Channel> Watcher::find(std::uint64_t id) {
   return found == channels_.end() ? nullptr : found->second;
 }
 
-// --- events --------------------------------------------------------------------------------------
-
-void Watcher::event(std::uint64_t id, Tell told, void* cookie) {
-  const auto channel = find(id);
-  if (!channel) return;
-  channel->telling_ = true;
-  if (channel->take_event()) told(cookie, channel->connection_);
-  channel->telling_ = false;
-}
-
-void Watcher::put(std::vector<std::uint64_t>* list, std::uint64_t id) {
+void Watcher::look_at(std::uint64_t id) {
   {
     std::lock_guard lock(mutex_);
-    list->push_back(id);
-    any_put_ = true;
+    to_look_at_.push_back(id);
+    any_to_look_at_ = true;
   }
   poke();
-}
-
-void Watcher::tell_listed(Tell told, void* cookie) {
-  if (!any_put_) return;
-  std::vector<std::uint64_t> buffered, again;
-  {
-    std::lock_guard lock(mutex_);
-    any_put_ = false;
-    buffered.swap(buffered_);
-    again.swap(again_);
-  }
-  for (const std::uint64_t id : again) event(id, told, cookie);
-  for (const std::uint64_t id : buffered) {
-    const auto channel = find(id);
-    if (!channel) continue;
-    channel->telling_ = true;
-    if (channel->take_buffered_event()) told(cookie, channel->connection_);
-    channel->telling_ = false;
-  }
 }
 
 // --- ticks ---------------------------------------------------------------------------------------
@@ -121,8 +103,7 @@ void Watcher::list(const std::shared_ptr<Channel>& channel) {
   bool asleep;
   {
     std::lock_guard lock(mutex_);
-    if (!channels_.contains(channel->id_) || channel->listed_.exchange(true)) return;
-    channel->seen_turn_ = 0;
+    if (!channels_.contains(channel->id_)) return;
     listed_.push_back(channel);
     asleep = !ticking_.exchange(true);
   }
@@ -141,21 +122,61 @@ void Watcher::tick() {
     if (idle_ticks_ >= kIdleTicks) ticking_ = false;
   }
   for (auto& channel : listed) {
-    const std::uint32_t turn = channel->turn_.load(std::memory_order_relaxed);  // relaxed: a hint
-    const bool wanted = channel->state_ == Channel::kWanted;
-    if (wanted && turn != channel->seen_turn_) {
-      channel->seen_turn_ = turn;
+    const WatchChange change = channel->watch_.take(WatchEvent::kTick);
+    if (change.has(kListed)) {
       std::lock_guard lock(mutex_);
       if (channels_.contains(channel->id_)) listed_.push_back(std::move(channel));
-      continue;
-    }
-    channel->listed_ = false;
-    if (wanted) {
-      channel->arm(Channel::kWanted);
-    } else if (channel->state_ == Channel::kWanted) {
-      list(channel);  // since we looked, by a thread that saw it listed
+    } else if (change.enters(kArmed)) {
+      channel->arm();
     }
   }
+}
+
+// --- ActiveCollection ----------------------------------------------------------------------------
+
+void ActiveCollection::Monitor(omni::giopConnection::notifyReadable_t tell, void* cookie) {
+  while (!isEmpty()) {
+    std::shared_ptr<Watcher> watcher;
+    {
+      std::lock_guard lock(mutex_);
+      watcher = watcher_;
+    }
+    if (!watcher || !watcher->wait(tell, cookie)) return;
+  }
+}
+
+_CORBA_Boolean ActiveCollection::isEmpty() const {
+  std::lock_guard lock(mutex_);
+  return count_ == 0 || stopped_;
+}
+
+void ActiveCollection::deactivate() {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  if (watcher_) watcher_->poke();
+}
+
+bool ActiveCollection::add(Context& context, Channel& channel, omni::giopConnection* connection) {
+  std::lock_guard lock(mutex_);
+  if (!watcher_) {
+    auto made = Watcher::create(context);
+    if (!made) return false;
+    watcher_ = *made;
+  }
+  if (!channel.watch_by(watcher_, connection)) return false;
+  ++count_;
+  stopped_ = false;
+  return true;
+}
+
+void ActiveCollection::remove() {
+  std::lock_guard lock(mutex_);
+  if (--count_ == 0) watcher_->poke();  // Monitor() looks
+}
+
+void ActiveCollection::end() {
+  std::lock_guard lock(mutex_);
+  watcher_.reset();
 }
 
 }  // namespace clan::orb

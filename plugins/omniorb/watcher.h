@@ -22,7 +22,7 @@ namespace clan::orb {
 
 class Watcher {
  public:
-  using Tell = omni::giopConnection::notifyReadable_t;
+  using Tell = Channel::Tell;
 
   static Result<std::shared_ptr<Watcher>> create(Context& context);
   Watcher(EventQueue queue, std::uint32_t poke);
@@ -40,18 +40,13 @@ class Watcher {
   void remove(std::uint64_t id);
   /// To be checked at the next ticks.
   void list(const std::shared_ptr<Channel>& channel);
-  /// The ORB itself has bytes of this one: tell it, from the waiting thread.
-  void tell_soon(std::uint64_t id) { put(&buffered_, id); }
-  /// As if an event had come for this one.
-  void look_again(std::uint64_t id) { put(&again_, id); }
+  /// The waiting thread checks this one, as if an event had come.
+  void look_at(std::uint64_t id);
 
  private:
   static constexpr std::uint64_t kPoke = 0;
   std::shared_ptr<Channel> find(std::uint64_t id);
-  void event(std::uint64_t id, Tell tell, void* cookie);
-  void put(std::vector<std::uint64_t>* list, std::uint64_t id);
   void tick();
-  void tell_listed(Tell tell, void* cookie);
 
   EventQueue queue_;
   std::uint32_t poke_;
@@ -59,11 +54,36 @@ class Watcher {
   std::uint64_t last_id_ = kPoke;
   std::unordered_map<std::uint64_t, std::shared_ptr<Channel>> channels_;
   std::vector<std::shared_ptr<Channel>> listed_;
-  std::vector<std::uint64_t> buffered_, again_;
-  std::atomic<bool> any_put_{false};
+  std::vector<std::uint64_t> to_look_at_;
+  std::atomic<bool> any_to_look_at_{false};
   std::atomic<bool> ticking_{false};
   int idle_ticks_ = 0;
   std::uint64_t next_tick_ns_ = 0;
+};
+
+/// The connections of clients that carry calls in both directions: a thread of the ORB watches
+/// them. Any thread; Monitor() is called by one at a time.
+class ActiveCollection final : public omni::giopActiveCollection {
+ public:
+  ActiveCollection() { last_ = this; }
+  const char* type() const override { return "giop:clan"; }
+  void Monitor(omni::giopConnection::notifyReadable_t tell, void* cookie) override;
+  _CORBA_Boolean isEmpty() const override;
+  void deactivate() override;
+
+  /// A connection is to be watched. False: it cannot be.
+  bool add(Context& context, Channel& channel, omni::giopConnection* connection);
+  void remove();
+  /// Nothing is watched any more: lets go of the engine.
+  void end();
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<Watcher> watcher_;  ///< made for the first one
+  int count_ = 0;
+  bool stopped_ = false;
+  static inline std::atomic<ActiveCollection*> last_{nullptr};
+  ActiveCollection* const before_ = last_;  ///< they are kept; a search for lost memory finds them
 };
 
 }  // namespace clan::orb

@@ -1,0 +1,130 @@
+// Watch: the state machine of one connection's watch, in one atomic word. It decides, and does
+// nothing itself: Channel and Watcher do what a change of the word asks for.
+//
+//        setSelectable(0)        a tick        a tick, setSelectable(1, 2)
+//   idle ---------------> wanted -----> due -------------------------------> armed
+//     ^                     |            |                                     |
+//     '---------------------+------------+-------------------------------------'
+//               clearSelectable(), Peek(), or the watcher notifies the ORB
+//
+// A call of a few microseconds is wanted, and idle again. One that has run since the tick before is
+// due, and the next tick arms it: only then do the client's next bytes make the watcher notify the
+// ORB. The flags are in the same word, so that a change of both is one step.
+//
+// Thread-safety: any thread. A template over the word, so that
+// tests/omniorb/watch_model_test.cc runs these very lines under every interleaving.
+#pragma once
+
+#include <clan/detail/words.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace clan::orb {
+
+enum Phase : std::uint32_t { kIdle, kWanted, kDue, kArmed };
+inline constexpr std::uint32_t kPhase = 3;  ///< its bits
+// The flags.
+inline constexpr std::uint32_t kListed = 4,  ///< the watcher has it in its list for the next tick
+    kInBuffer = 8,                           ///< the ORB holds bytes already
+    kTelling = 16,                           ///< the watcher is telling the ORB
+    kReading = 32,                           ///< a thread reads the stream, or checks it for bytes
+    kReaderWaits = 64;  ///< another one waits to read: a thread in peek() gives way
+
+enum class WatchEvent : std::uint32_t {
+  kSoon,     ///< setSelectable(0): to be armed if the call takes long
+  kWant,     ///< to be armed by another call: peek() has found nothing, or the ORB holds bytes
+  kNow,      ///< setSelectable(1)
+  kAgain,    ///< setSelectable(2), after peek(): if no other thread has ended the watch
+  kClear,    ///< clearSelectable()
+  kPeek,     ///< a thread in peek() watches instead
+  kTick,     ///< of the watcher, if listed
+  kArrived,  ///< the watcher finds the stream readable
+  kHeld,     ///< the watcher finds nothing there, but the ORB may hold bytes
+};
+
+struct WatchStep {
+  std::uint32_t to, sets = 0, clears = 0;
+};
+inline constexpr WatchStep kTell{kIdle, kTelling, kInBuffer};
+inline constexpr WatchStep kTake{kIdle, 0, kInBuffer};  ///< peek() learns that the ORB holds bytes
+inline constexpr WatchStep kUnlist{kArmed, 0, kListed};
+
+struct WatchRow {
+  std::uint32_t needs;  ///< without this flag the event changes nothing
+  WatchStep steps[4];
+};
+// clang-format off
+inline constexpr WatchRow kWatchTable[] = {
+    // needs                   idle                   wanted     due      armed
+    /* kSoon    */ {0,         {{kWanted, kListed},   {kWanted}, {kDue},  {kArmed}}},
+    /* kWant    */ {0,         {{kWanted},            {kWanted}, {kDue},  {kArmed}}},
+    /* kNow     */ {0,         {{kArmed},             {kArmed},  {kArmed}, {kArmed}}},
+    /* kAgain   */ {0,         {{kIdle},              {kArmed},  {kArmed}, {kArmed}}},
+    /* kClear   */ {0,         {{kIdle},              {kIdle},   {kIdle}, {kIdle}}},
+    /* kPeek    */ {0,         {{kIdle},              kTake,     kTake,   kTake}},
+    /* kTick    */ {kListed,   {{kIdle, 0, kListed},  {kDue},    kUnlist, kUnlist}},
+    /* kArrived */ {0,         {{kIdle},              {kWanted}, {kDue},  kTell}},
+    /* kHeld    */ {kInBuffer, {{kIdle},              kTell,     kTell,   kTell}},
+};
+// clang-format on
+
+/// The word before and after an event: what the caller has to do is what has changed.
+struct WatchChange {
+  std::uint32_t before, after;
+  bool was(Phase phase) const { return (before & kPhase) == phase; }
+  bool is(Phase phase) const { return (after & kPhase) == phase; }
+  bool enters(Phase phase) const { return !was(phase) && is(phase); }
+  bool leaves(Phase phase) const { return was(phase) && !is(phase); }
+  bool has(std::uint32_t flag) const { return (after & flag) != 0; }
+  bool sets(std::uint32_t flag) const { return (after & ~before & flag) != 0; }
+  bool clears(std::uint32_t flag) const { return (before & ~after & flag) != 0; }
+};
+
+template <typename Word = std::atomic<std::uint32_t>>
+class Watch {
+ public:
+  Watch() = default;
+  explicit Watch(auto word) : word_(word) {}
+
+  /// The state now, as a change that changes nothing.
+  WatchChange now() const {
+    const std::uint32_t word = words::load_acquire(word_);  // PAIR orb.watch: what came before
+    return {word, word};
+  }
+  WatchChange take(WatchEvent event) {
+    const WatchRow& row = kWatchTable[static_cast<std::uint32_t>(event)];
+    return change([&row](std::uint32_t word) {
+      if ((word & row.needs) != row.needs) return word;
+      const WatchStep& step = row.steps[word & kPhase];
+      return (word & ~(kPhase | step.clears)) | step.to | step.sets;
+    });
+  }
+  // Flags, in any phase.
+  WatchChange set(std::uint32_t flag) {
+    return change([flag](std::uint32_t word) { return word | flag; });
+  }
+  /// False: another thread reads.
+  bool begin_reading() { return set(kReading).sets(kReading); }
+  void end_reading() { clear(kReading | kReaderWaits); }
+  void end_telling() { clear(kTelling); }
+
+ private:
+  template <typename Next>
+  WatchChange change(const Next& next) {
+    WatchChange change = now();
+    do {
+      change.after = next(change.before);
+      if (change.after == change.before) break;
+      // PAIR orb.watch: sees what the thread of the step before has done, and publishes
+    } while (!words::cas(word_, change.before, change.after));
+    return change;
+  }
+  void clear(std::uint32_t flags) {
+    words::clear_bits(word_, flags);  // PAIR orb.watch: this thread has read, or told the ORB
+  }
+
+  Word word_{kIdle};
+};
+
+}  // namespace clan::orb
