@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "../commands.h"
+#include "../faces.h"
 #include "finding.h"
 
 namespace clan::tool {
@@ -51,7 +52,13 @@ int doctor(bool json, const std::string& host) {
     findings.push_back(check_far_host(host));
     findings.push_back(check_network_port());
   }
-  for (Finding& face : check_faces()) findings.push_back(std::move(face));
+  for (const Face& face : faces()) {  // whether this machine's libraries can load it
+    const FaceState state = state_of(face);
+    findings.push_back({.name = face.title,
+                        .state = state.found ? State::kOk : State::kAbsent,
+                        .seen = state.seen,
+                        .effect = state.effect});
+  }
   const bool usable =
       std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.fatal; });
   json ? print_json(findings, usable) : print_text(findings, usable);

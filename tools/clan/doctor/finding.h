@@ -2,6 +2,11 @@
 // every child, file and mapping is gone when it returns.
 #pragma once
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,10 +24,19 @@ struct Finding {
   bool fatal = false;       // CLAN cannot work at all on this machine
 };
 
-std::string errno_text();
+inline std::string errno_text() { return std::strerror(errno); }
 /// First line of a file, empty if it cannot be read.
-std::string read_line(const std::string& path);
-std::optional<long> read_number(const std::string& path);
+inline std::string read_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+inline std::optional<long> read_number(const std::string& path) {
+  std::ifstream file(path);
+  long value = 0;
+  return file >> value ? std::optional(value) : std::nullopt;
+}
 
 /// A file descriptor that closes itself.
 class Descriptor {
@@ -31,7 +45,9 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() { reset(); }
-  void reset();
+  void reset() {
+    if (fd_ >= 0) close(std::exchange(fd_, -1));
+  }
   int get() const { return fd_; }
   bool ok() const { return fd_ >= 0; }
 
@@ -61,7 +77,5 @@ Finding check_far_host(const std::string& host);
 Finding check_network_port();
 /// Whether `clan ip` can make its device.
 Finding check_tun();
-// faces.cc: one for each face of this build
-std::vector<Finding> check_faces();
 
 }  // namespace clan::tool
