@@ -25,12 +25,7 @@
 #include <vector>
 
 #include "clan/stat/look.h"
-#include "clan/stat/pages/gateway_pages.h"
-#include "clan/stat/pages/ip_pages.h"
-#include "clan/stat/pages/mpi_pages.h"
 #include "clan/stat/pages/orb_tables.h"
-#include "clan/stat/pages/path_pages.h"
-#include "clan/stat/pages/rpc_pages.h"
 #include "clan/stat/pipe_page.h"
 #include "clan/stat/rates.h"
 #include "clan/stat/reasons.h"
@@ -161,7 +156,7 @@ void read_calls(Input& in, std::uint8_t right) {
   static File& file = *new File(clan::kRpcMemfdName);
   write_page<clan::RpcPage>(in, right, file);
   Report report;
-  report.remote_calls = read_rpc_pages({::getpid()});
+  report.remote_calls = own_pages<clan::RpcPage>({::getpid()}, clan::kRpcMemfdName);
   print(report, right / 4);
 }
 
@@ -196,9 +191,9 @@ void read_gateway(Input& in, std::uint8_t right) {
   static File& file = *new File(clan::gateway::kGatewayMemfdName);
   write_page<GatewayPage>(in, right, file);
   Report report;
-  report.gateways = read_gateway_pages({::getpid()});
-  for (const GatewayCounters& one : report.gateways)
-    expect(one.targets.size() <= GatewayPage::kMostTargets);
+  report.gateways = own_pages<GatewayPage>({::getpid()}, clan::gateway::kGatewayMemfdName);
+  for (const auto& one : report.gateways)
+    expect(targets_of(*one).size() <= GatewayPage::kMostTargets);
   print(report, right / 4);
   print_prometheus({}, {}, report.gateways, {});
 }
@@ -209,7 +204,7 @@ void read_ip(Input& in, std::uint8_t right) {
   write_page<IpPage>(in, right, file);
   Report report;
   report.devices = read_ip_pages({::getpid()});
-  for (const IpDevice& one : report.devices) expect(one.peers <= IpPage::kRows);
+  for (const auto& one : report.devices) expect(one->peers <= IpPage::kRows);
   print(report, right / 4);
   print_prometheus({}, {}, {}, report.devices);
 }

@@ -60,9 +60,9 @@ class Watched {
 
 std::vector<pid_t> serving(const std::vector<pid_t>& pids) {
   std::vector<pid_t> found;
-  for_own_pages<GatewayPage>(pids, gateway::kGatewayMemfdName, [&](const GatewayPage& page) {
-    if (value_in(page.draining) == 0) found.push_back(static_cast<pid_t>(page.pid));
-  });
+  for (const auto& page : own_pages<GatewayPage>(pids, gateway::kGatewayMemfdName)) {
+    if (value_in(page->draining) == 0) found.push_back(static_cast<pid_t>(page->pid));
+  }
   return found;
 }
 

@@ -18,15 +18,16 @@ namespace {
 
 using tool::value_in;
 
-/// Takes the pages of the devices in this network namespace, or of one of them.
-template <typename Take>
-void for_pages(const std::string& device, Take&& take) {
+/// The pages of the devices in this network namespace, or of one of them.
+tool::Pages<IpPage> pages_of(const std::string& device) {
   const std::string own = tool::read_link("/proc/self/ns/net");
-  tool::for_own_pages<IpPage>({}, kIpMemfdName, [&](const IpPage& page) {
-    const std::string its = "/proc/" + std::to_string(page.pid) + "/ns/net";
-    const std::string name(page.device, ::strnlen(page.device, sizeof page.device));
-    if (tool::read_link(its) == own && (device.empty() || device == name)) take(page);
+  auto pages = tool::own_pages<IpPage>({}, kIpMemfdName);
+  std::erase_if(pages, [&](const auto& page) {
+    const std::string its = "/proc/" + std::to_string(page->pid) + "/ns/net";
+    const std::string name(page->device, ::strnlen(page->device, sizeof page->device));
+    return tool::read_link(its) != own || (!device.empty() && device != name);
   });
+  return pages;
 }
 
 // As tool::text_in(), and for JSON.
@@ -108,23 +109,22 @@ IpPage& own_page() {
 }
 
 int print_status(const std::string& device, bool json) {
-  unsigned found = 0;
+  const auto pages = pages_of(device);
   if (json) std::printf("[");
-  for_pages(device, [&](const IpPage& page) {
-    json ? print_json(page, found == 0) : print_text(page);
-    ++found;
-  });
+  for (const auto& page : pages) {
+    json ? print_json(*page, page == pages.front()) : print_text(*page);
+  }
   if (json) std::printf("]\n");
-  if (found == 0 && !json) std::printf("no device of clan ip is up here\n");
-  return found == 0 && !device.empty() ? 1 : 0;
+  if (pages.empty() && !json) std::printf("no device of clan ip is up here\n");
+  return pages.empty() && !device.empty() ? 1 : 0;
 }
 
 int take_down(const std::string& device) {
   constexpr int kMostMs = 10'000;
   int process = -1;
-  for_pages(device, [&](const IpPage& page) {
-    if (process < 0) process = static_cast<int>(::syscall(SYS_pidfd_open, page.pid, 0));
-  });
+  for (const auto& page : pages_of(device)) {
+    if (process < 0) process = static_cast<int>(::syscall(SYS_pidfd_open, page->pid, 0));
+  }
   if (process < 0) {
     std::fprintf(stderr, "clan ip: %s is no device of clan ip in this network namespace\n",
                  device.c_str());

@@ -9,6 +9,14 @@
 #include "proc.h"
 #include "write.h"
 
+/// A counter of a page.
+template <typename T>
+struct nlohmann::adl_serializer<std::atomic<T>> {
+  static void to_json(ordered_json& json, const std::atomic<T>& counter) {
+    json = clan::tool::value_in(counter);
+  }
+};
+
 namespace clan::tool {
 namespace {
 
@@ -43,7 +51,7 @@ Json end_of(const Connection& connection, int which, const std::optional<Rate>& 
   return json;
 }
 
-Json object_of(const RpcCounters& calls) {
+Json object_of(const RpcPage& calls) {
   return {{"path", "rpc"},
           {"pid", calls.pid},
           {"handles", calls.handles},
@@ -52,7 +60,7 @@ Json object_of(const RpcCounters& calls) {
           {"calls_stock", calls.calls_stock},
           {"lost", calls.lost},
           {"clients", calls.clients},
-          {"served_clan", calls.served},
+          {"served_clan", calls.served_clan},
           {"replies_stock", calls.replies_stock},
           {"hostile", calls.hostile},
           {"sleeps", calls.sleeps},
@@ -61,34 +69,43 @@ Json object_of(const RpcCounters& calls) {
 }
 
 Json object_of(const MpiPair& pair) {
+  const auto& [page, peer] = pair;
+  const std::uint64_t name = value_in(page->name), peer_name = value_in(peer->name);
   return {{"path", "mpi"},
-          {"pid", pair.pid},
-          {"job", pair.job},
-          {"rank", pair.rank},
-          {"peer_job", pair.peer_job},
-          {"peer_rank", pair.peer_rank},
-          {"records", pair.messages},
-          {"bytes", pair.bytes},
-          {"gets", pair.gets},
-          {"get_bytes", pair.get_bytes},
-          {"puts", pair.puts},
-          {"put_bytes", pair.put_bytes},
-          {"atomics", pair.atomics},
-          {"queued", pair.queued},
-          {"nonsense", pair.nonsense}};
+          {"pid", page->pid},
+          {"job", job_of(name)},
+          {"rank", rank_of(name)},
+          {"peer_job", job_of(peer_name)},
+          {"peer_rank", rank_of(peer_name)},
+          {"records", peer->messages},
+          {"bytes", peer->bytes},
+          {"gets", peer->gets},
+          {"get_bytes", peer->get_bytes},
+          {"puts", peer->puts},
+          {"put_bytes", peer->put_bytes},
+          {"atomics", peer->atomics},
+          {"queued", page->queued},
+          {"nonsense", page->nonsense}};
 }
 
-Json object_of(const ViaConnection& vi) {
-  return {{"path", "via"},           {"pid", vi.pid},
-          {"connection", vi.number}, {"peer_pid", vi.peer_pid},
-          {"sent", vi.sent},         {"sent_bytes", vi.sent_bytes},
-          {"received", vi.received}, {"received_bytes", vi.received_bytes},
-          {"rdma", vi.rdma},         {"rdma_bytes", vi.rdma_bytes},
-          {"moved", vi.moved},       {"dropped", vi.dropped},
-          {"hostile", vi.hostile}};
+Json object_of(const ViaConnection& connection) {
+  const via::ViaRow& vi = *connection.row;
+  return {{"path", "via"},
+          {"pid", connection.page->pid},
+          {"connection", vi.connection},
+          {"peer_pid", vi.peer_pid},
+          {"sent", vi.sent},
+          {"sent_bytes", vi.sent_bytes},
+          {"received", vi.received},
+          {"received_bytes", vi.received_bytes},
+          {"rdma", vi.rdma},
+          {"rdma_bytes", vi.rdma_bytes},
+          {"moved", vi.moved},
+          {"dropped", vi.dropped},
+          {"hostile", connection.page->hostile}};
 }
 
-Json object_of(const VmmcCounters& vmmc) {
+Json object_of(const vmmc::VmmcPage& vmmc) {
   return {{"path", "vmmc"},
           {"pid", vmmc.pid},
           {"buffers", vmmc.buffers},
@@ -106,12 +123,13 @@ Json object_of(const VmmcCounters& vmmc) {
           {"hostile", vmmc.hostile}};
 }
 
-Json object_of(const UnetEndpoint& e) {
+Json object_of(const UnetEndpoint& endpoint) {
+  const unet::UnetRow& e = *endpoint.row;
   return {{"path", "unet"},
-          {"pid", e.pid},
+          {"pid", endpoint.page->pid},
           {"endpoint", e.number},
           {"channels", e.channels},
-          {"emulated", e.emulated != 0},
+          {"emulated", value_in(e.emulated) != 0},
           {"sent", e.sent},
           {"sent_bytes", e.sent_bytes},
           {"received", e.received},
@@ -121,7 +139,7 @@ Json object_of(const UnetEndpoint& e) {
           {"dropped_tag", e.dropped_tag},
           {"returned", e.returned},
           {"deferrals", e.deferrals},
-          {"hostile", e.hostile}};
+          {"hostile", endpoint.page->hostile}};
 }
 
 Json object_of(const HostPath& path) {
@@ -143,23 +161,18 @@ Json object_of(const HostPath& path) {
           {"timeouts", v.timeouts}};
 }
 
-void add(std::string& text, const Json& object, bool one_line) {
-  if (!text.empty()) text += one_line ? ", " : ",\n";
-  text += object.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-Json object_of(const GatewayCounters& gateway) {
+Json object_of(const gateway::GatewayPage& gateway) {
   Json targets = Json::array();
-  for (const GatewayTarget& target : gateway.targets) {
-    targets.push_back({{"name", target.name},
-                       {"works", target.works},
+  for (const auto& target : targets_of(gateway)) {
+    targets.push_back({{"name", text_in(target.name)},
+                       {"works", value_in(target.works) != 0},
                        {"connections", target.connections},
                        {"served", target.served},
                        {"failures", target.failures}});
   }
   return {{"path", "gateway"},
           {"pid", gateway.pid},
-          {"draining", gateway.draining},
+          {"draining", value_in(gateway.draining) != 0},
           {"connections", gateway.connections},
           {"accepted", gateway.accepted},
           {"ended", gateway.ended},
@@ -193,27 +206,38 @@ Json object_of(const IpDevice& device) {
           {"strangers", device.strangers}};
 }
 
+template <typename Page>
+Json object_of(const std::shared_ptr<const Page>& page) {
+  return object_of(*page);
+}
+
 }  // namespace
 
 void print_json(const Report& report, bool one_line) {
   std::string text;
+  const auto add = [&](const Json& object) {
+    if (!text.empty()) text += one_line ? ", " : ",\n";
+    text += object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
+  const auto add_all = [&](const auto& entries) {
+    for (const auto& entry : entries) add(object_of(entry));
+  };
   for (std::size_t i = 0; i < report.connections.size(); ++i) {
     const Connection& connection = report.connections[i];
     const std::optional<Rate>& rate = report.rates[i];
-    const Json object{{"local", end_of(connection, 0, rate)},
-                      {"peer", end_of(connection, 1, rate)},
-                      {"path", connection.path},
-                      {"reason", printable(connection.why)}};
-    add(text, object, one_line);
+    add({{"local", end_of(connection, 0, rate)},
+         {"peer", end_of(connection, 1, rate)},
+         {"path", connection.path},
+         {"reason", printable(connection.why)}});
   }
-  for (const HostPath& path : report.hosts.paths) add(text, object_of(path), one_line);
-  for (const RpcCounters& calls : report.remote_calls) add(text, object_of(calls), one_line);
-  for (const MpiPair& pair : report.mpi_pairs) add(text, object_of(pair), one_line);
-  for (const ViaConnection& vi : report.vis) add(text, object_of(vi), one_line);
-  for (const VmmcCounters& vmmc : report.vmmc) add(text, object_of(vmmc), one_line);
-  for (const UnetEndpoint& e : report.endpoints) add(text, object_of(e), one_line);
-  for (const GatewayCounters& one : report.gateways) add(text, object_of(one), one_line);
-  for (const IpDevice& device : report.devices) add(text, object_of(device), one_line);
+  add_all(report.hosts.paths);
+  add_all(report.remote_calls);
+  add_all(report.mpi_pairs);
+  add_all(report.vis);
+  add_all(report.vmmc);
+  add_all(report.endpoints);
+  add_all(report.gateways);
+  add_all(report.devices);
   fmt::print("[{}]\n", text);
 }
 

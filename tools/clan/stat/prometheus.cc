@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "proc.h"
 #include "write.h"
@@ -88,42 +89,31 @@ void print_paths(const HostPaths& hosts, const char* name, const char* type, con
     fmt::print("clan_host_{}{{{}}} {}\n", name, labels, sample);
 }
 
-/// A figure of each target of each gateway.
-void print_targets(const std::vector<GatewayCounters>& gateways, const char* name, const char* type,
-                   const char* help, std::uint64_t (*value)(const GatewayTarget&)) {
-  fmt::print("# HELP clan_gateway_target_{} {}\n# TYPE clan_gateway_target_{} {}\n", name, help,
-             name, type);
-  for (const GatewayCounters& gateway : gateways) {
-    for (const GatewayTarget& target : gateway.targets) {
-      fmt::print("clan_gateway_target_{}{{pid=\"{}\",target=\"{}\"}} {}\n", name, gateway.pid,
-                 escaped(target.name), value(target));
-    }
-  }
-}
-
-template <typename T>
+template <typename T, typename Value = std::uint64_t>
 struct Figure {
   const char* name;
   const char* type;
   const char* help;
-  std::uint64_t T::*value;
+  Value T::*value;
 };
 
 /// Figures clan_FACE_NAME of each; `labels` gives its labels.
-template <typename T, typename Labels>
-void print_figures(const char* face, const std::vector<T>& all,
-                   std::initializer_list<Figure<T>> figures, Labels&& labels) {
-  for (const Figure<T>& figure : figures) {
+template <typename T, typename Value = std::uint64_t, typename All, typename Labels>
+void print_figures(const char* face, const All& all,
+                   std::initializer_list<Figure<T, Value>> figures, Labels&& labels) {
+  for (const Figure<T, Value>& figure : figures) {
     fmt::print("# HELP clan_{0}_{1} {2}\n# TYPE clan_{0}_{1} {3}\n", face, figure.name, figure.help,
                figure.type);
-    for (const T& one : all)
-      fmt::print("clan_{}_{}{{{}}} {}\n", face, figure.name, labels(one), one.*figure.value);
+    for (const auto& one : all)
+      fmt::print("clan_{}_{}{{{}}} {}\n", face, figure.name, labels(one),
+                 std::uint64_t{(*one).*figure.value});
   }
 }
 
-void print_gateways(const std::vector<GatewayCounters>& gateways) {
-  using Gateway = GatewayCounters;
-  print_figures<Gateway>(
+void print_gateways(const Pages<gateway::GatewayPage>& gateways) {
+  using Gateway = gateway::GatewayPage;
+  using Target = Gateway::Target;
+  print_figures<Gateway, Gateway::Count>(
       "gateway", gateways,
       {
           {"connections", "gauge", "Connections now.", &Gateway::connections},
@@ -142,18 +132,25 @@ void print_gateways(const std::vector<GatewayCounters>& gateways) {
           {"accept_errors_total", "counter", "Times without descriptors or memory.",
            &Gateway::accept_errors},
       },
-      [](const Gateway& one) { return fmt::format("pid=\"{}\"", one.pid); });
-  print_targets(gateways, "works", "gauge", "0: it has failed.",
-                [](const GatewayTarget& target) { return std::uint64_t{target.works}; });
-  print_targets(gateways, "connections", "gauge", "Connections now.",
-                [](const GatewayTarget& target) { return target.connections; });
-  print_targets(gateways, "served_total", "counter", "Connections that it has had.",
-                [](const GatewayTarget& target) { return target.served; });
-  print_targets(gateways, "failures_total", "counter", "Failed connects.",
-                [](const GatewayTarget& target) { return target.failures; });
+      [](const auto& one) { return fmt::format("pid=\"{}\"", one->pid); });
+  std::vector<PageRow<Gateway, Target>> targets;
+  for (const auto& page : gateways) {
+    for (const Target& target : targets_of(*page)) targets.push_back({page, &target});
+  }
+  const auto labels = [](const auto& one) {
+    return fmt::format("pid=\"{}\",target=\"{}\"", one.page->pid, escaped(text_in(one.row->name)));
+  };
+  print_figures<Target, std::atomic<std::uint32_t>>(
+      "gateway_target", targets, {{"works", "gauge", "0: it has failed.", &Target::works}}, labels);
+  print_figures<Target, Gateway::Count>(
+      "gateway_target", targets,
+      {{"connections", "gauge", "Connections now.", &Target::connections},
+       {"served_total", "counter", "Connections that it has had.", &Target::served},
+       {"failures_total", "counter", "Failed connects.", &Target::failures}},
+      labels);
 }
 
-void print_devices(const std::vector<IpDevice>& devices) {
+void print_devices(const Pages<IpDevice>& devices) {
   print_figures<IpDevice>(
       "ip", devices,
       {
@@ -169,16 +166,15 @@ void print_devices(const std::vector<IpDevice>& devices) {
            &IpDevice::dropped_received},
           {"waits_total", "counter", "Times that a peer's ring was full.", &IpDevice::waits},
       },
-      [](const IpDevice& one) {
-        return fmt::format("pid=\"{}\",device=\"{}\"", one.pid, escaped(one.name));
+      [](const auto& one) {
+        return fmt::format("pid=\"{}\",device=\"{}\"", one->pid, escaped(one->name));
       });
 }
 
 }  // namespace
 
 void print_prometheus(const Look& seen, const HostPaths& hosts,
-                      const std::vector<GatewayCounters>& gateways,
-                      const std::vector<IpDevice>& devices) {
+                      const Pages<gateway::GatewayPage>& gateways, const Pages<IpDevice>& devices) {
   std::map<std::pair<std::string, std::string>, std::size_t> counts;
   for (const char* path : {"shm", "tcp"}) counts[{path, ""}] = 0;
   for (const Connection& connection : seen.connections) {

@@ -45,6 +45,10 @@ void mention(const Look& seen) {
     fmt::print(stderr, "clan stat: there is no process {}\n", pid);
 }
 
+Pages<gateway::GatewayPage> gateway_pages(const std::vector<pid_t>& pids) {
+  return own_pages<gateway::GatewayPage>(pids, gateway::kGatewayMemfdName);
+}
+
 Report report_of(const Look& seen, const StatOptions& options, Rates& rates, double elapsed_s) {
   Report report;
   report.connections = seen.connections;
@@ -54,22 +58,12 @@ Report report_of(const Look& seen, const StatOptions& options, Rates& rates, dou
   }
   rates.turn();
   report.hosts = read_path_pages(options.pids);
-#ifdef CLAN_SUNRPC
-  report.remote_calls = read_rpc_pages(options.pids);
-#endif
-#ifdef CLAN_MPI
+  report.remote_calls = own_pages<RpcPage>(options.pids, kRpcMemfdName);
   report.mpi_pairs = read_mpi_pages(options.pids);
-#endif
-#ifdef CLAN_VIA
   report.vis = read_via_pages(options.pids);
-#endif
-#ifdef CLAN_VMMC
-  report.vmmc = read_vmmc_pages(options.pids);
-#endif
-#ifdef CLAN_UNET
+  report.vmmc = own_pages<vmmc::VmmcPage>(options.pids, vmmc::kVmmcMemfdName);
   report.endpoints = read_unet_pages(options.pids);
-#endif
-  report.gateways = read_gateway_pages(options.pids);
+  report.gateways = gateway_pages(options.pids);
   report.devices = read_ip_pages(options.pids);
   return report;
 }
@@ -87,7 +81,7 @@ int print_connections(const StatOptions& options) {
     const double elapsed_s = before ? std::chrono::duration<double>(now - *before).count() : 0;
     before = now;
     if (options.prometheus) {
-      print_prometheus(seen, read_path_pages(options.pids), read_gateway_pages(options.pids),
+      print_prometheus(seen, read_path_pages(options.pids), gateway_pages(options.pids),
                        read_ip_pages(options.pids));
       const bool written = std::fflush(stdout) == 0;
       mention(seen);

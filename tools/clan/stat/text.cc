@@ -1,5 +1,5 @@
 // Tables and lines of `clan stat`.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -9,6 +9,14 @@
 
 #include "proc.h"
 #include "write.h"
+
+/// A counter of a page.
+template <typename T>
+struct fmt::formatter<std::atomic<T>> : fmt::formatter<T> {
+  auto format(const std::atomic<T>& counter, fmt::format_context& context) const {
+    return fmt::formatter<T>::format(clan::tool::value_in(counter), context);
+  }
+};
 
 namespace clan::tool {
 namespace {
@@ -106,44 +114,10 @@ std::vector<Row> table(const Report& report, bool watch) {
   return rows;
 }
 
-std::string line_of(const RpcCounters& calls) {
-  const std::string name = command_name(static_cast<pid_t>(calls.pid));
-  std::string line = fmt::format("{}/{}: ", calls.pid, name.empty() ? "?" : name);
-  if (calls.handles > 0) {
-    line += fmt::format("{} calls made over CLAN, {} by sockets ({} handles)", calls.calls_clan,
-                        calls.calls_stock, calls.handles);
-  }
-  if (calls.clients > 0 || calls.handles == 0) {
-    line += fmt::format("{}{} calls of {} clients served over CLAN", calls.handles > 0 ? "; " : "",
-                        calls.served, calls.clients);
-  }
-  if (calls.lost > 0) line += fmt::format("; {} servers lost", calls.lost);
-  if (calls.hostile > 0) line += fmt::format("; {} messages made no sense", calls.hostile);
-  return line;
-}
-
-std::string line_of(const MpiPair& pair) {
-  std::string line =
-      fmt::format("job {:x}, rank {} (process {}) to ", pair.job, pair.rank, pair.pid);
-  if (pair.peer_job != pair.job) line += fmt::format("job {:x}, ", pair.peer_job);
-  line += fmt::format("rank {}: {} records, {} bytes", pair.peer_rank, pair.messages, pair.bytes);
-  if (pair.gets > 0) line += fmt::format("; {} gets, {} bytes", pair.gets, pair.get_bytes);
-  if (pair.puts > 0) line += fmt::format("; {} puts, {} bytes", pair.puts, pair.put_bytes);
-  if (pair.atomics > 0) line += fmt::format("; {} atomics", pair.atomics);
-  return line;
-}
-
-std::string line_of(const ViaConnection& vi) {
-  const std::string name = command_name(static_cast<pid_t>(vi.pid));
-  std::string line = fmt::format("{}/{}, connection {} to ", vi.pid,
-                                 name.empty() ? "?" : printable(name), vi.number);
-  line += vi.peer_pid == 0 ? "another host" : fmt::format("process {}", vi.peer_pid);
-  line += fmt::format(": {} sent, {} bytes; {} received, {} bytes", vi.sent, vi.sent_bytes,
-                      vi.received, vi.received_bytes);
-  if (vi.moved > 0) line += fmt::format("; {} sent by RDMA", vi.moved);
-  if (vi.rdma > 0) line += fmt::format("; {} RDMA requests, {} bytes", vi.rdma, vi.rdma_bytes);
-  if (vi.dropped > 0) line += fmt::format("; {} without a buffer", vi.dropped);
-  return line;
+/// "PID/NAME"
+std::string process_text(std::uint32_t pid) {
+  const std::string name = command_name(static_cast<pid_t>(pid));
+  return fmt::format("{}/{}", pid, name.empty() ? "?" : name);
 }
 
 /// "; N WHAT" of each that is not 0.
@@ -155,50 +129,85 @@ std::string counts(std::initializer_list<std::pair<std::uint64_t, const char*>> 
   return text;
 }
 
-std::string line_of(const VmmcCounters& vmmc) {
-  const std::string name = command_name(static_cast<pid_t>(vmmc.pid));
-  std::string line = fmt::format("{}/{}: {} buffers, {} remotes, {} bindings; {} sends, {} bytes",
-                                 vmmc.pid, name.empty() ? "?" : printable(name), vmmc.buffers,
-                                 vmmc.remotes, vmmc.bindings, vmmc.sends, vmmc.sent_bytes);
-  line += counts({{vmmc.notified, "notifications sent"},
-                  {vmmc.delivered, "delivered"},
-                  {vmmc.ignored, "ignored"},
-                  {vmmc.lost, "lost"},
-                  {vmmc.flushes, "flushes"},
-                  {vmmc.mirrored_bytes, "bytes mirrored"},
-                  {vmmc.hostile, "forged"}});
-  return line;
+std::string line_of(const RpcPage& calls) {
+  std::string line = process_text(calls.pid) + ": ";
+  if (calls.handles > 0) {
+    line += fmt::format("{} calls made over CLAN, {} by sockets ({} handles)", calls.calls_clan,
+                        calls.calls_stock, calls.handles);
+  }
+  if (calls.clients > 0 || calls.handles == 0) {
+    line += fmt::format("{}{} calls of {} clients served over CLAN", calls.handles > 0 ? "; " : "",
+                        calls.served_clan, calls.clients);
+  }
+  return line + counts({{calls.lost, "servers lost"}, {calls.hostile, "messages made no sense"}});
 }
 
-std::string line_of(const UnetEndpoint& e) {
-  const std::string name = command_name(static_cast<pid_t>(e.pid));
-  std::string line = fmt::format(
-      "{}/{}, endpoint {}{}, {} channels: {} sent, {} bytes; {} received, {} bytes", e.pid,
-      name.empty() ? "?" : printable(name), e.number, e.emulated != 0 ? " (emulated)" : "",
-      e.channels, e.sent, e.sent_bytes, e.received, e.received_bytes);
-  line += counts({{e.dropped_buffer, "without a buffer"},
-                  {e.dropped_queue, "without a place"},
-                  {e.dropped_tag, "without a tag"},
-                  {e.returned, "buffers unfilled"},
-                  {e.deferrals, "waits for a page"}});
-  return line;
+std::string line_of(const MpiPair& pair) {
+  const auto& [page, peer] = pair;
+  const std::uint64_t name = value_in(page->name), peer_name = value_in(peer->name);
+  std::string line =
+      fmt::format("job {:x}, rank {} (process {}) to ", job_of(name), rank_of(name), page->pid);
+  if (job_of(peer_name) != job_of(name)) line += fmt::format("job {:x}, ", job_of(peer_name));
+  line +=
+      fmt::format("rank {}: {} records, {} bytes", rank_of(peer_name), peer->messages, peer->bytes);
+  if (peer->gets > 0) line += fmt::format("; {} gets, {} bytes", peer->gets, peer->get_bytes);
+  if (peer->puts > 0) line += fmt::format("; {} puts, {} bytes", peer->puts, peer->put_bytes);
+  return line + counts({{peer->atomics, "atomics"}});
 }
 
-std::string line_of(const GatewayCounters& gateway) {
+std::string line_of(const ViaConnection& connection) {
+  const via::ViaRow& vi = *connection.row;
+  std::string line =
+      fmt::format("{}, connection {} to ", process_text(connection.page->pid), vi.connection);
+  line += vi.peer_pid == 0 ? "another host" : fmt::format("process {}", vi.peer_pid);
+  line += fmt::format(": {} sent, {} bytes; {} received, {} bytes", vi.sent, vi.sent_bytes,
+                      vi.received, vi.received_bytes);
+  line += counts({{vi.moved, "sent by RDMA"}});
+  if (vi.rdma > 0) line += fmt::format("; {} RDMA requests, {} bytes", vi.rdma, vi.rdma_bytes);
+  return line + counts({{vi.dropped, "without a buffer"}});
+}
+
+std::string line_of(const vmmc::VmmcPage& vmmc) {
+  return fmt::format("{}: {} buffers, {} remotes, {} bindings; {} sends, {} bytes",
+                     process_text(vmmc.pid), vmmc.buffers, vmmc.remotes, vmmc.bindings, vmmc.sends,
+                     vmmc.sent_bytes) +
+         counts({{vmmc.notified, "notifications sent"},
+                 {vmmc.delivered, "delivered"},
+                 {vmmc.ignored, "ignored"},
+                 {vmmc.lost, "lost"},
+                 {vmmc.flushes, "flushes"},
+                 {vmmc.mirrored_bytes, "bytes mirrored"},
+                 {vmmc.hostile, "forged"}});
+}
+
+std::string line_of(const UnetEndpoint& endpoint) {
+  const unet::UnetRow& e = *endpoint.row;
+  return fmt::format("{}, endpoint {}{}, {} channels: {} sent, {} bytes; {} received, {} bytes",
+                     process_text(endpoint.page->pid), e.number,
+                     e.emulated != 0 ? " (emulated)" : "", e.channels, e.sent, e.sent_bytes,
+                     e.received, e.received_bytes) +
+         counts({{e.dropped_buffer, "without a buffer"},
+                 {e.dropped_queue, "without a place"},
+                 {e.dropped_tag, "without a tag"},
+                 {e.returned, "buffers unfilled"},
+                 {e.deferrals, "waits for a page"}});
+}
+
+std::string line_of(const gateway::GatewayPage& gateway) {
   std::string line = fmt::format(
       "{}{}: {} connections, {} accepted, {} ended, {} reset; {} bytes in, {} out", gateway.pid,
-      gateway.draining ? " (drains)" : "", gateway.connections, gateway.accepted, gateway.ended,
-      gateway.reset, gateway.bytes_in, gateway.bytes_out);
+      gateway.draining != 0 ? " (drains)" : "", gateway.connections, gateway.accepted,
+      gateway.ended, gateway.reset, gateway.bytes_in, gateway.bytes_out);
   line += counts({{gateway.refused_source, "refused by their address"},
                   {gateway.refused_header, "without a right PROXY header"},
                   {gateway.refused_target, "without a target"},
                   {gateway.failed_connects, "failed connects to targets"},
                   {gateway.accept_errors, "times without descriptors or memory"},
                   {gateway.failed_reloads, "failed reloads"}});
-  for (const GatewayTarget& target : gateway.targets) {
-    line += fmt::format("\n    {}: {}, {} connections, {} served, {} failures", target.name,
-                        target.works ? "works" : "has failed", target.connections, target.served,
-                        target.failures);
+  for (const auto& target : targets_of(gateway)) {
+    line += fmt::format("\n    {}: {}, {} connections, {} served, {} failures",
+                        text_in(target.name), target.works != 0 ? "works" : "has failed",
+                        target.connections, target.served, target.failures);
   }
   return line;
 }
@@ -218,38 +227,40 @@ std::string line_of(const IpDevice& device) {
 std::string line_of(const HostPath& path) {
   const PathValues& v = path.values;
   const auto us = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e3; };
-  const std::string name = command_name(path.pid);
   return fmt::format(
-      "{}/{}, port {}, to {} (process {}): {}, packets by {} of up to {} bytes; round trip {:.1f} "
+      "{}, port {}, to {} (process {}): {}, packets by {} of up to {} bytes; round trip {:.1f} "
       "us, least {:.1f}; window {:.0f} KB; {} sent, {} received, {} lost, {} time-outs",
-      path.pid, name.empty() ? "?" : printable(name), path.port, with_port(path.peer), v.pid,
+      process_text(static_cast<std::uint32_t>(path.pid)), path.port, with_port(path.peer), v.pid,
       path.mode, path.packets, v.packet_bytes, us(v.round_trip_ns), us(v.least_round_trip_ns),
       static_cast<double>(v.window_bytes) / 1024, v.packets_sent, v.packets_received,
       v.packets_lost, v.timeouts);
+}
+
+template <typename Page>
+std::string line_of(const std::shared_ptr<const Page>& page) {
+  return line_of(*page);
+}
+
+template <typename Entries>
+void print_section(const char* title, const Entries& entries) {
+  if (!entries.empty()) fmt::print("\n{}\n", title);
+  for (const auto& entry : entries) fmt::print("{}\n", line_of(entry));
 }
 
 }  // namespace
 
 void print_text(const Report& report, bool watch) {
   print_table(table(report, watch));
-  if (!report.hosts.paths.empty()) fmt::print("\nOTHER HOSTS\n");
-  for (const HostPath& path : report.hosts.paths) fmt::print("{}\n", line_of(path));
+  print_section("OTHER HOSTS", report.hosts.paths);
   if (report.hosts.not_shown > 0)
     fmt::print("and {} peers that are not shown\n", report.hosts.not_shown);
-  if (!report.remote_calls.empty()) fmt::print("\nREMOTE CALLS\n");
-  for (const RpcCounters& calls : report.remote_calls) fmt::print("{}\n", line_of(calls));
-  if (!report.mpi_pairs.empty()) fmt::print("\nMPI\n");
-  for (const MpiPair& pair : report.mpi_pairs) fmt::print("{}\n", line_of(pair));
-  if (!report.vis.empty()) fmt::print("\nVIRTUAL INTERFACES\n");
-  for (const ViaConnection& vi : report.vis) fmt::print("{}\n", line_of(vi));
-  if (!report.vmmc.empty()) fmt::print("\nVMMC\n");
-  for (const VmmcCounters& vmmc : report.vmmc) fmt::print("{}\n", line_of(vmmc));
-  if (!report.endpoints.empty()) fmt::print("\nU-NET ENDPOINTS\n");
-  for (const UnetEndpoint& e : report.endpoints) fmt::print("{}\n", line_of(e));
-  if (!report.gateways.empty()) fmt::print("\nGATEWAYS\n");
-  for (const GatewayCounters& one : report.gateways) fmt::print("{}\n", line_of(one));
-  if (!report.devices.empty()) fmt::print("\nIP DEVICES\n");
-  for (const IpDevice& device : report.devices) fmt::print("{}\n", line_of(device));
+  print_section("REMOTE CALLS", report.remote_calls);
+  print_section("MPI", report.mpi_pairs);
+  print_section("VIRTUAL INTERFACES", report.vis);
+  print_section("VMMC", report.vmmc);
+  print_section("U-NET ENDPOINTS", report.endpoints);
+  print_section("GATEWAYS", report.gateways);
+  print_section("IP DEVICES", report.devices);
 }
 
 }  // namespace clan::tool

@@ -9,14 +9,7 @@
 
 #include "connection.h"
 #include "look.h"
-#include "pages/gateway_pages.h"
-#include "pages/ip_pages.h"
-#include "pages/mpi_pages.h"
-#include "pages/path_pages.h"
-#include "pages/rpc_pages.h"
-#include "pages/unet_pages.h"
-#include "pages/via_pages.h"
-#include "pages/vmmc_pages.h"
+#include "pages/face_pages.h"
 
 namespace clan::tool {
 
@@ -24,13 +17,13 @@ namespace clan::tool {
 struct Report {
   std::vector<Connection> connections;
   std::vector<std::optional<Rate>> rates;
-  std::vector<RpcCounters> remote_calls;
+  Pages<RpcPage> remote_calls;
   std::vector<MpiPair> mpi_pairs;
   std::vector<ViaConnection> vis;
-  std::vector<VmmcCounters> vmmc;
+  Pages<vmmc::VmmcPage> vmmc;
   std::vector<UnetEndpoint> endpoints;
-  std::vector<GatewayCounters> gateways;
-  std::vector<IpDevice> devices;
+  Pages<gateway::GatewayPage> gateways;
+  Pages<IpDevice> devices;
   HostPaths hosts;
 };
 
@@ -41,7 +34,6 @@ void print_text(const Report& report, bool watch);
 void print_json(const Report& report, bool one_line);
 /// Prometheus' text format: for a file of node_exporter's textfile collector.
 void print_prometheus(const Look& seen, const HostPaths& hosts,
-                      const std::vector<GatewayCounters>& gateways,
-                      const std::vector<IpDevice>& devices);
+                      const Pages<gateway::GatewayPage>& gateways, const Pages<IpDevice>& devices);
 
 }  // namespace clan::tool

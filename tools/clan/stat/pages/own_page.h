@@ -1,4 +1,5 @@
-// Pages in which processes keep their counters, each in a memfd of its own.
+// Pages in which processes keep their counters, each in a memfd of its own (clan/face/*_face.h),
+// found under /proc/PID/fd.
 #pragma once
 
 #include <sys/types.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../proc.h"
@@ -27,19 +29,28 @@ std::string text_in(const char (&bytes)[size]) {
   return printable(std::string(bytes, ::strnlen(bytes, size)));
 }
 
-/// Calls `take` with a copy of the page that each of these processes, or of all if there are none,
-/// has in a memfd of this name.
-template <typename Page, typename Take>
-void for_own_pages(const std::vector<pid_t>& pids, const char* name, Take&& take) {
-  const auto page = std::make_unique<Page>();
+template <typename Page>
+using Pages = std::vector<std::shared_ptr<const Page>>;
+
+/// Returns copies of the pages, `most` of each, that these processes, or all if there are none,
+/// have in memfds of this name.
+template <typename Page>
+Pages<Page> own_pages(const std::vector<pid_t>& pids, const char* name, std::size_t most = 1) {
+  Pages<Page> found;
+  auto page = std::make_shared<Page>();
   for (const pid_t pid : pids.empty() ? all_processes() : pids) {
-    const auto read = [&](const std::string& file) {
+    std::size_t its = 0;
+    (void)find_memfd(pid, name, [&](const std::string& file) {
       // After a fork the child has the parent's, too.
-      return copy_of(file, static_cast<void*>(page.get()), sizeof *page) &&
-             page->magic == Page::kMagic && page->pid == static_cast<std::uint32_t>(pid);
-    };
-    if (find_memfd(pid, name, read)) take(static_cast<const Page&>(*page));
+      if (copy_of(file, static_cast<void*>(page.get()), sizeof *page) &&
+          page->magic == Page::kMagic && page->pid == static_cast<std::uint32_t>(pid)) {
+        found.push_back(std::exchange(page, std::make_shared<Page>()));
+        ++its;
+      }
+      return its == most;
+    });
   }
+  return found;
 }
 
 }  // namespace clan::tool
