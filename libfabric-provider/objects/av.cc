@@ -11,15 +11,7 @@
 
 namespace clan::ofi {
 
-fi_ops Av::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = Av::close,
-    .bind = guarded<Av::bind>,
-    .control = not_supported,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops Av::ops_ = object_ops(close_object<Av>, guarded<Av::bind>);
 
 fi_ops_av Av::av_ops_ = {
     .size = sizeof(fi_ops_av),
@@ -73,13 +65,6 @@ int Av::open(fid_domain* id, fi_av_attr* attr, fid_av** av, void* context) {
   return 0;
 }
 
-int Av::close(fid_t id) {
-  auto& av = object_of<Av>(id);
-  if (av.references_.any()) return -FI_EBUSY;
-  delete &av;
-  return 0;
-}
-
 int Av::bind(fid_t id, fid_t to, std::uint64_t) {
   auto& av = object_of<Av>(id);
   if (to->fclass != FI_CLASS_EQ || av.eq_ != nullptr) return -FI_EINVAL;
@@ -88,7 +73,7 @@ int Av::bind(fid_t id, fid_t to, std::uint64_t) {
   return 0;
 }
 
-int Av::insert_one(const SocketAddress& address, fi_addr_t* index) try {
+int Av::find_place(const SocketAddress& address, fi_addr_t* index) try {
   if (shared_ != nullptr) {
     if (shared_->read_only()) return FI_EACCES;
     return -shared_->insert(address, index);
@@ -136,20 +121,32 @@ void Av::follow_slowly() {
   });
 }
 
-// The answer of an insertion: the number inserted, or events, where insertion is asynchronous.
-int Av::finish_insert(std::size_t inserted, std::size_t failed_at, int err, std::size_t count,
-                      void* context) {
-  if (!asynchronous_) return static_cast<int>(inserted);
+void Av::insert_one(const SocketAddress& address, std::size_t i, Insertion& insertion) {
+  fi_addr_t index = FI_ADDR_NOTAVAIL;
+  const int rc = address.valid() ? find_place(address, &index) : FI_EADDRNOTAVAIL;
+  if (rc == 0) {
+    ++insertion.inserted;
+  } else {
+    insertion.failed_at = i;
+    insertion.err = rc;
+  }
+  if (insertion.indices != nullptr) insertion.indices[i] = index;
+  if (insertion.errors != nullptr) insertion.errors[i] = rc;
+}
+
+// Answers the number inserted, or writes events, where insertion is asynchronous.
+int Av::finish(const Insertion& insertion, std::size_t count, void* context) {
+  if (!asynchronous_) return static_cast<int>(insertion.inserted);
   if (eq_ == nullptr) return -FI_ENOEQ;
-  if (inserted < count) {
+  if (insertion.inserted < count) {
     fi_eq_err_entry error{};
     error.fid = &fid;
     error.context = context;
-    error.data = failed_at;
-    error.err = err;
+    error.data = insertion.failed_at;
+    error.err = insertion.err;
     eq_->write_error(error);
   }
-  fi_eq_entry entry{&fid, context, inserted};
+  fi_eq_entry entry{&fid, context, insertion.inserted};
   eq_->write(FI_AV_COMPLETE, &entry, sizeof entry);
   return 0;
 }
@@ -160,28 +157,16 @@ int Av::insert(fid_av* id, const void* addresses, std::size_t count, fi_addr_t* 
   if (addresses == nullptr && count > 0) return -FI_EINVAL;
   if ((flags & ~(FI_MORE | FI_SYNC_ERR)) != 0) return -FI_ENOSYS;
   if (av.asynchronous_ && av.eq_ == nullptr) return -FI_ENOEQ;
-  int* errors = (flags & FI_SYNC_ERR) != 0 ? static_cast<int*>(context) : nullptr;
   const std::size_t stride = address_bytes(av.domain_.address_format());
-  std::size_t inserted = 0, failed_at = 0;
-  int err = 0;
+  Insertion insertion{fi_addr, (flags & FI_SYNC_ERR) != 0 ? static_cast<int*>(context) : nullptr};
   {
     std::lock_guard lock(av.domain_.lock());
     for (std::size_t i = 0; i < count; ++i) {
-      const SocketAddress address =
-          read_address(static_cast<const char*>(addresses) + i * stride, stride);
-      fi_addr_t index = FI_ADDR_NOTAVAIL;
-      const int rc = address.valid() ? av.insert_one(address, &index) : FI_EADDRNOTAVAIL;
-      if (rc == 0) {
-        ++inserted;
-      } else {
-        failed_at = i;
-        err = rc;
-      }
-      if (fi_addr != nullptr) fi_addr[i] = index;
-      if (errors != nullptr) errors[i] = rc;
+      av.insert_one(read_address(static_cast<const char*>(addresses) + i * stride, stride), i,
+                    insertion);
     }
   }
-  return av.finish_insert(inserted, failed_at, err, count, context);
+  return av.finish(insertion, count, context);
 }
 
 int Av::insert_service(fid_av* id, const char* node, const char* service, fi_addr_t* fi_addr,
@@ -219,29 +204,18 @@ int Av::insert_symmetric(fid_av* id, const char* node, std::size_t nodes, const 
   if (node == nullptr || service == nullptr) return -FI_EINVAL;
   if ((flags & ~(FI_MORE | FI_SYNC_ERR | FI_NUMERICHOST)) != 0) return -FI_ENOSYS;
   if (av.asynchronous_ && av.eq_ == nullptr) return -FI_ENOEQ;
-  int* errors = (flags & FI_SYNC_ERR) != 0 ? static_cast<int*>(context) : nullptr;
-  std::size_t inserted = 0, failed_at = 0;
-  int err = 0;
+  Insertion insertion{fi_addr, (flags & FI_SYNC_ERR) != 0 ? static_cast<int*>(context) : nullptr};
   for (std::size_t i = 0; i < nodes * services; ++i) {
     std::string host, port;
-    SocketAddress address;
-    const bool known =
-        count_up(node, i / services, &host) && count_up(service, i % services, &port) &&
-        resolve(host.c_str(), port.c_str(), flags, av.domain_.address_format(), false, &address) ==
-            0;
-    std::lock_guard lock(av.domain_.lock());
-    fi_addr_t index = FI_ADDR_NOTAVAIL;
-    const int rc = known ? av.insert_one(address, &index) : FI_EADDRNOTAVAIL;
-    if (rc == 0) {
-      ++inserted;
-    } else {
-      failed_at = i;
-      err = rc;
+    SocketAddress address;  // not valid(): there is none
+    if (count_up(node, i / services, &host) && count_up(service, i % services, &port)) {
+      (void)resolve(host.c_str(), port.c_str(), flags, av.domain_.address_format(), false,
+                    &address);
     }
-    if (fi_addr != nullptr) fi_addr[i] = index;
-    if (errors != nullptr) errors[i] = rc;
+    std::lock_guard lock(av.domain_.lock());
+    av.insert_one(address, i, insertion);
   }
-  return av.finish_insert(inserted, failed_at, err, nodes * services, context);
+  return av.finish(insertion, nodes * services, context);
 }
 
 int Av::remove(fid_av* id, fi_addr_t* fi_addr, std::size_t count, std::uint64_t) {

@@ -57,17 +57,25 @@ class Av final : public fid_av {
     SocketAddress address;
     bool used = false;
   };
+  /// One call that inserts.
+  struct Insertion {
+    fi_addr_t* indices;  ///< or null, as errors
+    int* errors;
+    std::size_t inserted = 0, failed_at = 0;
+    int err = 0;
+  };
   explicit Av(Domain& domain) : domain_(domain) {}
+  /// `address`: invalid where there is none. Under the lock.
+  void insert_one(const SocketAddress& address, std::size_t i, Insertion& insertion);
   /// 0, or an error number of libfabric's.
-  int insert_one(const SocketAddress& address, fi_addr_t* index);
+  int find_place(const SocketAddress& address, fi_addr_t* index);
   void put(fi_addr_t index, const SocketAddress& address);
   void take_out(fi_addr_t index);
   void follow() {
     if (shared_ != nullptr && followed_ != generation()) follow_slowly();
   }
   void follow_slowly();
-  int finish_insert(std::size_t inserted, std::size_t failed_at, int err, std::size_t count,
-                    void* context);
+  int finish(const Insertion& insertion, std::size_t count, void* context);
   static int insert(fid_av* av, const void* addresses, std::size_t count, fi_addr_t* fi_addr,
                     std::uint64_t flags, void* context);
   static int insert_service(fid_av* av, const char* node, const char* service, fi_addr_t* fi_addr,
@@ -78,7 +86,6 @@ class Av final : public fid_av {
   static int remove(fid_av* av, fi_addr_t* fi_addr, std::size_t count, std::uint64_t flags);
   static int lookup(fid_av* av, fi_addr_t fi_addr, void* address, std::size_t* length);
   static const char* to_string(fid_av* av, const void* address, char* buffer, std::size_t* length);
-  static int close(fid_t id);
   static int bind(fid_t id, fid_t to, std::uint64_t flags);
   static fi_ops ops_;
   static fi_ops_av av_ops_;

@@ -12,15 +12,7 @@
 
 namespace clan::ofi {
 
-fi_ops ConnectionRequest::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = ConnectionRequest::close,
-    .bind = not_supported,
-    .control = not_supported,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops ConnectionRequest::ops_ = object_ops(ConnectionRequest::close);
 
 ConnectionRequest::ConnectionRequest() : fid{FI_CLASS_CONNREQ, nullptr, &ops_} {}
 

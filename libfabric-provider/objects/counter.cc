@@ -9,25 +9,26 @@
 
 namespace clan::ofi {
 
-fi_ops Counter::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = Counter::close,
-    .bind = not_supported,
-    .control = Counter::control,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops Counter::ops_ = object_ops(Counter::close, not_supported, Counter::control);
+
+template <void (Counter::*kChange)(std::uint64_t)>
+int Counter::change(fid_cntr* id, std::uint64_t value) {
+  auto& counter = *static_cast<Counter*>(id);
+  std::lock_guard lock(counter.domain_.lock());
+  (counter.*kChange)(value);
+  counter.domain_.run_due();
+  return 0;
+}
 
 fi_ops_cntr Counter::counter_ops_ = {
     .size = sizeof(fi_ops_cntr),
     .read = Counter::read,
     .readerr = Counter::read_errors,
-    .add = Counter::add,
-    .set = Counter::set,
+    .add = change<&Counter::add_value>,
+    .set = change<&Counter::set_value>,
     .wait = Counter::wait,
-    .adderr = Counter::add_errors,
-    .seterr = Counter::set_errors,
+    .adderr = change<&Counter::add_error_count>,
+    .seterr = change<&Counter::set_error_count>,
 };
 
 Counter::Counter(Domain& domain)
@@ -105,38 +106,6 @@ std::uint64_t Counter::read_errors(fid_cntr* id) {
   const std::uint64_t errors = counter.errors();
   counter.seen_errors_.store(errors, std::memory_order_relaxed);  // relaxed: see news()
   return errors;
-}
-
-int Counter::add(fid_cntr* id, std::uint64_t value) {
-  auto& counter = *static_cast<Counter*>(id);
-  std::lock_guard lock(counter.domain_.lock());
-  counter.add_value(value);
-  counter.domain_.run_due();
-  return 0;
-}
-
-int Counter::set(fid_cntr* id, std::uint64_t value) {
-  auto& counter = *static_cast<Counter*>(id);
-  std::lock_guard lock(counter.domain_.lock());
-  counter.set_value(value);
-  counter.domain_.run_due();
-  return 0;
-}
-
-int Counter::add_errors(fid_cntr* id, std::uint64_t value) {
-  auto& counter = *static_cast<Counter*>(id);
-  std::lock_guard lock(counter.domain_.lock());
-  counter.add_error_count(value);
-  counter.domain_.run_due();
-  return 0;
-}
-
-int Counter::set_errors(fid_cntr* id, std::uint64_t value) {
-  auto& counter = *static_cast<Counter*>(id);
-  std::lock_guard lock(counter.domain_.lock());
-  counter.set_error_count(value);
-  counter.domain_.run_due();
-  return 0;
 }
 
 int Counter::wait(fid_cntr* id, std::uint64_t threshold, int timeout_ms) {

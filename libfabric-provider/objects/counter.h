@@ -78,10 +78,8 @@ class Counter final : public fid_cntr, public Waitable {
   void start_work();
   static std::uint64_t read(fid_cntr* counter);
   static std::uint64_t read_errors(fid_cntr* counter);
-  static int add(fid_cntr* counter, std::uint64_t value);
-  static int set(fid_cntr* counter, std::uint64_t value);
-  static int add_errors(fid_cntr* counter, std::uint64_t value);
-  static int set_errors(fid_cntr* counter, std::uint64_t value);
+  template <void (Counter::*kChange)(std::uint64_t)>
+  static int change(fid_cntr* counter, std::uint64_t value);
   static int wait(fid_cntr* counter, std::uint64_t threshold, int timeout);
   static int close(fid_t id);
   static int control(fid_t id, int command, void* argument);

@@ -20,15 +20,7 @@ constexpr unsigned kEmptyReads = 256;
 
 }  // namespace
 
-fi_ops Cq::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = Cq::close,
-    .bind = not_supported,
-    .control = Cq::control,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops Cq::ops_ = object_ops(close_object<Cq>, not_supported, Cq::control);
 
 fi_ops_cq Cq::cq_ops_ = {
     .size = sizeof(fi_ops_cq),
@@ -65,13 +57,6 @@ int Cq::open(fid_domain* id, fi_cq_attr* attr, fid_cq** cq, void* context) {
     return rc;
   }
   *cq = made;
-  return 0;
-}
-
-int Cq::close(fid_t id) {
-  auto& cq = object_of<Cq>(id);
-  if (cq.references_.any()) return -FI_EBUSY;
-  delete &cq;
   return 0;
 }
 

@@ -77,7 +77,6 @@ class Cq final : public fid_cq, public Waitable {
   static int signal(fid_cq* cq);
   static const char* error_text(fid_cq* cq, int prov_errno, const void* data, char* buffer,
                                 std::size_t length);
-  static int close(fid_t id);
   static int control(fid_t id, int command, void* argument);
   static fi_ops ops_;
   static fi_ops_cq cq_ops_;

@@ -31,15 +31,8 @@ constexpr std::uint32_t kFirstLookMs = 1, kLastLookMs = 32;
 
 }  // namespace
 
-fi_ops Domain::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = Domain::close,
-    .bind = guarded<Domain::bind>,
-    .control = guarded<Domain::control>,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops Domain::ops_ =
+    object_ops(close_object<Domain>, guarded<Domain::bind>, guarded<Domain::control>);
 
 fi_ops_domain Domain::domain_ops_ = {
     .size = sizeof(fi_ops_domain),
@@ -112,13 +105,6 @@ int Domain::progress_alone() {
 }
 
 Domain::~Domain() { stop_progress(); }
-
-int Domain::close(fid_t id) {
-  auto& domain = object_of<Domain>(id);
-  if (domain.references_.any()) return -FI_EBUSY;
-  delete &domain;
-  return 0;
-}
 
 int Domain::bind(fid_t id, fid_t to, std::uint64_t) {
   auto& domain = object_of<Domain>(id);

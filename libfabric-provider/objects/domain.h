@@ -83,7 +83,6 @@ class Domain final : public fid_domain, public Source {
 
  private:
   Domain(Context context, bool locks) : context_(std::move(context)), lock_(locks) {}
-  static int close(fid_t id);
   static int bind(fid_t id, fid_t to, std::uint64_t flags);
   static int control(fid_t id, int command, void* argument);
   static int endpoint(fid_domain* domain, fi_info* info, fid_ep** ep, void* context);

@@ -12,26 +12,11 @@
 
 namespace clan::ofi {
 
-fi_ops Endpoint::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = Endpoint::close,
-    .bind = guarded<Endpoint::bind>,
-    .control = guarded<Endpoint::control>,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops Endpoint::ops_ =
+    object_ops(Endpoint::close, guarded<Endpoint::bind>, guarded<Endpoint::control>);
 
-fi_ops_ep Endpoint::endpoint_ops_ = {
-    .size = sizeof(fi_ops_ep),
-    .cancel = guarded<Endpoint::cancel>,
-    .getopt = guarded<Endpoint::getopt>,
-    .setopt = guarded<Endpoint::setopt>,
-    .tx_ctx = not_supported,
-    .rx_ctx = not_supported,
-    .rx_size_left = not_supported,
-    .tx_size_left = not_supported,
-};
+fi_ops_ep Endpoint::endpoint_ops_ =
+    endpoint_ops(guarded<Endpoint::cancel>, guarded<Endpoint::getopt>, guarded<Endpoint::setopt>);
 
 fi_ops_cm Endpoint::connection_ops_ = {
     .size = sizeof(fi_ops_cm),

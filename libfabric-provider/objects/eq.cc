@@ -10,15 +10,7 @@
 
 namespace clan::ofi {
 
-fi_ops Eq::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = Eq::close,
-    .bind = not_supported,
-    .control = guarded<Eq::control>,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops Eq::ops_ = object_ops(close_object<Eq>, not_supported, guarded<Eq::control>);
 
 fi_ops_eq Eq::eq_ops_ = {
     .size = sizeof(fi_ops_eq),
@@ -44,13 +36,6 @@ int Eq::open(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) {
   }
   made->fabric_ = Held(object_of<Fabric>(&fabric->fid).references());
   *eq = made;
-  return 0;
-}
-
-int Eq::close(fid_t id) {
-  auto& eq = object_of<Eq>(id);
-  if (eq.references_.any()) return -FI_EBUSY;
-  delete &eq;
   return 0;
 }
 

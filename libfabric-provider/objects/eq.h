@@ -64,7 +64,6 @@ class Eq final : public fid_eq, public Waitable {
                        int timeout, std::uint64_t flags);
   static const char* error_text(fid_eq* eq, int prov_errno, const void* data, char* buffer,
                                 std::size_t length);
-  static int close(fid_t id);
   static int control(fid_t id, int command, void* argument);
   static fi_ops ops_;
   static fi_ops_eq eq_ops_;

@@ -11,15 +11,7 @@
 
 namespace clan::ofi {
 
-fi_ops Fabric::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = Fabric::close,
-    .bind = not_supported,
-    .control = not_supported,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops Fabric::ops_ = object_ops(close_object<Fabric>);
 
 fi_ops_fabric Fabric::fabric_ops_ = {
     .size = sizeof(fi_ops_fabric),
@@ -46,13 +38,6 @@ int Fabric::open(fi_fabric_attr* attr, fid_fabric** fabric, void* context) {
 
 int open_fabric(fi_fabric_attr* attr, fid_fabric** fabric, void* context) {
   return Fabric::open(attr, fabric, context);
-}
-
-int Fabric::close(fid_t id) {
-  auto& fabric = object_of<Fabric>(id);
-  if (fabric.references_.any()) return -FI_EBUSY;
-  delete &fabric;
-  return 0;
 }
 
 int Fabric::trywait(fid_fabric*, fid_t* fids, int count) {

@@ -13,7 +13,6 @@ class Fabric final : public fid_fabric {
 
  private:
   Fabric() = default;
-  static int close(fid_t id);
   static int trywait(fid_fabric* fabric, fid_t* fids, int count);
   static fi_ops ops_;
   static fi_ops_fabric fabric_ops_;

@@ -7,15 +7,8 @@
 
 namespace clan::ofi {
 
-fi_ops MemoryRegion::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = MemoryRegion::close,
-    .bind = guarded<MemoryRegion::bind>,
-    .control = guarded<MemoryRegion::control>,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops MemoryRegion::ops_ =
+    object_ops(close_object<MemoryRegion>, guarded<MemoryRegion::bind>, enable_object);
 
 fi_ops_mr MemoryRegion::register_ops = {
     .size = sizeof(fi_ops_mr),
@@ -150,11 +143,6 @@ int MemoryRegion::regv(fid_t id, const iovec* iov, std::size_t count, std::uint6
   return open(id, &attr, flags, region);
 }
 
-int MemoryRegion::close(fid_t id) {
-  delete &object_of<MemoryRegion>(id);
-  return 0;
-}
-
 int MemoryRegion::bind(fid_t id, fid_t to, std::uint64_t flags) {
   auto& region = object_of<MemoryRegion>(id);
   if (to->fclass == FI_CLASS_EP) return 0;  // regions belong to the whole domain
@@ -166,10 +154,6 @@ int MemoryRegion::bind(fid_t id, fid_t to, std::uint64_t flags) {
   region.counter_->watch_domain();
   region.counter_flags_ = flags == 0 ? FI_REMOTE_WRITE : flags;
   return 0;
-}
-
-int MemoryRegion::control(fid_t, int command, void*) {
-  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
 }
 
 std::uint64_t MemoryRegion::base() const {

@@ -63,9 +63,7 @@ class MemoryRegion final : public fid_mr {
   static int regattr(fid_t id, const fi_mr_attr* attr, std::uint64_t flags, fid_mr** region);
   int set_up(const fi_mr_attr& attr);
   int expose();
-  static int close(fid_t id);
   static int bind(fid_t id, fid_t to, std::uint64_t flags);
-  static int control(fid_t id, int command, void* argument);
   static fi_ops ops_;
 
   Domain& domain_;

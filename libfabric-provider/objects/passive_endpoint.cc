@@ -11,26 +11,12 @@
 
 namespace clan::ofi {
 
-fi_ops PassiveEndpoint::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = PassiveEndpoint::close,
-    .bind = guarded<PassiveEndpoint::bind>,
-    .control = guarded<PassiveEndpoint::control>,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops PassiveEndpoint::ops_ =
+    object_ops(close_object<PassiveEndpoint>, guarded<PassiveEndpoint::bind>,
+               guarded<PassiveEndpoint::control>);
 
-fi_ops_ep PassiveEndpoint::endpoint_ops_ = {
-    .size = sizeof(fi_ops_ep),
-    .cancel = not_supported,
-    .getopt = guarded<PassiveEndpoint::getopt>,
-    .setopt = not_supported,
-    .tx_ctx = not_supported,
-    .rx_ctx = not_supported,
-    .rx_size_left = not_supported,
-    .tx_size_left = not_supported,
-};
+fi_ops_ep PassiveEndpoint::endpoint_ops_ =
+    endpoint_ops(not_supported, guarded<PassiveEndpoint::getopt>);
 
 fi_ops_cm PassiveEndpoint::connection_ops_ = {
     .size = sizeof(fi_ops_cm),
@@ -110,11 +96,6 @@ PassiveEndpoint::~PassiveEndpoint() {
   messages_.reset();
   events_.reset();
   fi_freeinfo(info_);
-}
-
-int PassiveEndpoint::close(fid_t id) {
-  delete &object_of<PassiveEndpoint>(id);
-  return 0;
 }
 
 int PassiveEndpoint::bind(fid_t id, fid_t to, std::uint64_t) {

@@ -38,10 +38,10 @@ class PassiveEndpoint final : public fid_pep, public Source {
   Result<int> descriptor() override;
   int packets() override;
   bool arm(SleepsIn where, std::uint32_t* look_again_ms) override;
+  ~PassiveEndpoint() override;
 
  private:
   explicit PassiveEndpoint(Context context) : context_(std::move(context)) {}
-  ~PassiveEndpoint() override;
   int start();
   bool progress();
   void refuse_unanswered();
@@ -49,7 +49,6 @@ class PassiveEndpoint final : public fid_pep, public Source {
   bool ask_program(const SocketAddress& client, PeerIndex from, const WireHeader& header,
                    std::span<const std::byte> data);
   void leaves(PeerIndex index);
-  static int close(fid_t id);
   static int bind(fid_t id, fid_t to, std::uint64_t flags);
   static int control(fid_t id, int command, void* argument);
   static int getopt(fid_t id, int level, int name, void* value, std::size_t* length);

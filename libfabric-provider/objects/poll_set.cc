@@ -8,15 +8,7 @@
 
 namespace clan::ofi {
 
-fi_ops PollSet::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = PollSet::close,
-    .bind = not_supported,
-    .control = not_supported,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops PollSet::ops_ = object_ops(close_object<PollSet>);
 
 fi_ops_poll PollSet::poll_ops_ = {
     .size = sizeof(fi_ops_poll),
@@ -34,11 +26,6 @@ int PollSet::open(fid_domain* id, fi_poll_attr* attr, fid_poll** set) {
   made->ops = &poll_ops_;
   made->domain_held_ = Held(domain.references());
   *set = made;
-  return 0;
-}
-
-int PollSet::close(fid_t id) {
-  delete &object_of<PollSet>(id);
   return 0;
 }
 

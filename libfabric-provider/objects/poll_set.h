@@ -23,7 +23,6 @@ class PollSet final : public fid_poll {
   static int poll(fid_poll* set, void** contexts, int count);
   static int add(fid_poll* set, fid_t object, std::uint64_t flags);
   static int remove(fid_poll* set, fid_t object, std::uint64_t flags);
-  static int close(fid_t id);
   static fi_ops ops_;
   static fi_ops_poll poll_ops_;
 

@@ -9,26 +9,11 @@ namespace clan::ofi {
 
 // --- SharedReceive -------------------------------------------------------------------------------
 
-fi_ops SharedReceive::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = SharedReceive::close,
-    .bind = guarded<SharedReceive::bind>,
-    .control = guarded<SharedReceive::control>,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops SharedReceive::ops_ =
+    object_ops(close_object<SharedReceive>, guarded<SharedReceive::bind>, enable_object);
 
-fi_ops_ep SharedReceive::endpoint_ops_ = {
-    .size = sizeof(fi_ops_ep),
-    .cancel = not_supported,
-    .getopt = guarded<SharedReceive::getopt>,
-    .setopt = guarded<SharedReceive::setopt>,
-    .tx_ctx = not_supported,
-    .rx_ctx = not_supported,
-    .rx_size_left = not_supported,
-    .tx_size_left = not_supported,
-};
+fi_ops_ep SharedReceive::endpoint_ops_ =
+    endpoint_ops(not_supported, guarded<SharedReceive::getopt>, guarded<SharedReceive::setopt>);
 
 SharedReceive::SharedReceive(Domain& domain) : domain_(domain), domain_held_(domain.references()) {}
 
@@ -46,20 +31,9 @@ int SharedReceive::open(fid_domain* id, fi_rx_attr* attr, fid_ep** ep, void* con
   return 0;
 }
 
-int SharedReceive::close(fid_t id) {
-  auto& shared = object_of<SharedReceive>(id);
-  if (shared.references_.any()) return -FI_EBUSY;
-  delete &shared;
-  return 0;
-}
-
 // Completions go where the endpoint that got the message is bound to.
 int SharedReceive::bind(fid_t, fid_t to, std::uint64_t) {
   return to->fclass == FI_CLASS_CQ || to->fclass == FI_CLASS_CNTR ? 0 : -FI_EINVAL;
-}
-
-int SharedReceive::control(fid_t, int command, void*) {
-  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
 }
 
 int SharedReceive::getopt(fid_t id, int level, int name, void* value, std::size_t* length) {
@@ -79,26 +53,9 @@ int SharedReceive::setopt(fid_t id, int level, int name, const void* value, std:
 
 // --- SharedTransmit ------------------------------------------------------------------------------
 
-fi_ops SharedTransmit::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = SharedTransmit::close,
-    .bind = not_supported,
-    .control = not_supported,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops SharedTransmit::ops_ = object_ops(close_object<SharedTransmit>);
 
-fi_ops_ep SharedTransmit::endpoint_ops_ = {
-    .size = sizeof(fi_ops_ep),
-    .cancel = not_supported,
-    .getopt = not_supported,
-    .setopt = not_supported,
-    .tx_ctx = not_supported,
-    .rx_ctx = not_supported,
-    .rx_size_left = not_supported,
-    .tx_size_left = not_supported,
-};
+fi_ops_ep SharedTransmit::endpoint_ops_ = endpoint_ops();
 
 int SharedTransmit::open(fid_domain* id, fi_tx_attr*, fid_stx** stx, void* context) {
   auto* made = new (std::nothrow) SharedTransmit;
@@ -110,33 +67,15 @@ int SharedTransmit::open(fid_domain* id, fi_tx_attr*, fid_stx** stx, void* conte
   return 0;
 }
 
-int SharedTransmit::close(fid_t id) {
-  delete &object_of<SharedTransmit>(id);
-  return 0;
-}
-
 // --- ScalableEndpoint ----------------------------------------------------------------------------
 
-fi_ops ScalableEndpoint::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = ScalableEndpoint::close,
-    .bind = guarded<ScalableEndpoint::bind>,
-    .control = guarded<ScalableEndpoint::control>,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops ScalableEndpoint::ops_ =
+    object_ops(close_object<ScalableEndpoint>, guarded<ScalableEndpoint::bind>,
+               guarded<ScalableEndpoint::control>);
 
-fi_ops_ep ScalableEndpoint::endpoint_ops_ = {
-    .size = sizeof(fi_ops_ep),
-    .cancel = not_supported,
-    .getopt = not_supported,
-    .setopt = not_supported,
-    .tx_ctx = guarded<ScalableEndpoint::transmit_context>,
-    .rx_ctx = guarded<ScalableEndpoint::receive_context>,
-    .rx_size_left = not_supported,
-    .tx_size_left = not_supported,
-};
+fi_ops_ep ScalableEndpoint::endpoint_ops_ = endpoint_ops(
+    not_supported, not_supported, not_supported, guarded<ScalableEndpoint::transmit_context>,
+    guarded<ScalableEndpoint::receive_context>);
 
 fi_ops_cm ScalableEndpoint::connection_ops_ = {
     .size = sizeof(fi_ops_cm),
@@ -179,13 +118,6 @@ int ScalableEndpoint::open(fid_domain* id, fi_info* info, fid_ep** ep, void* con
   made->wanted_ = read_address(info->src_addr, info->src_addrlen);
   made->transport_->receiver().set_contexts(info->ep_attr->rx_ctx_cnt);
   *ep = made;
-  return 0;
-}
-
-int ScalableEndpoint::close(fid_t id) {
-  auto& sep = object_of<ScalableEndpoint>(id);
-  if (sep.references_.any()) return -FI_EBUSY;
-  delete &sep;
   return 0;
 }
 

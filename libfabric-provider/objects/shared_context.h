@@ -31,9 +31,7 @@ class SharedReceive final : public fid_ep {
 
  private:
   explicit SharedReceive(Domain& domain);
-  static int close(fid_t id);
   static int bind(fid_t id, fid_t to, std::uint64_t flags);
-  static int control(fid_t id, int command, void* argument);
   static int getopt(fid_t id, int level, int name, void* value, std::size_t* length);
   static int setopt(fid_t id, int level, int name, const void* value, std::size_t length);
   static fi_ops ops_;
@@ -54,7 +52,6 @@ class SharedTransmit final : public fid_stx {
   static int open(fid_domain* domain, fi_tx_attr* attr, fid_stx** stx, void* context);
 
  private:
-  static int close(fid_t id);
   static fi_ops ops_;
   static fi_ops_ep endpoint_ops_;
   Held domain_held_;
@@ -65,12 +62,12 @@ class ScalableEndpoint final : public fid_ep {
  public:
   using Face = fid_ep;
   static int open(fid_domain* domain, fi_info* info, fid_ep** ep, void* context);
+  ~ScalableEndpoint();
+  References& references() { return references_; }
 
  private:
   explicit ScalableEndpoint(Domain& domain);
-  ~ScalableEndpoint();
   Endpoint* make_context(std::size_t fclass, void* context);
-  static int close(fid_t id);
   static int bind(fid_t id, fid_t to, std::uint64_t flags);
   static int control(fid_t id, int command, void* argument);
   static int get_name(fid_t id, void* address, std::size_t* length);

@@ -65,6 +65,36 @@ Object& object_of(fid_t id) {
   return static_cast<Object&>(*reinterpret_cast<typename Object::Face*>(id));
 }
 
+/// The table that every object begins with. What is left out is not supported.
+constexpr fi_ops object_ops(decltype(fi_ops::close) close,
+                            decltype(fi_ops::bind) bind = not_supported,
+                            decltype(fi_ops::control) control = not_supported) {
+  return {sizeof(fi_ops), close, bind, control, not_supported, not_supported, not_supported};
+}
+/// The same for what an endpoint, or a part of one, can do by itself.
+constexpr fi_ops_ep endpoint_ops(decltype(fi_ops_ep::cancel) cancel = not_supported,
+                                 decltype(fi_ops_ep::getopt) getopt = not_supported,
+                                 decltype(fi_ops_ep::setopt) setopt = not_supported,
+                                 decltype(fi_ops_ep::tx_ctx) tx_ctx = not_supported,
+                                 decltype(fi_ops_ep::rx_ctx) rx_ctx = not_supported) {
+  return {sizeof(fi_ops_ep), cancel, getopt, setopt, tx_ctx, rx_ctx, not_supported, not_supported};
+}
+
+/// Ends an object, unless it counts references and has some.
+template <typename Object>
+int close_object(fid_t id) {
+  auto& object = object_of<Object>(id);
+  if constexpr (requires { object.references(); }) {
+    if (object.references().any()) return -FI_EBUSY;
+  }
+  delete &object;
+  return 0;
+}
+/// Enables an object that always is.
+inline int enable_object(fid_t, int command, void*) {
+  return command == FI_ENABLE ? 0 : -FI_ENOSYS;
+}
+
 /// Counts the references to an object.
 class References {
  public:

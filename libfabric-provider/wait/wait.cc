@@ -283,15 +283,7 @@ int WaitObject::sleep(std::int64_t timeout_ms) {
 
 // --- WaitSet -------------------------------------------------------------------------------------
 
-fi_ops WaitSet::ops_ = {
-    .size = sizeof(fi_ops),
-    .close = WaitSet::close,
-    .bind = not_supported,
-    .control = WaitSet::control,
-    .ops_open = not_supported,
-    .tostr = not_supported,
-    .ops_set = not_supported,
-};
+fi_ops WaitSet::ops_ = object_ops(close_object<WaitSet>, not_supported, WaitSet::control);
 fi_ops_wait WaitSet::wait_ops_ = {.size = sizeof(fi_ops_wait), .wait = WaitSet::wait};
 
 int WaitSet::open(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** set) {
@@ -305,13 +297,6 @@ int WaitSet::open(fid_fabric* fabric, fi_wait_attr* attr, fid_wait** set) {
   made->object_ = std::move(object);
   made->fabric_ = Held(object_of<Fabric>(&fabric->fid).references());
   *set = made;
-  return 0;
-}
-
-int WaitSet::close(fid_t id) {
-  auto& set = object_of<WaitSet>(id);
-  if (set.references_.any()) return -FI_EBUSY;
-  delete &set;
   return 0;
 }
 

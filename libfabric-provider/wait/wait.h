@@ -157,7 +157,6 @@ class WaitSet final : public fid_wait {
  private:
   WaitSet() = default;
   static int wait(fid_wait* set, int timeout_ms);
-  static int close(fid_t id);
   static int control(fid_t id, int command, void* argument);
   static fi_ops ops_;
   static fi_ops_wait wait_ops_;
