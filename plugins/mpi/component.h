@@ -5,8 +5,9 @@
 // that passes its channel takes none. Callbacks into Open MPI are made with none of our locks held.
 #pragma once
 
+#include <cstddef>
+
 #include "node.h"
-#include "parameters.h"
 
 extern "C" mca_btl_base_component_3_0_0_t mca_btl_clan_component;
 
@@ -15,6 +16,25 @@ namespace clan::mpi {
 extern mca_btl_base_module_t g_module;
 
 // component.cc
+/// The MCA parameters; component.cc registers and explains them.
+struct Parameters {
+  int verbose = 0;
+  unsigned bulk_bytes = 256 * 1024;
+  unsigned channels = 0;
+  std::size_t get_bytes = 256 * 1024;
+  unsigned looks = 0;
+  bool crowded = false;  ///< more ranks of the job on this host than processors
+  bool direct_copy = true;
+  bool share_allocated = true;
+  char* key = nullptr;           ///< Open MPI's; null or empty: CLAN_KEY
+  char* network_mode = nullptr;  ///< Open MPI's; null or empty: CLAN_NETWORK_MODE
+};
+extern Parameters g_parameters;
+
+/// A line for people, where btl_clan_verbose is at least `level`.
+void log(int level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+/// True in one of a host's ranks, for what all of them would say.
+inline bool speaks_for_host() { return opal_process_info.my_local_rank == 0; }
 int finalize(mca_btl_base_module_t* module);
 
 // counters.cc: the page that `clan stat` reads.
