@@ -9,7 +9,7 @@
 
 namespace clan::ofi {
 
-fi_ops Counter::ops_ = object_ops(Counter::close, not_supported, Counter::control);
+fi_ops Counter::ops_ = object_ops(Counter::close, not_supported, control_wait<Counter>);
 
 template <void (Counter::*kChange)(std::uint64_t)>
 int Counter::change(fid_cntr* id, std::uint64_t value) {
@@ -62,10 +62,6 @@ int Counter::close(fid_t id) {
   }
   delete &counter;
   return 0;
-}
-
-int Counter::control(fid_t id, int command, void* argument) {
-  return object_of<Counter>(id).wait_.control(command, argument);
 }
 
 void Counter::progress() {

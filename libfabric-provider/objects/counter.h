@@ -20,14 +20,13 @@ class Counter final : public fid_cntr, public Waitable {
   static int open(fid_domain* domain, fi_cntr_attr* attr, fid_cntr** counter, void* context);
 
   References& references() { return references_; }
-  WaitObject* wait_object() const { return wait_.object(); }
+  const WaitPlace& wait_place() const { return wait_; }
   Domain& domain() { return domain_; }
 
   // Under the domain's lock.
   // Readers that are about to sleep look without it: hence seq_cst, see news().
   void count() {
-    value_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the check
-    changed();
+    add_value(1);
     if (is_trigger_) [[unlikely]]
       start_work();
   }
@@ -46,8 +45,7 @@ class Counter final : public fid_cntr, public Waitable {
     changed();
   }
   void count_error() {
-    errors_.fetch_add(1, std::memory_order_seq_cst);  // PAIR ofi.wait.armed: before the check
-    changed();
+    add_error_count(1);
     if (is_trigger_) [[unlikely]]
       start_work();
   }
@@ -82,7 +80,6 @@ class Counter final : public fid_cntr, public Waitable {
   static int change(fid_cntr* counter, std::uint64_t value);
   static int wait(fid_cntr* counter, std::uint64_t threshold, int timeout);
   static int close(fid_t id);
-  static int control(fid_t id, int command, void* argument);
   static fi_ops ops_;
   static fi_ops_cntr counter_ops_;
 

@@ -20,7 +20,7 @@ constexpr unsigned kEmptyReads = 256;
 
 }  // namespace
 
-fi_ops Cq::ops_ = object_ops(close_object<Cq>, not_supported, Cq::control);
+fi_ops Cq::ops_ = object_ops(close_object<Cq>, not_supported, control_wait<Cq>);
 
 fi_ops_cq Cq::cq_ops_ = {
     .size = sizeof(fi_ops_cq),
@@ -58,10 +58,6 @@ int Cq::open(fid_domain* id, fi_cq_attr* attr, fid_cq** cq, void* context) {
   }
   *cq = made;
   return 0;
-}
-
-int Cq::control(fid_t id, int command, void* argument) {
-  return object_of<Cq>(id).wait_.control(command, argument);
 }
 
 void Cq::lose(const char* what) {

@@ -33,7 +33,7 @@ class Cq final : public fid_cq, public Waitable {
   static int open(fid_domain* domain, fi_cq_attr* attr, fid_cq** cq, void* context);
 
   References& references() { return references_; }
-  WaitObject* wait_object() const { return wait_.object(); }
+  const WaitPlace& wait_place() const { return wait_; }
   Domain& domain() { return domain_; }
 
   // Under the domain's lock. Where there is no memory the entry is lost, and the queue says so.
@@ -77,7 +77,6 @@ class Cq final : public fid_cq, public Waitable {
   static int signal(fid_cq* cq);
   static const char* error_text(fid_cq* cq, int prov_errno, const void* data, char* buffer,
                                 std::size_t length);
-  static int control(fid_t id, int command, void* argument);
   static fi_ops ops_;
   static fi_ops_cq cq_ops_;
 

@@ -10,7 +10,7 @@
 
 namespace clan::ofi {
 
-fi_ops Eq::ops_ = object_ops(close_object<Eq>, not_supported, guarded<Eq::control>);
+fi_ops Eq::ops_ = object_ops(close_object<Eq>, not_supported, guarded<control_wait<Eq>>);
 
 fi_ops_eq Eq::eq_ops_ = {
     .size = sizeof(fi_ops_eq),
@@ -37,10 +37,6 @@ int Eq::open(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context) {
   made->fabric_ = Held(object_of<Fabric>(&fabric->fid).references());
   *eq = made;
   return 0;
-}
-
-int Eq::control(fid_t id, int command, void* argument) {
-  return object_of<Eq>(id).wait_.control(command, argument);
 }
 
 void Eq::try_write(std::uint32_t event, const void* entry, std::size_t length,

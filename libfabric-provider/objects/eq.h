@@ -17,7 +17,7 @@ class Eq final : public fid_eq, public Waitable {
   static int open(fid_fabric* fabric, fi_eq_attr* attr, fid_eq** eq, void* context);
 
   References& references() { return references_; }
-  WaitObject* wait_object() const { return wait_.object(); }
+  const WaitPlace& wait_place() const { return wait_; }
 
   /// What an entry of FI_CONNREQ points to, until the program has got it.
   class Request {
@@ -64,7 +64,6 @@ class Eq final : public fid_eq, public Waitable {
                        int timeout, std::uint64_t flags);
   static const char* error_text(fid_eq* eq, int prov_errno, const void* data, char* buffer,
                                 std::size_t length);
-  static int control(fid_t id, int command, void* argument);
   static fi_ops ops_;
   static fi_ops_eq eq_ops_;
 

@@ -44,9 +44,9 @@ int Fabric::trywait(fid_fabric*, fid_t* fids, int count) {
   for (int i = 0; i < count; ++i) {
     WaitObject* object = nullptr;
     switch (fids[i]->fclass) {
-      case FI_CLASS_CQ: object = object_of<Cq>(fids[i]).wait_object(); break;
-      case FI_CLASS_CNTR: object = object_of<Counter>(fids[i]).wait_object(); break;
-      case FI_CLASS_EQ: object = object_of<Eq>(fids[i]).wait_object(); break;
+      case FI_CLASS_CQ: object = object_of<Cq>(fids[i]).wait_place().object(); break;
+      case FI_CLASS_CNTR: object = object_of<Counter>(fids[i]).wait_place().object(); break;
+      case FI_CLASS_EQ: object = object_of<Eq>(fids[i]).wait_place().object(); break;
       case FI_CLASS_WAIT: object = &object_of<WaitSet>(fids[i]).object(); break;
       default: return -FI_EINVAL;
     }

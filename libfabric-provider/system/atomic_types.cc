@@ -95,30 +95,18 @@ T result_of(fi_op op, T old, T operand, T comparand) {
   return old;  // FI_ATOMIC_READ
 }
 
+template <std::size_t kBytes, std::size_t kIs, typename Is, typename Else>
+using Either = std::conditional_t<kBytes == kIs, Is, Else>;
+/// The integer of that many bytes, or void.
 template <std::size_t kBytes>
-struct WordOf {
-  using Type = void;
-};
-template <>
-struct WordOf<1> {
-  using Type = std::uint8_t;
-};
-template <>
-struct WordOf<2> {
-  using Type = std::uint16_t;
-};
-template <>
-struct WordOf<4> {
-  using Type = std::uint32_t;
-};
-template <>
-struct WordOf<8> {
-  using Type = std::uint64_t;
-};
+using WordOf =
+    Either<kBytes, 1, std::uint8_t,
+           Either<kBytes, 2, std::uint16_t,
+                  Either<kBytes, 4, std::uint32_t, Either<kBytes, 8, std::uint64_t, void>>>>;
 
 template <typename T>
 T apply_one(fi_op op, std::byte* target, T operand, T comparand) {
-  using Word = typename WordOf<sizeof(T)>::Type;
+  using Word = WordOf<sizeof(T)>;
   if constexpr (!std::is_void_v<Word>) {
     if (reinterpret_cast<std::uintptr_t>(target) % sizeof(Word) == 0) {
       auto* const word = reinterpret_cast<Word*>(target);

@@ -188,4 +188,10 @@ class WaitPlace {
   Held set_;
 };
 
+/// The control() of an object that waits so.
+template <typename Object>
+int control_wait(fid_t id, int command, void* argument) {
+  return object_of<Object>(id).wait_place().control(command, argument);
+}
+
 }  // namespace clan::ofi
