@@ -2,6 +2,7 @@
 // ends, and options. All of it is made when this library is loaded, which must be before ORB_init.
 #include <clan/detail/log.h>
 
+#include <bit>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -75,40 +76,25 @@ class AddEndpoint final : public orbOptions::Handler {
   }
 };
 
-class SpinTime final : public orbOptions::Handler {
+class Number final : public orbOptions::Handler {
  public:
-  SpinTime()
-      : Handler("clanSpinTime", "clanSpinTime = microseconds that a thread waits awake, at most", 1,
-                "-ORBclanSpinTime < 0 to 1000000 >") {}
+  Number(const char* key, const char* usage, const char* arguments, const char* expected,
+         bool (*fits)(CORBA::ULong), std::uint32_t* value)
+      : Handler(key, usage, 1, arguments), expected_(expected), fits_(fits), value_(value) {}
   void visit(const char* value, orbOptions::Source) override {
-    CORBA::ULong us;
-    if (!orbOptions::getULong(value, us) || us > 1'000'000) {
-      throw orbOptions::BadParam(key(), value, "Expect microseconds, at most 1000000");
-    }
-    options().spin_us = us;
+    CORBA::ULong number;
+    if (!orbOptions::getULong(value, number) || !fits_(number))
+      throw orbOptions::BadParam(key(), value, expected_);
+    *value_ = number;
   }
   void dump(orbOptions::sequenceString& result) override {
-    orbOptions::addKVULong(key(), options().spin_us, result);
+    orbOptions::addKVULong(key(), *value_, result);
   }
-};
 
-class RingBytes final : public orbOptions::Handler {
- public:
-  RingBytes()
-      : Handler("clanRingBytes",
-                "clanRingBytes = bytes of a connection's receive buffer, a power of two", 1,
-                "-ORBclanRingBytes < power of two, 4096 to 67108864 >") {}
-  void visit(const char* value, orbOptions::Source) override {
-    CORBA::ULong bytes;
-    if (!orbOptions::getULong(value, bytes) || bytes < 4096 || bytes > 64u << 20 ||
-        (bytes & (bytes - 1)) != 0) {
-      throw orbOptions::BadParam(key(), value, "Expect a power of two from 4096 to 67108864");
-    }
-    options().ring_bytes = bytes;
-  }
-  void dump(orbOptions::sequenceString& result) override {
-    orbOptions::addKVULong(key(), options().ring_bytes, result);
-  }
+ private:
+  const char* const expected_;
+  bool (*const fits_)(CORBA::ULong);
+  std::uint32_t* const value_;
 };
 
 /// The two of the link to other hosts: what the settings of the same meaning take.
@@ -219,8 +205,20 @@ class Module final : public omni::omniInitialiser {
 struct Parts {
   Transport transport;
   AddEndpoint add_endpoint;
-  SpinTime spin_time;
-  RingBytes ring_bytes;
+  Number spin_time{"clanSpinTime",
+                   "clanSpinTime = microseconds that a thread waits awake, at most",
+                   "-ORBclanSpinTime < 0 to 1000000 >",
+                   "Expect microseconds, at most 1000000",
+                   [](CORBA::ULong us) { return us <= 1'000'000; },
+                   &options().spin_us};
+  Number ring_bytes{"clanRingBytes",
+                    "clanRingBytes = bytes of a connection's receive buffer, a power of two",
+                    "-ORBclanRingBytes < power of two, 4096 to 67108864 >",
+                    "Expect a power of two from 4096 to 67108864",
+                    [](CORBA::ULong bytes) {
+                      return bytes >= 4096 && bytes <= 64u << 20 && std::has_single_bit(bytes);
+                    },
+                    &options().ring_bytes};
   LinkOption key{"clanKey", "CLAN_KEY",
                  "clanKey = file with the key of hosts that call each other by UDP",
                  "-ORBclanKey < file >"};
