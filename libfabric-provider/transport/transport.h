@@ -1,9 +1,9 @@
 // Transport: how an endpoint sends to its peers and notices their end. A plain endpoint has one;
 // the contexts of a scalable endpoint share one.
 //
-// The rooms of this folder take single steps and do not know each other. The loops are here: a call
-// that finds no room makes progress and tries once more; progress takes messages to the room that
-// each is for; one place tells all rooms that a connection has ended (departed()). All that is sent
+// The rooms of this folder take single steps and do not know each other. The loops are here: calls
+// (transport.cc, accesses.cc, far_message_transfer.cc) make progress and try again; progress.cc
+// takes messages to their rooms; departed() tells all that a connection has ended. All that is sent
 // to a peer goes by one connection, so it stays in order. All is under the domain's lock.
 #pragma once
 

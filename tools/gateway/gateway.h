@@ -3,6 +3,7 @@
 //   listener -> accept -> (PROXY header) -> connect to a target -> bytes both ways -> end
 //
 // An event of the set carries the number of its connection and which end it is of (Kind).
+// Files: gateway.cc, the loop; gateway_listen.cc, gateway_connect.cc, gateway_relay.cc, its steps.
 #pragma once
 
 #include <clan/face/gateway_face.h>

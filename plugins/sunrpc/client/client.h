@@ -22,6 +22,8 @@
 // A datagram's call that is not answered is sent again, as libtirpc does: the same bytes, so that
 // its arguments are encoded once. A server that has answered it passes over it.
 //
+// Files: client.cc, its life; client_meet.cc, its server; client_call.cc, client_reply.cc, a call.
+//
 // Thread-safety: as the stock handle: any thread, calls of one handle exclude each other. A signal
 // handler that interrupts a call and calls the same handle goes by the stock handle.
 #pragma once
