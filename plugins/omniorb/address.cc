@@ -28,13 +28,8 @@ constexpr std::uint64_t kSilenceNs = 30'000'000'000;
 constexpr std::size_t kMostSilent = 1024;
 
 std::int64_t time_to_connect(const omni_time_t& deadline, std::int64_t most) {
-  if (!deadline) return most;
-  omni_time_t now;
-  omni_thread::get_time(now);
-  if (deadline <= now) return 0;
-  const omni_time_t left = deadline - now;
-  const auto ms = static_cast<std::int64_t>(left.s * 1000 + left.ns / 1'000'000);
-  return std::clamp<std::int64_t>(ms / 2, 1, most);
+  const std::int64_t left = milliseconds_left(deadline);
+  return left > 0 ? std::clamp<std::int64_t>(left / 2, 1, most) : left == 0 ? 0 : most;
 }
 
 /// Links that have not answered, and until when they are left alone.

@@ -20,7 +20,8 @@ constexpr int kMostSleepingPeeks = 8;
 
 std::atomic<int> sleeping_peeks{0};
 
-/// Milliseconds until `deadline`, a time of the wall clock: -1 if there is none, 0 if it is over.
+}  // namespace
+
 std::int64_t milliseconds_left(const omni_time_t& deadline) {
   if (!deadline) return -1;
   timespec now;
@@ -29,8 +30,6 @@ std::int64_t milliseconds_left(const omni_time_t& deadline) {
                           (static_cast<std::int64_t>(deadline.ns) - now.tv_nsec);
   return ns <= 0 ? 0 : (ns + 999'999) / 1'000'000;
 }
-
-}  // namespace
 
 Channel::Channel(std::shared_ptr<Node> node, Stream stream, bool client)
     : node_(std::move(node)),
@@ -47,47 +46,36 @@ Channel::~Channel() {
 
 // --- bytes ---------------------------------------------------------------------------------------
 
-int Channel::send(const void* bytes, std::size_t size, const omni_time_t& deadline) {
-  const std::span<const std::byte> data(static_cast<const std::byte*>(bytes),
-                                        std::min(size, kMostAtOnce));
-  for (;;) {
-    if (shut_) return -1;
+// The bytes that `some` moves, 0 when the time is over, -1 where no more can be.
+template <typename Some>
+int Channel::move(const omni_time_t& deadline, const Some& some) const {
+  while (!shut_) {
     const std::int64_t left = milliseconds_left(deadline);
     if (left == 0) return 0;
-    const auto sent = stream_.send(data, left);
-    if (sent.ok()) {
-      traffic_.sent(*sent);
-      return static_cast<int>(*sent);
-    }
-    if (sent.error().err != EINTR && sent.error().err != ETIMEDOUT) return -1;
+    const Result<std::size_t> moved = some(left);
+    if (moved.ok()) return *moved > 0 ? static_cast<int>(*moved) : -1;
+    if (moved.error().err != EINTR && moved.error().err != ETIMEDOUT) break;
   }
+  return -1;
+}
+
+int Channel::send(const void* bytes, std::size_t size, const omni_time_t& deadline) {
+  const std::span data(static_cast<const std::byte*>(bytes), std::min(size, kMostAtOnce));
+  const int sent = move(deadline, [&](std::int64_t ms) { return stream_.send(data, ms); });
+  if (sent > 0) traffic_.sent(static_cast<std::size_t>(sent));
+  return sent;
 }
 
 int Channel::receive(void* buffer, std::size_t size, const omni_time_t& deadline) {
-  const std::span<std::byte> room(static_cast<std::byte*>(buffer), std::min(size, kMostAtOnce));
-  while (
-      !watch_
-           .begin_reading()) {  // a thread in peek() reads while it spins or sleeps, and gives way
+  const std::span room(static_cast<std::byte*>(buffer), std::min(size, kMostAtOnce));
+  while (!watch_.begin_reading()) {  // a thread in peek() reads while it spins, and gives way
     watch_.set(kReaderWaits);
     ::sched_yield();
   }
-  int result = -1;
-  while (!shut_) {
-    const std::int64_t left = milliseconds_left(deadline);
-    if (left == 0) {
-      result = 0;
-      break;
-    }
-    const auto got = stream_.recv(room, left);
-    if (got.ok()) {
-      traffic_.received(*got);
-      result = *got > 0 ? static_cast<int>(*got) : -1;
-      break;
-    }
-    if (got.error().err != EINTR && got.error().err != ETIMEDOUT) break;
-  }
+  const int got = move(deadline, [&](std::int64_t ms) { return stream_.recv(room, ms); });
+  if (got > 0) traffic_.received(static_cast<std::size_t>(got));
   watch_.end_reading();
-  return result;
+  return got;
 }
 
 void Channel::shut_down() {
@@ -170,7 +158,7 @@ bool Channel::look(Tell tell, void* cookie) {
     if (!watch_.take(event).sets(kTelling)) return false;
   }
   tell(cookie, connection_);
-  watch_.end_telling();
+  watch_.clear(kTelling);
   return true;
 }
 

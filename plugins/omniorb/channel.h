@@ -30,6 +30,9 @@ namespace clan::orb {
 
 class Watcher;
 
+/// Milliseconds until `deadline`, a time of the wall clock: -1 if there is none, 0 if it is over.
+std::int64_t milliseconds_left(const omni_time_t& deadline);
+
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
   using Tell = omni::giopConnection::notifyReadable_t;
@@ -58,6 +61,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   friend class Watcher;
 
   bool inherited() const { return generation_ != Node::generation(); }
+  template <typename Some>
+  int move(const omni_time_t& deadline, const Some& some) const;
   void end_watch(const WatchChange& change);
   // The watcher's.
   void arm();

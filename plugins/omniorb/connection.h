@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "channel.h"
 
@@ -11,20 +12,27 @@ namespace clan::orb {
 
 class Connection : public omni::giopConnection {
  public:
-  Connection(std::shared_ptr<Channel> channel, std::string mine, std::string peers);
+  Connection(std::shared_ptr<Channel> channel, std::string mine, std::string peers)
+      : channel_(std::move(channel)), mine_(std::move(mine)), peers_(std::move(peers)) {}
 
-  int Send(void* bytes, size_t size, const omni_time_t& deadline) override;
-  int Recv(void* buffer, size_t size, const omni_time_t& deadline) override;
-  void Shutdown() override;
+  int Send(void* bytes, size_t size, const omni_time_t& deadline) override {
+    return channel_->send(bytes, size, deadline);
+  }
+  int Recv(void* buffer, size_t size, const omni_time_t& deadline) override {
+    return channel_->receive(buffer, size, deadline);
+  }
+  void Shutdown() override { channel_->shut_down(); }
   const char* myaddress() override { return mine_.c_str(); }
   const char* peeraddress() override { return peers_.c_str(); }
-  void setSelectable(int now, _CORBA_Boolean data_in_buffer) override;
+  void setSelectable(int now, _CORBA_Boolean data_in_buffer) override {
+    channel_->set_selectable(now, data_in_buffer);
+  }
   void clearSelectable() override { channel_->clear(); }
   _CORBA_Boolean isSelectable() override { return channel_->watched(); }
   _CORBA_Boolean Peek() override { return channel_->peek(); }
 
  protected:
-  ~Connection() override;
+  ~Connection() override { channel_->unwatch(); }
   const std::shared_ptr<Channel> channel_;
 
  private:

@@ -106,13 +106,7 @@ std::optional<Name> numbered(std::uint16_t number, std::string_view host) {
     if (found != numbers().by_number.end()) hold = found->second.lock();
   }
   if (!hold || host_of(hold->link) != host) return std::nullopt;
-  Name out;
-  out.uid = hold->uid;
-  out.word = hold->word;
-  out.link = hold->link;
-  out.number = number;
-  out.hold = std::move(hold);
-  return out;
+  return Name{hold->uid, hold->word, hold->link, {}, number, hold};
 }
 
 }  // namespace

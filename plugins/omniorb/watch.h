@@ -11,8 +11,8 @@
 // due, and the next tick arms it: only then do the client's next bytes make the watcher notify the
 // ORB. The flags are in the same word, so that a change of both is one step.
 //
-// Thread-safety: any thread. A template over the word, so that
-// tests/omniorb/watch_model_test.cc runs these very lines under every interleaving.
+// Thread-safety: any thread. Acquire and release suffice: none relies on this word's order with
+// another. A template, so that tests/omniorb/watch_model_test.cc runs it in every interleaving.
 #pragma once
 
 #include <clan/detail/words.h>
@@ -25,11 +25,11 @@ namespace clan::orb {
 enum Phase : std::uint32_t { kIdle, kWanted, kDue, kArmed };
 inline constexpr std::uint32_t kPhase = 3;  ///< its bits
 // The flags.
-inline constexpr std::uint32_t kListed = 4,  ///< the watcher has it in its list for the next tick
-    kInBuffer = 8,                           ///< the ORB holds bytes already
-    kTelling = 16,                           ///< the watcher is telling the ORB
-    kReading = 32,                           ///< a thread reads the stream, or checks it for bytes
-    kReaderWaits = 64;  ///< another one waits to read: a thread in peek() gives way
+inline constexpr std::uint32_t kListed = 4;    ///< the watcher has it in its list for the next tick
+inline constexpr std::uint32_t kInBuffer = 8;  ///< the ORB holds bytes already
+inline constexpr std::uint32_t kTelling = 16;  ///< the watcher is telling the ORB
+inline constexpr std::uint32_t kReading = 32;  ///< a thread reads the stream, or checks it
+inline constexpr std::uint32_t kReaderWaits = 64;  ///< another one waits to: a peek() gives way
 
 enum class WatchEvent : std::uint32_t {
   kSoon,     ///< setSelectable(0): to be armed if the call takes long
@@ -56,16 +56,16 @@ struct WatchRow {
 };
 // clang-format off
 inline constexpr WatchRow kWatchTable[] = {
-    // needs                   idle                   wanted     due      armed
-    /* kSoon    */ {0,         {{kWanted, kListed},   {kWanted}, {kDue},  {kArmed}}},
-    /* kWant    */ {0,         {{kWanted},            {kWanted}, {kDue},  {kArmed}}},
-    /* kNow     */ {0,         {{kArmed},             {kArmed},  {kArmed}, {kArmed}}},
-    /* kAgain   */ {0,         {{kIdle},              {kArmed},  {kArmed}, {kArmed}}},
-    /* kClear   */ {0,         {{kIdle},              {kIdle},   {kIdle}, {kIdle}}},
-    /* kPeek    */ {0,         {{kIdle},              kTake,     kTake,   kTake}},
-    /* kTick    */ {kListed,   {{kIdle, 0, kListed},  {kDue},    kUnlist, kUnlist}},
-    /* kArrived */ {0,         {{kIdle},              {kWanted}, {kDue},  kTell}},
-    /* kHeld    */ {kInBuffer, {{kIdle},              kTell,     kTell,   kTell}},
+    //              needs       idle                  wanted     due       armed
+    /* kSoon    */ {0,         {{kWanted, kListed},  {kWanted}, {kDue},   {kArmed}}},
+    /* kWant    */ {0,         {{kWanted},           {kWanted}, {kDue},   {kArmed}}},
+    /* kNow     */ {0,         {{kArmed},            {kArmed},  {kArmed}, {kArmed}}},
+    /* kAgain   */ {0,         {{kIdle},             {kArmed},  {kArmed}, {kArmed}}},
+    /* kClear   */ {0,         {{kIdle},             {kIdle},   {kIdle},  {kIdle}}},
+    /* kPeek    */ {0,         {{kIdle},             kTake,     kTake,    kTake}},
+    /* kTick    */ {kListed,   {{kIdle, 0, kListed}, {kDue},    kUnlist,  kUnlist}},
+    /* kArrived */ {0,         {{kIdle},             {kWanted}, {kDue},   kTell}},
+    /* kHeld    */ {kInBuffer, {{kIdle},             kTell,     kTell,    kTell}},
 };
 // clang-format on
 
@@ -104,10 +104,12 @@ class Watch {
   WatchChange set(std::uint32_t flag) {
     return change([flag](std::uint32_t word) { return word | flag; });
   }
+  void clear(std::uint32_t flags) {
+    words::clear_bits(word_, flags);  // PAIR orb.watch: this thread has read, or told the ORB
+  }
   /// False: another thread reads.
   bool begin_reading() { return set(kReading).sets(kReading); }
   void end_reading() { clear(kReading | kReaderWaits); }
-  void end_telling() { clear(kTelling); }
 
  private:
   template <typename Next>
@@ -120,10 +122,6 @@ class Watch {
     } while (!words::cas(word_, change.before, change.after));
     return change;
   }
-  void clear(std::uint32_t flags) {
-    words::clear_bits(word_, flags);  // PAIR orb.watch: this thread has read, or told the ORB
-  }
-
   Word word_{kIdle};
 };
 

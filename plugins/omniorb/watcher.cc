@@ -24,7 +24,7 @@ Result<std::shared_ptr<Watcher>> Watcher::create(Context& context) {
 
 Watcher::Watcher(EventQueue queue, std::uint32_t poke) : queue_(std::move(queue)), poke_(poke) {}
 
-bool Watcher::wait(Tell told, void* cookie) {
+bool Watcher::wait(Channel::Tell told, void* cookie) {
   std::array<Event, 64> events;
   const auto got = queue_.wait(events, ticking_ ? kTickMs : -1);
   if (!got.ok()) {
@@ -134,13 +134,11 @@ void Watcher::tick() {
 
 // --- ActiveCollection ----------------------------------------------------------------------------
 
-void ActiveCollection::Monitor(omni::giopConnection::notifyReadable_t tell, void* cookie) {
-  while (!isEmpty()) {
-    std::shared_ptr<Watcher> watcher;
-    {
-      std::lock_guard lock(mutex_);
-      watcher = watcher_;
-    }
+void ActiveCollection::Monitor(Channel::Tell tell, void* cookie) {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    const std::shared_ptr<Watcher> watcher = count_ == 0 || stopped_ ? nullptr : watcher_;
+    lock.unlock();
     if (!watcher || !watcher->wait(tell, cookie)) return;
   }
 }

@@ -22,14 +22,12 @@ namespace clan::orb {
 
 class Watcher {
  public:
-  using Tell = Channel::Tell;
-
   static Result<std::shared_ptr<Watcher>> create(Context& context);
   Watcher(EventQueue queue, std::uint32_t poke);
 
   /// Waits until something has happened and tells the ORB of connections that can be read. False:
   /// never again.
-  bool wait(Tell tell, void* cookie);
+  bool wait(Channel::Tell tell, void* cookie);
   /// Makes wait() return. Any thread.
   void poke() { queue_.post_user(poke_); }
 
@@ -67,7 +65,7 @@ class ActiveCollection final : public omni::giopActiveCollection {
  public:
   ActiveCollection() { last_ = this; }
   const char* type() const override { return "giop:clan"; }
-  void Monitor(omni::giopConnection::notifyReadable_t tell, void* cookie) override;
+  void Monitor(Channel::Tell tell, void* cookie) override;
   _CORBA_Boolean isEmpty() const override;
   void deactivate() override;
 

@@ -121,7 +121,7 @@ struct Connection {
       const bool tells = w.take(arrived ? WatchEvent::kArrived : WatchEvent::kHeld).sets(kTelling);
       unlock();
       if (!tells) model_restart(kPauses);
-      w.end_telling();
+      w.clear(kTelling);
       return;
     }
     lock(kPauses);

@@ -105,10 +105,10 @@ TEST(WatchFlags, AreBesideThePhase) {
     EXPECT_EQ(watch.begin_reading(), (word & kReading) == 0);
     EXPECT_FALSE(watch.begin_reading());
     watch.end_reading();
-    watch.end_telling();
+    watch.clear(kTelling);
     EXPECT_EQ(watch.now().after, word & ~(kReading | kReaderWaits | kTelling));
     watch.end_reading();
-    watch.end_telling();
+    watch.clear(kTelling);
     EXPECT_EQ(watch.now().after, word & ~(kReading | kReaderWaits | kTelling)) << "without effect";
   }
 }
