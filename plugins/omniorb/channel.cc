@@ -46,7 +46,7 @@ Channel::~Channel() {
 
 // --- bytes ---------------------------------------------------------------------------------------
 
-// The bytes that `some` moves, 0 when the time is over, -1 where no more can be.
+// As giopConnection: what `some` moves, 0 when the time is over, -1.
 template <typename Some>
 int Channel::move(const omni_time_t& deadline, const Some& some) const {
   while (!shut_) {
@@ -68,13 +68,10 @@ int Channel::send(const void* bytes, std::size_t size, const omni_time_t& deadli
 
 int Channel::receive(void* buffer, std::size_t size, const omni_time_t& deadline) {
   const std::span room(static_cast<std::byte*>(buffer), std::min(size, kMostAtOnce));
-  while (!watch_.begin_reading()) {  // a thread in peek() reads while it spins, and gives way
-    watch_.set(kReaderWaits);
-    ::sched_yield();
-  }
+  while (!reader_.insist()) ::sched_yield();  // a thread in peek() gives way while it spins
   const int got = move(deadline, [&](std::int64_t ms) { return stream_.recv(room, ms); });
   if (got > 0) traffic_.received(static_cast<std::size_t>(got));
-  watch_.end_reading();
+  reader_.end();
   return got;
 }
 
@@ -134,10 +131,10 @@ void Channel::end_watch(const WatchChange& change) {
 void Channel::arm() {
   std::lock_guard lock(events_);
   if (!watch_.now().is(kArmed)) return;  // not any more
-  if (events_on_ && watch_.begin_reading()) {
+  if (events_on_ && reader_.begin()) {
     // an event for it may have come while nobody watched
     if (stream_.readable()) watcher_->look_at(id_);
-    watch_.end_reading();
+    reader_.end();
   } else {
     (void)stream_.resume_events();  // posts one for it
     events_on_ = true;
@@ -149,9 +146,9 @@ bool Channel::look(Tell tell, void* cookie) {
   {
     std::lock_guard lock(events_);
     bool arrived = watch_.now().is(kArmed);  // a call under way has its tick: oneways stay in order
-    if (arrived && watch_.begin_reading()) {
+    if (arrived && reader_.begin()) {
       arrived = stream_.readable();
-      watch_.end_reading();
+      reader_.end();
     }
     // The thread that is notified reads what the ORB holds first.
     const WatchEvent event = arrived ? WatchEvent::kArrived : WatchEvent::kHeld;
@@ -181,8 +178,8 @@ bool Channel::peek() {
   end_watch(change);
   if (change.clears(kInBuffer)) return true;
   bool there = false;
-  if (watch_.begin_reading()) {
-    const auto give_way = [this] { return shut_ || watch_.now().has(kReaderWaits); };
+  if (reader_.begin()) {
+    const auto give_way = [this] { return shut_ || reader_.gives_way(); };
     const auto stop = [&] { return stream_.readable() || give_way(); };
     there = peek_waiter_.spin(stop, PeerHint{}) && stream_.readable();
     // Asleep it cannot give way to a thread that reads the answer to a call in the other direction.
@@ -194,7 +191,7 @@ bool Channel::peek() {
       }
       sleeping_peeks.fetch_sub(1);
     }
-    watch_.end_reading();
+    reader_.end();
   }
   if (!there) watch_.take(WatchEvent::kWant);  // setSelectable(2) follows
   return there;

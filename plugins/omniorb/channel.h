@@ -4,9 +4,8 @@
 // to be watched (setSelectable), which the Watcher of the endpoint does for all of them by one
 // event queue. watch.h has the states.
 //
-// Armed, the client's next bytes post an event. Switching events on costs a system call, so the
-// Watcher does it at a tick, for calls that are still running then, and they stay on for as long as
-// they are of use.
+// Switching events on costs a system call, so the Watcher does it at a tick, for calls that are
+// still running then, and they stay on for as long as they are of use.
 //
 // Thread-safety: as giopConnection asks: one thread sends, one receives; shut_down() from any
 // thread.
@@ -77,6 +76,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   Waiter peek_waiter_;
   std::atomic<bool> shut_{false};
+  Reader<> reader_;
 
   // The watch.
   Watch<> watch_;

@@ -28,8 +28,6 @@ inline constexpr std::uint32_t kPhase = 3;  ///< its bits
 inline constexpr std::uint32_t kListed = 4;    ///< the watcher has it in its list for the next tick
 inline constexpr std::uint32_t kInBuffer = 8;  ///< the ORB holds bytes already
 inline constexpr std::uint32_t kTelling = 16;  ///< the watcher is telling the ORB
-inline constexpr std::uint32_t kReading = 32;  ///< a thread reads the stream, or checks it
-inline constexpr std::uint32_t kReaderWaits = 64;  ///< another one waits to: a peek() gives way
 
 enum class WatchEvent : std::uint32_t {
   kSoon,     ///< setSelectable(0): to be armed if the call takes long
@@ -89,40 +87,50 @@ class Watch {
 
   /// The state now, as a change that changes nothing.
   WatchChange now() const {
-    const std::uint32_t word = words::load_acquire(word_);  // PAIR orb.watch: what came before
+    const auto word = words::load_acquire(word_);  // PAIR orb.watch: what came before
     return {word, word};
   }
   WatchChange take(WatchEvent event) {
     const WatchRow& row = kWatchTable[static_cast<std::uint32_t>(event)];
-    return change([&row](std::uint32_t word) {
-      if ((word & row.needs) != row.needs) return word;
-      const WatchStep& step = row.steps[word & kPhase];
-      return (word & ~(kPhase | step.clears)) | step.to | step.sets;
-    });
-  }
-  // Flags, in any phase.
-  WatchChange set(std::uint32_t flag) {
-    return change([flag](std::uint32_t word) { return word | flag; });
-  }
-  void clear(std::uint32_t flags) {
-    words::clear_bits(word_, flags);  // PAIR orb.watch: this thread has read, or told the ORB
-  }
-  /// False: another thread reads.
-  bool begin_reading() { return set(kReading).sets(kReading); }
-  void end_reading() { clear(kReading | kReaderWaits); }
-
- private:
-  template <typename Next>
-  WatchChange change(const Next& next) {
     WatchChange change = now();
     do {
-      change.after = next(change.before);
+      const WatchStep& step = row.steps[change.before & kPhase];
+      change.after = (change.before & ~(kPhase | step.clears)) | step.to | step.sets;
+      if ((change.before & row.needs) != row.needs) change.after = change.before;
       if (change.after == change.before) break;
       // PAIR orb.watch: sees what the thread of the step before has done, and publishes
     } while (!words::cas(word_, change.before, change.after));
     return change;
   }
+  // Flags, in any phase.
+  void set(std::uint32_t flags) { words::set_bits(word_, flags); }  // PAIR orb.watch: it has bytes
+  // PAIR orb.watch: this thread has told the ORB
+  void clear(std::uint32_t flags) { words::clear_bits(word_, flags); }
+
+ private:
   Word word_{kIdle};
+};
+
+/// Which thread reads or checks a stream: one at a time. Its own word, so that a plain store ends
+/// it.
+template <typename Word = std::atomic<std::uint32_t>>
+class Reader {
+ public:
+  Reader() = default;
+  explicit Reader(auto word) : word_(word) {}
+  /// False: another thread reads.
+  bool begin() { return words::swap(word_, kReads) == kNone; }  // PAIR orb.reader: the one before
+  /// The same for a thread that tries until it may.
+  bool insist() { return words::swap(word_, kInsists) == kNone; }  // PAIR orb.reader: as begin()
+  /// Where this thread reads. Also true for a thread that has insisted itself.
+  bool gives_way() const {
+    return word_.load(std::memory_order_relaxed) == kInsists;  // relaxed: a hint
+  }
+  void end() { words::store_release(word_, kNone); }  // PAIR orb.reader: for the next
+
+ private:
+  enum : std::uint32_t { kNone, kReads, kInsists };
+  Word word_{kNone};
 };
 
 }  // namespace clan::orb

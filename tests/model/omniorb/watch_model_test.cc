@@ -34,6 +34,7 @@ struct Connection {
   Model m;
   Options options;
   ModelAtomic<std::uint32_t> word, events_on;
+  ModelAtomic<std::uint32_t> reader_word = m.word<std::uint32_t>("reader");
   ModelAtomic<std::uint32_t> unlocked = m.word<std::uint32_t>("events_", 1);
   ModelAtomic<std::uint32_t> bytes = m.word<std::uint32_t>("bytes in the stream");
   ModelAtomic<std::uint32_t> queue = m.word<std::uint32_t>("event queue");
@@ -88,6 +89,7 @@ struct Connection {
   enum WatcherStep : std::uint64_t { kTicks, kArms = 3, kWaits, kLooks, kPauses };
   void serve(std::uint64_t step) const {
     auto w = watch();
+    Reader<ModelAtomic<std::uint32_t>> reader(reader_word);
     if (step < kArms) {  // three ticks: the first may be early
       const WatchChange change = w.take(WatchEvent::kTick);
       model_restart(change.enters(kArmed) ? kArms : step + 1 < kArms ? step + 1 : kWaits);
@@ -95,9 +97,9 @@ struct Connection {
     if (step == kArms) {
       lock(kArms);
       if (options.looks_when_armed && w.now().is(kArmed)) {
-        if (events_on.load(kSeqCst) != 0 && w.begin_reading()) {
+        if (events_on.load(kSeqCst) != 0 && reader.begin()) {
           if (readable()) queue.store(1, kSeqCst);
-          w.end_reading();
+          reader.end();
         } else {
           events_on.store(1, kSeqCst);
           if (readable()) queue.store(1, kSeqCst);
@@ -114,9 +116,9 @@ struct Connection {
     if (step == kLooks) {
       lock(kLooks);
       bool arrived = w.now().is(kArmed);
-      if (arrived && w.begin_reading()) {
+      if (arrived && reader.begin()) {
         arrived = readable();
-        w.end_reading();
+        reader.end();
       }
       const bool tells = w.take(arrived ? WatchEvent::kArrived : WatchEvent::kHeld).sets(kTelling);
       unlock();
@@ -173,34 +175,33 @@ TEST(WatchModelBroken, WouldMissBytesThatCameBeforeItWasArmed) {
   expect_caught(run({.looks_when_armed = false}));
 }
 
-TEST(WatchModel, LetsOneThreadReadAndAThreadInPeekGivesWay) {
+TEST(ReaderModel, LetsOneThreadReadAndAThreadInPeekGivesWay) {
   Model m;
-  const auto word = m.word<std::uint32_t>("watch", kArmed);
+  const auto word = m.word<std::uint32_t>("reader");
   const auto inside = m.ghost("threads that read");
-  const auto begin_reading = [=] {
-    if (!Watch<ModelAtomic<std::uint32_t>>(word).begin_reading()) return false;
-    inside.add(1);
-    return true;
-  };
+  using ModelReader = Reader<ModelAtomic<std::uint32_t>>;
   const auto end_reading = [=] {
     inside.add(~std::uint64_t{0});
-    Watch<ModelAtomic<std::uint32_t>>(word).end_reading();
+    ModelReader(word).end();
   };
   m.thread("receive()", [=](std::uint64_t) {
-    if (begin_reading()) return end_reading();
-    Watch<ModelAtomic<std::uint32_t>>(word).set(kReaderWaits);
-    model_restart(0);
+    if (!ModelReader(word).insist()) model_restart(0);
+    inside.add(1);
+    end_reading();
   });
   m.thread("peek()", [=](std::uint64_t reads) {
     if (reads == 0) {
-      if (begin_reading()) model_restart(1);
-      return;
+      if (!ModelReader(word).begin()) return;
+      inside.add(1);
+      model_restart(1);
     }
-    if (!Watch<ModelAtomic<std::uint32_t>>(word).now().has(kReaderWaits)) model_restart(1);
+    if (!ModelReader(word).gives_way()) model_restart(1);
     end_reading();
   });
   m.thread("watcher", [=](std::uint64_t) {
-    if (begin_reading()) end_reading();
+    if (!ModelReader(word).begin()) return;
+    inside.add(1);
+    end_reading();
   });
   m.always([=](const Model::End& end) -> std::string {
     return end.value(inside) > 1 ? "two threads read" : "";

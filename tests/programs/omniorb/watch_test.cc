@@ -7,17 +7,17 @@
 namespace clan::orb {
 namespace {
 
-constexpr std::uint32_t kFlags[] = {kListed, kInBuffer, kTelling, kReading, kReaderWaits};
-constexpr std::uint32_t kWords = 128;  // each phase with each set of flags
+constexpr std::uint32_t kFlags[] = {kListed, kInBuffer, kTelling};
+constexpr std::uint32_t kWords = 32;  // each phase with each set of flags
 
 Watch<> in(std::uint32_t word) { return Watch<>(word); }
 
 /// "idle listed telling"
 std::string text(std::uint32_t word) {
   constexpr const char* kPhases[] = {"idle", "wanted", "due", "armed"};
-  constexpr const char* kNames[] = {" listed", " in-buffer", " telling", " reading", " waits"};
+  constexpr const char* kNames[] = {" listed", " in-buffer", " telling"};
   std::string all = kPhases[word & kPhase];
-  for (int i = 0; i < 5; ++i) all += (word & kFlags[i]) != 0 ? kNames[i] : "";
+  for (int i = 0; i < 3; ++i) all += (word & kFlags[i]) != 0 ? kNames[i] : "";
   return all;
 }
 std::string after(std::uint32_t word, WatchEvent event) { return text(in(word).take(event).after); }
@@ -88,8 +88,7 @@ TEST(WatchTable, LeavesTheFlagsOfOthersAlone) {
     for (int event = 0; event <= static_cast<int>(WatchEvent::kHeld); ++event) {
       const WatchChange change = in(word).take(static_cast<WatchEvent>(event));
       EXPECT_EQ(change.before, word);
-      EXPECT_FALSE(change.sets(kInBuffer) || change.sets(kReading) || change.sets(kReaderWaits));
-      EXPECT_FALSE(change.clears(kReading) || change.clears(kReaderWaits));
+      EXPECT_FALSE(change.sets(kInBuffer)) << text(word);
       EXPECT_FALSE(change.clears(kTelling)) << "only the watcher ends it: " << text(word);
       EXPECT_LT(change.after, kWords);
     }
@@ -99,18 +98,30 @@ TEST(WatchTable, LeavesTheFlagsOfOthersAlone) {
 TEST(WatchFlags, AreBesideThePhase) {
   for (std::uint32_t word = 0; word < kWords; ++word) {
     for (const std::uint32_t flag : kFlags) {
-      EXPECT_EQ(in(word).set(flag).after, word | flag);
+      Watch<> watch(word);
+      watch.set(flag);
+      EXPECT_EQ(watch.now().after, word | flag);
     }
     Watch<> watch(word);
-    EXPECT_EQ(watch.begin_reading(), (word & kReading) == 0);
-    EXPECT_FALSE(watch.begin_reading());
-    watch.end_reading();
-    watch.clear(kTelling);
-    EXPECT_EQ(watch.now().after, word & ~(kReading | kReaderWaits | kTelling));
-    watch.end_reading();
-    watch.clear(kTelling);
-    EXPECT_EQ(watch.now().after, word & ~(kReading | kReaderWaits | kTelling)) << "without effect";
+    for (int i = 0; i < 2; ++i) {
+      watch.clear(kTelling);
+      EXPECT_EQ(watch.now().after, word & ~kTelling);
+    }
   }
+}
+
+TEST(Reader, IsOneThreadWhichLearnsThatAnotherInsists) {
+  Reader<> reader;
+  EXPECT_TRUE(reader.begin());
+  EXPECT_FALSE(reader.begin());
+  EXPECT_FALSE(reader.gives_way());
+  EXPECT_FALSE(reader.insist());
+  EXPECT_TRUE(reader.gives_way());
+  reader.end();
+  EXPECT_TRUE(reader.insist());
+  EXPECT_FALSE(reader.begin());
+  reader.end();
+  EXPECT_TRUE(reader.begin());
 }
 
 }  // namespace
