@@ -1,5 +1,3 @@
-#include "base/process.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -30,11 +28,7 @@ struct Stat {
   explicit Stat(pid_t id) {
     char path[32];
     std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(id));
-    const int file = static_cast<int>(call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-    if (file < 0) return;
-    const long n = call(SYS_read, file, text, sizeof text - 1);
-    sys::close(file);
-    text[n > 0 ? n : 0] = 0;
+    (void)read_file(path, text, sizeof text);
     const char* at = std::strrchr(text, ')');
     if (at != nullptr && at[1] != 0) state = at + 2;
   }

@@ -134,10 +134,7 @@ void Reactor::stop() {
     std::lock_guard lock(mutex_);
     if (thread_.joinable()) signal_eventfd(wake_.get());
     // Called on our own thread, it ends when the callback returns; the destructor waits for it.
-    if (on_reactor_thread()) {
-      gone.swap(pollables_);
-      return;
-    }
+    if (on_reactor_thread()) return gone.swap(pollables_);
     thread.swap(thread_);
   }
   if (thread.joinable()) thread.join();

@@ -1,11 +1,7 @@
 #include "base/socket_owner.h"
 
-#include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <sys/socket.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -14,31 +10,6 @@
 
 namespace clan {
 namespace {
-
-struct Question {
-  nlmsghdr header;
-  inet_diag_req_v2 request;
-};
-
-Question question_of(const TcpEnd& local, const TcpEnd& remote) {
-  Question q{};
-  q.header.nlmsg_len = sizeof q;
-  q.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  q.header.nlmsg_flags = NLM_F_REQUEST;
-  q.header.nlmsg_seq = 1;  // the only one on its socket
-  inet_diag_req_v2& r = q.request;
-  r.sdiag_protocol = IPPROTO_TCP;
-  r.idiag_states = ~0u;
-  r.id.idiag_sport = htons(local.port);
-  r.id.idiag_dport = htons(remote.port);
-  r.id.idiag_cookie[0] = r.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  const bool ipv4 = IN6_IS_ADDR_V4MAPPED(&local.address);
-  r.sdiag_family = ipv4 ? AF_INET : AF_INET6;
-  const std::size_t from = ipv4 ? 12 : 0;
-  std::memcpy(r.id.idiag_src, local.address.s6_addr + from, 16 - from);
-  std::memcpy(r.id.idiag_dst, remote.address.s6_addr + from, 16 - from);
-  return q;
-}
 
 // Finds the owner in a line of /proc/net/udp or udp6: " 12: 00000000:12B6 00000000:0000 07
 // 00000000:00000000
@@ -63,7 +34,7 @@ std::optional<uid_t> tcp_owner(const TcpEnd& local, const TcpEnd& remote) {
   const Fd kernel(
       ::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
   if (!kernel) return std::nullopt;
-  const Question question = question_of(local, remote);
+  const TcpQuestion question(local, remote, 1);  // the only one on its socket
   if (::send(kernel.get(), &question, sizeof question, MSG_DONTWAIT) != sizeof question)
     return std::nullopt;
   // The kernel has answered when send() returns.

@@ -2,19 +2,14 @@
 // namespace. Any thread; nothing here waits.
 #pragma once
 
-#include <netinet/in.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
 
-namespace clan {
+#include "clan/detail/tcp_diag.h"
 
-/// An end of a connection; IPv4 addresses mapped.
-struct TcpEnd {
-  in6_addr address{};
-  std::uint16_t port = 0;
-};
+namespace clan {
 
 /// Returns the user of the process that has connected or accepted the TCP socket at `local` that is
 /// connected to `remote`. Nothing: there is none, or the kernel is not to be asked (sock_diag,

@@ -1,4 +1,4 @@
-// poll and epoll past the C library (clan/detail/system_call.h): where the engine lives in a
+// Waits: poll and epoll past the C library (clan/detail/system_call.h): where the engine lives in a
 // program under the interposer, its own waits are none of the program's. Sanitizer builds go by the
 // C library, whose calls tell them what a thread that waits sees.
 #pragma once
@@ -6,7 +6,9 @@
 #include <poll.h>
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
@@ -50,6 +52,19 @@ inline int poll_until(std::span<pollfd> fds, std::uint64_t deadline_ns) {
   }
   const int n = ppoll(fds.data(), fds.size(), deadline_ns == kNoDeadline ? nullptr : &left);
   return n > 0 ? 0 : n == 0 ? ETIMEDOUT : errno;
+}
+
+/// Waits until `ready()`, asked under the lock, or the deadline; returns the last answer. In
+/// slices: the deadline is on another clock than the condition's.
+template <typename Condition, typename Lock, typename Ready>
+bool wait_until(Condition& changed, Lock& lock, std::uint64_t deadline_ns, Ready&& ready) {
+  for (;;) {
+    const std::uint64_t now = monotonic_ns();
+    if (ready()) return true;
+    if (now >= deadline_ns) return false;
+    const std::uint64_t slice = std::min<std::uint64_t>(deadline_ns - now, 1'000'000'000u);
+    changed.wait_for(lock, std::chrono::nanoseconds(slice));
+  }
 }
 
 }  // namespace clan::sys

@@ -4,11 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <new>
 
-#include "base/fork_lock.h"
+#include "clan/detail/fork_lock.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22

@@ -1,4 +1,4 @@
-#include "base/fork_lock.h"
+#include "clan/detail/fork_lock.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,3 @@
-#include "base/process.h"
-
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>

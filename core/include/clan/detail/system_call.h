@@ -42,6 +42,9 @@ long call(long number, Arguments... arguments) {
 #endif
 }
 
+/// /proc counts processes as our pid namespace does.
+bool proc_is_ours();
+
 /// A process or thread of that id, as our pid namespace counts, that can still run: not one that
 /// was killed and that its parent has not waited for. When in doubt, yes. Changes errno.
 bool exists(pid_t id);
@@ -84,5 +87,17 @@ inline int munmap(void* at, std::size_t bytes) {
   return static_cast<int>(call(SYS_munmap, at, bytes));
 }
 #endif
+
+/// Reads the beginning of a file, as those of /proc, into `to`, and ends it with a zero. Returns
+/// how many bytes that are, at most `size` - 1; -1 with errno.
+inline long read_file(const char* path, char* to, std::size_t size) {
+  to[0] = 0;
+  const int fd = static_cast<int>(call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return -1;
+  const long n = call(SYS_read, fd, to, size - 1);
+  to[n > 0 ? n : 0] = 0;
+  sys::close(fd);
+  return n;
+}
 
 }  // namespace clan::sys

@@ -17,13 +17,11 @@
 #pragma once
 
 #include <clan/detail/system_call.h>
-#include <fcntl.h>
 #include <sys/ipc.h>
 #include <sys/sem.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -41,12 +39,7 @@ namespace pipe_memory_detail {
 /// The beginning of a file of /proc or /sys, ended by a zero. False: there is none.
 template <std::size_t N>
 bool read_text(const char* path, char (&text)[N]) {
-  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0));
-  if (fd < 0) return false;
-  const long n = sys::call(SYS_read, fd, text, N - 1);
-  sys::close(fd);
-  text[n > 0 ? n : 0] = 0;
-  return n > 0;
+  return sys::read_file(path, text, N) > 0;
 }
 
 /// FNV-1a.
@@ -87,10 +80,6 @@ inline MemoryGroup least_above(Texts& texts, const char* root, const char* group
     *end = 0;
   }
 }
-
-}  // namespace pipe_memory_detail
-
-namespace pipe_memory_detail {
 
 inline MemoryGroup least_of(int pid, Texts& texts) {
   MemoryGroup least;
