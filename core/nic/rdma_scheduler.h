@@ -44,12 +44,10 @@
 #include <clan/result.h>
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "nic/rdma_scheduler_mover.h"
 #include "nic/rdma_scheduler_queue.h"
 
 namespace clan::nic {

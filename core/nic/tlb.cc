@@ -1,7 +1,6 @@
 #include <clan/tlb.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cassert>
 #include <new>
@@ -235,10 +234,7 @@ void Tlb::drop(Index index, Mapping mapping) {
 void Tlb::doom_or_drop(Index index, Mapping mapping) {
   Entry& entry = entries_[index];
   unlink(index);
-  if (entry.uses == 0) {
-    drop(index, mapping);
-    return;
-  }
+  if (entry.uses == 0) return drop(index, mapping);
   entry.place = Place::kDoomed;
   entry.doomed_at = ++now_;
   append(*doomed_, index);
