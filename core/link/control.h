@@ -60,8 +60,8 @@ struct ControlMessage {
   std::uint32_t endpoint = 0;  ///< accept: the endpoint behind the service name
   std::uint32_t flags = 0;     ///< memory: 1 = read only; copy: RdmaOp
   std::uint32_t reserved = 0;
-  RdmaCookie cookie;  ///< import, copy
-  OobMessage oob;     ///< oob
+  RdmaCookie cookie{};  ///< import, copy
+  OobMessage oob{};     ///< oob
 };
 static_assert(std::is_trivially_copyable_v<ControlMessage> &&
               std::is_standard_layout_v<ControlMessage>);

@@ -245,26 +245,22 @@ TransferResult ShmLink::transfer(const Transfer& t) {
   return {};
 }
 
+Status ShmLink::move_now(const Transfer& t) {
+  if (t.remote->mapped == nullptr && !direct_copy_)
+    return Error{EOPNOTSUPP, "PIO to or from memory that only its owner can copy; use RDMA"};
+  const auto result = transfer(t);
+  if (result.kind == TransferResult::Kind::kDone) return {};
+  return Error{result.err, "PIO to or from a remote aperture"};
+}
+
 Status ShmLink::put(const RemoteHandle& handle, std::uint64_t offset,
                     std::span<const std::byte> bytes, nic::PutOrder) {
-  if (handle.mapped == nullptr && !direct_copy_) {
-    return Error{EOPNOTSUPP, "PIO to memory that only its owner can copy; use RDMA"};
-  }
-  Transfer t{RdmaOp::kWrite, &handle, offset, const_cast<std::byte*>(bytes.data()),
-             bytes.size(),   0};
-  auto result = transfer(t);
-  if (result.kind == TransferResult::Kind::kDone) return {};
-  return Error{result.err, "write to a remote aperture"};
+  return move_now(
+      {RdmaOp::kWrite, &handle, offset, const_cast<std::byte*>(bytes.data()), bytes.size(), 0});
 }
 
 Status ShmLink::get(const RemoteHandle& handle, std::uint64_t offset, std::span<std::byte> bytes) {
-  if (handle.mapped == nullptr && !direct_copy_) {
-    return Error{EOPNOTSUPP, "PIO from memory that only its owner can copy; use RDMA"};
-  }
-  Transfer t{RdmaOp::kRead, &handle, offset, bytes.data(), bytes.size(), 0};
-  auto result = transfer(t);
-  if (result.kind == TransferResult::Kind::kDone) return {};
-  return Error{result.err, "read from a remote aperture"};
+  return move_now({RdmaOp::kRead, &handle, offset, bytes.data(), bytes.size(), 0});
 }
 
 Status ShmLink::after_access(const RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
@@ -342,9 +338,7 @@ TransferResult ShmLink::copy_by_peer(const Transfer& t) {
 }
 
 void ShmLink::serve_copy(const ControlMessage& message) {
-  ControlMessage reply;
-  reply.type = ControlType::kCopyDone;
-  reply.request = message.request;
+  ControlMessage reply{.type = ControlType::kCopyDone, .request = message.request};
   const bool write = message.flags == static_cast<std::uint32_t>(RdmaOp::kWrite);
   {
     std::lock_guard lock(mutex_);

@@ -1,9 +1,7 @@
 // The handshake of the shared-memory link: hello, accept, refuse (see link/control.h).
 #include <poll.h>
 
-#include <algorithm>
-
-#include "clan/detail/clock.h"
+#include "base/wait_call.h"
 #include "link/shm_link.h"
 
 namespace clan::link {
@@ -70,28 +68,19 @@ Status map_peer(ShmPeer& peer, Datagram& datagram) {
 }
 
 Status wait_readable(int socket, std::uint64_t deadline_ns) {
+  pollfd p{socket, POLLIN, 0};
   for (;;) {
-    int timeout = -1;
-    if (deadline_ns != kNoDeadline) {
-      std::uint64_t now = monotonic_ns();
-      if (now >= deadline_ns) return Error{ETIMEDOUT, "the peer did not answer the handshake"};
-      timeout =
-          static_cast<int>(std::min<std::uint64_t>((deadline_ns - now) / 1'000'000 + 1, 1 << 30));
-    }
-    pollfd p{socket, POLLIN, 0};
-    int rc = ::poll(&p, 1, timeout);
-    if (rc > 0) return {};
-    if (rc < 0 && errno != EINTR) return errno_error("poll(control socket)");
+    const int err = sys::poll_until({&p, 1}, deadline_ns);
+    if (err == 0) return {};
+    if (err == ETIMEDOUT) return Error{ETIMEDOUT, "the peer did not answer the handshake"};
+    if (err != EINTR) return Error{err, "poll(control socket)"};
   }
 }
 
 Status send_opening(int socket, ControlType type, NodeId self, nic::Nic& nic, std::uint32_t slot,
                     std::uint32_t endpoint, int doorbell) {
-  ControlMessage message;
-  message.type = type;
-  message.node = self.value;
-  message.slot = slot;
-  message.endpoint = endpoint;
+  const ControlMessage message{
+      .type = type, .node = self.value, .slot = slot, .endpoint = endpoint};
   int fds[3] = {nic.tables_memfd(), nic.signals_memfd(), doorbell};
   return send_datagram(socket, std::as_bytes(std::span(&message, 1)), fds, false);
 }
@@ -99,10 +88,7 @@ Status send_opening(int socket, ControlType type, NodeId self, nic::Nic& nic, st
 }  // namespace
 
 void refuse(int socket, NodeId self, int err) {
-  ControlMessage message;
-  message.type = ControlType::kRefuse;
-  message.err = err;
-  message.node = self.value;
+  const ControlMessage message{.type = ControlType::kRefuse, .err = err, .node = self.value};
   (void)send_datagram(socket, std::as_bytes(std::span(&message, 1)), {}, false);
 }
 
@@ -191,14 +177,13 @@ Result<ShmPeer> answer(Fd socket, NodeId self, int doorbell,
       receive_datagram(socket.get(), std::as_writable_bytes(std::span(&opening, 1)), false);
   if (!datagram) return datagram.error();
   if (datagram->bytes == 0) return Error{ECONNRESET, "the client went away before its hello"};
-  if (auto s = check_header(message, datagram->bytes); !s) {
-    refuse(socket.get(), self, s.error().err);
-    return s.error();
-  }
-  if (message.type != ControlType::kHello || message.slot >= shm::kMaxPeers) {
-    refuse(socket.get(), self, EPROTO);
-    return Error{EPROTO, "the client's first message is no hello"};
-  }
+  const auto no = [&](const Error& why) {
+    refuse(socket.get(), self, why.err);
+    return why;
+  };
+  if (auto s = check_header(message, datagram->bytes); !s) return no(s.error());
+  if (message.type != ControlType::kHello || message.slot >= shm::kMaxPeers)
+    return no({EPROTO, "the client's first message is no hello"});
   ShmPeer peer;
   auto credentials = peer_credentials(socket.get());
   if (!credentials) return credentials.error();
@@ -206,19 +191,10 @@ Result<ShmPeer> answer(Fd socket, NodeId self, int doorbell,
   peer.node = {message.node};
   peer.my_slot = message.slot;
   nic::Nic* nic = lane(peer.credentials.uid);
-  if (nic == nullptr) {
-    refuse(socket.get(), self, EACCES);
-    return Error{EACCES, "a user id that policy forbids tried to link"};
-  }
-  if (auto s = map_peer(peer, *datagram); !s) {
-    refuse(socket.get(), self, s.error().err);
-    return s.error();
-  }
+  if (nic == nullptr) return no({EACCES, "a user id that policy forbids tried to link"});
+  if (auto s = map_peer(peer, *datagram); !s) return no(s.error());
   auto slot = nic->add_peer_slot();
-  if (!slot) {
-    refuse(socket.get(), self, slot.error().err);
-    return slot.error();
-  }
+  if (!slot) return no(slot.error());
   peer.peer_slot = *slot;
   if (auto s =
           send_opening(socket.get(), ControlType::kAccept, self, *nic, *slot, endpoint, doorbell);

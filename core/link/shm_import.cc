@@ -75,10 +75,7 @@ Result<RemoteHandle> ShmLink::import(const RdmaCookie& cookie, bool may_wait) {
   if (!alive()) return Error{ECONNRESET, "the peer is gone"};
   auto handle = handle_for(cookie);
   if (handle.ok() || handle.error().err != EAGAIN || !may_wait) return handle;
-  ControlMessage message;
-  message.type = ControlType::kImport;
-  message.cookie = cookie;
-  auto answer = ask(message);
+  auto answer = ask({.type = ControlType::kImport, .cookie = cookie});
   if (!answer) return answer.error();
   if (answer->err == EMFILE) {
     return Error{EMFILE,
@@ -111,11 +108,10 @@ Status ShmLink::grant(const RdmaCookie& cookie) {
   std::lock_guard lock(mutex_);
   auto at = std::lower_bound(granted_.begin(), granted_.end(), grant->memory_id);
   if (at != granted_.end() && *at == grant->memory_id) return {};
-  ControlMessage message;
-  message.type = ControlType::kMemory;
-  message.memory_id = grant->memory_id;
-  message.memory_bytes = grant->memory_bytes;
-  message.flags = grant->read_only ? kMemoryReadOnly : 0;
+  const ControlMessage message{.type = ControlType::kMemory,
+                               .memory_id = grant->memory_id,
+                               .memory_bytes = grant->memory_bytes,
+                               .flags = grant->read_only ? kMemoryReadOnly : 0};
   int fd = grant->memfd;
   if (auto s = send(message, {&fd, 1}); !s) return s;
   granted_.insert(at, grant->memory_id);
@@ -146,9 +142,7 @@ Result<ShmLink::Answer> ShmLink::ask(ControlMessage message) {
 }
 
 void ShmLink::serve_import(const ControlMessage& message) {
-  ControlMessage reply;
-  reply.type = ControlType::kImportReply;
-  reply.request = message.request;
+  ControlMessage reply{.type = ControlType::kImportReply, .request = message.request};
   auto grant = nic_.check_cookie(message.cookie);
   if (!grant) {
     reply.err = grant.error().err;

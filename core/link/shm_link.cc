@@ -139,34 +139,21 @@ void ShmLink::misbehaved(const char* what) {
 // --- out-of-band, event queues -------------------------------------------------------------------
 
 Status ShmLink::send_oob(const OobMessage& message) {
-  ControlMessage control;
-  control.type = ControlType::kOob;
-  control.oob = message;
   // CLAN's own must arrive: a connection's end or answer that is lost leaves the peer waiting.
-  return send(control, {}, (message.type & kOobInternal) == 0);
+  return send({.type = ControlType::kOob, .oob = message}, {}, (message.type & kOobInternal) == 0);
 }
 
-void ShmLink::confirm() {
-  ControlMessage message;
-  message.type = ControlType::kReady;
-  (void)send(message, {});
-}
+void ShmLink::confirm() { (void)send({.type = ControlType::kReady}, {}); }
 
 void ShmLink::announce_queue_fd(std::uint32_t queue, int eventfd) {
-  ControlMessage message;
-  message.type = ControlType::kQueueFd;
-  message.slot = queue;
-  (void)send(message, {&eventfd, 1});
+  (void)send({.type = ControlType::kQueueFd, .slot = queue}, {&eventfd, 1});
 }
 
 void ShmLink::ring(std::uint32_t queue) {
-  int fd = -1;
-  {
-    std::lock_guard lock(mutex_);
-    if (queue < queue_fds_.size()) fd = queue_fds_[queue].get();
-    if (fd < 0) fd = peer_.doorbell.get();  // its driver finds out which queue
-    if (fd >= 0) signal_eventfd(fd);
-  }
+  std::lock_guard lock(mutex_);
+  int fd = queue < queue_fds_.size() ? queue_fds_[queue].get() : -1;
+  if (fd < 0) fd = peer_.doorbell.get();  // its driver finds out which queue
+  if (fd >= 0) signal_eventfd(fd);
 }
 
 // --- the control socket --------------------------------------------------------------------------
@@ -179,21 +166,15 @@ void ShmLink::on_ready(std::uint32_t events) {
     auto datagram =
         receive_datagram(peer_.socket.get(), std::as_writable_bytes(std::span(&message, 1)), false);
     if (!datagram) {
-      if (datagram.error().err == EMSGSIZE) {
-        misbehaved("sent a control message of another size");
-      } else if (datagram.error().err != EAGAIN) {
-        go_down();
-      }
+      if (datagram.error().err == EMSGSIZE)
+        return misbehaved("sent a control message of another size");
+      if (datagram.error().err != EAGAIN) go_down();
       return;
     }
+    if (datagram->bytes == 0) return go_down();
     if (datagram->bytes != sizeof message || message.magic != kControlMagic ||
         message.version != shm::kLayoutVersion) {
-      if (datagram->bytes == 0) {
-        go_down();
-      } else {
-        misbehaved("sent a malformed control message");
-      }
-      return;
+      return misbehaved("sent a malformed control message");
     }
     settled_.store(true, std::memory_order_relaxed);  // relaxed: a flag
     if (datagram->fds_lost) {
@@ -217,12 +198,8 @@ void ShmLink::descriptor_lost(const ControlMessage& message) {
 
 // What was granted has not come to be here: the next grant sends it again, for another connection.
 void ShmLink::ask_again(const ControlMessage& granted) {
-  if (granted.type != ControlType::kMemory)
-    return;  // an import says so to the thread that waits for it
-  ControlMessage again;
-  again.type = ControlType::kLost;
-  again.memory_id = granted.memory_id;
-  (void)send(again, {});
+  if (granted.type == ControlType::kMemory)  // an import says so to the thread that waits for it
+    (void)send({.type = ControlType::kLost, .memory_id = granted.memory_id}, {});
 }
 
 void ShmLink::take_answer(std::uint64_t request, int err) {

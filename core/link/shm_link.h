@@ -117,8 +117,7 @@ class ShmLink final : public nic::Link,
   Result<Answer> ask(ControlMessage message);
   Status send(const ControlMessage& message, std::span<const int> fds,
               bool discard_when_full = false);
-  void flush();
-  void misbehaved(const char* what);
+  void flush(), misbehaved(const char*what);
   void handle(ControlMessage& message, Datagram& datagram);
   void descriptor_lost(const ControlMessage& message);
   void ask_again(const ControlMessage& granted);
@@ -128,6 +127,7 @@ class ShmLink final : public nic::Link,
   void serve_copy(const ControlMessage& message);
   void accept_memory(const ControlMessage& message, Datagram& datagram);
   void go_down(), wait_for_copies(), leave_nic();
+  Status move_now(const nic::Transfer& transfer);
   int copy_directly(const nic::Transfer& transfer);
   int copy_range(RdmaOp op, std::byte* local, std::uint64_t remote, std::uint64_t length) const;
   int copy_together(const nic::Transfer& transfer, std::uint64_t base);

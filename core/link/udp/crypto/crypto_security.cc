@@ -15,7 +15,7 @@
 
 #include "link/udp/crypto/aead.h"
 #include "link/udp/crypto/openssl_use.h"
-#include "link/udp/wire/security_library.h"
+#include "link/udp/wire/security_loader.h"
 
 namespace clan::udp {
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <utility>
 
 #include "clan/detail/clock.h"
@@ -41,24 +42,20 @@ void UdpLink::send(std::uint8_t channel, const LinkHeader& header,
 }
 
 void UdpLink::send_revoked(std::uint32_t aperture, std::uint32_t generation) {
-  LinkHeader h;
-  h.type = LinkMessageType::kRefused;
-  h.aperture = aperture;
-  h.generation = generation;
-  h.err = ESTALE;
-  send(kUrgent, h);
+  send(kUrgent, {.type = LinkMessageType::kRefused,
+                 .err = ESTALE,
+                 .aperture = aperture,
+                 .generation = generation});
 }
 
 LinkHeader UdpLink::access(LinkMessageType type, const nic::RemoteHandle& handle,
                            std::uint64_t offset) const {
-  LinkHeader h;
-  h.type = type;
-  h.aperture = handle.aperture;
-  h.generation = handle.generation_wanted;
-  h.key_image = handle.key_image;
-  h.offset = offset;
-  h.after = urgent_sent_;
-  return h;
+  return {.type = type,
+          .aperture = handle.aperture,
+          .generation = handle.generation_wanted,
+          .key_image = handle.key_image,
+          .offset = offset,
+          .after = urgent_sent_};
 }
 
 // What this end knows already.
@@ -94,10 +91,9 @@ Status UdpLink::send_oob(const OobMessage& message) {
   node_->send_revocations();
   OobMessage copy = message;
   copy.length = std::min<std::uint32_t>(message.length, kOobPayload);
-  LinkHeader h;
-  h.type = LinkMessageType::kOob;
   const std::size_t fixed = offsetof(OobMessage, payload);
-  send(kUrgent, h, std::as_bytes(std::span(&copy, 1)).first(fixed + copy.length));
+  send(kUrgent, {.type = LinkMessageType::kOob},
+       std::as_bytes(std::span(&copy, 1)).first(fixed + copy.length));
   node_->after_call();
   return {};
 }
@@ -119,13 +115,11 @@ nic::TransferResult UdpLink::transfer(const nic::Transfer& t) {
   }
   node_->send_revocations();
   const std::uint64_t request = next_request_++;
-  Pending p;
-  p.kind = write ? Pending::Kind::kWrite : Pending::Kind::kRead;
-  p.sent = !write;
-  p.token = t.token;
-  p.local = t.local;
-  p.length = t.length;
-  pending_[request] = p;
+  pending_[request] = {.kind = write ? Pending::Kind::kWrite : Pending::Kind::kRead,
+                       .sent = !write,
+                       .token = t.token,
+                       .local = t.local,
+                       .length = t.length};
   ++transfers_;
   LinkHeader h =
       access(write ? LinkMessageType::kWrite : LinkMessageType::kRead, *t.remote, t.remote_offset);
@@ -192,6 +186,43 @@ void UdpLink::abandon_after_fork() {
   // PAIR udp_link.alive: the child has one thread
   words::store_release(alive_, false);
   node_->abandon_after_fork();
+}
+
+// --- what it shows of its path -------------------------------------------------------------------
+
+PathValues UdpLink::path() const {
+  PathValues v;
+  if (node_->abandoned()) return v;
+  std::lock_guard lock(node_->mutex_);
+  if (connection_ == nullptr) return v;
+  const ConnectionCounters& c = connection_->counters();
+  const SocketAddress& peer = connection_->address();
+  std::memcpy(v.ip, peer.ip.data(), sizeof v.ip);
+  v.port = peer.port;
+  v.pid = peer_.pid;
+  v.packets = static_cast<std::uint64_t>(node_->io_->path_to(peer));
+  v.round_trip_ns = connection_->rtt().smoothed();
+  v.least_round_trip_ns = connection_->rtt().least();
+  v.packet_bytes = connection_->mtu().current();
+  v.window_bytes = connection_->congestion().window();
+  v.packets_sent = c.packets_sent;
+  v.packets_received = c.packets_received;
+  v.packets_lost = c.lost - c.spurious;
+  v.timeouts = c.timeouts;
+  return v;
+}
+
+std::uint64_t UdpLink::packets() const {
+  if (node_->abandoned()) return 0;
+  std::lock_guard lock(node_->mutex_);
+  if (connection_ == nullptr) return 0;
+  return connection_->counters().packets_sent + connection_->counters().packets_received;
+}
+
+std::string UdpLink::remote_address() const {
+  if (node_->abandoned()) return {};
+  std::lock_guard lock(node_->mutex_);
+  return connection_ == nullptr ? std::string() : to_string(connection_->address());
 }
 
 }  // namespace clan::udp

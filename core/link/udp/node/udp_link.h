@@ -148,6 +148,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   Incoming* incoming(const LinkHeader& h);
   int place(const LinkHeader& h, std::uint64_t offset, std::span<const std::byte> bytes,
             const RangeSet* taken);
+  static void add_placed(const Incoming& chunk, const LinkHeader& h, RangeSet* to);
   void place_bulk(const LinkHeader& h, std::uint64_t offset, std::span<const std::byte> bytes);
   void take_put(const LinkHeader& h, std::span<const std::byte> bytes);
   bool take_read_data(const LinkHeader& h, std::uint32_t offset, std::span<const std::byte> bytes);

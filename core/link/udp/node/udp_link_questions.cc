@@ -90,10 +90,7 @@ Status UdpLink::get_piece(const nic::RemoteHandle& handle, std::uint64_t offset,
     }
     node_->send_revocations();
     request = next_request_++;
-    Pending p;
-    p.local = bytes.data();
-    p.length = bytes.size();
-    pending_[request] = p;
+    pending_[request] = {.local = bytes.data(), .length = bytes.size()};
     LinkHeader h = access(LinkMessageType::kRead, handle, offset);
     h.length = bytes.size();
     h.request = request;
@@ -139,10 +136,8 @@ Result<nic::RemoteHandle> UdpLink::import(const RdmaCookie& cookie, bool may_wai
     if (!may_wait) return handle;  // the owner checks every packet anyway
     request = next_request_++;
     pending_[request].kind = Pending::Kind::kImport;
-    LinkHeader h;
-    h.type = LinkMessageType::kImport;
-    h.request = request;
-    send(kUrgent, h, std::as_bytes(std::span(&cookie, 1)));
+    send(kUrgent, {.type = LinkMessageType::kImport, .request = request},
+         std::as_bytes(std::span(&cookie, 1)));
     node_->after_call();
   }
   auto answer = wait(request);

@@ -101,22 +101,23 @@ UdpLink::Incoming* UdpLink::incoming(const LinkHeader& h) {
   return &*incoming_.insert(at, Incoming{h, {}, 0});
 }
 
+// What the chunk has placed in the aperture that `h` names.
+void UdpLink::add_placed(const Incoming& chunk, const LinkHeader& h, RangeSet* to) {
+  if (chunk.header.aperture != h.aperture || chunk.header.generation != h.generation) return;
+  for (std::size_t i = 0; i < chunk.placed.size(); ++i)
+    to->add(chunk.placed[i].begin, chunk.placed[i].end);
+}
+
 // A piece of a chunk, in any order: what chunks sent later have placed already stays.
 void UdpLink::place_bulk(const LinkHeader& h, std::uint64_t offset,
                          std::span<const std::byte> bytes) {
   Incoming* chunk = incoming(h);
-  if (chunk == nullptr || offset + bytes.size() < offset) {
-    misbehaved();
-    return;
-  }
+  if (chunk == nullptr || offset + bytes.size() < offset) return misbehaved();
   if (chunk->err != 0 || bytes.empty()) return;
   RangeSet later;
   for (auto it = incoming_.rbegin(); it != incoming_.rend() && it->header.request > h.request;
        ++it) {
-    if (it->header.aperture != h.aperture || it->header.generation != h.generation) continue;
-    for (std::size_t i = 0; i < it->placed.size(); ++i) {
-      later.add(it->placed[i].begin, it->placed[i].end);
-    }
+    add_placed(*it, h, &later);
   }
   chunk->err = place(h, offset, bytes, later.empty() ? nullptr : &later);
   if (chunk->err == 0) chunk->placed.add(offset, offset + bytes.size());
@@ -124,10 +125,7 @@ void UdpLink::place_bulk(const LinkHeader& h, std::uint64_t offset,
 
 void UdpLink::finish_write(const LinkHeader& h) {
   Incoming* chunk = incoming(h);
-  if (chunk == nullptr) {
-    misbehaved();
-    return;
-  }
+  if (chunk == nullptr) return misbehaved();
   int err = chunk->err;
   const std::uint64_t begin = h.offset;
   const std::uint64_t length = chunk->placed.empty() ? 0 : chunk->placed.back().end - begin;
@@ -138,11 +136,9 @@ void UdpLink::finish_write(const LinkHeader& h) {
     nic::match_for_packets(node_->owner_.nic->image(), h.aperture, begin, length,
                            nic::AccessKind::kWrite);
   }
-  LinkHeader done;
-  done.type = LinkMessageType::kWriteDone;
-  done.request = h.request;
-  done.err = static_cast<std::uint32_t>(err);
-  send_answer(done);
+  send_answer({.type = LinkMessageType::kWriteDone,
+               .err = static_cast<std::uint32_t>(err),
+               .request = h.request});
 }
 
 void UdpLink::run_bulk() {
@@ -160,14 +156,9 @@ void UdpLink::run_bulk() {
 void UdpLink::serve_read(std::uint8_t channel, const LinkHeader& h) {
   // A reply without bytes takes memory, too.
   const std::uint64_t charge = std::max(h.length, kHeaderCharge);
-  if (charge > kMostRead || reply_bytes_ + charge > kMostReplyBytes) {
-    misbehaved();
-    return;
-  }
+  if (charge > kMostRead || reply_bytes_ + charge > kMostReplyBytes) return misbehaved();
   reply_bytes_ += charge;
-  LinkHeader reply;
-  reply.type = LinkMessageType::kReadData;
-  reply.request = h.request;
+  LinkHeader reply{.type = LinkMessageType::kReadData, .request = h.request};
   const std::uint8_t back = channel == kUrgent && h.length <= kShortReply ? kUrgent : kBulk;
   int err = 0;
   {
@@ -284,10 +275,8 @@ void UdpLink::on_message(std::uint8_t channel, std::span<const std::byte> header
                          std::uint32_t total, std::span<const std::byte> payload) {
   if (detached_) return;
   LinkHeader h;
-  if (!read_link_header(header, &h) || (channel != kUrgent && channel != kBulk)) {
-    misbehaved();
-    return;
-  }
+  if (!read_link_header(header, &h) || (channel != kUrgent && channel != kBulk))
+    return misbehaved();
   if (channel == kBulk) {
     take_bulk(h, total, payload);
   } else {
@@ -308,10 +297,8 @@ void UdpLink::take_bulk(const LinkHeader& h, std::uint32_t total,
     return;
   }
   const bool write = h.type == LinkMessageType::kWrite;
-  if ((!write && h.type != LinkMessageType::kRead) || bulk_waiting_.size() >= kMostIncoming) {
-    misbehaved();
-    return;
-  }
+  if ((!write && h.type != LinkMessageType::kRead) || bulk_waiting_.size() >= kMostIncoming)
+    return misbehaved();
   if (write && (!payload.empty() || total == 0)) place_bulk(h, h.offset, payload);
   bulk_waiting_.push_back(h);
 }
@@ -320,11 +307,7 @@ void UdpLink::take_bulk(const LinkHeader& h, std::uint32_t total,
 void UdpLink::take_put(const LinkHeader& h, std::span<const std::byte> bytes) {
   RangeSet later;
   for (const Incoming& chunk : incoming_) {
-    if (chunk.header.after <= urgent_released_) continue;
-    if (chunk.header.aperture != h.aperture || chunk.header.generation != h.generation) continue;
-    for (std::size_t i = 0; i < chunk.placed.size(); ++i) {
-      later.add(chunk.placed[i].begin, chunk.placed[i].end);
-    }
+    if (chunk.header.after > urgent_released_) add_placed(chunk, h, &later);
   }
   const int err = place(h, h.offset, bytes, later.empty() ? nullptr : &later);
   if (err == 0) {
@@ -332,36 +315,26 @@ void UdpLink::take_put(const LinkHeader& h, std::span<const std::byte> bytes) {
                            nic::AccessKind::kWrite);
     return;
   }
-  LinkHeader refused;
-  refused.type = LinkMessageType::kRefused;
-  refused.aperture = h.aperture;
-  refused.generation = h.generation;
-  refused.err = static_cast<std::uint32_t>(err);
-  send_answer(refused);
+  send_answer({.type = LinkMessageType::kRefused,
+               .err = static_cast<std::uint32_t>(err),
+               .aperture = h.aperture,
+               .generation = h.generation});
 }
 
 void UdpLink::take_import(const LinkHeader& h, std::span<const std::byte> payload) {
   RdmaCookie cookie;
-  if (payload.size() != sizeof cookie) {
-    misbehaved();
-    return;
-  }
+  if (payload.size() != sizeof cookie) return misbehaved();
   std::memcpy(&cookie, payload.data(), sizeof cookie);
   auto grant = node_->owner_.nic->check_cookie(cookie);
-  LinkHeader done;
-  done.type = LinkMessageType::kImportDone;
-  done.request = h.request;
-  done.err = grant ? 0 : static_cast<std::uint32_t>(grant.error().err);
-  send_answer(done);
+  send_answer({.type = LinkMessageType::kImportDone,
+               .err = grant ? 0 : static_cast<std::uint32_t>(grant.error().err),
+               .request = h.request});
 }
 
 void UdpLink::take_oob(std::span<const std::byte> payload) {
   constexpr std::size_t kFixed = offsetof(OobMessage, payload);
   OobMessage message;
-  if (payload.size() < kFixed || payload.size() > sizeof message) {
-    misbehaved();
-    return;
-  }
+  if (payload.size() < kFixed || payload.size() > sizeof message) return misbehaved();
   std::memcpy(static_cast<void*>(&message), payload.data(), payload.size());
   if (message.length != payload.size() - kFixed) return misbehaved();
   node_->tell({UdpNode::UpCall::Kind::kOob, shared_from_this(), message, 0, 0, 0});
@@ -369,10 +342,7 @@ void UdpLink::take_oob(std::span<const std::byte> payload) {
 
 void UdpLink::take_urgent(const LinkHeader& h, std::uint32_t total,
                           std::span<const std::byte> payload) {
-  if (payload.size() != total) {
-    misbehaved();
-    return;
-  }
+  if (payload.size() != total) return misbehaved();
   switch (h.type) {
     case LinkMessageType::kPut: take_put(h, payload); return;
     case LinkMessageType::kRead: serve_read(kUrgent, h); return;

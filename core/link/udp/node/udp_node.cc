@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 
 #include "base/futex.h"
 #include "base/random.h"

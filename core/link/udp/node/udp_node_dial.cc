@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <utility>
 
+#include "base/wait_call.h"
 #include "clan/detail/clock.h"
 #include "link/udp/node/path_stats_page.h"
 #include "link/udp/node/udp_link.h"
@@ -68,15 +68,11 @@ Result<Dialled> UdpNode::dial_once(const SocketAddress& to, const std::string& s
   dialling->service = service;
   std::unique_lock lock(mutex_);
   if (auto s = ask(dialling); !s) return s.error();
-  while (!dialling->done) {
-    const std::uint64_t now = monotonic_ns();
-    if (now >= deadline_ns) {
-      const bool speaks = Endpoint::has_answered(*dialling->connection);
-      dialling_.erase(dialling->connection);
-      endpoint_.close(*dialling->connection, ETIMEDOUT, now);
-      return failure(ETIMEDOUT, service, redirections, speaks);
-    }
-    changed_.wait_for(lock, std::chrono::nanoseconds(std::min(deadline_ns - now, kSecond)));
+  if (!sys::wait_until(changed_, lock, deadline_ns, [&] { return dialling->done; })) {
+    const bool speaks = Endpoint::has_answered(*dialling->connection);
+    dialling_.erase(dialling->connection);
+    endpoint_.close(*dialling->connection, ETIMEDOUT, monotonic_ns());
+    return failure(ETIMEDOUT, service, redirections, speaks);
   }
   if (dialling->err == 0) return std::move(dialling->found);
   return failure(dialling->err, service, redirections, dialling->speaks);
@@ -198,14 +194,8 @@ int UdpNode::on_request(const SocketAddress&, std::span<const std::byte> greetin
 
 void UdpNode::on_established(Connection& c, std::span<const std::byte> greeting) {
   Greeting peer;
-  if (!read_greeting(greeting, &peer)) {
-    endpoint_.close(c, EPROTO, monotonic_ns());
-    return;
-  }
-  if (!dialling_.contains(&c)) {
-    owner_.on_link(make_link(c, peer));
-    return;
-  }
+  if (!read_greeting(greeting, &peer)) return endpoint_.close(c, EPROTO, monotonic_ns());
+  if (!dialling_.contains(&c)) return owner_.on_link(make_link(c, peer));
   end_dialling(c, 0, {make_link(c, peer), peer});
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "link/udp/transport/handshake_state.h"
+#include "link/udp/transport/connection_parts.h"
 
 namespace clan::udp {
 
@@ -38,10 +38,7 @@ void Connection::close(int err, std::uint64_t now) {
   // The first error remains, with its deadline: whatever comes again and again does not put the end
   // off.
   if (state_ == State::kClosing && (err == 0 || close_err_ != 0)) return;
-  if (state_ == State::kHello || state_ == State::kAccepted) {
-    end(err);
-    return;
-  }
+  if (state_ == State::kHello || state_ == State::kAccepted) return end(err);
   if (state_ != State::kEstablished && state_ != State::kClosing) return;
   state_ = State::kClosing;
   close_err_ = err;
@@ -141,14 +138,9 @@ void Connection::on_timeout(std::uint64_t now) {
     }
     return;
   }
-  if (now >= close_deadline_) {
-    end(close_err_);
-    return;
-  }
-  if (now >= gone_at_) {
-    end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
-    return;
-  }
+  if (now >= close_deadline_) return end(close_err_);
+  if (now >= gone_at_)
+    return end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
   if (now >= pace_at_) pace_at_ = 0;
   if (now >= ack_at_) {
     ack_now_ = true;
@@ -156,10 +148,7 @@ void Connection::on_timeout(std::uint64_t now) {
   }
   if (state_ == State::kDraining) return;
   const std::uint64_t waits_since = std::min(unanswered_since_, starved_since_);
-  if (waits_since != kNever && now - waits_since >= options_.dead) {
-    end(ETIMEDOUT);
-    return;
-  }
+  if (waits_since != kNever && now - waits_since >= options_.dead) return end(ETIMEDOUT);
   if (now >= loss_at_) detect_loss(now);
   const std::uint64_t wait = std::min(probe_timeout() << std::min(timeouts_, 10u), kMostProbeWait);
   if (packets_under_way_ > 0) {

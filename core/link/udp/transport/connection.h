@@ -17,18 +17,14 @@
 #include <span>
 
 #include "link/udp/transport/congestion.h"
-#include "link/udp/transport/connection_counters.h"
-#include "link/udp/transport/connection_options.h"
-#include "link/udp/transport/connection_path.h"
-#include "link/udp/transport/endpoint_notes.h"
-#include "link/udp/transport/endpoint_sink.h"
+#include "link/udp/transport/connection_parts.h"
 #include "link/udp/transport/mtu.h"
+#include "link/udp/transport/optimistic_ack_guard.h"
 #include "link/udp/transport/receive_channel.h"
 #include "link/udp/transport/received_numbers.h"
 #include "link/udp/transport/rtt.h"
 #include "link/udp/transport/send_channel.h"
 #include "link/udp/transport/sent_log.h"
-#include "link/udp/transport/optimistic_ack_guard.h"
 #include "link/udp/wire/socket_address.h"
 #include "link/udp/wire/wire.h"
 
@@ -129,7 +125,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   bool write_control(Writer& out);
   bool write_data(Writer& out, Gate gate);
   bool write_ping(Writer& out, bool asks, bool acked);
-  void put_ping(Writer& out), skip_number();
+  void put_ping(Writer&out), skip_number();
   std::uint8_t next_in_turn();
   bool write_channel(Writer& out, std::uint8_t channel, bool* any);
   std::size_t build_mtu_probe(std::span<std::byte> out, std::uint64_t now);

@@ -3,7 +3,7 @@
 #include <cerrno>
 
 #include "link/udp/transport/connection.h"
-#include "link/udp/transport/handshake_state.h"
+#include "link/udp/transport/connection_parts.h"
 
 namespace clan::udp {
 namespace {

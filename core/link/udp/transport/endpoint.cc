@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "link/udp/transport/handshake_state.h"
+#include "link/udp/transport/connection_parts.h"
 
 namespace clan::udp {
 namespace {
@@ -166,10 +166,7 @@ bool Endpoint::next_silent(SocketAddress* at) {
 // --- sending -------------------------------------------------------------------------------------
 
 void Endpoint::seal(Connection& c, std::span<std::byte> packet) {
-  if (!c.session_) {
-    write_check(packet);
-    return;
-  }
+  if (!c.session_) return write_check(packet);
   Reader header(packet.subspan(16));
   const auto number = header.number<std::uint64_t>();
   c.session_->seal(number, packet.first(kDataHeader),

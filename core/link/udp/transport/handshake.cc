@@ -4,8 +4,8 @@
 #include <cerrno>
 
 #include "base/random.h"
+#include "link/udp/transport/connection_parts.h"
 #include "link/udp/transport/endpoint.h"
-#include "link/udp/transport/handshake_state.h"
 
 namespace clan::udp {
 namespace {
@@ -244,16 +244,12 @@ void Endpoint::on_hello(const SocketAddress& from, const Handshake& h, std::span
 
 void Endpoint::accept(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
                       std::uint64_t now) {
-  if (half_open_ >= options_.most_half_open || by_id_.size() >= options_.most_connections) {
-    refuse(from, h, EAGAIN);
-    return;
-  }
+  if (half_open_ >= options_.most_half_open || by_id_.size() >= options_.most_connections)
+    return refuse(from, h, EAGAIN);
   std::byte greeting[kMostGreeting];
   std::size_t greeting_bytes = 0;
-  if (const int err = sink_.on_request(from, h.greeting, greeting, &greeting_bytes); err != 0) {
-    refuse(from, h, err);
-    return;
-  }
+  if (const int err = sink_.on_request(from, h.greeting, greeting, &greeting_bytes); err != 0)
+    return refuse(from, h, err);
   auto state = std::make_unique<HandshakeState>();
   Handshake reply;
   reply.type = PacketType::kAccept;

@@ -4,7 +4,6 @@
 
 #include "clan/detail/log.h"
 #include "clan/face/key_file.h"
-#include "link/udp/wire/security_library.h"
 
 namespace clan::udp {
 namespace {

@@ -9,7 +9,6 @@
 // its frames lie in our memory. Not thread-safe.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>

@@ -1,5 +1,5 @@
 // How connections begin: cookies, refusals, half-open ones; over the simulated network.
-#include "link/udp/transport/handshake_state.h"
+#include "link/udp/transport/connection_parts.h"
 #include "udp/endpoint_fixture.h"
 
 namespace clan::test {
