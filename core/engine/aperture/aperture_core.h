@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "clan/aperture.h"
 #include "clan/tripwire.h"
@@ -9,6 +10,15 @@
 #include "engine/event/event_queue_core.h"
 
 namespace clan::engine {
+
+// Names of apertures: how a peer that knows only a number gets the cookie, by two out-of-band
+// messages that the owner's driver thread answers: kOobLookUp{name} goes to the node, not to an
+// endpoint of it; kOobFound{err, aperture} goes back to the process that asked.
+constexpr std::uint32_t kOobLookUp = kOobInternal | 6;
+constexpr std::uint32_t kOobFound = kOobInternal | 7;
+
+/// Driver thread: answers a kOobLookUp.
+void answer_look_up(ContextCore& context, nic::Link& link, const OobMessage& message);
 
 class ApertureCore {
  public:
@@ -96,9 +106,8 @@ class TripwireCore final : public OobSink, public std::enable_shared_from_this<T
   std::uint32_t fired_when_armed_ = 0;
   std::atomic<nic::Link*> watched_{nullptr};
   std::uint32_t endpoint_ = 0;
-  std::mutex mutex_;  ///< guards queue_ and event_: the driver thread fires as well
-  std::shared_ptr<EventQueueCore> queue_;
-  std::uint32_t event_ = 0;
+  std::mutex mutex_;  ///< guards events_: the driver thread fires as well
+  EventBinding events_;
 };
 
 }  // namespace clan::engine

@@ -11,7 +11,7 @@ namespace clan::engine {
 TripwireCore::~TripwireCore() {
   if (endpoint_ != 0) aperture_->context().endpoints().remove(endpoint_);
   if (valid()) nic().remove_tripwire(index_);
-  if (queue_) queue_->remove(event_);
+  events_.unbind();
 }
 
 void TripwireCore::note_armed() {
@@ -47,14 +47,10 @@ Status TripwireCore::wait(std::uint64_t deadline_ns) {
 }
 
 Status TripwireCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
-  auto event = queue->add(EventKind::kTripwire, tag);
-  if (!event) return event.error();
   std::lock_guard lock(mutex_);
-  if (queue_) queue_->remove(event_);
-  queue_ = std::move(queue);
-  event_ = *event;
-  if (valid()) nic().bind_event(index_, queue_->index(), event_);
-  return {};
+  const Status bound = events_.bind(std::move(queue), EventKind::kTripwire, tag);
+  if (bound && valid()) nic().bind_event(index_, events_.queue->index(), events_.event);
+  return bound;
 }
 
 void TripwireCore::fire() {
@@ -64,7 +60,7 @@ void TripwireCore::fire() {
   dekker::add(signals.tripwires[index_].fired, 1);
   futex_wake(signals.tripwires[index_].fired);
   std::lock_guard lock(mutex_);
-  if (queue_) queue_->post(event_);
+  events_.post();
 }
 
 Status TripwireCore::watch(nic::Link& link) {

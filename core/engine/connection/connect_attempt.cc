@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/wait_call.h"
 #include "clan/detail/clock.h"
 #include "clan/detail/log.h"
 #include "engine/context/network.h"
@@ -34,7 +35,7 @@ Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(
   return attempt;
 }
 
-// The functions from here to tell_owner(): under the mutex.
+// The functions from here to go_on(): under the mutex.
 
 Status ConnectAttempt::dial() {
   if (Network::is_remote(service_)) return dial_far();
@@ -110,14 +111,21 @@ void ConnectAttempt::end(int err) {
   ended_changed_.notify_all();
 }
 
-void ConnectAttempt::tell_owner() {
+// One step, unless it has ended. The owner is notified when it was the last.
+template <typename Step>
+void ConnectAttempt::go_on(const Step& step) {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    step();
+    if (!ended_) return;
+  }
   if (auto owner = owner_.lock()) owner->on_answer();
 }
 
 void ConnectAttempt::on_ready(std::uint32_t) {
-  {
-    std::lock_guard lock(mutex_);
-    if (ended_ || !dialling_) return;
+  go_on([this] {
+    if (!dialling_) return;
     std::uint32_t endpoint = 0;
     Status accepted = link::finish_dial(*dialling_, &endpoint);
     if (!accepted && accepted.error().err == EAGAIN) return;
@@ -127,51 +135,38 @@ void ConnectAttempt::on_ready(std::uint32_t) {
       dialling_.reset();
       accepted = link ? ask(std::move(*link), endpoint) : Status(link.error());
     }
-    if (!accepted) {
-      CLAN_INFO("no link to service \"%s\" of user %u: %s", service_.c_str(),
-                static_cast<unsigned>(uid_), accepted.error().message().c_str());
-      end(accepted.error().err);
-    }
-    if (!ended_) return;
-  }
-  tell_owner();
+    if (!accepted) fail_to_link(accepted.error());
+  });
 }
 
 // Driver thread: the other host has answered, or it never will.
 void ConnectAttempt::on_dialled(Result<std::shared_ptr<nic::Link>> link, std::uint32_t endpoint) {
-  {
-    std::lock_guard lock(mutex_);
-    if (ended_ || !far_dialling_) return;
+  go_on([&] {
+    if (!far_dialling_) return;
     far_dialling_.reset();
     const Status asked = link ? ask(std::move(*link), endpoint) : Status(link.error());
-    if (!asked) {
-      CLAN_INFO("no link to service \"%s\": %s", service_.c_str(), asked.error().message().c_str());
-      end(asked.error().err);
-    }
-    if (!ended_) return;
-  }
-  tell_owner();
+    if (!asked) fail_to_link(asked.error());
+  });
+}
+
+void ConnectAttempt::fail_to_link(const Error& why) {
+  CLAN_INFO("no link to service \"%s\" of user %u: %s", service_.c_str(),
+            static_cast<unsigned>(uid_), why.message().c_str());
+  end(why.err);
 }
 
 void ConnectAttempt::on_answer() {
-  {
-    std::lock_guard lock(mutex_);
-    if (ended_ || !connection_) return;
-    take_answer();
-    if (!ended_) return;
-  }
-  tell_owner();
+  go_on([this] {
+    if (connection_) take_answer();
+  });
 }
 
 void ConnectAttempt::expire() {
-  {
-    std::lock_guard lock(mutex_);
-    if (ended_) return;
+  go_on([this] {
     CLAN_INFO("service \"%s\" of user %u did not answer in time", service_.c_str(),
               static_cast<unsigned>(uid_));
     end(ETIMEDOUT);
-  }
-  tell_owner();
+  });
 }
 
 void ConnectAttempt::abandon_after_fork() {
@@ -189,14 +184,9 @@ Result<std::shared_ptr<Connection>> ConnectAttempt::result() {
 bool ConnectAttempt::wait(std::uint64_t deadline_ns) {
   if (!context_->usable()) return false;
   std::unique_lock lock(mutex_);
-  while (!ended_) {
-    const std::uint64_t now = monotonic_ns();
-    if (now >= deadline_ns || !context_->usable()) return false;
-    // In slices: the deadline is on another clock than the condition's.
-    const std::uint64_t slice = std::min<std::uint64_t>(deadline_ns - now, 1'000'000'000u);
-    ended_changed_.wait_for(lock, std::chrono::nanoseconds(slice));
-  }
-  return true;
+  (void)sys::wait_until(ended_changed_, lock, deadline_ns,
+                        [&] { return ended_ || !context_->usable(); });
+  return ended_;
 }
 
 void ConnectAttempt::cancel() {

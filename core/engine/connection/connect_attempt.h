@@ -66,7 +66,9 @@ class ConnectAttempt final : public Pollable,
   int greet();
   void hang_up();
   void end(int err);
-  void tell_owner();
+  void fail_to_link(const Error& why);
+  template <typename Step>
+  void go_on(const Step& step);
   void expire();
 
   const std::shared_ptr<ContextCore> context_;

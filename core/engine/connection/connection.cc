@@ -96,10 +96,7 @@ void Connection::commit(std::uint64_t payload, RecordType type, Notify wakes) {
   if (!may_write()) return;
   slot_.lines = shm::lines_for(payload);  // the caller may have needed less than it reserved
   const auto head = head_of(payload, type);
-  if (mapped()) {
-    publish(slot_, head, wakes);
-    return;
-  }
+  if (mapped()) return publish(slot_, head, wakes);
   put_record(payload, head);
   advance(slot_);
 }
@@ -174,10 +171,7 @@ void Connection::consume(const shm::RingRecord& record) {
 void Connection::publish_credit() {
   if (!may_write()) return;
   consumer_.published = consumer_.head;
-  if (remote_.mapped == nullptr) {
-    put_ordered(0, consumer_.head, nic::PutOrder::kNoHurry);
-    return;
-  }
+  if (remote_.mapped == nullptr) return put_ordered(0, consumer_.head, nic::PutOrder::kNoHurry);
   auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped);
   // PAIR ring.credit: we have finished reading the lines before it
   words::store_release(word, consumer_.head);
@@ -185,10 +179,8 @@ void Connection::publish_credit() {
 }
 
 void Connection::answer_offer(int word, std::uint32_t bit) {
-  if (remote_.mapped == nullptr) {
-    reset_hostile("an offer over a link that does not map memory");
-    return;
-  }
+  if (remote_.mapped == nullptr)
+    return reset_hostile("an offer over a link that does not map memory");
   auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped + kRegionOffers);
   // PAIR offer.answer: our copy of the message is complete
   dekker::set_bits(words[word], std::uint64_t{1} << bit);
@@ -208,6 +200,85 @@ Status Connection::wait_readable(std::uint64_t deadline_ns) {
   return wait_for(
       read_waiter_, ring_tripwire_, [this] { return read_ready(); }, deadline_ns,
       "nothing arrived in time");
+}
+
+// --- events --------------------------------------------------------------------------------------
+
+void Connection::also_notify(const EventBinding& events) {
+  std::lock_guard lock(mutex_);
+  also_ = events;
+}
+
+Status Connection::bind(std::shared_ptr<EventQueueCore> queue, EventKind kind, std::uint64_t tag) {
+  EventBinding events;
+  if (auto s = events.bind(std::move(queue), kind, tag); !s) return s;
+  Status s = bind_shared(events);
+  if (!s) {
+    events.unbind();
+    return s;
+  }
+  std::lock_guard lock(mutex_);
+  owns_event_ = true;
+  return {};
+}
+
+Status Connection::bind_shared(const EventBinding& events) {
+  if (!may_write()) return unusable_error();
+  unbind();
+  auto tripwire = add_event_tripwire(events);
+  if (!tripwire) return tripwire.error();
+  {
+    std::lock_guard lock(mutex_);
+    event_tripwire_ = *tripwire;
+    events_ = events;
+    owns_event_ = false;
+  }
+  nic_.arm(*tripwire);
+  // What came before the tripwire was armed. (A sender that registers is not sending meanwhile.)
+  const bool room = want_room_.exchange(false, std::memory_order_relaxed) && writable(1);
+  if (room || read_ready()) events.post();
+  return {};
+}
+
+Result<std::uint32_t> Connection::add_event_tripwire(const EventBinding& events) {
+  // Persistent and over the whole region: records, credit and answers alike.
+  return nic_.add_tripwire({region_cookie_.aperture, 0, region_cookie_.length,
+                            shm::kTripOnWrite | shm::kTripPersistent, events.queue->index(),
+                            events.event});
+}
+
+void Connection::pause_events() {
+  if (event_tripwire_ != shm::kNoTripwire) nic_.disarm(event_tripwire_);
+}
+
+bool Connection::resume_events() {
+  EventBinding events;
+  {
+    std::lock_guard lock(mutex_);
+    events = events_;
+  }
+  if (!events) return read_ready();
+  nic_.arm(event_tripwire_);
+  const bool readable_now = read_ready();
+  // Room may have come while nobody listened; an event is a hint.
+  // relaxed: see bind_shared
+  if (want_room_.exchange(false, std::memory_order_relaxed) || readable_now) events.post();
+  return readable_now;
+}
+
+void Connection::unbind() {
+  if (!context_->usable()) return;
+  EventBinding events;
+  bool owned = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (!events_) return;
+    events = std::exchange(events_, {});
+    owned = owns_event_;
+  }
+  nic_.remove_tripwire(event_tripwire_);
+  event_tripwire_ = shm::kNoTripwire;
+  if (owned) events.unbind();
 }
 
 }  // namespace clan::engine

@@ -127,12 +127,12 @@ class Connection final : public OobSink,
   void unbind();
   /// Posts a given event instead of one of its own (message endpoints: one event for all their
   /// peers).
-  Status bind_shared(std::shared_ptr<EventQueueCore> queue, std::uint32_t event);
+  Status bind_shared(const EventBinding& events);
 
   /// One more persistent tripwire over the whole region, disarmed.
-  Result<std::uint32_t> add_event_tripwire(std::uint32_t queue, std::uint32_t event);
+  Result<std::uint32_t> add_event_tripwire(const EventBinding& events);
   /// Posts this event as well when the peer goes.
-  void also_notify(std::shared_ptr<EventQueueCore> queue, std::uint32_t event);
+  void also_notify(const EventBinding& events);
 
   nic::Link& link() { return *link_; }
   ContextCore& context() { return *context_; }

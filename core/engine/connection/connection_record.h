@@ -7,9 +7,7 @@
 //   is reused only when both sides have closed or the peer is dead (ClosedConnection).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "clan/context.h"
 #include "clan/cookie.h"
@@ -40,7 +38,7 @@ constexpr std::uint32_t kOobRefuse = kOobInternal | 3;
 /// the sender touches the connection no more
 constexpr std::uint32_t kOobClose = kOobInternal | 4;
 constexpr std::uint32_t kOobReset = kOobInternal | 5;  ///< it has given it up; kClose follows
-// kOobLookUp and kOobFound are 6 and 7: context_core.h.
+// kOobLookUp and kOobFound are 6 and 7: aperture_core.h.
 /// Whether the peer is there: nothing is done by it, but a host refuses it for a process that is
 /// gone
 constexpr std::uint32_t kOobAsk = kOobInternal | 8;
@@ -65,19 +63,5 @@ constexpr std::uint64_t kMostRingBytes = 64u << 20;
 
 constexpr std::uint64_t kRegionOffers = 64;
 constexpr std::uint64_t kRegionRing = 128;
-
-template <typename T>
-void put_payload(OobMessage& message, const T& value) {
-  static_assert(sizeof(T) <= kOobPayload);
-  message.length = sizeof value;
-  std::memcpy(message.payload.data(), &value, sizeof value);
-}
-
-template <typename T>
-bool get_payload(const OobMessage& message, T* value) {
-  if (message.length != sizeof *value) return false;
-  std::memcpy(value, message.payload.data(), sizeof *value);
-  return true;
-}
 
 }  // namespace clan::engine

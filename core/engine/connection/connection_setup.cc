@@ -3,6 +3,7 @@
 #include <bit>
 #include <cerrno>
 
+#include "base/wait_call.h"
 #include "clan/detail/log.h"
 #include "engine/connection/connection.h"
 
@@ -67,13 +68,11 @@ Status Connection::prepare() {
 }
 
 ConnectRecord Connection::describe(ConnectionKind kind, const Address& from) {
-  ConnectRecord record;
-  record.region = region_cookie_;
-  record.ring_lines = static_cast<std::uint32_t>(in_ring_.lines);
-  record.kind = kind;
-  record.from = from;
-  record.can_copy = link_->capabilities().direct_copy ? 1 : 0;
-  return record;
+  return {.region = region_cookie_,
+          .ring_lines = static_cast<std::uint32_t>(in_ring_.lines),
+          .kind = kind,
+          .from = from,
+          .can_copy = link_->capabilities().direct_copy ? 1u : 0u};
 }
 
 Status Connection::open_remote(const ConnectRecord& record) {
@@ -114,10 +113,7 @@ Result<std::shared_ptr<Connection>> Connection::ask(std::shared_ptr<ContextCore>
   std::shared_ptr<Connection> c(new Connection(context, link, *nic));
   if (auto s = c->prepare(); !s) return s.error();
   c->remote_endpoint_ = remote_endpoint;
-  OobMessage message;
-  message.to = remote_endpoint;
-  message.from = c->endpoint_;
-  message.type = kOobConnect;
+  OobMessage message{.to = remote_endpoint, .from = c->endpoint_, .type = kOobConnect};
   put_payload(message, c->describe(kind, from));
   c->exposed_ = true;
   if (auto s = link->send_oob(message); !s) {
@@ -158,16 +154,13 @@ Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextC
   const std::shared_ptr<Connection>& c = *asked;
   std::unique_lock lock(c->mutex_);
   const std::uint64_t give_up = std::min(deadline_ns, monotonic_ns() + kAcceptTimeoutNs);
-  while (!c->answer_known_) {
-    const std::uint64_t now = monotonic_ns();
-    if (now >= give_up) {
-      lock.unlock();
-      c->close();
-      return Error{ETIMEDOUT, "the peer did not answer the connection request"};
-    }
-    c->answered_.wait_for(lock, std::chrono::nanoseconds(give_up - now));
-  }
+  const bool answered =
+      sys::wait_until(c->answered_, lock, give_up, [&] { return c->answer_known_; });
   lock.unlock();
+  if (!answered) {
+    c->close();
+    return Error{ETIMEDOUT, "the peer did not answer the connection request"};
+  }
   if (auto s = c->answer({}); !s) return s.error();
   return asked;
 }
@@ -208,10 +201,7 @@ Result<std::shared_ptr<Connection>> Connection::accept(std::shared_ptr<ContextCo
   if (auto s = c->prepare(); !s) return s.error();
   if (auto s = c->open_remote(record); !s) return s.error();
   c->answer_known_ = true;
-  OobMessage answer;
-  answer.to = message.from;
-  answer.from = c->endpoint_;
-  answer.type = kOobAccept;
+  OobMessage answer{.to = message.from, .from = c->endpoint_, .type = kOobAccept};
   put_payload(answer, c->describe(record.kind, {}));
   if (auto s = link->send_oob(answer); !s) return s.error();
   CLAN_DEBUG("connection of process %d accepted", static_cast<int>(link->remote_pid()));
@@ -223,9 +213,7 @@ Result<std::shared_ptr<Connection>> Connection::accept(std::shared_ptr<ContextCo
 void Connection::refuse(nic::Link& link, const OobMessage& message, int err) {
   CLAN_INFO("connection of process %d refused: %s", static_cast<int>(link.remote_pid()),
             std::strerror(err));
-  OobMessage answer;
-  answer.to = message.from;
-  answer.type = kOobRefuse;
+  OobMessage answer{.to = message.from, .type = kOobRefuse};
   put_payload(answer, err);
   (void)link.send_oob(answer);
 }
@@ -239,10 +227,7 @@ void Connection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage
     tell_asker();
     return;
   }
-  if (message.type == kOobReset) {
-    peer_left(ECONNRESET, false);
-    return;
-  }
+  if (message.type == kOobReset) return peer_left(ECONNRESET, false);
   if (message.type == kOobAsk) return;
   std::unique_lock lock(mutex_);
   if (const auto remains = remains_) {  // closed since the message was on its way to us

@@ -4,20 +4,62 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "clan/detail/words.h"
 #include "clan/face/wait.h"
-#include "engine/connection/connection_answer.h"
-#include "engine/connection/connection_closed.h"
 #include "engine/context/context_core.h"
 #include "engine/event/event_queue_core.h"
 #include "nic/pinned_payload.h"
 #include "shm/ring.h"
 
 namespace clan::engine {
+
+/// Called when something that it has asked for is answered. Called by any thread, which holds none
+/// of the engine's locks.
+class AnswerSink {
+ public:
+  virtual ~AnswerSink() = default;
+  virtual void on_answer() = 0;
+};
+
+/// What is left of a connection that we have closed: its region, which the peer may write to until
+/// it closes as well or dies, and the endpoint that reports that. Kept by the context.
+class ClosedConnection final : public OobSink {
+ public:
+  ClosedConnection(ContextCore& context, std::shared_ptr<nic::Link> link, nic::Nic& nic,
+                   std::shared_ptr<RegionArena> arena, const RegionArena::Region& region,
+                   std::uint32_t aperture, std::uint32_t endpoint)
+      : context_(context),
+        link_(std::move(link)),
+        nic_(nic),
+        arena_(std::move(arena)),
+        region_(region),
+        aperture_(aperture),
+        endpoint_(endpoint) {}
+  /// The peer touches the region no more: gives it back. Once; the caller holds a reference.
+  void release();
+  void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;
+  void on_link_down(const std::shared_ptr<nic::Link>& link) override;
+
+ private:
+  ContextCore& context_;
+  std::shared_ptr<nic::Link> link_;
+  nic::Nic& nic_;
+  std::shared_ptr<RegionArena> arena_;
+  RegionArena::Region region_;
+  std::uint32_t aperture_;  ///< kMaxApertures: none
+  std::uint32_t endpoint_;
+  std::atomic<bool> released_{false};
+};
+
+/// Tells the peer's endpoint `to` that we have closed or given up (kOobClose, kOobReset), and why:
+/// an errno, or 0.
+void tell_end(nic::Link& link, std::uint32_t type, std::uint32_t to, std::uint32_t from,
+              int reason);
 
 class ConnectionState {
  protected:
@@ -73,10 +115,7 @@ class ConnectionState {
   bool exposed_ = false;    ///< the peer may know our region
   bool peer_done_ = false;  ///< it does not touch it any more
   std::shared_ptr<ClosedConnection> remains_;
-  std::shared_ptr<EventQueueCore> queue_;
-  std::uint32_t event_ = shm::kNoEvent;
-  std::shared_ptr<EventQueueCore> also_queue_;
-  std::uint32_t also_event_ = shm::kNoEvent;
+  EventBinding events_, also_;
   bool owns_event_ = false;
 };
 

@@ -5,9 +5,35 @@
 
 #include <deque>
 
+#include "base/wait_call.h"
 #include "engine/connection/stream_core.h"
 
 namespace clan::engine {
+
+Result<std::size_t> StreamCore::send(std::span<const std::byte> bytes, std::uint64_t deadline_ns) {
+  std::size_t sent = 0;
+  for (;;) {
+    auto n = send_some(bytes.subspan(sent));
+    if (!n) {
+      if (sent > 0) return sent;
+      return n.error();
+    }
+    sent += *n;
+    if (sent == bytes.size()) return sent;
+    const std::size_t next = std::min<std::size_t>(bytes.size() - sent, chunk_);
+    if (auto s = c_->wait_writable(next, deadline_ns); !s) {
+      return sent > 0 ? Result<std::size_t>(sent) : s.error();
+    }
+  }
+}
+
+Result<std::size_t> StreamCore::end() const {
+  if (!c_->context().usable()) return unusable_error();
+  if (closed_) return Error{EBADF, "the stream has been closed"};
+  const int reason = eof_ ? 0 : c_->reset_reason();
+  if (reason != 0) return Error{reason, "the connection was reset"};
+  return std::size_t{0};  // the peer has half-closed, or closed without
+}
 
 // A service endpoint: the driver thread accepts, the application takes.
 class ListenerCore final : public OobSink, public std::enable_shared_from_this<ListenerCore> {
@@ -21,18 +47,15 @@ class ListenerCore final : public OobSink, public std::enable_shared_from_this<L
   void end() {
     if (!context_->usable()) return;
     std::deque<std::shared_ptr<Connection>> waiting;  // closed outside the lock
-    std::shared_ptr<EventQueueCore> queue;
     {
       std::lock_guard lock(mutex_);
       if (ended_) return;
       ended_ = true;
       waiting.swap(waiting_);
-      queue = std::move(queue_);
-      queue_.reset();
+      events_.unbind();
     }
     if (!service_.empty()) context_->remove_service(service_);
     if (endpoint_ != 0) context_->endpoints().remove(endpoint_);
-    if (queue) queue->remove(event_);
   }
 
   Status start() {
@@ -49,20 +72,14 @@ class ListenerCore final : public OobSink, public std::enable_shared_from_this<L
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
     if (message.type != kOobConnect) return;
     std::unique_lock lock(mutex_);
-    if (ended_ || waiting_.size() >= context_->options().backlog) {
-      Connection::refuse(*link, message, ECONNREFUSED);
-      return;
-    }
+    if (ended_ || waiting_.size() >= context_->options().backlog)
+      return Connection::refuse(*link, message, ECONNREFUSED);
     auto connection = Connection::accept(context_, link, message, ConnectionKind::kStream);
-    if (!connection) {
-      Connection::refuse(*link, message, connection.error().err);
-      return;
-    }
+    if (!connection) return Connection::refuse(*link, message, connection.error().err);
     waiting_.push_back(std::move(*connection));
-    auto queue = queue_;
+    events_.post();
     lock.unlock();
     arrived_.notify_one();
-    if (queue) queue->post(event_);
   }
 
   void on_link_down(const std::shared_ptr<nic::Link>&) override {
@@ -71,33 +88,22 @@ class ListenerCore final : public OobSink, public std::enable_shared_from_this<L
 
   Result<std::shared_ptr<Connection>> accept(std::uint64_t deadline_ns) {
     std::unique_lock lock(mutex_);
-    for (;;) {
-      if (!context_->usable()) return unusable_error();
-      if (!waiting_.empty()) {
-        auto connection = std::move(waiting_.front());
-        waiting_.pop_front();
-        // The queue forgets an event once it has been taken; there may be more connections than
-        // that.
-        if (!waiting_.empty() && queue_) queue_->post(event_);
-        return connection;
-      }
-      const std::uint64_t now = monotonic_ns();
-      if (now >= deadline_ns)
-        return Error{deadline_ns == 0 ? EAGAIN : ETIMEDOUT, "no connection waits"};
-      const std::uint64_t nap = std::min<std::uint64_t>(deadline_ns - now, 1'000'000'000u);
-      arrived_.wait_for(lock, std::chrono::nanoseconds(nap));
-    }
+    const auto ready = [&] { return !context_->usable() || !waiting_.empty(); };
+    if (!sys::wait_until(arrived_, lock, deadline_ns, ready))
+      return Error{deadline_ns == 0 ? EAGAIN : ETIMEDOUT, "no connection waits"};
+    if (!context_->usable()) return unusable_error();
+    auto connection = std::move(waiting_.front());
+    waiting_.pop_front();
+    // The queue forgets an event once it has been taken; there may be more connections than that.
+    if (!waiting_.empty()) events_.post();
+    return connection;
   }
 
   Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
-    auto event = queue->add(EventKind::kConnection, tag);
-    if (!event) return event.error();
     std::lock_guard lock(mutex_);
-    if (queue_) queue_->remove(event_);
-    queue_ = std::move(queue);
-    event_ = *event;
-    if (!waiting_.empty()) queue_->post(event_);
-    return {};
+    const Status bound = events_.bind(std::move(queue), EventKind::kConnection, tag);
+    if (bound && !waiting_.empty()) events_.post();
+    return bound;
   }
 
   Address address() const { return context_->address_of(endpoint_); }
@@ -110,8 +116,7 @@ class ListenerCore final : public OobSink, public std::enable_shared_from_this<L
   std::condition_variable arrived_;
   std::deque<std::shared_ptr<Connection>> waiting_;
   bool ended_ = false;
-  std::shared_ptr<EventQueueCore> queue_;
-  std::uint32_t event_ = 0;
+  EventBinding events_;
 };
 
 }  // namespace clan::engine

@@ -7,7 +7,7 @@
 
 #include "base/random.h"
 #include "clan/detail/log.h"
-#include "engine/aperture/aperture_names.h"
+#include "engine/aperture/aperture_core.h"
 #include "engine/connection/connection.h"
 #include "engine/context/network.h"
 #include "engine/event/event_queue_core.h"
@@ -157,10 +157,7 @@ Result<std::uint32_t> ContextCore::add_endpoint(std::weak_ptr<OobSink> sink) {
 // --- what arrives --------------------------------------------------------------------------------
 
 void ContextCore::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) {
-  if (message.type == kOobLookUp) {
-    answer_look_up(*this, *link, message);
-    return;
-  }
+  if (message.type == kOobLookUp) return answer_look_up(*this, *link, message);
   if (const auto sink = endpoints_.find(message.to)) {
     sink->on_oob(link, message);
   } else if (message.type == kOobConnect) {
@@ -213,3 +210,31 @@ Result<int> ContextCore::queue_fd(std::uint32_t queue) {
 }
 
 }  // namespace clan::engine
+
+namespace clan {
+
+Context& Context::operator=(Context&& other) noexcept {
+  if (this != &other) {
+    if (core_) core_->shut_down();
+    core_ = std::move(other.core_);
+  }
+  return *this;
+}
+Context::~Context() {
+  if (core_) core_->shut_down();
+}
+
+Result<Context> Context::create(const ContextOptions& options) {
+  auto core = engine::ContextCore::create(options);
+  if (!core) return core.error();
+  return Context(std::move(*core));
+}
+
+NodeId Context::node() const { return core_->node(); }
+const ContextOptions& Context::options() const { return core_->options(); }
+ContextCounters Context::counters() const { return core_->snapshot(); }
+std::uint16_t Context::network_port() const {
+  return core_->network() == nullptr ? 0 : core_->network()->port();
+}
+
+}  // namespace clan

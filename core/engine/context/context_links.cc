@@ -81,10 +81,8 @@ void ContextCore::on_client(Fd socket, std::uint32_t endpoint) {
   // The hello may not have arrived yet; answer() must not wait for it.
   char probe;
   ssize_t n = ::recv(socket.get(), &probe, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-    Greeting::await(*this, reactor_, std::move(socket), endpoint);
-    return;
-  }
+  if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    return Greeting::await(*this, reactor_, std::move(socket), endpoint);
   auto peer = link::answer(
       std::move(socket), node_, doorbell_.get(), [this](uid_t uid) { return lane(uid); }, endpoint);
   if (!peer) {

@@ -1,5 +1,4 @@
 // ContextCore's names: services that others find here, and the links to those found elsewhere.
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clan/detail/log.h"

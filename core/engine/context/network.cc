@@ -2,9 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <vector>
-
 #include "clan/detail/clock.h"
 #include "clan/detail/log.h"
 #include "engine/context/context_core.h"
@@ -21,17 +18,11 @@ constexpr std::uint64_t kGoodBye = 2 * udp::kSecond;
 constexpr std::uint64_t kUrgentCredit = 4 << 20;
 constexpr std::size_t kMostAddresses = 1024;  ///< remembered
 
+// The enumerators of each are the same, in the same order.
 udp::Packets packets_of(NetworkOptions::Packets packets) {
-  return packets == NetworkOptions::Packets::kXdp    ? udp::Packets::kXdp
-         : packets == NetworkOptions::Packets::kAuto ? udp::Packets::kAuto
-                                                     : udp::Packets::kSockets;
+  return static_cast<udp::Packets>(packets);
 }
-
-udp::Mode udp_mode(NetworkOptions::Mode mode) {
-  return mode == NetworkOptions::Mode::kEncrypt     ? udp::Mode::kEncrypt
-         : mode == NetworkOptions::Mode::kIntegrity ? udp::Mode::kIntegrity
-                                                    : udp::Mode::kOff;
-}
+udp::Mode udp_mode(NetworkOptions::Mode mode) { return static_cast<udp::Mode>(mode); }
 
 struct RemoteName {
   std::string host, service;  ///< host: with a port, or not

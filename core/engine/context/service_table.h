@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/reactor.h"
 
@@ -23,12 +24,30 @@ struct OfferedService {
 /// Thread-safe. None of the functions destroys a service with the lock held.
 class ServiceTable {
  public:
-  void put(const std::string& name, OfferedService service);
+  void put(const std::string& name, OfferedService service) {
+    std::lock_guard lock(mutex_);
+    std::swap(services_[name], service);  // one of that name before is destroyed by the caller
+  }
   /// Takes the service out of the table. False: there is none.
-  bool take(const std::string& name, OfferedService* service);
+  bool take(const std::string& name, OfferedService* service) {
+    std::lock_guard lock(mutex_);
+    auto found = services_.extract(name);
+    if (found) *service = std::move(found.mapped());
+    return !found.empty();
+  }
   /// The endpoint behind it. False: there is none.
-  bool find(const std::string& name, std::uint32_t* endpoint);
-  void clear();
+  bool find(const std::string& name, std::uint32_t* endpoint) {
+    std::lock_guard lock(mutex_);
+    auto it = services_.find(name);
+    if (it == services_.end()) return false;
+    *endpoint = it->second.endpoint;
+    return true;
+  }
+  void clear() {
+    std::map<std::string, OfferedService> gone;
+    std::lock_guard lock(mutex_);
+    std::swap(services_, gone);
+  }
 
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }

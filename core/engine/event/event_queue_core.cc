@@ -122,7 +122,7 @@ void EventQueueCore::post(std::uint32_t event) {
 }
 
 std::size_t EventQueueCore::poll(std::span<Event> events) {
-  if (events.empty() || !context_->usable() || !any_pending()) return 0;
+  if (events.empty() || !context_->usable() || !pending()) return 0;
   ConsumerGuard guard(consuming_);
   std::size_t n = 0;
   const std::size_t lane_count = lanes();
@@ -182,7 +182,7 @@ void EventQueueCore::wake(shm::EventQueueMemory& queue, std::uint32_t how) {
   how == shm::kSleepsOnFutex ? futex_wake(queue.sleeping) : ring();
 }
 
-bool EventQueueCore::any_pending() {
+bool EventQueueCore::pending() {
   // relaxed: a look without the guard; a thread that put bits there is about to take them or look
   // again follows
   if (pending_bits_.load(std::memory_order_relaxed) != 0) return true;
@@ -203,7 +203,7 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
       slept = sleep(deadline_ns);
       return slept.ok();
     };
-    if (waiter_.wait([&] { return any_pending(); }, PeerHint{}, deadline_ns, asleep) ==
+    if (waiter_.wait([&] { return pending(); }, PeerHint{}, deadline_ns, asleep) ==
         WaitResult::kTimedOut) {
       return Error{ETIMEDOUT, "no event in time"};
     }
@@ -245,7 +245,7 @@ int EventQueueCore::sleep_beside(std::span<pollfd> fds, std::uint64_t deadline_n
 }
 
 Status EventQueueCore::wait_only(std::uint64_t deadline_ns) {
-  if (any_pending()) return {};
+  if (pending()) return {};
   auto slept = sleep(deadline_ns);
   return slept ? Status() : slept.error();
 }

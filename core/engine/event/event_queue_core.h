@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "clan/detail/words.h"
@@ -51,7 +52,7 @@ class EventQueueCore {
   /// 0, ETIMEDOUT, EINTR.
   int sleep_beside(std::span<pollfd> fds, std::uint64_t deadline_ns);
   /// True when poll() would probably find something.
-  bool pending() { return any_pending(); }
+  bool pending();
   /// Sleeps until something is posted (at once if something waits). Takes nothing.
   Status wait_only(std::uint64_t deadline_ns);
 
@@ -78,7 +79,6 @@ class EventQueueCore {
 
   explicit EventQueueCore(std::shared_ptr<ContextCore> context)
       : context_(std::move(context)), waiter_(context_->options().wait) {}
-  bool any_pending();
   template <typename Look>
   bool each_lane(const Look& look);
   void hand_on();
@@ -108,6 +108,29 @@ class EventQueueCore {
   std::uint32_t pending_base_ = 0;
   std::size_t next_lane_ = 0;
   Waiter waiter_;
+};
+
+/// The event that something posts, and its queue, once it is registered with one. A value; not
+/// thread-safe: under its owner's mutex, as the driver thread posts too.
+struct EventBinding {
+  std::shared_ptr<EventQueueCore> queue;
+  std::uint32_t event = shm::kNoEvent;
+
+  /// Registers an event in the place of the one before. ENOSPC.
+  Status bind(std::shared_ptr<EventQueueCore> to, EventKind kind, std::uint64_t tag) {
+    auto added = to->add(kind, tag);
+    if (!added) return added.error();
+    unbind();
+    *this = {std::move(to), *added};
+    return {};
+  }
+  void unbind() {
+    if (const auto from = std::exchange(queue, nullptr)) from->remove(event);
+  }
+  void post() const {
+    if (queue) queue->post(event);
+  }
+  explicit operator bool() const { return queue != nullptr; }
 };
 
 }  // namespace clan::engine

@@ -114,6 +114,8 @@ class MessageEndpointCore final : public OobSink,
                      std::span<const std::byte> message, std::uint64_t cookie);
   void report_sent(const Peer& peer, std::uint64_t cookie, int status);
   void take_back(Peer& peer, std::uint32_t slot);
+  void take_back_all(Peer& peer);
+  void announce_arrival();
   void note_sending(Peer& peer);
   void finish_offer(Peer& peer, std::uint32_t slot, int status);
   Status send_error(const Peer& peer) const;
@@ -152,8 +154,7 @@ class MessageEndpointCore final : public OobSink,
   /// a guess: a peer has copied our large message, and answered, by then
   std::uint64_t copied_until_ns_ = 0;
   bool armed_fd_ = false;  ///< the next spin() comes after a sleep on fd()
-  std::shared_ptr<EventQueueCore> user_queue_;
-  std::uint32_t user_event_ = 0;
+  EventBinding user_;      ///< written under the mutex
 
   std::mutex mutex_;  ///< between the driver thread and adopt()
   std::vector<std::shared_ptr<Connection>> accepted_;

@@ -68,6 +68,16 @@ struct MessageFront {
   OfferRecord offer;
   std::span<const std::byte> header;  ///< of an offer, in the ring
   std::size_t size = 0;
+
+  /// Whether `record`, of that peer, is a message by itself: then it is in front.
+  [[gnu::always_inline]] bool is_message(MessagePeer& from) {
+    if (record.head.type() != static_cast<std::uint8_t>(RecordType::kMessage)) [[unlikely]]
+      return false;
+    peer = &from;
+    size = record.head.length();
+    assembled = offered = false;
+    return true;
+  }
 };
 
 }  // namespace clan::engine

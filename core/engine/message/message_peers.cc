@@ -1,5 +1,4 @@
 // Message endpoints: peers come, are connected to, and go.
-#include <algorithm>
 
 #include "clan/detail/words.h"
 #include "engine/message/message_endpoint.h"
@@ -46,13 +45,13 @@ Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> conn
 Status MessageEndpointCore::join(Peer& peer, std::shared_ptr<Connection> connection) {
   auto event = arrivals_->add(EventKind::kMessage, peer.index);
   if (!event) return event.error();
-  if (auto s = connection->bind_shared(arrivals_, *event); !s) {
+  if (auto s = connection->bind_shared({arrivals_, *event}); !s) {
     arrivals_->remove(*event);
     return s;
   }
   peer.event = *event;
   peer.connection = std::move(connection);
-  Status bound = user_queue_ ? bind_peer(peer) : Status();
+  Status bound = user_ ? bind_peer(peer) : Status();
   if (!bound) {  // no event would announce what it sends
     peer.connection.reset();
     arrivals_->remove(*event);
@@ -78,13 +77,15 @@ Result<PeerIndex> MessageEndpointCore::begin_connect(
 }
 
 void MessageEndpointCore::on_answer() {
-  {
-    std::lock_guard lock(mutex_);
-    words::store_release(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
-  }
-  arrivals_->post(adopt_event_);
   std::lock_guard lock(mutex_);
-  if (user_queue_) user_queue_->post(user_event_);
+  announce_arrival();
+}
+
+// Under the mutex.
+void MessageEndpointCore::announce_arrival() {
+  words::store_release(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
+  arrivals_->post(adopt_event_);
+  user_.post();
 }
 
 void MessageEndpointCore::look_at_attempts() {
@@ -151,23 +152,13 @@ bool MessageEndpointCore::is_far(PeerIndex index) const {
 void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link,
                                  const OobMessage& message) {
   if (message.type != kOobConnect) return;
-  {
-    std::lock_guard lock(mutex_);
-    if (accepted_.size() >= context_->options().backlog) {
-      Connection::refuse(*link, message, ECONNREFUSED);
-      return;
-    }
-    auto connection = Connection::accept(context_, link, message, ConnectionKind::kMessages);
-    if (!connection) {
-      Connection::refuse(*link, message, connection.error().err);
-      return;
-    }
-    accepted_.push_back(std::move(*connection));
-    words::store_release(any_accepted_, true);  // PAIR endpoint.accepted: to adopt()
-  }
-  arrivals_->post(adopt_event_);
   std::lock_guard lock(mutex_);
-  if (user_queue_) user_queue_->post(user_event_);
+  if (accepted_.size() >= context_->options().backlog)
+    return Connection::refuse(*link, message, ECONNREFUSED);
+  auto connection = Connection::accept(context_, link, message, ConnectionKind::kMessages);
+  if (!connection) return Connection::refuse(*link, message, connection.error().err);
+  accepted_.push_back(std::move(*connection));
+  announce_arrival();
 }
 
 void MessageEndpointCore::on_link_down(const std::shared_ptr<nic::Link>&) {
@@ -212,9 +203,7 @@ void MessageEndpointCore::disconnect(PeerIndex index) {
   Peer* peer = find_any(index);
   if (peer == nullptr) return;
   if (front_.peer == peer) front_ = {};
-  for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {
-    if (peer->offers[slot].open) take_back(*peer, slot);
-  }
+  take_back_all(*peer);
   for (const Offer& o : peer->fragmenting) report_sent(*peer, o.user_cookie, ECANCELED);
   peer->fragmenting.clear();
   std::erase(sending_, peer);

@@ -14,15 +14,9 @@ constexpr unsigned kColdEvery = 32;  ///< polls of hot rings between polls of co
 [[gnu::always_inline]] inline bool MessageEndpointCore::look_at(Peer& peer) {
   if (peer.held != Peer::Held::kNo) [[unlikely]]
     return show_held(peer);
-  shm::RingRecord& record = front_.record;  // in place: a copy would stall on store forwarding
-  const int rc = peer.connection->peek(&record);
-  if (rc > 0 && record.head.type() == static_cast<std::uint8_t>(RecordType::kMessage)) [[likely]] {
-    front_.peer = &peer;
-    front_.size = record.head.length();
-    front_.assembled = front_.offered = false;
-    return true;
-  }
-  return look_closely(peer, rc);
+  // In place: a copy would stall on store forwarding.
+  const int rc = peer.connection->peek(&front_.record);
+  return (rc > 0 && front_.is_message(peer)) || look_closely(peer, rc);
 }
 
 bool MessageEndpointCore::show_held(Peer& peer) {
@@ -45,12 +39,7 @@ bool MessageEndpointCore::look_closely(Peer& peer, int rc) {
       if (rc < 0 || (c.peer_gone() && !c.readable())) depart(peer);
       return false;
     }
-    if (record.head.type() == static_cast<std::uint8_t>(RecordType::kMessage)) [[likely]] {
-      front_.peer = &peer;
-      front_.size = record.head.length();
-      front_.assembled = front_.offered = false;
-      return true;
-    }
+    if (front_.is_message(peer)) return true;
     Front f;
     f.peer = &peer;
     f.record = record;

@@ -153,6 +153,12 @@ void MessageEndpointCore::take_back(Peer& peer, std::uint32_t slot) {
   report_sent(peer, o.user_cookie, ECANCELED);
 }
 
+void MessageEndpointCore::take_back_all(Peer& peer) {
+  for (std::uint32_t slot = 0; slot < peer.offers.size(); ++slot) {
+    if (peer.offers[slot].open) take_back(peer, slot);
+  }
+}
+
 // Answers to our offers. True when something moved.
 bool MessageEndpointCore::progress_offers(Peer& peer) {
   bool moved = false;

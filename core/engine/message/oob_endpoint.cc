@@ -20,7 +20,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   ~OobEndpointCore() override {
     if (!service_.empty()) context_->remove_service(service_);
     if (endpoint_ != 0) context_->endpoints().remove(endpoint_);
-    if (queue_) queue_->remove(event_);
+    events_.unbind();
   }
 
   Status start(const std::string& service) {
@@ -41,10 +41,8 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
     if ((message.type & kOobInternal) != 0) return;
     std::lock_guard lock(mutex_);
-    if (messages_.size() == context_->options().oob_queue) {
-      count(context_->counters().oob_discarded);
-      return;
-    }
+    if (messages_.size() == context_->options().oob_queue)
+      return count(context_->counters().oob_discarded);
     OobArrival& arrival = messages_.emplace_back();
     arrival.from = {link->remote_node(), message.from,
                     static_cast<std::uint32_t>(link->remote_uid())};
@@ -52,7 +50,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
     arrival.length = std::min<std::uint32_t>(message.length, kOobPayload);
     arrival.payload = message.payload;
     wake();
-    if (queue_) queue_->post(event_);
+    events_.post();
   }
 
   void on_link_down(const std::shared_ptr<nic::Link>&) override {
@@ -95,14 +93,10 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
   }
 
   Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
-    auto event = queue->add(EventKind::kOob, tag);
-    if (!event) return event.error();
     std::lock_guard lock(mutex_);
-    if (queue_) queue_->remove(event_);
-    queue_ = std::move(queue);
-    event_ = *event;
-    if (!messages_.empty()) queue_->post(event_);
-    return {};
+    const Status bound = events_.bind(std::move(queue), EventKind::kOob, tag);
+    if (bound && !messages_.empty()) events_.post();
+    return bound;
   }
 
  private:
@@ -119,8 +113,7 @@ class OobEndpointCore final : public OobSink, public std::enable_shared_from_thi
 
   std::mutex mutex_;  ///< guards what follows: the driver thread puts messages in
   std::deque<OobArrival> messages_;
-  std::shared_ptr<EventQueueCore> queue_;
-  std::uint32_t event_ = 0;
+  EventBinding events_;
 };
 
 }  // namespace clan::engine
@@ -154,11 +147,10 @@ Status OobEndpoint::send(const Address& to, std::uint32_t type, std::span<const 
   if (!context.usable()) return engine::unusable_error();
   auto link = context.link_to_node(to.node, to.uid, deadline_after_ms(timeout_ms));
   if (!link) return link.error();
-  OobMessage message;
-  message.to = to.endpoint;
-  message.from = core_->address().endpoint;
-  message.type = type;
-  message.length = static_cast<std::uint32_t>(payload.size());
+  OobMessage message{.to = to.endpoint,
+                     .from = core_->address().endpoint,
+                     .type = type,
+                     .length = static_cast<std::uint32_t>(payload.size())};
   std::copy(payload.begin(), payload.end(), message.payload.begin());
   return (*link)->send_oob(message);
 }

@@ -3,6 +3,7 @@
 #include "base/futex.h"
 #include "clan/detail/dekker.h"
 #include "clan/detail/words.h"
+#include "clan/face/translator.h"
 
 namespace clan::engine {
 
@@ -22,7 +23,7 @@ Result<std::shared_ptr<RdmaQueueCore>> RdmaQueueCore::create(std::shared_ptr<Con
 
 RdmaQueueCore::~RdmaQueueCore() {
   if (id_ && context_->usable()) driver_.detach(*id_);
-  if (queue_) queue_->remove(event_);
+  events_.unbind();
 }
 
 Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_t remote_offset,
@@ -71,7 +72,7 @@ void RdmaQueueCore::completed() {
   if (dekker::load(sleepers_) != 0) futex_wake(completions_);
   context_->packets().wake_sleeper();
   std::lock_guard lock(mutex_);
-  if (queue_) queue_->post(event_);
+  events_.post();
 }
 
 std::size_t RdmaQueueCore::poll(std::span<RdmaCompletion> completions) {
@@ -131,14 +132,10 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
 }
 
 Status RdmaQueueCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
-  auto event = queue->add(EventKind::kRdma, tag);
-  if (!event) return event.error();
   std::lock_guard lock(mutex_);
-  if (queue_) queue_->remove(event_);
-  queue_ = std::move(queue);
-  event_ = *event;
-  queue_->post(event_);  // what completed before
-  return {};
+  const Status bound = events_.bind(std::move(queue), EventKind::kRdma, tag);
+  if (bound) events_.post();  // what completed before
+  return bound;
 }
 
 }  // namespace clan::engine
@@ -180,6 +177,48 @@ void RdmaQueue::help(Context& context) { (void)context.core()->help(); }
 RdmaCounters RdmaQueue::counters(Context& context) {
   auto driver = context.core()->rdma();
   return driver ? (*driver)->counters() : RdmaCounters{};
+}
+
+// --- the public face of the RDMA driver's TLB ----------------------------------------------------
+
+Result<Translator> Translator::of(Context& context) {
+  auto driver = context.core()->rdma();
+  if (!driver) return driver.error();
+  nic::Translations* const translations = (*driver)->translations();
+  if (translations == nullptr) return Error{ENOSYS, "the NIC has no TLB here"};
+  return Translator(context.core(), *driver, translations);
+}
+
+// What is not in memory is for the driver thread to bring in.
+int Translator::answer(int error) {
+  if (error == EAGAIN && translations_->has_deferred()) driver_->kick();
+  return error;
+}
+
+int Translator::copy_from(void* to, const void* from, std::size_t bytes) {
+  if (!core_->usable()) return ESHUTDOWN;
+  return answer(translations_->copy_from(to, from, bytes));
+}
+
+int Translator::copy_to(void* to, const void* from, std::size_t bytes) {
+  if (!core_->usable()) return ESHUTDOWN;
+  return answer(translations_->copy_to(to, from, bytes));
+}
+
+int Translator::pre_translate(const void* memory, std::size_t bytes, PageAccess access) {
+  if (!core_->usable()) return ESHUTDOWN;
+  return translations_->pre_translate(memory, bytes, access);
+}
+
+bool Translator::resolve() { return core_->usable() && translations_->resolve(); }
+bool Translator::keeps() const { return core_->usable() && translations_->keeps(); }
+TlbStats Translator::stats() const { return core_->usable() ? translations_->stats() : TlbStats(); }
+
+Status Context::pre_translate(std::span<const std::byte> memory, PageAccess access) {
+  auto translator = Translator::of(*this);
+  if (!translator) return translator.error();
+  const int error = translator->pre_translate(memory.data(), memory.size(), access);
+  return error == 0 ? Status() : Error{error, "translating memory ahead of its use"};
 }
 
 }  // namespace clan

@@ -51,8 +51,7 @@ class RdmaQueueCore {
   std::atomic<std::uint32_t> completions_{0};  ///< futex word: counts rounds of completions
   std::atomic<std::uint32_t> sleepers_{0};     ///< on it
   std::mutex mutex_;
-  std::shared_ptr<EventQueueCore> queue_;
-  std::uint32_t event_ = 0;
+  EventBinding events_;
   Waiter waiter_;
 };
 

@@ -4,7 +4,6 @@
 #include <clan/context.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>

@@ -3,7 +3,6 @@
 // which user has it, and that user's processes for the service.
 #pragma once
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #include <cstdint>

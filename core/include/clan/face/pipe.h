@@ -115,7 +115,7 @@ class CLAN_EXPORT Pipe {
   Done receive(const iovec* buffers, int count, bool peek);
   /// Nothing more is written: at most a ring is left. The pipe breaks at records without end.
   void writer_has_gone();
-  int set_aside();  ///< 0, EALREADY, EDEADLK, EPROTO: engine/pipe/pipe_aside.cc
+  int set_aside();  ///< 0, EALREADY, EDEADLK, EPROTO: pipe_receive.cc
   long copy_aside(PipeAside* place, std::uint64_t from, void* to, std::size_t most) const;
   /// Bytes that can be read now. 0 also in a handler that interrupts a receive, and when broken.
   std::uint64_t readable_bytes() const;

@@ -1,5 +1,6 @@
 #include "clan/face/connection_name.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
 
 namespace clan::test {
