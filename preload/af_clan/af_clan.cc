@@ -1,14 +1,8 @@
 #include "af_clan/af_clan.h"
 
-#include <fcntl.h>
 #include <linux/tcp.h>
-#include <sched.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
 #include "af_clan/af_clan_name.h"
 #include "clan/detail/log.h"
@@ -16,7 +10,6 @@
 #include "os/config.h"
 #include "os/real.h"
 #include "os/signals.h"
-#include "os/spin_lock.h"
 #include "os/sys.h"
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
@@ -48,9 +41,7 @@ int bind_to(int fd, const sockaddr_in& place) {
 
 int set_reuse(int fd, int value) {
   KeepErrno keep;
-  int before = 0;
-  socklen_t size = sizeof before;
-  sys::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, &size);
+  const int before = std::max(0, sys::socket_option(fd, SO_REUSEADDR));
   sys::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &value, sizeof value);
   return before;
 }
@@ -79,8 +70,7 @@ int bind_stream(int fd, const ClanName& name) {
     if (others[i]) continue;
     return take_place(fd, name.place(i));
   }
-  errno = EADDRINUSE;
-  return -1;
+  return fail(EADDRINUSE);
 }
 
 bool trusts(uid_t owner, const ClanName& name) {
@@ -102,12 +92,10 @@ int find_owner(SockDiag& kernel, const ClanName& name, sockaddr_in* place, SockD
       case Answer::kUnknown:
         CLAN_WARN(
             "the kernel does not say which user has a name of AF_CLAN (sock_diag); not connected");
-        errno = EACCES;
-        return -1;
+        return fail(EACCES);
     }
   }
-  errno = ECONNREFUSED;
-  return -1;
+  return fail(ECONNREFUSED);
 }
 
 // Whether the socket that we connected to is the one that we had checked: no other took its place
@@ -153,8 +141,7 @@ int connect_stream(int fd, const ClanName& name) {
     CLAN_WARN("\"%.*s\" changed hands while we connected to it; not connected",
               static_cast<int>(name.size), name.text);
     sys::call(SYS_shutdown, fd, SHUT_RDWR);
-    errno = EACCES;
-    return -1;
+    return fail(EACCES);
   }
   remember_af_clan(fd, nullptr, &name);
   if (SocketRef s = acquire(fd); s && !s->shared()) s->client = true;
@@ -193,14 +180,9 @@ int packet_name(int fd, long call, sockaddr* address, socklen_t* size) {
 int af_clan_kernel_domain(int type, int protocol) {
   constexpr int kType = 0xf;
   type &= kType;
-  if (type != SOCK_STREAM && type != SOCK_SEQPACKET && type != SOCK_DGRAM) {
-    errno = ESOCKTNOSUPPORT;
-    return -1;
-  }
-  if (protocol != 0) {
-    errno = EPROTONOSUPPORT;
-    return -1;
-  }
+  if (type != SOCK_STREAM && type != SOCK_SEQPACKET && type != SOCK_DGRAM)
+    return fail(ESOCKTNOSUPPORT);
+  if (protocol != 0) return fail(EPROTONOSUPPORT);
   return type == SOCK_STREAM ? AF_INET : AF_UNIX;
 }
 
@@ -216,10 +198,7 @@ int af_clan_bind(int fd, const sockaddr* address, socklen_t size) {
   ClanName name;
   if (!name.read(address, size, EINVAL)) return -1;
   const int type = af_clan_type(fd);
-  if (type == SOCK_STREAM && !af_clan_names(fd).local.empty()) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (type == SOCK_STREAM && !af_clan_names(fd).local.empty()) return fail(EINVAL);
   const bool any = name.empty();
   for (;;) {
     if (any) name = ClanName::random();
@@ -239,8 +218,7 @@ int af_clan_bind(int fd, const sockaddr* address, socklen_t size) {
 int af_clan_listen(int fd, int backlog) {
   if (af_clan_type(fd) == SOCK_STREAM) {
     if (af_clan_names(fd).local.empty()) {  // TCP would take a port at all addresses
-      errno = EINVAL;
-      return -1;
+      return fail(EINVAL);
     }
     set_reuse(fd, 1);  // for the successor, see take_place
   }
@@ -250,10 +228,7 @@ int af_clan_listen(int fd, int backlog) {
 int af_clan_connect(int fd, const sockaddr* address, socklen_t size) {
   ClanName name;
   if (!name.read(address, size, EAFNOSUPPORT)) return -1;
-  if (name.empty()) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (name.empty()) return fail(EINVAL);
   const int type = af_clan_type(fd);
   return type == SOCK_STREAM ? connect_stream(fd, name) : connect_packet(fd, type, name);
 }
@@ -276,13 +251,8 @@ int af_clan_accepted(int listener, int fd, sockaddr* address, socklen_t* size) {
   af_clan_appear(fd, type, AfClanNames{af_clan_names(listener).local, {}});
   if (address == nullptr) return fd;
   // A client that has gone again has no name either.
-  int rc;
-  if (type == SOCK_STREAM || packet_name(fd, SYS_getpeername, address, size) != 0) {
-    rc = ClanName{}.write(address, size);
-  } else {
-    rc = 0;
-  }
-  if (rc == 0) return fd;
+  const bool named = type != SOCK_STREAM && packet_name(fd, SYS_getpeername, address, size) == 0;
+  if (named || ClanName{}.write(address, size) == 0) return fd;
   KeepErrno keep;
   forget_af_clan(fd);
   forget(fd);

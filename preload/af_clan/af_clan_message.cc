@@ -43,10 +43,7 @@ ssize_t af_clan_sendto(int fd, const void* data, size_t n, int flags, const sock
 
 ssize_t af_clan_recvfrom(int fd, void* data, size_t n, int flags, sockaddr* from, socklen_t* size) {
   if (from == nullptr || size == nullptr) return real().recvfrom(fd, data, n, flags, from, size);
-  if (static_cast<int>(*size) < 0) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (static_cast<int>(*size) < 0) return fail(EINVAL);
   sockaddr_un address;
   socklen_t kernel_size = sizeof address;
   const ssize_t got =
@@ -77,10 +74,7 @@ ssize_t af_clan_sendmsg(int fd, const msghdr* message, int flags) {
 
 ssize_t af_clan_recvmsg(int fd, msghdr* message, int flags) {
   if (message == nullptr || message->msg_name == nullptr) return real().recvmsg(fd, message, flags);
-  if (static_cast<int>(message->msg_namelen) < 0) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (static_cast<int>(message->msg_namelen) < 0) return fail(EINVAL);
   sockaddr_un address;
   msghdr copy = *message;
   copy.msg_name = &address;

@@ -92,10 +92,7 @@ bool ClanName::read(const sockaddr* address, socklen_t address_size, int wrong_f
 int ClanName::write(sockaddr* address, socklen_t* address_size) const {
   socklen_t room = 0;
   if (!from_application(&room, address_size, sizeof room)) return -1;
-  if (static_cast<int>(room) < 0) {
-    errno = EINVAL;
-    return -1;
-  }
+  if (static_cast<int>(room) < 0) return fail(EINVAL);
   sockaddr_clan filled;
   const socklen_t n = form(*this, &filled);
   room = std::min(room, n);

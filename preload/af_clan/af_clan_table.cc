@@ -211,11 +211,8 @@ void af_clan_take_over() {
   char local[2 + 2 * CLAN_NAME_MAX], peer[2 + 2 * CLAN_NAME_MAX];
   while (std::sscanf(text, "%d:%d:%193[l0-9a-f]%193[p0-9a-f],%n", &fd, &type, local, peer, &used) ==
          4) {
-    int domain = 0, kernel_type = 0;
-    socklen_t size = sizeof domain;
-    const bool there = sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
-                       sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &kernel_type, &size) == 0;
-    if (there && kernel_type == type && domain == (type == SOCK_STREAM ? AF_INET : AF_UNIX)) {
+    if (sys::socket_option(fd, SO_TYPE) == type &&
+        sys::socket_option(fd, SO_DOMAIN) == (type == SOCK_STREAM ? AF_INET : AF_UNIX)) {
       af_clan_appear(fd, type, AfClanNames{get_hex(local), get_hex(peer)});
     }
     text += used;

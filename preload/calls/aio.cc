@@ -1,7 +1,5 @@
 // Asynchronous I/O: threads of the C library, and the kernel, read, write and poll past the
 // library. What it names stays on TCP, or goes back there first.
-#include "share/aio.h"
-
 #include <aio.h>
 #include <linux/aio_abi.h>
 
@@ -10,6 +8,7 @@
 #include "calls/interpose.h"
 #include "os/real.h"
 #include "os/sys.h"
+#include "share/uring.h"
 
 using namespace clan::preload;
 

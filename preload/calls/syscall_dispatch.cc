@@ -20,7 +20,6 @@
 
 #include "calls/interpose.h"
 #include "os/real.h"
-#include "share/aio.h"
 #include "share/fork.h"
 #include "share/passing.h"
 #include "share/process_end.h"

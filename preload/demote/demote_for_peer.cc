@@ -39,7 +39,7 @@ using socket_face::kGone;
 
 // The other end's, and a process that has it. -1: not to be had.
 int their_socket(int fd, pid_t* owner) {
-  const std::uint32_t inode = proc_is_ours() ? inode_of_other_end(fd) : 0;
+  const std::uint32_t inode = sys::proc_is_ours() ? inode_of_other_end(fd) : 0;
   char link[32];
   std::snprintf(link, sizeof link, "socket:[%u]", inode);
   int found = -1;

@@ -30,13 +30,6 @@ int open_memfd_of(unsigned pid, int fd, const char* link, int flags) {
       sys::call(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
 }
 
-bool proc_is_ours() {
-  char text[16];
-  const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self", text, sizeof text - 1);
-  text[n > 0 ? n : 0] = 0;
-  return std::atoi(text) == static_cast<int>(sys::call(SYS_getpid));
-}
-
 bool counts_as_we_do(const char* pid) {
   char path[64], ours[64], theirs[64];
   std::snprintf(path, sizeof path, "/proc/%.16s/ns/pid", pid);
@@ -60,11 +53,7 @@ long number_in(const char* status, const char* name, int column) {
 bool read_status(const char* pid, char* text, std::size_t size) {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/%s/status", pid);
-  const int file = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-  const long n = file >= 0 ? sys::call(SYS_read, file, text, size - 1) : -1;
-  if (file >= 0) sys::close(file);
-  text[n > 0 ? n : 0] = 0;
-  return n > 0;
+  return sys::read_file(path, text, size) > 0;
 }
 
 }  // namespace

@@ -99,8 +99,12 @@ bool any_process(Each&& each) {
   sys::close(proc);
   return any;
 }
-/// /proc counts processes as our pid namespace does.
-bool proc_is_ours();
+/// The process that made the other end of an AF_UNIX socket; 0: the kernel does not say.
+inline pid_t process_behind(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return sys::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
 /// The process is in our pid namespace, not in one below it.
 bool counts_as_we_do(const char* pid);
 /// What we may do to find a pipe the process may, too: it is of our user, and behind no more

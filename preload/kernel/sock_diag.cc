@@ -1,19 +1,19 @@
 #include "kernel/sock_diag.h"
 
-#include <linux/inet_diag.h>
-#include <linux/netlink.h>
+#include <linux/magic.h>
 #include <linux/rtnetlink.h>
-#include <linux/sock_diag.h>
 #include <linux/tcp.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "clan/detail/clock.h"
-#include "kernel/tcp_table.h"
 #include "os/scratch.h"
 #include "os/sys.h"
 
@@ -55,39 +55,6 @@ void read_counters(const nlmsghdr* header, SockDiag::Found* found) {
   }
 }
 
-// What the kernel is asked: the socket at these ends.
-struct Question {
-  nlmsghdr header;
-  inet_diag_req_v2 request;
-};
-Question question_of(const Endpoint& local, const Endpoint& remote, std::uint32_t interface) {
-  Question question{};
-  question.header.nlmsg_len = sizeof question;
-  question.header.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  question.header.nlmsg_flags = NLM_F_REQUEST;
-  // relaxed: a number, whichever thread draws it
-  question.header.nlmsg_seq = static_cast<std::uint32_t>(monotonic_ns()) ^
-                              questions.fetch_add(0x10001, std::memory_order_relaxed);
-  auto& q = question.request;
-  q.sdiag_protocol = IPPROTO_TCP;
-  q.idiag_ext = 1u << (INET_DIAG_INFO - 1);
-  q.idiag_states = ~0u;
-  q.id.idiag_sport = htons(local.port);
-  q.id.idiag_dport = htons(remote.port);
-  q.id.idiag_if = interface;
-  q.id.idiag_cookie[0] = q.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  if (IN6_IS_ADDR_V4MAPPED(&local.address)) {
-    q.sdiag_family = AF_INET;
-    std::memcpy(q.id.idiag_src, local.address.s6_addr + 12, 4);
-    std::memcpy(q.id.idiag_dst, remote.address.s6_addr + 12, 4);
-  } else {
-    q.sdiag_family = AF_INET6;
-    std::memcpy(q.id.idiag_src, &local.address, 16);
-    std::memcpy(q.id.idiag_dst, &remote.address, 16);
-  }
-  return question;
-}
-
 // What the kernel says to it.
 SockDiag::Answer read_answer(const nlmsghdr* header, SockDiag::Found* found) {
   if (header->nlmsg_type == NLMSG_ERROR && header->nlmsg_len >= NLMSG_LENGTH(sizeof(nlmsgerr))) {
@@ -113,10 +80,6 @@ SockDiag::Answer read_answer(const nlmsghdr* header, SockDiag::Found* found) {
 }
 
 }  // namespace
-
-bool operator==(const Endpoint& a, const Endpoint& b) {
-  return a.port == b.port && std::memcmp(&a.address, &b.address, sizeof a.address) == 0;
-}
 
 Endpoint endpoint_of(const sockaddr_in& from) {
   return endpoint_of(AF_INET, &from.sin_addr.s_addr, from.sin_port);
@@ -168,13 +131,8 @@ int SockDiag::release() {
 }
 
 bool SockDiag::genuine(int fd) {
-  int domain = 0, protocol = 0;
-  socklen_t size = sizeof domain;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_NETLINK)
-    return false;
-  size = sizeof protocol;
-  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
-         protocol == NETLINK_SOCK_DIAG;
+  return sys::socket_option(fd, SO_DOMAIN) == AF_NETLINK &&
+         sys::socket_option(fd, SO_PROTOCOL) == NETLINK_SOCK_DIAG;
 }
 
 SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote,
@@ -182,7 +140,12 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote,
   if (netlink_ < 0) {
     return is_ours_ && find_in_tcp_tables(local, remote, found) ? Answer::kFound : Answer::kUnknown;
   }
-  const Question question = question_of(local, remote, interface);
+  // relaxed: a number, whichever thread draws it
+  TcpQuestion question(local, remote,
+                       static_cast<std::uint32_t>(monotonic_ns()) ^
+                           questions.fetch_add(0x10001, std::memory_order_relaxed));
+  question.request.idiag_ext = 1u << (INET_DIAG_INFO - 1);
+  question.request.id.idiag_if = interface;
   // Waits for nothing: the kernel has answered when this returns.
   if (sys::send(netlink_, &question, sizeof question, MSG_DONTWAIT) !=
       static_cast<ssize_t>(sizeof question)) {
@@ -214,6 +177,137 @@ SockDiag::Answer SockDiag::has(int fd, const Route& route) {
   const bool is_it =
       sys::fstat(fd, &about) == 0 && found.inode == static_cast<std::uint32_t>(about.st_ino);
   return is_it ? Answer::kFound : Answer::kNone;
+}
+
+// --- /proc/self/net/tcp -------------------------------------------------------------------------
+
+namespace {
+
+constexpr int kMostRows = 16384;
+constexpr unsigned kListen = 10;
+
+// One of the two files, line by line, without memory of our own.
+class Table {
+ public:
+  explicit Table(const char* path)
+      : fd_(static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC))) {
+    struct statfs about {};
+    if (fd_ >= 0 && (::fstatfs(fd_, &about) != 0 || about.f_type != PROC_SUPER_MAGIC)) {
+      sys::close(fd_);
+      fd_ = -1;
+    }
+  }
+  ~Table() {
+    if (fd_ >= 0) sys::close(fd_);
+  }
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+  explicit operator bool() const { return fd_ >= 0; }
+
+  /// The next line, null-terminated; null at the end.
+  const char* next() {
+    for (;;) {
+      if (text_ == nullptr) return nullptr;
+      char* end = static_cast<char*>(std::memchr(text_ + at_, '\n', size_ - at_));
+      if (end != nullptr) {
+        *end = 0;
+        const char* line = text_ + at_;
+        at_ = static_cast<std::size_t>(end - text_) + 1;
+        return line;
+      }
+      if (at_ == 0 && size_ == Scratch::kUsual) return nullptr;  // no line is that long
+      std::memmove(text_, text_ + at_, size_ - at_);
+      size_ -= at_;
+      at_ = 0;
+      const long n = sys::call(SYS_read, fd_, text_ + size_, Scratch::kUsual - size_);
+      if (n <= 0) return nullptr;
+      size_ += static_cast<std::size_t>(n);
+    }
+  }
+
+ private:
+  int fd_;
+  std::size_t at_ = 0, size_ = 0;
+  const Scratch memory_{Scratch::kUsual};
+  char* const text_ = memory_.as<char>();
+};
+
+// "0100007F:1F90", or 32 digits: each word is printed as a number, and in network order in memory.
+bool parse(const char*& at, bool v6, Endpoint* to) {
+  at += std::strspn(at, " ");
+  std::uint32_t words[4];
+  const int count = v6 ? 4 : 1;
+  for (int i = 0; i < count; ++i, at += 8) {
+    char digits[9] = {};
+    for (int k = 0; k < 8; ++k) {
+      if (at[k] == 0) return false;
+      digits[k] = at[k];
+    }
+    char* end = nullptr;
+    words[i] = static_cast<std::uint32_t>(std::strtoul(digits, &end, 16));
+    if (end != digits + 8) return false;
+  }
+  if (*at != ':') return false;
+  char* end = nullptr;
+  const unsigned long port = std::strtoul(at + 1, &end, 16);
+  if (end != at + 5) return false;
+  at = end;
+  to->port = static_cast<std::uint16_t>(port);
+  to->address = {};
+  if (v6) {
+    std::memcpy(&to->address, words, 16);
+  } else {
+    to->address.s6_addr[10] = to->address.s6_addr[11] = 0xff;
+    std::memcpy(to->address.s6_addr + 12, words, 4);
+  }
+  return true;
+}
+
+// "sl: local remote st tx:rx tr:when retransmits uid timeout inode …"
+bool parse_row(const char* line, bool v6, Endpoint* local, Endpoint* remote,
+               SockDiag::Found* found) {
+  const char* at = std::strchr(line, ':');
+  if (at == nullptr || !parse(++at, v6, local) || !parse(at, v6, remote)) return false;
+  unsigned state = 0, uid = 0, inode = 0;
+  if (std::sscanf(at, " %x %*s %*s %*s %u %*s %u", &state, &uid, &inode) != 3) return false;
+  *found = SockDiag::Found();
+  found->family = v6 ? AF_INET6 : AF_INET;
+  found->state = static_cast<std::uint8_t>(state);
+  found->uid = uid;
+  found->inode = inode;
+  return true;
+}
+
+bool find_in(const char* path, bool v6, const Endpoint& local, const Endpoint& remote,
+             SockDiag::Found* found) {
+  Table rows(path);
+  if (!rows || rows.next() == nullptr) return false;  // the heading
+  for (int row = 0; row < kMostRows; ++row) {
+    const char* line = rows.next();
+    if (line == nullptr) return false;
+    Endpoint from, to;
+    SockDiag::Found here;
+    if (!parse_row(line, v6, &from, &to, &here) || here.state == kListen || !(from == local) ||
+        !(to == remote)) {
+      continue;
+    }
+    *found = here;
+    found->local = from;
+    found->remote = to;
+    return true;
+  }
+  return false;
+}
+
+constexpr char kTcp[] = "/proc/self/net/tcp", kTcp6[] = "/proc/self/net/tcp6";
+
+}  // namespace
+
+bool find_in_tcp_tables(const Endpoint& local, const Endpoint& remote, SockDiag::Found* found) {
+  // A connection between sockets of IPv6 may have mapped addresses.
+  const bool v4 = IN6_IS_ADDR_V4MAPPED(&local.address);
+  return (v4 && find_in(kTcp, false, local, remote, found)) ||
+         find_in(kTcp6, true, local, remote, found);
 }
 
 // --- what is not here --------------------------------------------------------------------------

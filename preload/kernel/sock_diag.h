@@ -3,7 +3,7 @@
 //
 // A SockDiag asks in one network namespace: our own, or, with a socket that another process has
 // sent us, the one in which that socket was made. Where our own is refused (no AF_NETLINK),
-// /proc/self/net/tcp answers for connections (tcp_table.h), without counters. Nothing here sleeps.
+// /proc/self/net/tcp answers for connections, without counters. Nothing here sleeps.
 #pragma once
 
 #include <netinet/in.h>
@@ -11,14 +11,11 @@
 
 #include <cstdint>
 
+#include "clan/detail/tcp_diag.h"
+
 namespace clan::preload {
 
-/// Addresses as IPv6; IPv4 ones mapped.
-struct Endpoint {
-  in6_addr address{};
-  std::uint16_t port = 0;  ///< host order
-};
-bool operator==(const Endpoint& a, const Endpoint& b);
+using Endpoint = TcpEnd;
 bool endpoint_of(const sockaddr_storage& from, Endpoint* to);
 Endpoint endpoint_of(const sockaddr_in& from);
 
@@ -67,6 +64,13 @@ class SockDiag {
   int netlink_;
   bool is_ours_ = false;
 };
+
+/// Finds the connected socket at `local` whose other end is `remote` in /proc/self/net/tcp or tcp6,
+/// for a process that is refused sock_diag. The kernel says there what it says by sock_diag of the
+/// sockets of the reader's network namespace. A file that is not procfs's is not believed. It is
+/// slower: all sockets are read until the one is found, so a namespace with very many is not
+/// searched to the end. False: there is none, or it cannot be said.
+bool find_in_tcp_tables(const Endpoint& local, const Endpoint& remote, SockDiag::Found* found);
 
 /// Somebody in our own network namespace has the other end. Asks the kernel, unless `remote` was
 /// not here in the last five seconds. `now_ns`: monotonic_ns().

@@ -12,12 +12,20 @@
 #include "os/sys.h"
 
 namespace clan::preload {
+namespace {
+
+// Asks for TCP_INFO. Returns how much of it this kernel has filled in; 0: it does not say.
+socklen_t ask(int fd, tcp_info* info) {
+  socklen_t size = sizeof *info;
+  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &size) == 0 ? size : 0;
+}
+
+}  // namespace
 
 bool sent_by_tcp(int fd, std::uint64_t* bytes) {
   tcp_info info{};
-  socklen_t size = sizeof info;
-  if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-  if (size < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans) return false;
+  if (ask(fd, &info) < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans)
+    return false;
   *bytes = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
   return true;
 }
@@ -26,11 +34,9 @@ bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes) {
   constexpr int kLooks = 8;  // acknowledgements come meanwhile
   for (int i = 0; i < kLooks; ++i) {
     tcp_info info{}, again{};
-    socklen_t size = sizeof info, size_again = sizeof again;
     int queued = 0;
-    if (!sent_by_tcp(fd, bytes) || sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 ||
-        sys::ioctl(fd, SIOCOUTQ, &queued) != 0 ||
-        sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &again, &size_again) != 0)
+    if (!sent_by_tcp(fd, bytes) || ask(fd, &info) == 0 || sys::ioctl(fd, SIOCOUTQ, &queued) != 0 ||
+        ask(fd, &again) == 0)
       return false;
     const std::uint64_t syn = connected ? 1 : 0;
     if (info.tcpi_bytes_acked != again.tcpi_bytes_acked) continue;
@@ -41,10 +47,8 @@ bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes) {
 
 bool received_by_tcp(int fd, tcp_info* info, std::size_t* queued) {
   for (;;) {
-    socklen_t size = sizeof *info;
     int before = 0, again = 0;
-    if (sys::ioctl(fd, FIONREAD, &before) != 0 ||
-        sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &size) != 0 ||
+    if (sys::ioctl(fd, FIONREAD, &before) != 0 || ask(fd, info) == 0 ||
         sys::ioctl(fd, FIONREAD, &again) != 0)
       return false;
     // What arrived between the two questions counts as read for a moment: ask until nothing did.
@@ -56,15 +60,12 @@ bool received_by_tcp(int fd, tcp_info* info, std::size_t* queued) {
 
 std::uint64_t arrived(int fd) {
   tcp_info info{};
-  socklen_t size = sizeof info;
-  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_bytes_received
-                                                                       : 0;
+  return ask(fd, &info) > 0 ? info.tcpi_bytes_received : 0;
 }
 
 int tcp_state_of(int fd) {
   tcp_info info{};
-  socklen_t size = sizeof info;
-  return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_state : -1;
+  return ask(fd, &info) > 0 ? info.tcpi_state : -1;
 }
 
 bool other_end_is_open(int fd) {

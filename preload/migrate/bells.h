@@ -1,4 +1,4 @@
-// How the two ends of a connection that moves get their bells (state/bell.h).
+// How the two ends of a connection that moves get their bells (state/socket_migration.h).
 #pragma once
 
 #include "state/socket.h"

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <unordered_set>
+#include <utility>
 
 namespace clan::preload {
 
@@ -29,16 +30,41 @@ class PollerElection {
   static constexpr std::uint64_t kWorksNs = 100'000;  ///< between fetches of one that sends
 
   /// A thread goes to sleep. True: it fetches packets.
-  bool begin(pid_t thread, bool may_fetch, std::uint64_t now);
+  bool begin(pid_t thread, bool may_fetch, std::uint64_t now) {
+    // What it has left without a word is over.
+    sleepers_.erase(thread);
+    if (fetcher_ == thread) fetcher_ = 0;
+    const bool alone = fetcher_ == 0 && sleepers_.empty();
+    const bool often = begun_ns_ != 0 && now - begun_ns_ < kLastsNs;
+    // Others do not renew the duty of one that may be gone.
+    if (fetcher_ == 0) begun_ns_ = may_fetch && alone ? now : 0;
+    if (may_fetch && alone && often) {
+      fetcher_ = thread;
+      return true;
+    }
+    sleepers_.insert(thread);
+    return false;
+  }
   /// It has slept. True: it had the duty.
-  bool end(pid_t thread);
+  bool end(pid_t thread) {
+    sleepers_.erase(thread);
+    if (fetcher_ != thread) return false;
+    fetcher_ = 0;
+    return true;
+  }
   /// The carrier's thread need not fetch any. A thread has sent or received, and fetched some, at
   /// `worked_ns`; 0: none has since one fell asleep.
-  bool is_seen_to(std::uint64_t now, std::uint64_t worked_ns) const;
+  bool is_seen_to(std::uint64_t now, std::uint64_t worked_ns) const {
+    if (is_wanted()) return false;
+    const bool works = worked_ns != 0 && now - worked_ns < kWorksNs;
+    return works || (begun_ns_ != 0 && now - begun_ns_ < kLastsNs);
+  }
   /// Threads sleep, and none of them fetches.
   bool is_wanted() const { return fetcher_ == 0 && !sleepers_.empty(); }
   /// The carrier's thread fetches them from now on.
-  void take();
+  void take() {
+    if (fetcher_ != 0) sleepers_.insert(std::exchange(fetcher_, 0));
+  }
 
  private:
   pid_t fetcher_ = 0;

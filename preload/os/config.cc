@@ -1,6 +1,5 @@
 #include "os/config.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -23,37 +22,19 @@ std::atomic<int> state{0};  // 0 unread, 1 being read, 2 read
 // The text of the settings file that CLAN_CONFIG names. Null: there is none, or it cannot be read,
 // and `why_not` says why.
 char* read_file(const char* path, const char** why_not) {
-  static char text[kSettingsFile];
+  static char text[kSettingsFile + 1];
   if (path == nullptr || *path == 0) return nullptr;
-  const char* why = nullptr;
-  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-  if (fd < 0) {
-    why = std::strerror(errno);
-  } else {
-    const long n = sys::call(SYS_read, fd, text, sizeof text);
-    if (n < 0) why = std::strerror(errno);
-    if (n == sizeof text) why = kSettingsFileTooLong;
-    if (why == nullptr) text[n] = 0;
-    sys::close(fd);
-  }
-  *why_not = why;
-  return why == nullptr ? text : nullptr;
-}
-
-// Up to `size` - 1 bytes of a file in /proc, and a 0. Empty if it cannot be read.
-void read_proc(const char* path, char* to, std::size_t size) {
-  to[0] = 0;
-  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
-  if (fd < 0) return;
-  const long n = sys::call(SYS_read, fd, to, size - 1);
-  to[n > 0 ? n : 0] = 0;
-  sys::close(fd);
+  const long n = sys::read_file(path, text, sizeof text);
+  *why_not = n < 0                                   ? std::strerror(errno)
+             : n == static_cast<long>(kSettingsFile) ? kSettingsFileTooLong
+                                                     : nullptr;
+  return *why_not == nullptr ? text : nullptr;
 }
 
 // The number that stands for users without one in this user namespace.
 uid_t read_overflow_uid() {
   char text[32];
-  read_proc("/proc/sys/kernel/overflowuid", text, sizeof text);
+  (void)sys::read_file("/proc/sys/kernel/overflowuid", text, sizeof text);
   const long uid = std::strtol(text, nullptr, 10);
   return uid > 0 ? static_cast<uid_t>(uid) : 65534;
 }
@@ -61,7 +42,7 @@ uid_t read_overflow_uid() {
 // All users have their numbers here, as where the machine was started.
 bool every_user_is_mapped() {
   char text[128];
-  read_proc("/proc/self/uid_map", text, sizeof text);
+  (void)sys::read_file("/proc/self/uid_map", text, sizeof text);
   unsigned inside = 1, outside = 1, count = 0;
   int used = 0;
   return std::sscanf(text, "%u %u %u %n", &inside, &outside, &count, &used) == 3 &&

@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <atomic>
-#include <cstdint>
 
 #include "clan/face/settings.h"
 

@@ -1,7 +1,6 @@
 #include "os/sandbox.h"
 
 #include <linux/sched.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -18,7 +17,6 @@
 #include <iterator>
 #include <string_view>
 
-#include "clan/detail/clock.h"
 #include "clan/detail/log.h"
 #include "clan/detail/words.h"
 #include "clan/face/reason_text.h"

@@ -1,6 +1,5 @@
 #include "os/signal_handlers.h"
 
-#include <sched.h>
 #include <ucontext.h>
 
 #include <algorithm>

@@ -37,6 +37,12 @@ inline int ioctl(int fd, unsigned long request, void* argument) {
 inline int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
   return static_cast<int>(sys::call(SYS_getsockopt, fd, level, name, value, size));
 }
+/// A number that the kernel says of a socket (SOL_SOCKET); -1: it says none.
+inline int socket_option(int fd, int name) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  return sys::getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+}
 inline int setsockopt(int fd, int level, int name, const void* value, socklen_t size) {
   return static_cast<int>(sys::call(SYS_setsockopt, fd, level, name, value, size));
 }
@@ -70,6 +76,12 @@ auto keeping_errno(Call&& call) {
   const auto result = call();
   if (result >= 0) error = before;
   return result;
+}
+
+/// For calls that end so: -1, and errno.
+inline int fail(int error) {
+  errno = error;
+  return -1;
 }
 
 /// errno as it was: what we do for ourselves must not show.

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

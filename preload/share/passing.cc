@@ -16,7 +16,6 @@
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
 #include "demote/demote.h"
-#include "demote/demote_steps.h"
 #include "demote/resend.h"
 #include "kernel/proc.h"
 #include "kernel/sock_diag.h"
@@ -136,10 +135,7 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
 // A descriptor of a connection in `pipe`. False: its processes cannot be found.
 bool follow_passed(int fd, Socket& s, Pipe pipe, const Route& route, int through, bool peeked,
                    std::span<const int> memfds) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) peer.pid = 0;
-  Slot* const slot = find_slot_of_pipe(peer.pid, pipe.inode(), pipe.end(), memfds);
+  Slot* const slot = find_slot_of_pipe(process_behind(through), pipe.inode(), pipe.end(), memfds);
   if (slot == nullptr) return false;
   // PAIR preload.held: which life it is
   std::uint64_t held = dekker::load(slot->held);
@@ -156,13 +152,11 @@ bool receiver_knows(int through) {
   socklen_t mine = sizeof name, theirs = sizeof name;
   if (sys::call(SYS_getsockname, through, &name, &mine) != 0) return false;
   if (sys::call(SYS_getpeername, through, &name, &theirs) != 0) return false;
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (std::max(mine, theirs) <= sizeof(sa_family_t)) return false;
-  if (sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  const pid_t peer = process_behind(through);
+  if (std::max(mine, theirs) <= sizeof(sa_family_t) || peer == 0) return false;
   char pid[16];
-  std::snprintf(pid, sizeof pid, "%d", static_cast<int>(peer.pid));
-  return proc_is_ours() && counts_as_we_do(pid) && loads_library(peer.pid) && may_as_much(peer.pid);
+  std::snprintf(pid, sizeof pid, "%d", static_cast<int>(peer));
+  return sys::proc_is_ours() && counts_as_we_do(pid) && loads_library(peer) && may_as_much(peer);
 }
 
 }  // namespace

@@ -43,12 +43,7 @@ std::size_t end_of_control(const msghdr& message) {
   return message.msg_controllen < end + sizeof(cmsghdr) ? end : 0;
 }
 
-bool is_tcp(int fd) {
-  int protocol = 0;
-  socklen_t size = sizeof protocol;
-  return sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
-         protocol == IPPROTO_TCP;
-}
+bool is_tcp(int fd) { return sys::socket_option(fd, SO_PROTOCOL) == IPPROTO_TCP; }
 
 bool is_pipe(int fd) {
   if (sys::fcntl(fd, F_GET_SEALS) < 0) return false;
@@ -67,10 +62,8 @@ class ControlWriter {
   bool cut() const { return cut_; }
 
   void put(const cmsghdr& c) {
-    if (left_ < sizeof c) {
-      cut_ = true;
-      return;
-    }
+    cut_ |= left_ < sizeof c;
+    if (left_ < sizeof c) return;
     cmsghdr head = c;
     head.cmsg_len = std::min<std::size_t>(c.cmsg_len, left_);
     cut_ |= head.cmsg_len < c.cmsg_len;

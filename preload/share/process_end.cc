@@ -1,7 +1,6 @@
 #include "share/process_end.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -13,7 +12,6 @@
 #include "os/memory_owner.h"
 #include "os/sys.h"
 #include "share/reasons.h"
-#include "state/count_for_test.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/remote.h"

@@ -145,12 +145,10 @@ void publish_of_process(Why why, std::uint32_t number) {
 }
 
 void withdraw_of_process(Why why) {
-  if (!has_table()) return;
   remove(static_cast<std::uint32_t>(::getpid()), true, [why](Why said) { return said == why; });
 }
 
 void withdraw_of_process() {
-  if (!has_table()) return;
   remove(static_cast<std::uint32_t>(::getpid()), true, [](Why) { return true; });
 }
 

@@ -1,5 +1,7 @@
 #include "share/uring.h"
 
+#include <linux/aio_abi.h>
+
 #include <atomic>
 
 #include "clan/detail/log.h"
@@ -11,6 +13,7 @@
 #include "os/sys.h"
 #include "share/reasons.h"
 #include "state/hooks.h"
+#include "table/fd_table.h"
 
 namespace clan::preload {
 namespace {
@@ -69,6 +72,17 @@ void forget_ring(int fd) {
   for (auto& one : noted) {
     int number = fd + 1;
     if (one.compare_exchange_strong(number, 0, std::memory_order_relaxed)) return ring_closed();
+  }
+}
+
+void leave_for_aio(int fd) {
+  if (is_the_kernels(fd)) return;
+  if (const SocketRef s = acquire(fd)) never_move(fd, *s, reasons::Why::kAio);
+}
+
+void leave_for_aio(const iocb* const* list, long count) {
+  for (long i = 0; list != nullptr && i < count; ++i) {
+    if (list[i] != nullptr) leave_for_aio(static_cast<int>(list[i]->aio_fildes));
   }
 }
 

@@ -10,6 +10,8 @@
 // close_range(), duplicated, or registered with itself.
 #pragma once
 
+struct iocb;
+
 namespace clan::preload {
 
 /// A ring has been made; the program does not know its descriptor yet.
@@ -26,5 +28,11 @@ long ring_setup(unsigned entries, void* parameters);
 long ring_register(int fd, unsigned operation, void* argument, unsigned count);
 /// Has been closed.
 void forget_ring(int fd);
+
+/// Asynchronous I/O names this descriptor: the C library's threads, or the kernel, use the
+/// connection behind it past the library, so it stays on TCP, or goes back there.
+void leave_for_aio(int fd);
+/// Those that io_submit() is about.
+void leave_for_aio(const iocb* const* list, long count);
 
 }  // namespace clan::preload

@@ -1,7 +1,5 @@
 #include "state/named.h"
 
-#include <fcntl.h>
-
 #include <cstdio>
 #include <cstring>
 
@@ -13,17 +11,13 @@ namespace clan::preload {
 namespace {
 
 struct Program {
-  char name[16] = "";  ///< as /proc has it; "": it is not there
+  char name[17];  ///< as /proc has it; "": it is not there
 };
 Program program_of(unsigned process) {
   Program program;
   char path[32];
   std::snprintf(path, sizeof path, "/proc/%u/comm", process);
-  const int fd =
-      static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd < 0) return program;
-  const long n = sys::call(SYS_read, fd, program.name, sizeof program.name - 1);
-  sys::close(fd);
+  const long n = sys::read_file(path, program.name, sizeof program.name);
   program.name[n > 0 ? n - 1 : 0] = 0;  // for the newline
   return program;
 }

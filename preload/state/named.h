@@ -1,8 +1,6 @@
 // A connection as people know it, for the log: its program, its port, and its other end.
 #pragma once
 
-#include <cstdint>
-
 #include "state/socket.h"
 
 namespace clan::preload {

@@ -4,7 +4,6 @@
 #include <link.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 

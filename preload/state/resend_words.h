@@ -6,7 +6,6 @@
 // that over: the kernel's count of bytes tells how many had been sent.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "clan/detail/words.h"

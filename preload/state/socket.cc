@@ -1,11 +1,12 @@
 #include "state/socket.h"
 
 #include "clan/face/pipe.h"
+#include "os/sys.h"
+#include "os/test_settings.h"
 #include "state/socket_demotion.h"
 #include "state/socket_identity.h"
 #include "state/socket_migration.h"
 #include "state/socket_transfer.h"
-#include "state/socket_watch.h"
 
 namespace clan::preload {
 namespace {
@@ -73,6 +74,12 @@ void Watch::reset() {
   set(unwatched_calls, 0u);
 }
 
+void Bells::reset() {
+  for (KeptFd* fd : {&bell_set, &bell, &others_bell}) {
+    if (const int number = fd->take(); number >= 0) sys::close(number);
+  }
+}
+
 void Socket::reset() {
   Bells::reset();
   Transfer::reset();
@@ -80,6 +87,20 @@ void Socket::reset() {
   Migration::reset();
   Demotion::reset();
   Identity::reset();
+}
+
+void count_for_test(Socket& s) {
+  auto* const sums = test_settings.sums;
+  if (sums == nullptr || !s.pipe) return;
+  // relaxed: sums, for people to read
+  for (int k = 0; k < 2; ++k) {
+    auto& end = s.pipe.page().ends[k];
+    const std::uint64_t bytes = end.sender.bytes.load(std::memory_order_relaxed);
+    const std::uint64_t before = end.sender.counted.exchange(bytes, std::memory_order_relaxed);
+    if (bytes <= before) continue;
+    if (before == 0) sums[0].fetch_add(1, std::memory_order_relaxed);
+    sums[1 + k].fetch_add(bytes - before, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace clan::preload

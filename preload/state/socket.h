@@ -24,12 +24,10 @@
 #include <atomic>
 
 #include "clan/face/pipe.h"
-#include "state/bell.h"
 #include "state/socket_demotion.h"
 #include "state/socket_identity.h"
 #include "state/socket_migration.h"
 #include "state/socket_transfer.h"
-#include "state/socket_watch.h"
 
 namespace clan::preload {
 
@@ -59,5 +57,10 @@ inline bool moved_elsewhere(const Socket& s) {
          // PAIR preload.moved: sees which pipe it is
          s.open_file().pipe_fd.load(std::memory_order_acquire) >= 0;
 }
+
+/// Adds up for tests what went by shared memory (os/test_settings.h). Both ends count what they
+/// find that the other one has not counted: at close, exit and _exit. A process that is killed
+/// counts nothing.
+void count_for_test(Socket& s);
 
 }  // namespace clan::preload

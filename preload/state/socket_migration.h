@@ -1,4 +1,5 @@
-// A Socket's state while it finds its other end and moves into a pipe.
+// A Socket's state while it finds its other end and moves into a pipe, and what wakes those that
+// wait for it: its bells, and the epoll sets that it is in.
 #pragma once
 
 #include <atomic>
@@ -7,10 +8,42 @@
 #include "clan/face/reasons.h"
 #include "os/spin_lock.h"
 #include "state/latch.h"
-#include "state/take_once.h"
 #include "table/pipe_count.h"
 
 namespace clan::preload {
+
+/// Put there under Migration::moving. Several may want to give it back: one of them gets it.
+/// Relaxed: what it names is the kernel's, and nothing of this process is published by it.
+template <typename T, T kNone>
+class TakeOnce {
+ public:
+  T get() const { return value_.load(std::memory_order_relaxed); }
+  void keep(T value) { value_.store(value, std::memory_order_relaxed); }
+  /// kNone: there is none, or another thread has it.
+  T take() { return value_.exchange(kNone, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<T> value_{kNone};
+};
+
+using KeptFd = TakeOnce<int, -1>;
+using KeptName = TakeOnce<std::uint64_t, 0>;
+
+/// The bells of a Socket that has moved. A bell is a kernel pipe of one page. The sleepers of an
+/// end watch its read end by edges and never read it, so each byte that the other end writes, or is
+/// refused to write, wakes all of them.
+struct Bells {
+  KeptFd bell;         ///< this end's, to be watched; -1: sleepers ask for doorbells
+  KeptFd others_bell;  ///< the other end's, to be written
+  /// An epoll set of `bell`, by edges. For the thread that has `in_bell_set`, as an edge wakes one
+  /// thread.
+  KeptFd bell_set;
+  SpinLock in_bell_set;
+  SpinLock ringing;  ///< around a write to `others_bell`, and before that is closed
+
+  /// Closes them all.
+  void reset();
+};
 
 class RemoteConnection;
 
@@ -44,6 +77,22 @@ struct Migration {
 
   /// All but `moving`, the offer and the charge, which are given back before.
   void reset();
+};
+
+struct Interest;
+
+struct Watch {
+  Interest* interests = nullptr;     ///< in epoll sets; see for_interests()
+  std::atomic<bool> in_sets{false};  ///< there are interests
+  mutable SpinLock listing;          ///< of `interests` and of that; no lock is taken under it
+  std::atomic<bool> polled{false};   ///< by poll() or select(), once at least
+  /// Calls that found nothing, or no room, before it was in a set or polled.
+  std::atomic<std::uint32_t> unwatched_calls{0};
+
+  void reset();
+  /// order: after the store of what sets are to see. A set notifies its Interest or finds it (see
+  /// control_add()).
+  bool is_watched() const { return in_sets.load(std::memory_order_seq_cst); }
 };
 
 }  // namespace clan::preload

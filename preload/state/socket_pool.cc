@@ -1,6 +1,5 @@
 #include "state/socket_pool.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <new>

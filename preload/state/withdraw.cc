@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"

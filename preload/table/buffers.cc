@@ -1,6 +1,5 @@
 #include "table/buffers.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -27,11 +26,8 @@ constexpr int kSendLock = 1, kReceiveLock = 2;         ///< SOCK_SNDBUF_LOCK, SO
 
 // The last of at most three numbers.
 std::uint64_t last_number_of(const char* file, std::uint64_t usual) {
-  char text[96] = {};
-  const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, file, O_RDONLY | O_CLOEXEC, 0));
-  const long n = fd >= 0 ? sys::call(SYS_read, fd, text, sizeof text - 1) : 0;
-  if (fd >= 0) sys::close(fd);
-  if (n <= 0) return usual;
+  char text[96];
+  if (sys::read_file(file, text, sizeof text) <= 0) return usual;
   char *at = text, *end = text;
   std::uint64_t number = 0;
   for (std::uint64_t more = 0; (more = std::strtoull(at, &end, 10)), end != at; at = end)

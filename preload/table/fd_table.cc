@@ -16,7 +16,6 @@
 #include "os/sandbox.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "state/count_for_test.h"
 #include "state/hooks.h"
 #include "state/remote.h"
 #include "state/socket.h"
@@ -206,15 +205,11 @@ void adopt(int fd, bool client, int nonblocking, bool always) {
 void probe(int fd, bool always) {
   KeepErrno keep;
   if (acquire(fd)) return;
-  int domain = 0, protocol = 0, type = 0;
-  socklen_t size = sizeof domain;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return;
+  const int domain = sys::socket_option(fd, SO_DOMAIN);
   if (domain != AF_INET && domain != AF_INET6) return;
-  size = sizeof protocol;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) != 0) return;
-  size = sizeof type;
-  if (sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return;
-  if (type != SOCK_STREAM || (protocol != IPPROTO_TCP && protocol != 0)) return;
+  const int protocol = sys::socket_option(fd, SO_PROTOCOL);
+  if (protocol != IPPROTO_TCP && protocol != 0) return;
+  if (sys::socket_option(fd, SO_TYPE) != SOCK_STREAM) return;
   adopt(fd, false, -1, always);
   SocketRef s = acquire(fd);
   if (!s) return;

@@ -152,7 +152,7 @@ Slot* find_in_memfd(int memfd, const Wanted& wanted) {
 Slot* find(const Wanted& wanted, pid_t hint, pid_t other) {
   // PAIR preload.slots
   Slot* found = find_in(own.load(std::memory_order_acquire), wanted);
-  if (found != nullptr || !proc_is_ours()) return found;
+  if (found != nullptr || !sys::proc_is_ours()) return found;
   const auto is_there = [&](const char* pid) {
     return any_memfd_of(pid, reasons::kMemfdLink, [&](int memfd) {
       found = find_in_memfd(memfd, wanted);
@@ -265,10 +265,7 @@ void take_over_table(int memfd) {
 }
 
 Slot* find_slot(int through, const SocketIdentity& id) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (sys::getsockopt(through, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) peer.pid = 0;
-  return find({id}, peer.pid, static_cast<pid_t>(sys::call(SYS_getppid)));
+  return find({id}, process_behind(through), static_cast<pid_t>(sys::call(SYS_getppid)));
 }
 
 Slot* find_slot_of_pipe(pid_t hint, std::uint64_t pipe, int end, std::span<const int> memfds) {

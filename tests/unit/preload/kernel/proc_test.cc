@@ -105,7 +105,7 @@ TEST(Proc, OpensMemfdsOfAProcessUntilOneIsTheRightOne) {
 }
 
 TEST(Proc, CountsThisProcessAsItself) {
-  EXPECT_TRUE(proc_is_ours());
+  EXPECT_TRUE(sys::proc_is_ours());
   EXPECT_TRUE(counts_as_we_do(std::to_string(::getpid()).c_str()));
   EXPECT_FALSE(counts_as_we_do("0"));
   EXPECT_TRUE(may_as_much(::getpid()));

@@ -1,7 +1,6 @@
-#include "kernel/tcp_table.h"
-
 #include <sys/stat.h>
 
+#include "kernel/sock_diag.h"
 #include "preload/tcp_pair.h"
 
 namespace clan::preload {

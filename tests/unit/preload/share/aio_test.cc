@@ -1,8 +1,7 @@
-#include "share/aio.h"
-
 #include <linux/aio_abi.h>
 
 #include "preload/tcp_pair.h"
+#include "share/uring.h"
 
 namespace clan::preload {
 namespace {

@@ -1,8 +1,8 @@
-#include "state/bell.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include "state/socket_migration.h"
 
 namespace clan::preload {
 namespace {

@@ -1,11 +1,10 @@
 // What went by shared memory, added up for tests: each byte once, whichever end counts it.
-#include "state/count_for_test.h"
-
 #include <atomic>
 #include <cstdint>
 
 #include "os/test_settings.h"
 #include "preload/tcp_pair.h"
+#include "state/socket.h"
 
 namespace clan::preload {
 namespace {

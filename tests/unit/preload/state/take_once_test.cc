@@ -1,10 +1,10 @@
-#include "state/take_once.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 #include <vector>
+
+#include "state/socket_migration.h"
 
 namespace clan::preload {
 namespace {
