@@ -1,8 +1,8 @@
 #include "node.h"
 
+#include <clan/detail/fork_lock.h>
 #include <clan/detail/words.h>
 #include <clan/face/counter_page.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <vector>
@@ -18,17 +18,14 @@ UnetPage* page = nullptr;  // of this process; never unmapped
 std::vector<UnetRow*> free_rows;
 std::uint64_t endpoints_made = 0;
 
-void watch_forks() {
-  // Behind the engine's, as in every face: fork takes this lock before those of the engine.
-  [[maybe_unused]] static const int watched =
-      ::pthread_atfork([] { rows_mutex.lock(); }, [] { rows_mutex.unlock(); },
-                       [] {
-                         page = nullptr;
-                         free_rows.clear();
-                         rows_mutex.unlock();
-                         words::add(forks, 1u);
-                       });
+void in_child() {
+  page = nullptr;
+  free_rows.clear();
+  words::add(forks, 1u);
 }
+
+// Behind the engine's, as in every face: fork takes this lock before those of the engine.
+void watch_forks() { (void)hold_over_forks<rows_mutex, in_child>(); }
 
 }  // namespace
 

@@ -1,10 +1,10 @@
 #include "provider.h"
 
+#include <clan/detail/fork_lock.h>
 #include <clan/detail/log.h>
 #include <clan/detail/words.h>
 #include <clan/face/counter_page.h>
 #include <clan/face/settings.h>
-#include <pthread.h>
 #include <unistd.h>
 
 namespace clan::via {
@@ -13,6 +13,11 @@ namespace {
 std::mutex making;
 // Never destroyed: other threads may use it until the process ends. A child makes one of its own.
 std::atomic<Provider*> the_one{nullptr};
+
+void in_child() {
+  words::store_release(the_one, nullptr);
+  words::add(forks, 1u);
+}
 
 Provider* make_provider() {
   const Settings settings = settings_of_environment("VIs are not to be had");
@@ -38,13 +43,7 @@ Provider* provider() {
   if (words::load_acquire(the_one) == nullptr) words::store_release(the_one, make_provider());
   // Behind the engine's, which has been asked for by then: so fork takes this lock before those of
   // the engine, as this function does.
-  [[maybe_unused]] static const int watched =
-      ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); },
-                       [] {
-                         making.unlock();
-                         words::store_release(the_one, nullptr);
-                         words::add(forks, 1u);
-                       });
+  (void)hold_over_forks<making, in_child>();
   return words::load_acquire(the_one);
 }
 

@@ -1,6 +1,6 @@
 #include "alias.h"
 
-#include <pthread.h>
+#include <clan/detail/fork_lock.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -80,8 +80,7 @@ Result<std::unique_ptr<Alias>> Alias::map(std::byte* shared, std::byte* address,
   alias->base_ = static_cast<std::byte*>(at);
   // A child gets memory of its own there.
   (void)::madvise(at, alias->length_, MADV_DONTFORK);
-  [[maybe_unused]] static const int watched =
-      ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, in_child);
+  (void)hold_over_forks<mutex, in_child>();
   aliases().push_back(alias.get());
   return alias;
 }
@@ -102,7 +101,6 @@ void Alias::in_child() {
       (void)fill(offset, kPage);
   }
   aliases().clear();
-  mutex.unlock();
 }
 
 Alias::~Alias() {

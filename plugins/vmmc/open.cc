@@ -1,8 +1,8 @@
 // Opening and closing a VMMC, and the counters of the process.
+#include <clan/detail/fork_lock.h>
 #include <clan/detail/log.h>
 #include <clan/face/counter_page.h>
 #include <clan/face/settings.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include "binding.h"
@@ -15,7 +15,6 @@ std::mutex making;
 std::atomic<VmmcPage*> made{nullptr};
 
 void in_child() {
-  making.unlock();
   words::store_release(made, static_cast<VmmcPage*>(nullptr));
   words::add(forks, 1u);
 }
@@ -25,8 +24,7 @@ void in_child() {
 VmmcPage& page() {
   if (VmmcPage* const there = words::load_acquire(made)) return *there;
   std::lock_guard lock(making);
-  [[maybe_unused]] static const int watched =
-      ::pthread_atfork([] { making.lock(); }, [] { making.unlock(); }, in_child);
+  (void)hold_over_forks<making, in_child>();
   if (words::load_acquire(made) == nullptr)
     words::store_release(made, make_counter_page<VmmcPage>(kVmmcMemfdName));
   return *words::load_acquire(made);
