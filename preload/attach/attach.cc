@@ -63,12 +63,13 @@ void introduce(int fd, Socket& s, const Route& r) {
 std::atomic<std::uint32_t>* shared_moves = nullptr;
 
 // Nobody has the pipe any more. All that it carried had been read: the rest is TCP's.
-bool ends_by_tcp(int fd, Slot& slot) {
+bool ends_by_tcp(int fd, OpenFileState& slot) {
   constexpr int kUntilClosedMs = 100;  // the other end has let go of the pipe, and closes next
   // PAIR preload.moved: the pipe's last holder has handed the end of the connection over
   if (slot.pipe_fd.load(std::memory_order_acquire) < 0) return true;
   // relaxed: its last holder has closed it since
-  if ((slot.pipe_end.load(std::memory_order_relaxed) & Slot::kReadToEnd) == 0) return false;
+  if ((slot.pipe_end.load(std::memory_order_relaxed) & OpenFileState::kReadToEnd) == 0)
+    return false;
   pollfd p{fd, POLLRDHUP, 0};
   if (sys::poll(&p, 1, kUntilClosedMs) <= 0) return false;
   char doorbells[64];
@@ -82,7 +83,7 @@ bool ends_by_tcp(int fd, Slot& slot) {
 // Compares the kernel's counts of bytes with those of this library's calls, which all have
 // returned. If they differ, the program calls the kernel past the library, or a BPF program
 // redirects what is sent, and neither end could tell where TCP ends and the pipe begins.
-bool all_went_through_us(int fd, const Slot& slot) {
+bool all_went_through_us(int fd, const OpenFileState& slot) {
   tcp_info info{};
   std::size_t queued = 0;
   std::uint64_t sent = 0;
@@ -97,7 +98,7 @@ bool all_went_through_us(int fd, const Slot& slot) {
 
 // Where others find the pipe.
 void name_pipe(Socket& s) {
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   slot.pipe_pid.store(::getpid(), std::memory_order_relaxed);  // relaxed: published by pipe_fd
   slot.pipe_end.store(s.pipe.end(), std::memory_order_relaxed);
   // PAIR preload.moved: publishes which end it is
@@ -140,7 +141,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
 }
 
 std::uint32_t moves_of_shared() {
-  // PAIR preload.moves: sees which pipe, through Slot::pipe_fd
+  // PAIR preload.moves: sees which pipe, through OpenFileState::pipe_fd
   return shared_moves != nullptr ? words::load_acquire(*shared_moves) : 0;
 }
 
@@ -169,29 +170,29 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   const DeferSignals undisturbed;
   // PAIR preload.forking: behind Socket::moving. The child counts what has been decided
   if (dekker::load(fork_under_way)) return false;
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   const std::int32_t me = closer_id();
-  if (!Slot::try_close(slot.receives, me)) return false;
+  if (!OpenFileState::try_close(slot.receives, me)) return false;
   // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can
   // ring meanwhile.
-  if (!Slot::try_close(slot.sends, me)) {
-    Slot::open(slot.receives, me);
+  if (!OpenFileState::try_close(slot.sends, me)) {
+    OpenFileState::open(slot.receives, me);
     return false;
   }
   // PAIR preload.held: Dekker, behind the closed gates, with what pins it or passes it
   const std::uint64_t held = dekker::load(slot.held);
   // PAIR preload.alone: behind the closed gates
-  const bool not_alone = dekker::load(slot.alone) != 0 && Slot::users(held) > 1;
-  if (dekker::load(slot.pinned) != 0 || Slot::on_its_way(held) != 0 || not_alone) {
-    Slot::open(slot.sends, me);
-    Slot::open(slot.receives, me);
+  const bool not_alone = dekker::load(slot.alone) != 0 && OpenFileState::users(held) > 1;
+  if (dekker::load(slot.pinned) != 0 || OpenFileState::on_its_way(held) != 0 || not_alone) {
+    OpenFileState::open(slot.sends, me);
+    OpenFileState::open(slot.receives, me);
     return false;
   }
   // Between hosts nothing redirects, and what is lost and sent again makes the kernel's counts
   // wait.
   if (!is_remote(s) && !all_went_through_us(fd, slot)) {
-    Slot::open(slot.sends, me);
-    Slot::open(slot.receives, me);
+    OpenFileState::open(slot.sends, me);
+    OpenFileState::open(slot.receives, me);
     stay(fd, s, reasons::Why::kNotCounted);
     return false;
   }
@@ -211,8 +212,8 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   begin_sharing(fd, s, false, true);
   // PAIR face.state: the other end may send through the pipe
   add_state(s.mine(), socket_face::kAttached);
-  Slot::open(slot.sends, me);
-  Slot::open(slot.receives, me);
+  OpenFileState::open(slot.sends, me);
+  OpenFileState::open(slot.receives, me);
   return true;
 }
 
@@ -226,7 +227,8 @@ void lock_between_forks(Socket& s) {
   }
 }
 
-void join_pipe(int fd, Socket& s, Slot& slot, Pipe pipe, const Route& route, bool follows) {
+void join_pipe(int fd, Socket& s, OpenFileState& slot, Pipe pipe, const Route& route,
+               bool follows) {
   const DeferSignals undisturbed;
   lock_between_forks(s);
   withdraw_offer(s);
@@ -242,7 +244,7 @@ void join_pipe(int fd, Socket& s, Slot& slot, Pipe pipe, const Route& route, boo
 }
 
 void catch_up(int fd, Socket& s) {
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   // PAIR preload.moved: sees which pipe it is
   const int memfd = slot.pipe_fd.load(std::memory_order_acquire);
   if (memfd < 0 || s.shared()) return;
@@ -251,7 +253,7 @@ void catch_up(int fd, Socket& s) {
   // PAIR preload.forking: behind Socket::moving
   if (!once || s.shared() || dekker::load(fork_under_way)) return;
   // relaxed: behind pipe_fd
-  int end = slot.pipe_end.load(std::memory_order_relaxed) & ~Slot::kReadToEnd;
+  int end = slot.pipe_end.load(std::memory_order_relaxed) & ~OpenFileState::kReadToEnd;
   const std::uint64_t cookie = cookie_of(fd);
   const auto mover = static_cast<unsigned>(slot.pipe_pid.load(std::memory_order_relaxed));
   auto pipe = open_pipe_of(open_memfd_of(mover, memfd, kPipeLink, O_RDWR), end, cookie);

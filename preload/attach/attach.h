@@ -25,7 +25,7 @@ void lock_between_forks(Socket& s);
 
 /// The process got a descriptor of a connection that has moved into `pipe`, whose processes have
 /// `slot`, and has been counted among its holders. `follows`: also among those that are to follow.
-void join_pipe(int fd, Socket& s, Slot& slot, Pipe pipe, const Route& route, bool follows);
+void join_pipe(int fd, Socket& s, OpenFileState& slot, Pipe pipe, const Route& route, bool follows);
 
 /// Another process that shares the open file has moved it: follow.
 void catch_up(int fd, Socket& s);

@@ -27,16 +27,16 @@ constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is
 constexpr auto kAsAnswered = [](ssize_t n) { return n; };
 
 template <typename Call>
-ssize_t past_pipes(Call&& call) {
+ssize_t write_to_kernel(Call&& call) {
   const ssize_t n = call();
-  Pipe::wrote_past_pipes();
+  Pipe::note_kernel_write();
   return n;
 }
 
 /// receiving() and sending().
 template <bool kSends, typename Call, typename Moved, typename Bytes>
 ssize_t counted_call(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes) {
-  const auto below = [&]() -> ssize_t { return kSends ? past_pipes(call) : call(); };
+  const auto below = [&]() -> ssize_t { return kSends ? write_to_kernel(call) : call(); };
   if (is_the_kernels(fd)) return below();
   SocketRef s = acquire(fd);
   if (!s) return below();
@@ -49,12 +49,12 @@ ssize_t counted_call(int fd, int flags, Call&& call, Moved&& moved, const Bytes&
     for (std::uint32_t turn = 0;; ++turn) {
       if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
       if (s->shared()) return moved(*s);
-      Slot& slot = s->open_file();
+      OpenFileState& slot = s->open_file();
       auto& gate = kSends ? slot.sends : slot.receives;
       ssize_t n = -1;
       bool done = false;
       {
-        const Slot::UnderWay counted(gate);
+        const OpenFileState::UnderWay counted(gate);
         done = counted && !s->shared() && !moved_elsewhere(*s);
         if (done) n = below();
         // relaxed: read behind the closed gate

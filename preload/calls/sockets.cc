@@ -103,7 +103,7 @@ CLAN_INTERPOSED(int, connect, (int fd, const sockaddr* address, socklen_t size),
       !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected))
     before_disconnect(fd, *s);
   const int rc = real().connect(fd, address, size);
-  clan::Pipe::wrote_past_pipes();
+  clan::Pipe::note_kernel_write();
   if (rc != 0 && errno != EINPROGRESS) return rc;
   if (s->shared()) {
     disconnected(fd, *s);
@@ -164,7 +164,7 @@ CLAN_INTERPOSED(int, socket, (int domain, int type, int protocol), (domain, type
 
 CLAN_INTERPOSED(int, close, (int fd), (fd)) {
   // The other end of what is closed may become ready, past pipes.
-  if (const SocketRef s = acquire(fd); !s || !s->shared()) clan::Pipe::wrote_past_pipes();
+  if (const SocketRef s = acquire(fd); !s || !s->shared()) clan::Pipe::note_kernel_write();
   const Closing closing(fd);
   about_to_go(fd);
   const int rc = real().close(fd);
@@ -278,7 +278,7 @@ CLAN_INTERPOSED(int, shutdown, (int fd, int how), (fd, how)) {
     if (may_move) (void)keep_on_tcp(fd, *s, clan::reasons::Why::kHalfClosed);
     if (s->shared()) return shared_shutdown(fd, *s, how);
   }
-  clan::Pipe::wrote_past_pipes();
+  clan::Pipe::note_kernel_write();
   const int rc = real().shutdown(fd, how);
   if (rc == 0 && s) s->open_file().pin();
   return rc;

@@ -164,7 +164,7 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
 // No process moves the socket any more. One that was just doing it has closed its counters: either
 // it has seen that, or we see here that it has moved it.
 void pin(int fd, Socket& s) {
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   slot.pin();
   if (!s.inherited.load(std::memory_order_relaxed) || s.shared()) return;
   await_mover(slot.sends);

@@ -99,9 +99,9 @@ bool go(int fd, Socket& s) {
   // PAIR preload.parked
   if (is_remote(s) && !words::load_acquire(s.remote_parked)) return false;
   auto& sends = s.open_file().sends;
-  const std::int32_t us = closer_id(), resender = Slot::kSendsAgain | us;
+  const std::int32_t us = closer_id(), resender = OpenFileState::kSendsAgain | us;
   // No call that is counted is in the kernel: it steps back, or was killed.
-  for (std::uint32_t turn = 0; !Slot::try_close_over(sends, us); ++turn) {
+  for (std::uint32_t turn = 0; !OpenFileState::try_close_over(sends, us); ++turn) {
     HandedBack given;
     if (take_resend_over(s, resender, &given))
       return go_alone(fd, s, Pipe::Done{}, given, resender), true;
@@ -109,13 +109,13 @@ bool go(int fd, Socket& s) {
   }
   auto gone = [&] { return (state_of(s.mine()) & kGone) != 0; };  // perhaps by another process
   if (!gone() && (state_of(s.mine()) & kSending) == 0) {          // a switch has been taken back
-    Slot::open(sends, us);
+    OpenFileState::open(sends, us);
     return go(fd, s);
   }
   // A process that was killed here may have done any of this: each step may be made again.
   const Pipe::Done last = gone() ? Pipe::Done{} : put_last_record(s);
   if (gone() || last.err == EDEADLK) {
-    Slot::open(sends, us);
+    OpenFileState::open(sends, us);
     return gone();
   }
   const bool answers = (state_of(s.theirs()) & kLeaving) != 0;
@@ -130,7 +130,7 @@ bool go(int fd, Socket& s) {
   // Sending again what it still reads in the pipe would overtake that.
   if (given.word != kDone) say_goodbye(fd, s, last, given.word != kReadsOn);
   if (given.memfd >= 0) sys::close(given.memfd);
-  Slot::open(sends, us);
+  OpenFileState::open(sends, us);
   settle(fd, s);
   return gone() || given.word == kDone;
 }

@@ -72,9 +72,9 @@ void settle(int fd, Socket& s) {
       s.back_in.load(std::memory_order_seq_cst) && !s.resending.load(std::memory_order_seq_cst);
   if (!back || (state_of(s.mine()) & kGone) == 0) return;
   give_options_back(fd, s.mine());
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   // PAIR preload.gate: behind kGone, so that no other process sends again where it is not said
-  if (Slot::is_resend(words::load_acquire(slot.sends))) {
+  if (OpenFileState::is_resend(words::load_acquire(slot.sends))) {
     s.resending.store(true, std::memory_order_seq_cst);  // PAIR preload.resending: checked later
     return;
   }

@@ -101,7 +101,7 @@ class Resend {
   }
   // By that thread: it is the one that sends, now.
   void is_mine() {
-    const std::int32_t me = Slot::kSendsAgain | closer_id();
+    const std::int32_t me = OpenFileState::kSendsAgain | closer_id();
     taken_ = !hand_resend_on(s_->open_file().sends, closer_, me);
     closer_ = me;
   }
@@ -142,7 +142,7 @@ class Resend {
 
  private:
   SentAgain step() {
-    Slot& slot = s_->open_file();
+    OpenFileState& slot = s_->open_file();
     // PAIR preload.resent: said before the first byte
     const std::uint64_t given = words::load_acquire(slot.again.given);
     if (given == 0) return SentAgain::kBroken;
@@ -194,7 +194,7 @@ void finish_behind(Resend* resend) {
 
 // In the place of a process that was killed.
 void go_on_with_resend(int fd, Socket& s) {
-  const std::int32_t us = Slot::kSendsAgain | closer_id();
+  const std::int32_t us = OpenFileState::kSendsAgain | closer_id();
   HandedBack given;
   if (!take_resend_over(s, us, &given)) return;
   // PAIR preload.resent: of one that has not said it, the other end has done its part
@@ -240,7 +240,7 @@ SentAgain ResendSource::send(std::uint64_t at) {
 }
 
 void resent(int fd, Socket& s, std::int32_t closer) {
-  Slot::open(s.open_file().sends, closer);
+  OpenFileState::open(s.open_file().sends, closer);
   // PAIR preload.resending: all has been sent. Behind the open gate: see resends()
   s.resending.store(false, std::memory_order_release);
   settle(fd, s);
@@ -283,9 +283,9 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
 
 bool take_resend_over(Socket& s, std::int32_t us, HandedBack* given) {
   KeepErrno keep;
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   const std::uint64_t now = words::load_acquire(slot.sends);  // PAIR preload.gate: sees whose it is
-  if (!Slot::is_resend(now)) return false;
+  if (!OpenFileState::is_resend(now)) return false;
   if (!closer_has_died(now)) return false;
   // PAIR preload.resent: as in a step
   const std::uint64_t bytes = words::load_acquire(slot.again.given);
@@ -303,15 +303,16 @@ bool take_resend_over(Socket& s, std::int32_t us, HandedBack* given) {
       static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(given->memfd);
   // First: this one may be killed, too.
   if (given->memfd >= 0) words::cas(slot.again.file, file, where);  // PAIR preload.resent
-  if (hand_resend_on(slot.sends, static_cast<std::int32_t>(now >> Slot::kCloser), us)) return true;
+  if (hand_resend_on(slot.sends, static_cast<std::int32_t>(now >> OpenFileState::kCloser), us))
+    return true;
   if (given->memfd >= 0) sys::close(given->memfd);
   return false;
 }
 
 bool resends(int fd, Socket& s) {
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   // PAIR preload.gate: sees what was sent before it was opened
-  const auto is_resend = [&] { return Slot::is_resend(words::load_acquire(slot.sends)); };
+  const auto is_resend = [&] { return OpenFileState::is_resend(words::load_acquire(slot.sends)); };
   if (!is_resend() && !s.is_resending()) return false;
   KeepErrno keep;
   // Said before it is looked for again: a thread that opens the gate takes that back behind it.

@@ -79,7 +79,7 @@ void resent(int fd, Socket& s, std::int32_t closer);
 void note_given(int fd, Socket& s, int file);
 
 /// Takes it over from a thread that is dead. False: it lives, or nobody sends again. `closer`: the
-/// caller, with Slot::kSendsAgain.
+/// caller, with OpenFileState::kSendsAgain.
 bool take_resend_over(Socket& s, std::int32_t closer, HandedBack* given);
 
 /// Sends it: as much as TCP takes now, and a thread sends the rest. `given`: the memfd of what the
@@ -89,7 +89,7 @@ void resend(int fd, Socket& s, int given, std::int32_t closer);
 /// Some process of this end sends again. A glance: nothing is taken over.
 inline bool is_sent_again(const Socket& s) {
   // PAIR preload.gate: sees what was sent before it was opened
-  return s.is_resending() || Slot::is_resend(words::load_acquire(s.open_file().sends));
+  return s.is_resending() || OpenFileState::is_resend(words::load_acquire(s.open_file().sends));
 }
 
 /// What the other end gave back is on its way, by this process or another: nothing may overtake it.

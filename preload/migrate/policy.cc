@@ -46,7 +46,7 @@ void consider(int fd, Socket& s) {
                 is_in_a_table(s.open_file()) ? reasons::Why::kPinned : reasons::Why::kNoMemory);
   }
   // not yet
-  if (Slot::on_its_way(s.open_file().held.load(std::memory_order_relaxed)) != 0) return;
+  if (OpenFileState::on_its_way(s.open_file().held.load(std::memory_order_relaxed)) != 0) return;
   if (state == Socket::State::kOffered) {
     if (is_remote(s)) {
       const std::uint32_t n = s.offer_calls.fetch_add(1, std::memory_order_relaxed);

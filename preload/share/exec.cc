@@ -117,7 +117,7 @@ void adopt_pipe(int fd, int memfd, int end) {
   probe(fd);
   SocketRef s = acquire(fd);
   auto pipe = open_high(memfd, end);
-  Slot* const slot = pipe ? find_slot_of_pipe(0, pipe->inode(), end) : nullptr;
+  OpenFileState* const slot = pipe ? find_slot_of_pipe(0, pipe->inode(), end) : nullptr;
   Route route;
   if (!s || slot == nullptr || !route_of(fd, &route)) {
     log_line(

@@ -46,7 +46,7 @@ std::uint64_t forks = 0;
 // A child more has the open file, by its pipe or still to follow. `by`: 1 or, if there is no child
 // after all, -1.
 void count_child(Socket& s, int by) {
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   // PAIR preload.held: a user more
   dekker::add(slot.held, by);
   if (dekker::load(s.not_to_follow) && s.pipe) {  // PAIR preload.to_follow

@@ -55,10 +55,11 @@ bool put_on_its_way(int fd, Socket& s) {
   // What has been taken up already would be another process's to go on with.
   if (state == Socket::State::kOffered && (s.pipe || s.place == Socket::Place::kElsewhere))
     return false;
-  Slot* slot = &s.open_file();
+  OpenFileState* slot = &s.open_file();
   constexpr std::uint64_t kMost = 1000;  // a process takes them that does not claim
   // PAIR preload.held: checked again when it counts
-  if (dekker::load(slot->pinned) != 0 || Slot::on_its_way(dekker::load(slot->held)) > kMost) {
+  if (dekker::load(slot->pinned) != 0 ||
+      OpenFileState::on_its_way(dekker::load(slot->held)) > kMost) {
     return false;
   }
   SocketIdentity id;
@@ -72,29 +73,30 @@ bool put_on_its_way(int fd, Socket& s) {
     s.become(Socket::State::kTcp);
   }
   // PAIR preload.held: Dekker with enter_pipe(), before the checks of its gate and its pipe
-  dekker::add(slot->held, Slot::kOnItsWay);
+  dekker::add(slot->held, OpenFileState::kOnItsWay);
   // Another process, which moves it just now, has looked before.
   await_mover(slot->receives);
   // PAIR preload.moved: or it has moved
   if (slot->pipe_fd.load(std::memory_order_seq_cst) < 0) return true;
   // PAIR preload.held: it is not sent
-  dekker::subtract(slot->held, Slot::kOnItsWay);
+  dekker::subtract(slot->held, OpenFileState::kOnItsWay);
   return false;
 }
 
 // It was not sent.
 void take_off_its_way(Socket& s) {
-  Slot* slot = &s.open_file();
+  OpenFileState* slot = &s.open_file();
   // PAIR preload.held: nobody is going to claim it
-  if (dekker::load(slot->pinned) == 0) dekker::subtract(slot->held, Slot::kOnItsWay);
+  if (dekker::load(slot->pinned) == 0) dekker::subtract(slot->held, OpenFileState::kOnItsWay);
 }
 
 // Counts a descriptor that was on its way to this process. False: there is none.
-bool arrive(Slot& slot, std::uint64_t* held) {
-  while (Slot::on_its_way(*held) != 0) {
+bool arrive(OpenFileState& slot, std::uint64_t* held) {
+  while (OpenFileState::on_its_way(*held) != 0) {
     // PAIR preload.to_follow: before nobody is on its way any more
     dekker::add(slot.to_follow, 1);
-    const std::uint64_t arrived = *held - Slot::kOnItsWay + 1;  // PAIR preload.held: in its life
+    const std::uint64_t arrived =
+        *held - OpenFileState::kOnItsWay + 1;  // PAIR preload.held: in its life
     if (dekker::cas(slot.held, *held, arrived)) return true;
     // PAIR preload.to_follow: it was not this one
     dekker::subtract(slot.to_follow, 1);
@@ -102,11 +104,12 @@ bool arrive(Slot& slot, std::uint64_t* held) {
   return false;
 }
 
-bool claim(Slot& slot, const SocketIdentity& id, bool peeked) {
+bool claim(OpenFileState& slot, const SocketIdentity& id, bool peeked) {
   // PAIR preload.held: which life it is
   std::uint64_t held = dekker::load(slot.held);
   // PAIR preload.slot_name: the cookie of that life, or of a later one
-  if (Slot::on_its_way(held) == 0 || slot.cookie.load(std::memory_order_seq_cst) != id.cookie)
+  if (OpenFileState::on_its_way(held) == 0 ||
+      slot.cookie.load(std::memory_order_seq_cst) != id.cookie)
     return false;
   // PAIR preload.moved: it has moved since it was named
   if (slot.pipe.load(std::memory_order_acquire) != 0) return false;
@@ -121,7 +124,7 @@ bool claim(Slot& slot, const SocketIdentity& id, bool peeked) {
 // of it.
 bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   SocketIdentity id;
-  Slot* slot = identify(fd, &id) ? find_slot(through, id) : nullptr;
+  OpenFileState* slot = identify(fd, &id) ? find_slot(through, id) : nullptr;
   if (slot == nullptr || !claim(*slot, id, peeked)) return drop_slot(slot), false;
   const DeferSignals undisturbed;
   lock_between_forks(s);
@@ -135,7 +138,8 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
 // A descriptor of a connection in `pipe`. False: its processes cannot be found.
 bool follow_passed(int fd, Socket& s, Pipe pipe, const Route& route, int through, bool peeked,
                    std::span<const int> memfds) {
-  Slot* const slot = find_slot_of_pipe(process_behind(through), pipe.inode(), pipe.end(), memfds);
+  OpenFileState* const slot =
+      find_slot_of_pipe(process_behind(through), pipe.inode(), pipe.end(), memfds);
   if (slot == nullptr) return false;
   // PAIR preload.held: which life it is
   std::uint64_t held = dekker::load(slot->held);
@@ -223,8 +227,8 @@ void pass_on(int fd, int through) {
   s->followed.store(true, std::memory_order_relaxed);
   leave_to_others(fd, *s);
   if (s->shared()) {
-    add_holders(s->mine(), 1);                          // the receiver, before we may close ours
-    dekker::add(s->open_file().held, Slot::kOnItsWay);  // PAIR preload.held: the same
+    add_holders(s->mine(), 1);  // the receiver, before we may close ours
+    dekker::add(s->open_file().held, OpenFileState::kOnItsWay);  // PAIR preload.held: the same
   } else {
     never_move(fd, *s, reasons::Why::kPassed);
   }

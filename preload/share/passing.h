@@ -2,9 +2,9 @@
 //
 // Each process that has the open file has to know before it moves. The sender cannot say which one
 // will receive the descriptor, nor whether that program loads the library. So it puts the socket's
-// Slot where others can find it, in a memfd, and counts the descriptor as on its way; the receiver
-// finds the slot by what the kernel says of the socket, and claims it. From then on both share the
-// slot as after a fork, and either may move the connection, or close.
+// OpenFileState where others can find it, in a memfd, and counts the descriptor as on its way; the
+// receiver finds the slot by what the kernel says of the socket, and claims it. From then on both
+// share the slot as after a fork, and either may move the connection, or close.
 //
 //   sender      counts one on its way | sendmsg                     nobody moves it
 //   receiver                                 recvmsg | finds the slot, claims     any that has

@@ -2,8 +2,8 @@
 //
 // What is sent again is a sequence that nobody changes any more: bytes of a file, and bytes of the
 // ring that have been set aside (Pipe::set_aside()). The thread that sends it has closed
-// Slot::sends (Slot::kSendsAgain). When its process has been killed another one of this end takes
-// that over: the kernel's count of bytes tells how many had been sent.
+// OpenFileState::sends (OpenFileState::kSendsAgain). When its process has been killed another one
+// of this end takes that over: the kernel's count of bytes tells how many had been sent.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,13 @@ enum class SentAgain {
 
 /// The one that has closed the sends hands that on, or another one takes it from a dead one. False:
 /// `from` has not closed them.
-inline bool hand_resend_on(Slot::Counter& sends, std::int32_t from, std::int32_t to) {
+inline bool hand_resend_on(OpenFileState::Counter& sends, std::int32_t from, std::int32_t to) {
   std::uint64_t now = words::load_acquire(sends);  // PAIR preload.gate: sees what that one has done
-  while (Slot::is_closed_by(now, from)) {
+  while (OpenFileState::is_closed_by(now, from)) {
     // Calls that find it closed and step back change the count in the same word.
     // PAIR preload.gate: publishes that the resend has a new owner
-    if (words::cas(sends, now, (now & (Slot::kClosed - 1)) | Slot::closed_by(to))) return true;
+    if (words::cas(sends, now, (now & (OpenFileState::kClosed - 1)) | OpenFileState::closed_by(to)))
+      return true;
   }
   return false;
 }

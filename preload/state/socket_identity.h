@@ -27,7 +27,7 @@ struct Identity {
   std::atomic<bool> inherited{false};  ///< other processes may have the same open file
   std::atomic<bool> followed{false};   ///< and may have to find its pipe by our descriptor
   std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
-  Slot* slot = nullptr;  ///< from before others find the Socket; of one in the pool none
+  OpenFileState* slot = nullptr;  ///< from before others find the Socket; of one in the pool none
   Pipe pipe;
   Latch left_at_exit;                      ///< counted out when the process ended
   std::atomic<bool> left_slot{false};      ///< not among the users of its slot any more
@@ -50,7 +50,7 @@ struct Identity {
   /// For the next connection. Not the counts of references: there are none. Relaxed stores: a
   /// thread that gets the Socket next gets it by the pool's lock.
   void reset();
-  Slot& open_file() const { return *slot; }
+  OpenFileState& open_file() const { return *slot; }
 };
 
 }  // namespace clan::preload

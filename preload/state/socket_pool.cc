@@ -62,7 +62,7 @@ Socket* take_socket() {
 }
 
 void give_back_socket(Socket* s) {
-  Slot* const slot = s->slot;
+  OpenFileState* const slot = s->slot;
   use_slot_no_more(*s);
   s->reset();
   pool.enter();
@@ -71,7 +71,7 @@ void give_back_socket(Socket* s) {
   pool.leave();
 }
 
-void exchange_slot(Socket& s, Slot& slot) {
+void exchange_slot(Socket& s, OpenFileState& slot) {
   dekker::subtract(s.slot->held, 1);  // PAIR preload.held: nobody else has it
   pool.enter();
   give_back_slot(std::exchange(s.slot, &slot));

@@ -14,7 +14,7 @@ Socket* take_socket_under_lock();
 void give_back_socket(Socket* s);
 
 /// The socket is another process's, which has `slot`: it has that one from now on.
-void exchange_slot(Socket& s, Slot& slot);
+void exchange_slot(Socket& s, OpenFileState& slot);
 
 /// The pool of Sockets, for fork. Behind the locks of epoll sets and of AF_CLAN.
 void lock_sockets();

@@ -95,7 +95,7 @@ bool tell_end(int fd, Socket& s) {
 void hand_over_end(int fd, Socket& s) {
   // relaxed: the pipe and its holders do not become more when the other end has closed
   const bool last = s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) <= 1;
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   // PAIR preload.to_follow: a process that follows now has the pipe, and needs no word of this
   if (!last || dekker::load(slot.to_follow) <= 0 || is_remote(s)) return;
   const KeepErrno keep;
@@ -103,7 +103,7 @@ void hand_over_end(int fd, Socket& s) {
   if (!s.has_drained() || bytes_to_read(fd, s) > 0) return;
   if (!only_end_is_left(fd, s)) {
     // relaxed: a word by itself; it is read by a process that finds the pipe's descriptor closed
-    if (has_ended(s)) slot.pipe_end.fetch_or(Slot::kReadToEnd, std::memory_order_relaxed);
+    if (has_ended(s)) slot.pipe_end.fetch_or(OpenFileState::kReadToEnd, std::memory_order_relaxed);
     return;
   }
   read_kernel(fd, s);

@@ -120,9 +120,9 @@ class Sending : StreamCall {
 
   // The counter keeps the switch from happening under us. `shut`: it may not be counted.
   StepResult by_tcp(bool gone, bool* shut) {
-    Slot& slot = s_.open_file();
+    OpenFileState& slot = s_.open_file();
     const bool may_sleep = waits();
-    const Slot::UnderWay counted(slot.sends);
+    const OpenFileState::UnderWay counted(slot.sends);
     if (!counted) {
       if (await_gate(slot.sends, turns_++)) return StepResult::again();
       *shut = true;

@@ -18,11 +18,11 @@ std::int32_t closer_id() {
 }
 
 bool closer_has_died(std::uint64_t word) {
-  return sys::has_ended(static_cast<std::uint32_t>(word >> Slot::kCloser) &
-                        ~static_cast<std::uint32_t>(Slot::kSendsAgain));
+  return sys::has_ended(static_cast<std::uint32_t>(word >> OpenFileState::kCloser) &
+                        ~static_cast<std::uint32_t>(OpenFileState::kSendsAgain));
 }
 
-void Slot::renew() {
+void OpenFileState::renew() {
   const auto set = [](auto& word, auto value) {
     word.store(value, std::memory_order_relaxed);  // relaxed: published with the cookie, or by fork
   };
@@ -36,7 +36,7 @@ void Slot::renew() {
   set(pids, sys::pid_namespace());
 }
 
-void count_bytes_before(int fd, Slot& slot) {
+void count_bytes_before(int fd, OpenFileState& slot) {
   tcp_info info{};
   std::size_t queued = 0;
   std::uint64_t sent = 0;
@@ -50,11 +50,11 @@ void count_bytes_before(int fd, Slot& slot) {
 }
 
 bool leave_slot(Socket& s) {
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   // PAIR preload.to_follow: this process is none of them
   if (!dekker::swap(s.not_to_follow, true)) dekker::subtract(slot.to_follow, 1);
   // PAIR preload.held: first, as one that arrives counts itself among those to follow before
-  const bool on_its_way = Slot::on_its_way(dekker::load(slot.held)) > 0;
+  const bool on_its_way = OpenFileState::on_its_way(dekker::load(slot.held)) > 0;
   // PAIR preload.to_follow
   const bool others = on_its_way || dekker::load(slot.to_follow) > 0;
   return others;

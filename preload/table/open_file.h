@@ -25,7 +25,7 @@ struct Resent {
 /// An open file: its locks, and counts of the calls that are under way in the kernel while the
 /// connection is on TCP, so that no thread moves it under them. In a table that the processes of
 /// the end share (table/slot_table.h) and the other end does not have.
-struct alignas(256) Slot {
+struct alignas(256) OpenFileState {
   /// Calls (bits 0 to 29), whether it is closed, and by which thread (from kCloser on), so that
   /// others see when that has been killed. In `sends`, kSendsAgain says that it sends again what
   /// the other end gave back.
@@ -130,7 +130,7 @@ struct alignas(256) Slot {
   /// stays so for as long as they live.
   void renew();
 };
-static_assert(sizeof(Slot) == 256);
+static_assert(sizeof(OpenFileState) == 256);
 
 /// The calling thread as a closer: sys::name_of().
 std::int32_t closer_id();
@@ -138,7 +138,7 @@ std::int32_t closer_id();
 bool closer_has_died(std::uint64_t word);
 
 /// Counts what others have sent and received by TCP so far as this library's.
-void count_bytes_before(int fd, Slot& slot);
+void count_bytes_before(int fd, OpenFileState& slot);
 
 /// This process has closed the socket. True: others have it that have not followed into the pipe.
 bool leave_slot(Socket& s);

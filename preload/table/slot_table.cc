@@ -26,20 +26,20 @@ namespace {
 
 using reasons::kBytes;
 
-constexpr std::size_t kSlots = reasons::kSlotBytes / sizeof(Slot);
+constexpr std::size_t kSlots = reasons::kSlotBytes / sizeof(OpenFileState);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-std::atomic<Slot*> own{nullptr};  ///< the table that this process takes slots from
-bool is_own(const Slot& slot) {
-  const Slot* first = own.load(std::memory_order_acquire);  // PAIR preload.slots
+std::atomic<OpenFileState*> own{nullptr};  ///< the table that this process takes slots from
+bool is_own(const OpenFileState& slot) {
+  const OpenFileState* first = own.load(std::memory_order_acquire);  // PAIR preload.slots
   return first != nullptr && &slot >= first && &slot < first + kSlots;
 }
 
 // Sockets that have no slot in a table share this one. Nobody moves one of them.
-constinit Slot pinned_slot;
+constinit OpenFileState pinned_slot;
 
 // Slots of our table that this process has given back, as a stack. A child has a copy:
-// Slot::held says whether a process has it.
+// OpenFileState::held says whether a process has it.
 std::uint32_t returned[kSlots];
 std::size_t returned_count = 0;
 std::size_t without_scan = 0;  ///< takes until all slots are looked through again
@@ -48,24 +48,24 @@ bool fork_is_under_way = false;
 // The first slot of a table is nobody's. Its cookie says what the file is, and `sent` how many
 // slots behind it have been in use; the others have no memory, so nobody reads them.
 constexpr std::uint64_t kMagic = 0x3173746f6c732d63;  // "c-slots1"
-std::size_t in_use(const Slot* table) {
+std::size_t in_use(const OpenFileState* table) {
   // relaxed: a slot is published by its name
   return std::min<std::size_t>(1 + table->sent.load(std::memory_order_relaxed), kSlots);
 }
 
-Slot* map_table(int memfd) {
+OpenFileState* map_table(int memfd) {
   void* memory =
       sys::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memfd, 0);
-  return memory != MAP_FAILED ? static_cast<Slot*>(memory) : nullptr;
+  return memory != MAP_FAILED ? static_cast<OpenFileState*>(memory) : nullptr;
 }
 
-Slot* own_table() {
-  Slot* table = own.load(std::memory_order_acquire);  // PAIR preload.slots
+OpenFileState* own_table() {
+  OpenFileState* table = own.load(std::memory_order_acquire);  // PAIR preload.slots
   if (table != nullptr) return table;
   const int memfd = static_cast<int>(
       sys::call(SYS_memfd_create, reasons::kMemfdName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memfd < 0) return nullptr;
-  Slot* made =
+  OpenFileState* made =
       sys::call(SYS_ftruncate, memfd, kBytes) == 0 && sys::fcntl(memfd, F_ADD_SEALS, kSeals) == 0
           ? map_table(memfd)
           : nullptr;
@@ -85,18 +85,19 @@ Slot* own_table() {
 
 // Nobody has it: users that closed it, and calls of theirs that are still under way, are gone.
 // `also_lost`: one whose descriptors are all on their way, and may never be received.
-bool take(Slot& slot, bool also_lost) {
+bool take(OpenFileState& slot, bool also_lost) {
   // PAIR preload.held: which life it is
   std::uint64_t held = dekker::load(slot.held);
   // relaxed: a moved connection has its pipe in the message, and may yet be received
   const bool may_be_lost = also_lost && slot.pipe.load(std::memory_order_relaxed) == 0;
-  if (Slot::users(held) != 0 || (Slot::on_its_way(held) != 0 && !may_be_lost)) return false;
+  if (OpenFileState::users(held) != 0 || (OpenFileState::on_its_way(held) != 0 && !may_be_lost))
+    return false;
   // PAIR preload.gate: sees what calls have done
   if (slot.sends.load(std::memory_order_seq_cst) != 0 ||
       slot.receives.load(std::memory_order_seq_cst) != 0)
     return false;
   // PAIR preload.held: nobody has taken it since
-  if (!dekker::cas(slot.held, held, Slot::renewed(held))) return false;
+  if (!dekker::cas(slot.held, held, OpenFileState::renewed(held))) return false;
   // PAIR preload.slot_name: it is nobody's
   slot.cookie.store(0, std::memory_order_seq_cst);
   slot.renew();
@@ -108,7 +109,7 @@ struct Wanted {
   SocketIdentity id;
   std::uint64_t pipe = 0;
   int end = 0;
-  bool is(const Slot& slot) const {
+  bool is(const OpenFileState& slot) const {
     if (pipe != 0) {
       // PAIR preload.moved: sees the rest of the name
       return slot.pipe.load(std::memory_order_acquire) == pipe &&
@@ -125,7 +126,7 @@ struct Wanted {
   }
 };
 
-Slot* find_in(Slot* slots, const Wanted& wanted) {
+OpenFileState* find_in(OpenFileState* slots, const Wanted& wanted) {
   const std::size_t count = slots != nullptr ? in_use(slots) : 0;
   for (std::size_t i = 1; i < count; ++i) {
     if (wanted.is(slots[i])) return slots + i;
@@ -136,11 +137,11 @@ Slot* find_in(Slot* slots, const Wanted& wanted) {
 // Keeps no more of another process's table mapped than the page with the slot, for as long as this
 // process has that (drop_slot()).
 constexpr std::uintptr_t kPage = 4096;
-Slot* find_in_memfd(int memfd, const Wanted& wanted) {
-  Slot* const table = is_slot_table(memfd) ? map_table(memfd) : nullptr;
+OpenFileState* find_in_memfd(int memfd, const Wanted& wanted) {
+  OpenFileState* const table = is_slot_table(memfd) ? map_table(memfd) : nullptr;
   if (table == nullptr) return nullptr;
   auto* const begin = reinterpret_cast<std::byte*>(table);
-  Slot* const found = find_in(table, wanted);
+  OpenFileState* const found = find_in(table, wanted);
   if (found == nullptr) return sys::munmap(begin, kBytes), nullptr;
   std::byte* const page = begin + (reinterpret_cast<std::byte*>(found) - begin) / kPage * kPage;
   const auto before = static_cast<std::size_t>(page - begin);
@@ -149,9 +150,9 @@ Slot* find_in_memfd(int memfd, const Wanted& wanted) {
   return found;
 }
 
-Slot* find(const Wanted& wanted, pid_t hint, pid_t other) {
+OpenFileState* find(const Wanted& wanted, pid_t hint, pid_t other) {
   // PAIR preload.slots
-  Slot* found = find_in(own.load(std::memory_order_acquire), wanted);
+  OpenFileState* found = find_in(own.load(std::memory_order_acquire), wanted);
   if (found != nullptr || !sys::proc_is_ours()) return found;
   const auto is_there = [&](const char* pid) {
     return any_memfd_of(pid, reasons::kMemfdLink, [&](int memfd) {
@@ -177,7 +178,7 @@ bool is_slot_table(int memfd) {
   return sys::fstat(memfd, &about) == 0 && about.st_size == static_cast<off_t>(kBytes) &&
          (about.st_uid == 0 || config().allows_uid(about.st_uid)) &&
          (sys::fcntl(memfd, F_GET_SEALS) & kSeals) == kSeals &&
-         sys::call(SYS_pread64, memfd, &magic, sizeof magic, offsetof(Slot, cookie)) ==
+         sys::call(SYS_pread64, memfd, &magic, sizeof magic, offsetof(OpenFileState, cookie)) ==
              sizeof magic &&
          magic == kMagic;
 }
@@ -197,19 +198,19 @@ bool has_table() {
 }
 
 std::atomic<std::uint64_t>* reason_words() {
-  Slot* table = own_table();
+  OpenFileState* table = own_table();
   return table != nullptr ? reinterpret_cast<std::atomic<std::uint64_t>*>(table + kSlots) : nullptr;
 }
 
-Slot* take_slot() {
+OpenFileState* take_slot() {
   constexpr std::size_t kTakesWithoutScan = 4096;
   pinned_slot.pinned.store(1, std::memory_order_relaxed);  // relaxed: always the same
   if (fork_is_under_way) return &pinned_slot;
   // A descriptor that is made in borrowed memory is not the lender's.
   const bool may_make = !config().disabled && permits_memory() && !in_borrowed_memory();
-  Slot* const table = has_table() || may_make ? own_table() : nullptr;
+  OpenFileState* const table = has_table() || may_make ? own_table() : nullptr;
   while (table != nullptr && returned_count > 0) {
-    if (Slot& slot = table[returned[--returned_count]]; take(slot, false)) return &slot;
+    if (OpenFileState& slot = table[returned[--returned_count]]; take(slot, false)) return &slot;
   }
   while (table != nullptr && in_use(table) < kSlots) {
     // relaxed: a count
@@ -227,33 +228,33 @@ Slot* take_slot() {
 
 void give_no_slots(bool until_fork_is_over) { fork_is_under_way = until_fork_is_over; }
 
-void give_back_slot(Slot* slot) {
+void give_back_slot(OpenFileState* slot) {
   if (slot == nullptr || slot == &pinned_slot) return;
   if (!is_own(*slot)) return drop_slot(slot);
   // relaxed: checked again when it is taken
-  if (Slot::users(slot->held.load(std::memory_order_relaxed)) != 0) return;
+  if (OpenFileState::users(slot->held.load(std::memory_order_relaxed)) != 0) return;
   if (returned_count == kSlots) return;
   // PAIR preload.slots
   returned[returned_count++] =
       static_cast<std::uint32_t>(slot - own.load(std::memory_order_acquire));
 }
 
-void drop_slot(Slot* slot) {
+void drop_slot(OpenFileState* slot) {
   if (slot == nullptr || is_own(*slot)) return;
   auto* const at = reinterpret_cast<std::byte*>(slot);
   sys::munmap(at - reinterpret_cast<std::uintptr_t>(at) % kPage, kPage);
 }
 
-bool is_findable(const Slot& slot) {
+bool is_findable(const OpenFileState& slot) {
   // relaxed: a number alone
   return is_own(slot) && passing_memfd.load(std::memory_order_relaxed) >= 0;
 }
 
-bool is_in_a_table(const Slot& slot) { return &slot != &pinned_slot; }
+bool is_in_a_table(const OpenFileState& slot) { return &slot != &pinned_slot; }
 
 void take_over_table(int memfd) {
-  Slot* none = nullptr;
-  Slot* taken = is_slot_table(memfd) ? map_table(memfd) : nullptr;
+  OpenFileState* none = nullptr;
+  OpenFileState* taken = is_slot_table(memfd) ? map_table(memfd) : nullptr;
   // PAIR preload.slots: as own_table()
   if (taken == nullptr || !own.compare_exchange_strong(none, taken, std::memory_order_acq_rel)) {
     if (taken != nullptr) sys::munmap(taken, kBytes);
@@ -264,14 +265,15 @@ void take_over_table(int memfd) {
   passing_memfd.store(memfd, std::memory_order_relaxed);  // relaxed: a number alone
 }
 
-Slot* find_slot(int through, const SocketIdentity& id) {
+OpenFileState* find_slot(int through, const SocketIdentity& id) {
   return find({id}, process_behind(through), static_cast<pid_t>(sys::call(SYS_getppid)));
 }
 
-Slot* find_slot_of_pipe(pid_t hint, std::uint64_t pipe, int end, std::span<const int> memfds) {
+OpenFileState* find_slot_of_pipe(pid_t hint, std::uint64_t pipe, int end,
+                                 std::span<const int> memfds) {
   const Wanted wanted{{}, pipe, end};
   for (const int memfd : memfds) {
-    if (Slot* slot = find_in_memfd(memfd, wanted)) return slot;
+    if (OpenFileState* slot = find_in_memfd(memfd, wanted)) return slot;
   }
   return find(wanted, hint, static_cast<pid_t>(sys::call(SYS_getppid)));
 }

@@ -16,19 +16,19 @@ constexpr std::uint32_t kTurnsBetweenLooks = 64, kYieldsBeforeNap = 1024;
 
 // A turn in which the thread that has closed a counter with this word is looked for, and has died.
 bool has_died(std::uint64_t now, std::uint32_t turn) {
-  return (now & Slot::kClosed) != 0 && turn % kTurnsBetweenLooks == kTurnsBetweenLooks - 1 &&
-         closer_has_died(now);
+  return (now & OpenFileState::kClosed) != 0 &&
+         turn % kTurnsBetweenLooks == kTurnsBetweenLooks - 1 && closer_has_died(now);
 }
 
 // Takes a counter for `closer` (0: opens it) from a thread that has died, or had the caller's id.
 // False: nobody is dead, or the counter has changed.
-bool take_from_dead(Slot::Counter& counter, std::uint32_t turn, std::uint64_t closer) {
+bool take_from_dead(OpenFileState::Counter& counter, std::uint32_t turn, std::uint64_t closer) {
   // PAIR preload.gate: sees which thread has closed it
   std::uint64_t now = words::load_acquire(counter);
-  const bool died =
-      !Slot::is_resend(now) && (Slot::is_closed_by(now, closer_id()) || has_died(now, turn));
+  const bool died = !OpenFileState::is_resend(now) &&
+                    (OpenFileState::is_closed_by(now, closer_id()) || has_died(now, turn));
   // PAIR preload.gate: in the place of its closer
-  return died && words::cas(counter, now, (now & (Slot::kClosed - 1)) | closer);
+  return died && words::cas(counter, now, (now & (OpenFileState::kClosed - 1)) | closer);
 }
 
 void pause(std::uint32_t turn) {
@@ -43,25 +43,25 @@ void pause(std::uint32_t turn) {
 
 }  // namespace
 
-bool await_gate(Slot::Counter& counter, std::uint32_t turn) {
+bool await_gate(OpenFileState::Counter& counter, std::uint32_t turn) {
   // PAIR preload.gate: sees which thread has closed it
-  if (Slot::is_resend(words::load_acquire(counter))) return false;
+  if (OpenFileState::is_resend(words::load_acquire(counter))) return false;
   if (!take_from_dead(counter, turn, 0)) pause(turn);
   return true;
 }
 
-void await_mover(Slot::Counter& counter) {
+void await_mover(OpenFileState::Counter& counter) {
   for (std::uint32_t turn = 0;; ++turn) {
     // order: a read-modify-write sees the last word; a thread that closes the counter after it sees
     // what was announced
     const std::uint64_t now = counter.fetch_add(0, std::memory_order_acq_rel);
-    if ((now & Slot::kClosed) == 0 || !await_gate(counter, turn)) return;
+    if ((now & OpenFileState::kClosed) == 0 || !await_gate(counter, turn)) return;
   }
 }
 
-ClosedGate::ClosedGate(Slot::Counter& counter) : counter_(counter) {
-  for (std::uint32_t turn = 0; !Slot::try_close_over(counter, me_); ++turn) {
-    took_over_ = take_from_dead(counter, turn, Slot::closed_by(me_));
+ClosedGate::ClosedGate(OpenFileState::Counter& counter) : counter_(counter) {
+  for (std::uint32_t turn = 0; !OpenFileState::try_close_over(counter, me_); ++turn) {
+    took_over_ = take_from_dead(counter, turn, OpenFileState::closed_by(me_));
     if (took_over_) return;
     pause(turn);
   }

@@ -1,5 +1,6 @@
-// Waiting for a thread, perhaps of another process of the end, that keeps a counter of calls (Slot)
-// closed. It is waited for as long as it lives; a counter that a dead one has closed is open.
+// Waiting for a thread, perhaps of another process of the end, that keeps a counter of calls
+// (OpenFileState) closed. It is waited for as long as it lives; a counter that a dead one has
+// closed is open.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +12,19 @@ namespace clan::preload {
 
 /// Waits a moment for `counter` to open; `turn` counts the moments of one wait, from 0. False: a
 /// thread sends again what the other end gave back, which may take long.
-bool await_gate(Slot::Counter& counter, std::uint32_t turn);
+bool await_gate(OpenFileState::Counter& counter, std::uint32_t turn);
 
 /// Waits until no thread moves the socket that has not seen what its caller has announced before
-/// (Slot::pinned, `alone`, a descriptor on its way). `counter`: one that such a thread closes.
-void await_mover(Slot::Counter& counter);
+/// (OpenFileState::pinned, `alone`, a descriptor on its way). `counter`: one that such a thread
+/// closes.
+void await_mover(OpenFileState::Counter& counter);
 
 /// Closes a counter while it lives: a lock of all processes of the end. Once the connection
 /// has moved no call that is counted is in the kernel: it steps back, or was killed.
 class ClosedGate {
  public:
-  explicit ClosedGate(Slot::Counter& counter);
-  ~ClosedGate() { Slot::open(counter_, me_); }
+  explicit ClosedGate(OpenFileState::Counter& counter);
+  ~ClosedGate() { OpenFileState::open(counter_, me_); }
   ClosedGate(const ClosedGate&) = delete;
   ClosedGate& operator=(const ClosedGate&) = delete;
   /// From a thread that has died: what that did last it may not have noted.
@@ -31,7 +33,7 @@ class ClosedGate {
  private:
   const DeferSignals undisturbed_;
   const std::int32_t me_ = closer_id();
-  Slot::Counter& counter_;
+  OpenFileState::Counter& counter_;
   bool took_over_ = false;
 };
 

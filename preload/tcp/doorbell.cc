@@ -37,7 +37,7 @@ void recount_rung(int fd, PipePage::Face& face) {
 
 }  // namespace
 
-Ringing::Ringing(int fd, PipePage::Face& face, Slot& slot)
+Ringing::Ringing(int fd, PipePage::Face& face, OpenFileState& slot)
     // relaxed: under the gate
     : gate_(slot.bells), allowed_(slot.silent.load(std::memory_order_relaxed) == 0) {
   if (gate_.took_over()) [[unlikely]]
@@ -72,7 +72,7 @@ ssize_t send_counted_doorbell(int fd, Socket& s) {
   return sent;
 }
 
-void silence(int fd, PipePage::Face& face, Slot& slot) {
+void silence(int fd, PipePage::Face& face, OpenFileState& slot) {
   const Ringing ringing(fd, face, slot);
   slot.silent.store(1, std::memory_order_relaxed);  // relaxed: under the gate
 }

@@ -21,7 +21,7 @@ namespace clan::preload {
 /// The thread that may send a doorbell of this end. `fd`: the end's.
 class Ringing {
  public:
-  Ringing(int fd, PipePage::Face& face, Slot& slot);
+  Ringing(int fd, PipePage::Face& face, OpenFileState& slot);
   /// False: this end sends by TCP, or is about to.
   explicit operator bool() const { return allowed_; }
 
@@ -39,7 +39,7 @@ ssize_t send_counted_doorbell(int fd, Socket& s);
 
 /// Sees to it that no thread of the end sends a doorbell from now on: what the end sends by TCP
 /// then is the application's. `fd`, `slot`: the end's.
-void silence(int fd, PipePage::Face& face, Slot& slot);
+void silence(int fd, PipePage::Face& face, OpenFileState& slot);
 inline void silence(int fd, Socket& s) { silence(fd, s.mine(), s.open_file()); }
 
 /// Reads the doorbells that have been rung, and nothing else. False: some are still on their way.

@@ -121,9 +121,9 @@ bool switch_sending_now(int fd, Socket& s) {
   KeepErrno keep;
   const DeferSignals undisturbed;
   // No send may be under way in the kernel, here or in a process that shares the socket.
-  Slot& slot = s.open_file();
+  OpenFileState& slot = s.open_file();
   const std::int32_t me = closer_id();
-  if (!Slot::try_close(slot.sends, me)) return (state_of(mine) & kSending) != 0;
+  if (!OpenFileState::try_close(slot.sends, me)) return (state_of(mine) & kSending) != 0;
   std::uint64_t bytes = 0;
   bool switched = (state_of(mine) & kSending) != 0;
   const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
@@ -147,7 +147,7 @@ bool switch_sending_now(int fd, Socket& s) {
     if (remote) {
       switched = (now & kGone) == 0;
       if (!switched) set_options(fd, options);
-      Slot::open(slot.sends, me);
+      OpenFileState::open(slot.sends, me);
       if (switched) wake_remote(fd, s);
       return switched;
     }
@@ -162,7 +162,7 @@ bool switch_sending_now(int fd, Socket& s) {
     CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd,
                static_cast<unsigned long long>(bytes));
   }
-  Slot::open(slot.sends, me);
+  OpenFileState::open(slot.sends, me);
   return switched;
 }
 

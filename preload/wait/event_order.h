@@ -87,8 +87,8 @@ inline void put_in_order(Found* found, std::uint32_t count, std::uint64_t low) {
   constexpr std::uint64_t kMask = PipeStamp::kTimeMask;
   for (std::uint32_t k = 0; k < count; ++k) {
     const PipeStamp stamp = found[k].last_kernel_write;
-    if (found[k].interest == nullptr || stamp.word == 0 || !stamp.wrote_past_pipes()) continue;
-    const std::uint64_t wrote = stamp.past_pipes();
+    if (found[k].interest == nullptr || stamp.word == 0 || !stamp.has_kernel_write()) continue;
+    const std::uint64_t wrote = stamp.last_kernel_write();
     if (PipeStamp::before(wrote, low)) continue;
     for (std::uint32_t p = 0; p < count; ++p) {
       Found& plain = found[p];

@@ -34,7 +34,8 @@ inline bool quiet(const Interest& i) {
 /// does.
 bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, std::uint32_t ready);
 
-/// What holds for an interest. Under the lock. Nothing of it is reported before told() is called.
+/// What holds for an interest. Under the lock. Nothing of it is reported before mark_reported() is
+/// called.
 /// What is_due() for its socket is noted, and done behind the lock (Guard).
 Found look_at(Interest& i);
 

@@ -39,8 +39,8 @@ void store(PipePage::Sender& s, const shm::RingProducer& p) {
 }
 
 // After a record that was planned by reserve() has been published.
-void advance(const shm::RecordRing& ring, PipePage::Sender& s, shm::RingProducer& p, const shm::RingSlot& slot,
-             std::uint64_t most) {
+void advance(const shm::RecordRing& ring, PipePage::Sender& s, shm::RingProducer& p,
+             const shm::RingSlot& slot, std::uint64_t most) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
   ring.advance(p, slot);
   p.bound = ring.next_bound(p, most);
@@ -206,7 +206,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
 Pipe::Done Pipe::end_sending() { return put_last(kEndRecord); }
 Pipe::Done Pipe::leave() { return put_last(kLeaveRecord); }
 
-void Pipe::wrote_past_pipes() { t_thread.last_kernel_write = order_stamp(); }
+void Pipe::note_kernel_write() { t_thread.last_kernel_write = order_stamp(); }
 
 // Without the lock: a cursor that another thread has half moved says "room" once too often at
 // worst.

@@ -102,7 +102,7 @@ class CLAN_EXPORT Pipe {
   bool want_room(PipeRoom room = PipeRoom::kWhole, bool by_bell = false);
 
   /// The calling thread has written by other ways than pipes: see PipeStamp.
-  static void wrote_past_pipes();
+  static void note_kernel_write();
 
   // --- receiving ---------------------------------------------------------------------------------
   PipeFront front() const;

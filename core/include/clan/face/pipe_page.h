@@ -43,8 +43,8 @@ struct PipeStamp {
     return {(now & kTimeMask) | (said < kLongAgo ? said : kLongAgo) << 48};
   }
   std::uint64_t time() const { return word & kTimeMask; }
-  bool wrote_past_pipes() const { return word >> 48 != kLongAgo; }  ///< in the last second
-  std::uint64_t past_pipes() const {
+  bool has_kernel_write() const { return word >> 48 != kLongAgo; }  ///< in the last second
+  std::uint64_t last_kernel_write() const {
     const std::uint64_t n = word >> 48 & ((1u << kDigits) - 1);
     return (time() - (n << (word >> (48 + kDigits)) << 4)) & kTimeMask;
   }

@@ -30,7 +30,7 @@ TEST_F(Attach, WaitsForACallInTheKernel) {
   make_pipe(1);
   Socket& s = pair.socket(1);
   {
-    const Slot::UnderWay call(s.slot->receives);
+    const OpenFileState::UnderWay call(s.slot->receives);
     EXPECT_FALSE(enter_pipe(pair.fd(1), s, route));
   }
   EXPECT_EQ(s.slot->sends.load(), 0u);
@@ -48,9 +48,9 @@ TEST_F(Attach, DoesNotHappenDuringAFork) {
 TEST_F(Attach, DoesNotHappenToASocketThatIsPinnedOrOnItsWayToAnotherProcess) {
   make_pipe(1);
   Socket& s = pair.socket(1);
-  s.slot->held.fetch_add(Slot::kOnItsWay);
+  s.slot->held.fetch_add(OpenFileState::kOnItsWay);
   EXPECT_FALSE(enter_pipe(pair.fd(1), s, route));
-  s.slot->held.fetch_sub(Slot::kOnItsWay);
+  s.slot->held.fetch_sub(OpenFileState::kOnItsWay);
   s.slot->pinned = 1;
   EXPECT_FALSE(enter_pipe(pair.fd(1), s, route));
 }

@@ -85,14 +85,14 @@ TEST(DemoteUnswitched, DoesNotWaitForASwitchThatIsUnderWay) {
   TcpPair pair;
   pair.migrate();
   Socket& s = pair.socket(0);
-  ASSERT_TRUE(Slot::try_close(s.open_file().sends, ::getppid()));
+  ASSERT_TRUE(OpenFileState::try_close(s.open_file().sends, ::getppid()));
   const auto start = std::chrono::steady_clock::now();
   leave_pipe(pair.fd(0), false, reasons::Why::kUrgent);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
   EXPECT_EQ(state_of(s.mine()) & (clan::socket_face::kGone | clan::socket_face::kSending),
             clan::socket_face::kGone);
   EXPECT_FALSE(s.kernel_error);
-  Slot::open(s.open_file().sends, ::getppid());
+  OpenFileState::open(s.open_file().sends, ::getppid());
   EXPECT_FALSE(switch_sending(pair.fd(0), s)) << "it would send where nobody reads";
   ASSERT_EQ(pair.send(0, "tcp"), 3);
   EXPECT_EQ(pair.receive(1), "tcp");

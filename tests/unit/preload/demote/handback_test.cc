@@ -30,8 +30,8 @@ struct ReturnedBytes : testing::Test {
   }
   ~ReturnedBytes() override { ::close(memfd); }
   void send_again(const HandedBack& given) const {
-    const std::int32_t us = Slot::kSendsAgain | closer_id();
-    pair.socket(0).open_file().sends = Slot::closed_by(us);
+    const std::int32_t us = OpenFileState::kSendsAgain | closer_id();
+    pair.socket(0).open_file().sends = OpenFileState::closed_by(us);
     resend(pair.fd(0), pair.socket(0), given.memfd, us);
     EXPECT_EQ(pair.socket(0).open_file().sends.load(), 0u);
   }

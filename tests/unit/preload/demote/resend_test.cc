@@ -147,7 +147,7 @@ struct ResendAlone : ResendOfSharers {};
 
 TEST_F(ResendAlone, IsLeftToAProcessThatRuns) {
   leave();
-  s().open_file().sends = Slot::closed_by(Slot::kSendsAgain | ::getppid());
+  s().open_file().sends = OpenFileState::closed_by(OpenFileState::kSendsAgain | ::getppid());
   add_state(s().mine(), kGone);
   EXPECT_TRUE(resends(pair.fd(0), s()));
   EXPECT_TRUE(s().is_resending());

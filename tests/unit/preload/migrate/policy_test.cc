@@ -44,11 +44,11 @@ TEST(Policy, KeepsASocketOnTcpThatIsPinned) {
 
 TEST(Policy, WaitsWhileADescriptorIsOnItsWayToAnotherProcess) {
   TcpPair pair;
-  Slot& slot = pair.socket(0).open_file();
-  slot.held.fetch_add(Slot::kOnItsWay);
+  OpenFileState& slot = pair.socket(0).open_file();
+  slot.held.fetch_add(OpenFileState::kOnItsWay);
   for (int call = 0; call < 8; ++call) before_send(pair.fd(0), pair.socket(0));
   EXPECT_EQ(pair.socket(0).state.load(), Socket::State::kTcp);
-  slot.held.fetch_sub(Slot::kOnItsWay);
+  slot.held.fetch_sub(OpenFileState::kOnItsWay);
   before_send(pair.fd(0), pair.socket(0));
   EXPECT_EQ(pair.socket(0).state.load(), Socket::State::kOffered);
 }

@@ -57,12 +57,12 @@ TEST_F(OverExec, ListsWhatStaysOpenAndKeepsItsPipeOpenToo) {
 
 TEST_F(OverExec, LeavesTheSlotsOfWhatIsClosedUntilItHasFailed) {
   for (const int end : {0, 1}) ASSERT_EQ(::fcntl(pair.fd(end), F_SETFD, FD_CLOEXEC), 0);
-  Slot& slot = pair.socket(0).open_file();
+  OpenFileState& slot = pair.socket(0).open_file();
   slot.held.fetch_add(1);  // its parent
   EXPECT_EQ(hand_on(), nullptr);
-  EXPECT_EQ(Slot::users(slot.held.load()), 1u);
+  EXPECT_EQ(OpenFileState::users(slot.held.load()), 1u);
   use_slots_again();
-  EXPECT_EQ(Slot::users(slot.held.load()), 2u);
+  EXPECT_EQ(OpenFileState::users(slot.held.load()), 2u);
   EXPECT_EQ(slot.to_follow.load(), 0);
   slot.held.fetch_sub(1);
 }
@@ -91,7 +91,7 @@ TEST_F(OverExec, GoesBackToTcpForAProgramThatDoesNotLoadUs) {
 TEST_F(OverExec, IsNotHandedOnWhileAnotherProcessSendsAgain) {
   keep_over_exec(pair.fd(0));
   Socket& s = pair.socket(0);
-  s.open_file().sends = Slot::closed_by(Slot::kSendsAgain | ::getppid());
+  s.open_file().sends = OpenFileState::closed_by(OpenFileState::kSendsAgain | ::getppid());
   add_state(s.mine(), socket_face::kLeaving | socket_face::kGone);
   add_state(pair.socket(1).mine(), socket_face::kGone);
   ASSERT_FALSE(s.is_resending()) << "this process has not looked";

@@ -37,7 +37,7 @@ TEST(Fork, ThatFailsCountsNobody) {
   pair.migrate();
   EXPECT_LT(forked_by([] { return -1L; }), 0);
   EXPECT_EQ(pair.socket(0).mine().words[socket_face::kHolders].load(), 1u);
-  EXPECT_EQ(Slot::users(pair.socket(0).slot->held.load()), 1u);
+  EXPECT_EQ(OpenFileState::users(pair.socket(0).slot->held.load()), 1u);
 }
 
 // Threads that take connections back to TCP may have to wait for the other ends.

@@ -17,7 +17,7 @@ struct PassingOn : testing::Test {
     for (const int fd : through) ::close(fd);
   }
   std::uint64_t on_its_way(int end) {
-    return Slot::on_its_way(pair.socket(end).open_file().held.load());
+    return OpenFileState::on_its_way(pair.socket(end).open_file().held.load());
   }
   int through[2];
   TcpPair pair;
@@ -45,7 +45,7 @@ TEST_F(PassingOn, KeepsTheConnectionOnTcpWhileItIsOnItsWay) {
 
 TEST_F(PassingOn, IsClaimedByTheReceiverWhichThenHasTheOpenFileToo) {
   pass_on(pair.fd(0), through[0]);
-  const Slot* const slot = &pair.socket(0).open_file();
+  const OpenFileState* const slot = &pair.socket(0).open_file();
   // The receiver's descriptor: another number for the same open file.
   const int received = ::dup(pair.fd(0));
   ASSERT_GE(received, 0);
@@ -58,11 +58,11 @@ TEST_F(PassingOn, IsClaimedByTheReceiverWhichThenHasTheOpenFileToo) {
     EXPECT_EQ(s->client, pair.socket(0).client);
   }
   EXPECT_EQ(on_its_way(0), 0u);
-  EXPECT_EQ(Slot::users(slot->held.load()), 2u);
+  EXPECT_EQ(OpenFileState::users(slot->held.load()), 2u);
   EXPECT_EQ(slot->to_follow.load(), 2);
   forget(received);
   ::close(received);
-  EXPECT_EQ(Slot::users(slot->held.load()), 1u);
+  EXPECT_EQ(OpenFileState::users(slot->held.load()), 1u);
 }
 
 TEST_F(PassingOn, ThatWasOnlyPeekedAtNeverMoves) {

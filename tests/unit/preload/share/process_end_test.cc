@@ -18,7 +18,7 @@ TEST(ProcessEnd, CountsTheProcessOutOnce) {
   ASSERT_EQ(holders_of(s), 3u);
   at_exit();
   EXPECT_EQ(holders_of(s), 2u);
-  EXPECT_EQ(Slot::users(s.open_file().held.load()), 0u);
+  EXPECT_EQ(OpenFileState::users(s.open_file().held.load()), 0u);
   at_exit();
   EXPECT_EQ(holders_of(s), 2u);
 }

@@ -12,51 +12,51 @@ namespace clan::preload {
 namespace {
 
 TEST(Gate, ClosesOnlyWhenNoCallIsInTheKernel) {
-  Slot slot;
+  OpenFileState slot;
   {
-    const Slot::UnderWay call(slot.sends);
+    const OpenFileState::UnderWay call(slot.sends);
     ASSERT_TRUE(call);
-    EXPECT_FALSE(Slot::try_close(slot.sends, 7));
+    EXPECT_FALSE(OpenFileState::try_close(slot.sends, 7));
   }
-  EXPECT_TRUE(Slot::try_close(slot.sends, 7));
-  EXPECT_FALSE(Slot::try_close(slot.sends, 8));
+  EXPECT_TRUE(OpenFileState::try_close(slot.sends, 7));
+  EXPECT_FALSE(OpenFileState::try_close(slot.sends, 8));
 }
 
 TEST(Gate, TurnsCallsAwayWhileItIsClosedAndCountsThemOutAgain) {
-  Slot slot;
-  ASSERT_TRUE(Slot::try_close(slot.receives, 7));
+  OpenFileState slot;
+  ASSERT_TRUE(OpenFileState::try_close(slot.receives, 7));
   {
-    const Slot::UnderWay call(slot.receives);
+    const OpenFileState::UnderWay call(slot.receives);
     EXPECT_FALSE(call);
   }
-  Slot::open(slot.receives, 7);
+  OpenFileState::open(slot.receives, 7);
   EXPECT_EQ(slot.receives.load(), 0u);
-  const Slot::UnderWay call(slot.receives);
+  const OpenFileState::UnderWay call(slot.receives);
   EXPECT_TRUE(call);
 }
 
 TEST(Gate, IsOpenedByItsOwnerAlone) {
-  Slot slot;
-  ASSERT_TRUE(Slot::try_close(slot.sends, 7));
-  Slot::open(slot.sends, 8);
-  EXPECT_NE(slot.sends.load() & Slot::kClosed, 0u);
-  EXPECT_EQ(slot.sends.load() >> Slot::kCloser, 7u);
-  Slot::open(slot.sends, 7);
+  OpenFileState slot;
+  ASSERT_TRUE(OpenFileState::try_close(slot.sends, 7));
+  OpenFileState::open(slot.sends, 8);
+  EXPECT_NE(slot.sends.load() & OpenFileState::kClosed, 0u);
+  EXPECT_EQ(slot.sends.load() >> OpenFileState::kCloser, 7u);
+  OpenFileState::open(slot.sends, 7);
   EXPECT_EQ(slot.sends.load(), 0u);
 }
 
 TEST(Gate, IsClosedOverCallsThatStepBack) {
-  Slot slot;
+  OpenFileState slot;
   {
-    const Slot::UnderWay call(slot.receives);
-    ASSERT_TRUE(Slot::try_close_over(slot.receives, 7));
-    EXPECT_FALSE(Slot::try_close_over(slot.receives, 8));
+    const OpenFileState::UnderWay call(slot.receives);
+    ASSERT_TRUE(OpenFileState::try_close_over(slot.receives, 7));
+    EXPECT_FALSE(OpenFileState::try_close_over(slot.receives, 8));
   }
-  EXPECT_EQ(slot.receives.load(), Slot::closed_by(7));
+  EXPECT_EQ(slot.receives.load(), OpenFileState::closed_by(7));
 }
 
 TEST(Gate, KeepsCallsAndTheOneThatHasClosedItApartBetweenThreads) {
-  Slot slot;
+  OpenFileState slot;
   // written by the owner of the gate, read by calls: a race unless the gate keeps them apart
   int inside = 0;
   std::atomic<bool> stop{false};
@@ -65,7 +65,7 @@ TEST(Gate, KeepsCallsAndTheOneThatHasClosedItApartBetweenThreads) {
   for (int k = 0; k < 2; ++k) {
     callers.emplace_back([&] {
       while (!stop.load(std::memory_order_relaxed)) {
-        const Slot::UnderWay call(slot.sends);
+        const OpenFileState::UnderWay call(slot.sends);
         if (!call) continue;
         EXPECT_EQ(inside % 2, 0);
         calls.fetch_add(1, std::memory_order_relaxed);
@@ -73,13 +73,13 @@ TEST(Gate, KeepsCallsAndTheOneThatHasClosedItApartBetweenThreads) {
     });
   }
   for (int moves = 0; moves < 2000;) {
-    if (!Slot::try_close(slot.sends, 7)) {
+    if (!OpenFileState::try_close(slot.sends, 7)) {
       std::this_thread::yield();
       continue;
     }
     ++inside;
     ++inside;
-    Slot::open(slot.sends, 7);
+    OpenFileState::open(slot.sends, 7);
     ++moves;
   }
   stop.store(true);
@@ -90,25 +90,25 @@ TEST(Gate, KeepsCallsAndTheOneThatHasClosedItApartBetweenThreads) {
 
 // And what it has done by the calls that come behind it: `done` is plain.
 TEST(Gate, ShowsWhatCallsHaveDoneToTheOneThatClosesIt) {
-  Slot slot;
+  OpenFileState slot;
   long done = 0;
   std::atomic<bool> stop{false};
   std::thread caller([&] {
     while (!stop.load(std::memory_order_relaxed)) {
-      const Slot::UnderWay call(slot.sends);
+      const OpenFileState::UnderWay call(slot.sends);
       if (call) ++done;
       std::this_thread::yield();
     }
   });
   long seen = 0;
   for (int moves = 0; moves < 200;) {
-    if (!Slot::try_close(slot.sends, 7)) {
+    if (!OpenFileState::try_close(slot.sends, 7)) {
       std::this_thread::yield();
       continue;
     }
     EXPECT_GE(done, seen);
     seen = done;
-    Slot::open(slot.sends, 7);
+    OpenFileState::open(slot.sends, 7);
     ++moves;
   }
   stop.store(true);
@@ -116,16 +116,16 @@ TEST(Gate, ShowsWhatCallsHaveDoneToTheOneThatClosesIt) {
 }
 
 TEST(Gate, ShowsTheNextCallWhatWasDoneBehindIt) {
-  Slot::Counter counter{0};
+  OpenFileState::Counter counter{0};
   int behind = 0;
   test::hand_over(
       [&] {
-        EXPECT_TRUE(Slot::try_close(counter, 1));
+        EXPECT_TRUE(OpenFileState::try_close(counter, 1));
         behind = 1;
-        Slot::open(counter, 1);
+        OpenFileState::open(counter, 1);
       },
       [&] {
-        const Slot::UnderWay call(counter);
+        const OpenFileState::UnderWay call(counter);
         EXPECT_TRUE(call);
         EXPECT_EQ(behind, 1);
       });

@@ -49,12 +49,14 @@ TEST(ResendWords, GoOnNowhereWhereTheKernelsCountCannotBe) {
 }
 
 TEST(ResendWords, AreHandedOnByTheOneThatHasTheTurn) {
-  Slot::Counter sends{Slot::closed_by(Slot::kSendsAgain | 7) + 2};
-  EXPECT_FALSE(hand_resend_on(sends, Slot::kSendsAgain | 8, Slot::kSendsAgain | 9));
-  EXPECT_TRUE(hand_resend_on(sends, Slot::kSendsAgain | 7, Slot::kSendsAgain | 9));
-  EXPECT_TRUE(Slot::is_resend(sends.load()));
-  EXPECT_TRUE(Slot::is_closed_by(sends.load(), Slot::kSendsAgain | 9));
-  EXPECT_EQ(sends.load() & (Slot::kClosed - 1), 2u) << "calls that step back";
+  OpenFileState::Counter sends{OpenFileState::closed_by(OpenFileState::kSendsAgain | 7) + 2};
+  EXPECT_FALSE(
+      hand_resend_on(sends, OpenFileState::kSendsAgain | 8, OpenFileState::kSendsAgain | 9));
+  EXPECT_TRUE(
+      hand_resend_on(sends, OpenFileState::kSendsAgain | 7, OpenFileState::kSendsAgain | 9));
+  EXPECT_TRUE(OpenFileState::is_resend(sends.load()));
+  EXPECT_TRUE(OpenFileState::is_closed_by(sends.load(), OpenFileState::kSendsAgain | 9));
+  EXPECT_EQ(sends.load() & (OpenFileState::kClosed - 1), 2u) << "calls that step back";
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 
 Socket& fresh_socket() {
   static auto* socket = new Socket;
-  static auto* slot = new Slot;
+  static auto* slot = new OpenFileState;
   socket->slot = slot;
   return *socket;
 }

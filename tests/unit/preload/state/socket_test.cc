@@ -47,7 +47,7 @@ TEST(Socket, KnowsNothingOfTheConnectionBeforeWhenItIsReset) {
 
 TEST(Socket, StaysOnTcpForGoodOnlyWhenAllProcessesKnow) {
   Socket s;
-  Slot slot;
+  OpenFileState slot;
   s.slot = &slot;
   EXPECT_FALSE(s.stays_on_tcp());
   s.state = Socket::State::kKernel;

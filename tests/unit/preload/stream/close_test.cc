@@ -77,7 +77,7 @@ TEST_F(HalfClose, WaitsForASendThatIsUnderWay) {
   Socket& s = pair.socket(1);
   std::thread closer;
   {
-    const Slot::UnderWay send(s.slot->sends);
+    const OpenFileState::UnderWay send(s.slot->sends);
     closer = std::thread([&] { EXPECT_EQ(shared_shutdown(pair.fd(1), s, SHUT_WR), 0); });
     pollfd p{pair.fd(0), POLLRDHUP, 0};
     EXPECT_EQ(::poll(&p, 1, 30), 0) << "TCP has told of an end";

@@ -13,12 +13,12 @@ TEST(OwedEndOfTcp, IsToldWhenItsBytesGoByThePipe) {
   TcpPair pair;
   pair.migrate();
   Socket& s = pair.socket(0);
-  ASSERT_TRUE(Slot::try_close(s.open_file().sends, ::getppid()));
+  ASSERT_TRUE(OpenFileState::try_close(s.open_file().sends, ::getppid()));
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(shared_shutdown(pair.fd(0), s, SHUT_WR), 0);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
   EXPECT_TRUE(owes_end(s));
-  Slot::open(s.open_file().sends, ::getppid());
+  OpenFileState::open(s.open_file().sends, ::getppid());
   (void)poll_tcp_socket(pair.fd(0), s);
   EXPECT_EQ(pair.receive(1), "");
   EXPECT_EQ(errno, 0);

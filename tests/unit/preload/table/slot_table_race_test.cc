@@ -23,7 +23,7 @@ TEST(SlotTable, OneThatFindsTheTableSeesWhatItsMakerHasDone) {
 }
 
 TEST(SlotTable, OneThatFindsAnEntryByItsNameSeesWhatWasDoneBeforeItGotIt) {
-  Slot* const slot = take_slot();
+  OpenFileState* const slot = take_slot();
   int before = 0;
   SocketIdentity id{};
   id.cookie = 77;

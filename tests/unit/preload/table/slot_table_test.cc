@@ -10,13 +10,13 @@ namespace {
 
 /// As the pool of Sockets takes them, under its lock.
 struct SlotsOfAProcess : testing::Test {
-  static Slot& take() {
+  static OpenFileState& take() {
     lock_sockets();
-    Slot* slot = take_slot();
+    OpenFileState* slot = take_slot();
     unlock_sockets();
     return *slot;
   }
-  static void give_back(Slot& slot) {
+  static void give_back(OpenFileState& slot) {
     slot.held.fetch_sub(1);
     lock_sockets();
     give_back_slot(&slot);
@@ -28,7 +28,7 @@ TEST_F(SlotsOfAProcess, GivesSlotsThatReceiversFindByTheirSocket) {
   TcpPair pair;
   SocketIdentity id;
   ASSERT_TRUE(identify(pair.fd(0), &id));
-  Slot& slot = take();
+  OpenFileState& slot = take();
   EXPECT_TRUE(is_findable(slot));
   EXPECT_EQ(find_slot(-1, id), nullptr);
   slot.inode = id.inode;
@@ -40,28 +40,28 @@ TEST_F(SlotsOfAProcess, GivesSlotsThatReceiversFindByTheirSocket) {
 }
 
 TEST_F(SlotsOfAProcess, FindsTheSlotOfAnEndOfAPipe) {
-  Slot& slot = take();
+  OpenFileState& slot = take();
   slot.pipe_end = 1;
   slot.pipe = 12345;
   EXPECT_EQ(find_slot_of_pipe(0, 12345, 1), &slot);
   EXPECT_EQ(find_slot_of_pipe(0, 12345, 0), nullptr);
-  slot.held.fetch_add(Slot::kOnItsWay - 1);
+  slot.held.fetch_add(OpenFileState::kOnItsWay - 1);
   EXPECT_EQ(find_slot_of_pipe(0, 12345, 1), &slot) << "it has been passed, and closed here";
-  slot.held.fetch_sub(Slot::kOnItsWay);
+  slot.held.fetch_sub(OpenFileState::kOnItsWay);
   EXPECT_EQ(find_slot_of_pipe(0, 12345, 1), nullptr) << "nobody has it";
   slot.held.fetch_add(1);
   give_back(slot);
 }
 
 TEST_F(SlotsOfAProcess, RenewsASlotThatNobodyHas) {
-  Slot& slot = take();
+  OpenFileState& slot = take();
   const std::uint64_t held = slot.held.load();
-  EXPECT_EQ(Slot::users(held), 1u);
+  EXPECT_EQ(OpenFileState::users(held), 1u);
   slot.pinned = 1;
   slot.silent = 1;
   slot.pipe_fd = 7;
   give_back(slot);
-  Slot& again = take();
+  OpenFileState& again = take();
   EXPECT_EQ(&again, &slot);
   EXPECT_NE(again.held.load() >> 48, held >> 48);
   EXPECT_EQ(again.pinned.load(), 0);
@@ -71,23 +71,23 @@ TEST_F(SlotsOfAProcess, RenewsASlotThatNobodyHas) {
 }
 
 TEST_F(SlotsOfAProcess, DoesNotGiveASlotThatAnotherProcessHasOrThatACallIsIn) {
-  Slot& shared = take();
+  OpenFileState& shared = take();
   shared.held.fetch_add(1);
   give_back(shared);
-  Slot& used = take();
+  OpenFileState& used = take();
   EXPECT_NE(&used, &shared);
-  const Slot::UnderWay call(used.sends);
+  const OpenFileState::UnderWay call(used.sends);
   give_back(used);
-  Slot& third = take();
+  OpenFileState& third = take();
   EXPECT_NE(&third, &used);
   shared.held.fetch_sub(1);
   give_back(third);
 }
 
 TEST_F(SlotsOfAProcess, GivesASlotThatIsPinnedWhenAllAreTaken) {
-  std::set<Slot*> taken;
+  std::set<OpenFileState*> taken;
   for (;;) {
-    Slot& slot = take();
+    OpenFileState& slot = take();
     if (!is_findable(slot)) {
       EXPECT_NE(slot.pinned.load(), 0);
       break;
@@ -96,7 +96,7 @@ TEST_F(SlotsOfAProcess, GivesASlotThatIsPinnedWhenAllAreTaken) {
     ASSERT_LT(taken.size(), std::size_t{1} << 20);
   }
   EXPECT_GT(taken.size(), std::size_t{30'000});
-  for (Slot* slot : taken) give_back(*slot);
+  for (OpenFileState* slot : taken) give_back(*slot);
 }
 
 TEST_F(SlotsOfAProcess, GivesASlotThatIsPinnedWhileTheProcessForks) {
@@ -107,24 +107,24 @@ TEST_F(SlotsOfAProcess, GivesASlotThatIsPinnedWhileTheProcessForks) {
   lock_sockets();
   give_no_slots(false);
   unlock_sockets();
-  Slot& slot = take();
+  OpenFileState& slot = take();
   EXPECT_TRUE(is_in_a_table(slot));
   give_back(slot);
 }
 
 TEST_F(SlotsOfAProcess, KeepsASlotForACallThatIsUnderWayWhenTheLastDescriptorIsClosed) {
   TcpPair pair;
-  Slot* const slot = &pair.socket(0).open_file();
+  OpenFileState* const slot = &pair.socket(0).open_file();
   {
     const SocketRef call = pair.held(0);
     pair.close(0);
-    EXPECT_EQ(Slot::users(slot->held.load()), 1u);
+    EXPECT_EQ(OpenFileState::users(slot->held.load()), 1u);
   }
-  EXPECT_EQ(Slot::users(slot->held.load()), 0u);
+  EXPECT_EQ(OpenFileState::users(slot->held.load()), 0u);
 }
 
 TEST_F(SlotsOfAProcess, DoesNotKnowASlotOfAnotherPlace) {
-  const Slot elsewhere;
+  const OpenFileState elsewhere;
   EXPECT_FALSE(is_findable(elsewhere));
   SocketIdentity id;
   EXPECT_FALSE(identify(-1, &id));

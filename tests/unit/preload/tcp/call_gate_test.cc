@@ -11,20 +11,20 @@ namespace clan::preload {
 namespace {
 
 struct GateWait : testing::Test {
-  Slot::Counter& gate() { return pair.socket(0).open_file().receives; }
+  OpenFileState::Counter& gate() { return pair.socket(0).open_file().receives; }
   /// Waits for as long as the counter is closed.
   void await() {
-    for (std::uint32_t turn = 0; (gate().load() & Slot::kClosed) != 0; ++turn)
+    for (std::uint32_t turn = 0; (gate().load() & OpenFileState::kClosed) != 0; ++turn)
       ASSERT_TRUE(await_gate(gate(), turn));
   }
   TcpPair pair;
 };
 
 TEST_F(GateWait, IsOverWhenTheThreadThatHasItOpensIt) {
-  ASSERT_TRUE(Slot::try_close(gate(), ::getppid()));
+  ASSERT_TRUE(OpenFileState::try_close(gate(), ::getppid()));
   std::thread opener([&] {
     ::usleep(50'000);
-    Slot::open(gate(), ::getppid());
+    OpenFileState::open(gate(), ::getppid());
   });
   await();
   opener.join();
@@ -33,7 +33,7 @@ TEST_F(GateWait, IsOverWhenTheThreadThatHasItOpensIt) {
 
 TEST_F(GateWait, OpensWhatADeadProcessHasClosed) {
   Sharer sharer([&] {
-    (void)Slot::try_close(gate(), closer_id());
+    (void)OpenFileState::try_close(gate(), closer_id());
     ::raise(SIGSTOP);
     return true;
   });
@@ -45,24 +45,24 @@ TEST_F(GateWait, OpensWhatADeadProcessHasClosed) {
 }
 
 TEST_F(GateWait, OpensWhatADeadThreadWithTheCallersIdHasClosed) {
-  ASSERT_TRUE(Slot::try_close(gate(), closer_id()));
+  ASSERT_TRUE(OpenFileState::try_close(gate(), closer_id()));
   await();
   EXPECT_EQ(gate().load(), 0u);
 }
 
 TEST_F(GateWait, DoesNotWaitForAThreadThatSendsAgain) {
-  ASSERT_TRUE(Slot::try_close(gate(), Slot::kSendsAgain | ::getppid()));
+  ASSERT_TRUE(OpenFileState::try_close(gate(), OpenFileState::kSendsAgain | ::getppid()));
   EXPECT_FALSE(await_gate(gate(), 0));
   gate() = 0;
 }
 
 TEST_F(GateWait, ClosesOverCallsThatStepBack) {
-  const Slot::UnderWay call(gate());
+  const OpenFileState::UnderWay call(gate());
   {
     const ClosedGate closed(gate());
-    EXPECT_EQ(gate().load() & (Slot::kClosed - 1), 1u);
+    EXPECT_EQ(gate().load() & (OpenFileState::kClosed - 1), 1u);
     EXPECT_FALSE(closed.took_over());
-    const Slot::UnderWay later(gate());
+    const OpenFileState::UnderWay later(gate());
     EXPECT_FALSE(later);
   }
   EXPECT_EQ(gate().load(), 1u);

@@ -27,7 +27,7 @@ struct DrainingOfSharers : testing::Test {
     p.socket(1).share();
   }
   Socket& s() const { return pair.socket(1); }
-  Slot& slot() const { return s().open_file(); }
+  OpenFileState& slot() const { return s().open_file(); }
   void switch_over() const {
     EXPECT_EQ(pair.send(0, "pipe"), 4);
     EXPECT_EQ(pair.receive(1).substr(rung == 0 ? 3 : 0), "pipe");

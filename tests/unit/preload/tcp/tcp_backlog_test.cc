@@ -70,7 +70,7 @@ TEST(TcpPrefix, ADirectionDoesNotSwitchUnderACallInTheKernel) {
   TcpPair pair;
   pair.migrate();
   Socket& s = pair.socket(0);
-  const Slot::UnderWay call(s.slot->sends);
+  const OpenFileState::UnderWay call(s.slot->sends);
   EXPECT_FALSE(switch_sending(pair.fd(0), s));
   EXPECT_TRUE(sends_tcp(s));
 }

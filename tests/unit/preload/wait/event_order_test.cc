@@ -24,13 +24,13 @@ epoll_event event_of(std::uint64_t data) {
   return event;
 }
 
-Found moved(std::uint64_t data, std::uint64_t written, std::uint64_t wrote_past_pipes = 0) {
+Found moved(std::uint64_t data, std::uint64_t written, std::uint64_t kernel_write = 0) {
   Found found;
   found.interest = &some_interest;
   found.event = event_of(data);
   found.since = base() + written;
   found.last_kernel_write =
-      PipeStamp::make(base() + written, wrote_past_pipes == 0 ? 0 : base() + wrote_past_pipes);
+      PipeStamp::make(base() + written, kernel_write == 0 ? 0 : base() + kernel_write);
   return found;
 }
 
@@ -121,22 +121,22 @@ TEST(EventOrder, IsSomeOrderWhateverWritersSay) {
 
 TEST(PipeStamp, KnowsNothingOfWritesLongAgo) {
   const std::uint64_t now = order_stamp();
-  EXPECT_FALSE(PipeStamp::make(now, 0).wrote_past_pipes());
-  EXPECT_TRUE(PipeStamp::make(now, now - 1000).wrote_past_pipes());
+  EXPECT_FALSE(PipeStamp::make(now, 0).has_kernel_write());
+  EXPECT_TRUE(PipeStamp::make(now, now - 1000).has_kernel_write());
   EXPECT_TRUE(
-      PipeStamp::before(PipeStamp::make(now, now).past_pipes(), now & PipeStamp::kTimeMask));
+      PipeStamp::before(PipeStamp::make(now, now).last_kernel_write(), now & PipeStamp::kTimeMask));
 }
 
 TEST(PipeStamp, SaysHowLongAgoToATwoThousandthAndNeverTooLate) {
   const std::uint64_t now = std::uint64_t{1} << 40;
   for (std::uint64_t ago = 1; ago < 2'000'000'000; ago += ago / 7 + 1) {
     const PipeStamp stamp = PipeStamp::make(now, now - ago);
-    ASSERT_TRUE(stamp.wrote_past_pipes()) << ago;
-    const std::uint64_t said = now - stamp.past_pipes();
+    ASSERT_TRUE(stamp.has_kernel_write()) << ago;
+    const std::uint64_t said = now - stamp.last_kernel_write();
     ASSERT_GE(said, ago);
     ASSERT_LE(said, ago + ago / 2000 + 32);
   }
-  EXPECT_FALSE(PipeStamp::make(now, now - 3'000'000'000).wrote_past_pipes());
+  EXPECT_FALSE(PipeStamp::make(now, now - 3'000'000'000).has_kernel_write());
 }
 
 TEST(PipeStamp, ComparesTimesThatWrap) {
