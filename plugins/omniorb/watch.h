@@ -12,7 +12,8 @@
 // ORB. The flags are in the same word, so that a change of both is one step.
 //
 // Thread-safety: any thread. Acquire and release suffice: none relies on this word's order with
-// another. A template, so that tests/omniorb/watch_model_test.cc runs it in every interleaving.
+// another. A template, so that tests/model/omniorb/watch_model_test.cc runs it in every
+// interleaving.
 #pragma once
 
 #include <clan/detail/words.h>
