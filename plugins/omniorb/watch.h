@@ -7,9 +7,11 @@
 //     '---------------------+------------+-------------------------------------'
 //               clearSelectable(), Peek(), or the watcher notifies the ORB
 //
-// A call of a few microseconds is wanted, and idle again. One that has run since the tick before is
-// due, and the next tick arms it: only then do the client's next bytes make the watcher notify the
-// ORB. The flags are in the same word, so that a change of both is one step.
+// setSelectable(1) also arms an idle or a wanted watch; setSelectable(2) leaves an idle one idle.
+// During a call of a few microseconds the watch becomes wanted and then idle again. If the call
+// still runs at a tick, the watch becomes due, and the next tick arms it. Only then do the client's
+// next bytes make the watcher notify the ORB. The phase and the flags are in one word, so a step
+// changes both at once.
 //
 // Thread-safety: any thread. Acquire and release suffice: none relies on this word's order with
 // another. A template, so that tests/model/omniorb/watch_model_test.cc runs it in every
@@ -49,6 +51,8 @@ inline constexpr WatchStep kTell{kIdle, kTelling, kInBuffer};
 inline constexpr WatchStep kTake{kIdle, 0, kInBuffer};  ///< peek() learns that the ORB holds bytes
 inline constexpr WatchStep kUnlist{kArmed, 0, kListed};
 
+/// What an event does in each phase. For a new event, add its row to kWatchTable in the order of
+/// WatchEvent, and a row to tests/programs/omniorb/watch_test.cc.
 struct WatchRow {
   std::uint32_t needs;  ///< without this flag the event changes nothing
   WatchStep steps[4];
