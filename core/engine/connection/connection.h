@@ -95,14 +95,7 @@ class Connection final : public OobSink,
   }
   void consume(const shm::RingRecord& record);
   Status wait_readable(std::uint64_t deadline_ns);
-  bool readable() {
-    auto& line = next_head();
-    const shm::RingHead head{line.load(std::memory_order_relaxed)};  // relaxed: peek() acquires
-    // The second line of the record is read next. Behind the last one the producer is at work.
-    if (shm::lines_for(head.length()) > 1)
-      __builtin_prefetch(reinterpret_cast<const std::byte*>(&line) + kCacheLine);
-    return head.word != 0;
-  }
+  bool readable();
   const void* next_record() { return &next_head(); }
   /// Tells the peer how far we are. peek() does it when it finds nothing, consume() now and then.
   void publish_credit();
@@ -177,8 +170,7 @@ class Connection final : public OobSink,
     return shm::head_at(in_memory_, in_ring_.index(consumer_.glance()));
   }
   int nothing_there(Fetch fetch), broken();
-  int plan(std::uint64_t payload, shm::RingSlot* slot);
-  int plan_on(std::uint64_t payload, shm::RingSlot* slot);
+  int plan(std::uint64_t payload, shm::RingSlot*slot), plan_on(std::uint64_t, shm::RingSlot*);
   void advance(const shm::RingSlot& slot);
   std::uint64_t load_credit();
   void put_ordered(std::uint64_t offset, std::uint64_t word,

@@ -32,6 +32,15 @@ inline void Connection::notify(std::uint64_t offset, std::uint64_t length) {
   notify_armed(offset, length);
 }
 
+inline bool Connection::readable() {
+  auto& line = next_head();
+  const shm::RingHead head{line.load(std::memory_order_relaxed)};  // relaxed: peek() acquires
+  // The second line of the record is read next. Behind the last one the producer is at work.
+  if (shm::lines_for(head.length()) > 1)
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(&line) + kCacheLine);
+  return head.word != 0;
+}
+
 // Plans a record: 1 = planned, 0 = no room, -1 = broken. The ring is asked once in a while only.
 [[gnu::always_inline]] inline int Connection::plan(std::uint64_t payload, shm::RingSlot* slot) {
   // relaxed: ours. A load by itself: one together with the word beside it would wait until the last
@@ -63,7 +72,8 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, N
   // for those of a later record now; never for lines that have not been read yet.
   const std::uint64_t ahead = out_ring_.index(producer_.tail) + kPrefetchLines;
   if (slot.lines <= kMostPrefetched && ahead + slot.lines <= producer_.bound) {
-    for (std::uint64_t i = 0; i < slot.lines; ++i) prefetch_for_write(ring + (ahead + i) * kCacheLine);
+    for (std::uint64_t i = 0; i < slot.lines; ++i)
+      prefetch_for_write(ring + (ahead + i) * kCacheLine);
   }
 }
 
