@@ -45,7 +45,7 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
     n = 0;
     {
       const Guard guard(set);
-      most = set.interests.count / kSome + 1;
+      most = std::max(most, set.interests.count / kSome + 1);  // `f` may take some out
       for (std::uint32_t k = 0; k < set.interests.count && n < kSome; ++k) {
         const Interest& i = *set.interests.at[k];
         if (!which(i)) continue;
