@@ -45,9 +45,10 @@ using socket_face::kState;
 /// Which program reads from now on, and what it knows.
 enum class Reader { kThis, kTcpAlone, kThisIfClosed };
 
-// Behind kLeaving: a peer that closes sees that, or is seen here.
-bool closed_with_bytes(int fd, const Socket& s) {
-  return s.pipe.front() == PipeFront::kBytes &&
+// Behind kLeaving: a peer that closes sees that, or is seen here. What has been `taken` from TCP
+// comes in front of the pipe, and nobody reads it.
+bool closed_with_bytes(int fd, const Socket& s, int taken) {
+  return has_nothing_back(taken) && s.pipe.front() == PipeFront::kBytes &&
          ((state_of(s.theirs()) & socket_face::kClosed) != 0 || closed(fd));
 }
 
@@ -90,7 +91,7 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
   for (;;) {
     const bool gone = go_now(fd, s);
     if (gone && came_back(fd, s)) break;
-    if (if_closed && !given && closed_with_bytes(fd, s)) {
+    if (if_closed && !given && closed_with_bytes(fd, s, taken)) {
       if (taken >= 0) sys::close(taken);
       return;
     }
