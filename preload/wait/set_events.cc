@@ -53,6 +53,8 @@ void went_back(Socket& s) {
 }
 
 void take_off_pipe(int fd, Socket& s) {
+  // Another thread may have closed it meanwhile: the number may be another connection's by now.
+  if (const SocketRef now = acquire(fd); now.get() != &s) return;
   leave_for_kernel(fd, s, reasons::Why::kPolledSet);
   if (!s.shared()) return;
   for_interests(s, [](Interest& i) {
