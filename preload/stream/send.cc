@@ -342,8 +342,9 @@ bool is_plain(const Socket& s) {
 // do the rest, behind `sent` bytes.
 bool send_at_once(int fd, Socket& s, const iovec* buffers, int count, std::size_t wanted,
                   std::size_t* sent) {
-  if (!is_plain(s) || (ask_at_times(fd, s) && !is_plain(s))) return false;
+  if (!is_plain(s)) return false;
   const DeferSignals undisturbed;
+  if (ask_at_times(fd, s) && !is_plain(s)) return false;
   const Pipe::Done done = s.pipe.send(buffers, count, PipeRoom::kWindow);
   if (done.bytes == 0) return false;
   if (done.must_ring) {
