@@ -73,7 +73,7 @@ void hand_on(int fd, Socket& s, void*) {
   // A standard stream of the new program would read and write past us. And the new program does not
   // know of what another process still sends again: its own bytes would overtake that.
   const bool stays = fd > STDERR_FILENO && s.shared() && !is_sent_again(s) && s.pipe.memfd() >= 0 &&
-                     is_findable(s.open_file()) && used < sizeof list.text && !lasts_in_set(fd, s);
+                     is_findable(s.open_file()) && used < sizeof list.text && !lasts_in_set(s);
   if (!stays) return leave_pipe(fd, true, reasons::Why::kExecuted);
   if (!is_listed(s.pipe.memfd())) count_program(s, 1);
   std::memcpy(list.text + list.used, item, static_cast<std::size_t>(n));

@@ -105,11 +105,10 @@ void left_descriptor(Socket& s, int fd) {
   });
 }
 
-bool lasts_in_set(int fd, Socket& s) {
+bool lasts_in_set(const Socket& s) {
   const KeepErrno keep;
   bool lasts = false;
-  for_interests(s, [&](Interest& i) {
-    if (i.fd != fd) return;
+  for_interests(s, [&](const Interest& i) {
     for (int epfd = 0; epfd < sets_below() && !lasts; ++epfd) {
       // relaxed: under the lock
       if (sets[epfd].load(std::memory_order_relaxed) != i.set) continue;
