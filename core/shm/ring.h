@@ -69,7 +69,8 @@ struct RecordRing {
   std::uint64_t next_bound(const RingProducer& p, std::uint64_t most) const {
     const std::uint64_t n = used(p), at = index(p.tail);
     if (n >= most) return 0;
-    std::uint64_t bound = std::min(p.look_at != 0 ? p.look_at : first_look(), at + most - n);
+    const std::uint64_t look = p.look_at != 0 ? p.look_at : first_look();
+    std::uint64_t bound = std::min({look, at + most - n, lines});
     if (on_its_way(p, p.skip_at) && at <= index(p.skip_at))
       bound = std::min(bound, index(p.consumed));
     return bound;
