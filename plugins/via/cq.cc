@@ -47,7 +47,8 @@ void Cq::serve(std::span<const Event> events) {
       const auto* const front = batch[i]->front.load(std::memory_order_relaxed);
       __builtin_prefetch(front);
       // Where no event says that there is a message, the peer may be about to write the next line.
-      if (!events.empty()) __builtin_prefetch(static_cast<const std::byte*>(front) + 64);
+      if (!events.empty() && front != nullptr)
+        __builtin_prefetch(static_cast<const std::byte*>(front) + 64);
     }
     for (std::size_t i = 0; i < n; ++i) idle[i] = events.empty() && is_idle(*batch[i]);
     for (std::size_t i = 0; i < n; ++i) {
