@@ -19,10 +19,16 @@ constexpr std::uint64_t kUrgentCredit = 4 << 20;
 constexpr std::size_t kMostAddresses = 1024;  ///< remembered
 
 // The enumerators of each are the same, in the same order.
-udp::Packets packets_of(NetworkOptions::Packets packets) {
+constexpr udp::Packets packets_of(NetworkOptions::Packets packets) {
   return static_cast<udp::Packets>(packets);
 }
-udp::Mode udp_mode(NetworkOptions::Mode mode) { return static_cast<udp::Mode>(mode); }
+static_assert(packets_of(NetworkOptions::Packets::kSockets) == udp::Packets::kSockets &&
+              packets_of(NetworkOptions::Packets::kXdp) == udp::Packets::kXdp &&
+              packets_of(NetworkOptions::Packets::kAuto) == udp::Packets::kAuto);
+constexpr udp::Mode udp_mode(NetworkOptions::Mode mode) { return static_cast<udp::Mode>(mode); }
+static_assert(udp_mode(NetworkOptions::Mode::kOff) == udp::Mode::kOff &&
+              udp_mode(NetworkOptions::Mode::kIntegrity) == udp::Mode::kIntegrity &&
+              udp_mode(NetworkOptions::Mode::kEncrypt) == udp::Mode::kEncrypt);
 
 struct RemoteName {
   std::string host, service;  ///< host: with a port, or not
