@@ -58,8 +58,7 @@ struct RecordRing {
     return n;
   }
 
-  /// A record of `k` lines goes at the tail, and behind it its terminator and a line to spare:
-  /// nothing else need be checked.
+  /// A record of `k` lines, its terminator and a line to spare fit at the tail: check nothing else.
   bool goes_on(std::uint64_t tail, std::uint64_t bound, std::uint64_t k) const {
     // the bound too is memory that the peer can write
     return index(tail) + k + 2 <= std::min(bound, lines);
@@ -172,8 +171,9 @@ struct RecordRing {
  private:
   // What has not been read lies just behind us, and before it there is more room than that.
   bool keeps_up(const RingProducer& p, std::uint64_t at, std::uint64_t k) const {
+    const std::uint64_t far = used(p) <= keep_up() ? lines / 4 : busy_look();
     return !on_its_way(p, p.skip_at) && !on_its_way(p, p.jump_at) && used(p) * 2 <= at &&
-           k + 1 <= index(p.consumed) && (p.calm || at >= busy_look());
+           k + 1 <= index(p.consumed) && at >= (p.calm ? 0 : far);
   }
 
   int place(const RingProducer& p, std::uint64_t at, std::uint64_t k, bool fresh,

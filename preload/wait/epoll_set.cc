@@ -10,6 +10,7 @@
 #include "clan/face/wait.h"
 #include "state/remote.h"
 #include "state/socket.h"
+#include "table/unseen_sets.h"
 #include "wait/list.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"
@@ -156,6 +157,8 @@ void forget_epoll_range(unsigned first, unsigned last) {
 
 void duplicate_epoll(int from, int to) {
   forget_epoll(to);
+  // Before there is anything in it, too: both names are one set's.
+  if (from < kMostSets && find(from) == nullptr && is_seen_set(from)) (void)make(from);
   if (find(from) == nullptr || to < 0 || to >= kMostSets) return;
   Guard guard(from);
   Set* const set = guard.set();

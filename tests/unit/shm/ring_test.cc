@@ -27,6 +27,9 @@ struct Ring {
 
   std::byte* bytes() { return memory.data()->bytes; }
   int reserve(std::uint64_t payload) {
+    slot = {producer.tail, lines_for(payload)};
+    if (ring.goes_on(producer.tail, producer.bound, slot.lines)) return 1;
+    producer.bound = 0;
     return ring.reserve(
         producer, payload, ring.lines, [&] { return credit; }, &slot);
   }
@@ -35,6 +38,7 @@ struct Ring {
     ring.publish(bytes(), slot,
                  RingHead::make(static_cast<std::uint32_t>(payload.size()), type, 7));
     ring.advance(producer, slot);
+    if (producer.bound == 0) producer.bound = ring.next_bound(producer, ring.lines);
   }
   int peek() { return ring.peek(consumer, bytes(), &record); }
   void consume() { consumer.head += record.lines; }
