@@ -171,7 +171,7 @@ struct RecordRing {
  private:
   // What has not been read lies just behind us, and before it there is more room than that.
   bool keeps_up(const RingProducer& p, std::uint64_t at, std::uint64_t k) const {
-    const std::uint64_t far = used(p) <= keep_up() ? lines / 4 : busy_look();
+    const std::uint64_t far = std::min(busy_look(), used(p) <= keep_up() ? lines / 4 : lines);
     return !on_its_way(p, p.skip_at) && !on_its_way(p, p.jump_at) && used(p) * 2 <= at &&
            k + 1 <= index(p.consumed) && at >= (p.calm ? 0 : far);
   }

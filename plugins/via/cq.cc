@@ -54,7 +54,7 @@ void Cq::serve(std::span<const Event> events) {
     for (std::size_t i = 0; i < n; ++i) {
       const bool stays = idle[i] || serve(*batch[i], &reports);
       if (std::exchange(batch[i]->again, stays) == stays) continue;
-      stays ? again.push_back(batch[i]) : (void)std::erase(again, batch[i]);
+      stays ? again.push_back(batch[i]) : forget(batch[i]);
     }
     has_again.store(!again.empty(), std::memory_order_relaxed);  // relaxed: see more()
     users += !reports.empty();
@@ -77,6 +77,15 @@ void Cq::leave() {
 // No message in many polls.
 inline bool Cq::is_rare(const Vi& vi) const {
   return polls.load(std::memory_order_relaxed) - vi.last_poll > kRarely;  // relaxed: a hint
+}
+
+// Under members_mutex: takes a VI out of `again`. The turn stays where it is, so that a pass over
+// all checks each that is left.
+void Cq::forget(const Vi* vi) {
+  const auto at = std::find(again.begin(), again.end(), vi);
+  if (at == again.end()) return;
+  if (static_cast<std::size_t>(at - again.begin()) < turn + 1) --turn;  // -1: the first is next
+  again.erase(at);
 }
 
 // Under members_mutex: a thread polls the VI, which has nothing now.
@@ -172,7 +181,7 @@ void Cq::remove(Vi& vi, bool receives) {
   std::lock_guard lock(members_mutex);
   --users;
   if (receives) members[vi.tag] = nullptr;
-  std::erase(again, &vi);
+  forget(&vi);
   std::lock_guard entries_lock(mutex);
   entries.erase_if([&](const Entry& entry) { return entry.vi == &vi; });
   count.store(entries.size(), std::memory_order_relaxed);  // relaxed: as in push()

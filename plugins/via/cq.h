@@ -68,6 +68,7 @@ struct Cq : Object {
   static constexpr std::uint32_t kRarely = 1024;
   bool is_rare(const Vi&vi) const, is_idle(Vi&vi);
   bool serve(Vi& vi, Reports* reports);
+  void forget(const Vi* vi);
 };
 
 }  // namespace clan::via
