@@ -66,7 +66,7 @@ struct Interest {
   std::uint32_t rung_in = 0;            ///< or in which the kernel has reported a doorbell
   std::uint64_t since = 0;  ///< order_stamp() of when it was asked for or reported, or TCP had news
   bool listed = false;      ///< reported, and ready at each check since
-  ToldEdges told;           ///< to the application
+  ReportedEdges told;       ///< to the application
   Interest* next_of_socket = nullptr;
 };
 
@@ -114,7 +114,7 @@ struct Set {
   std::atomic<std::uint32_t> seen_moves{0};
   List<Interest*> interests;  ///< all
   List<Interest*> watched;    ///< moved ones
-  List<Found> found;          ///< of the gather() under way
+  List<ReadyEvent> found;     ///< of the gather() under way
   std::optional<Waiter> waiter;
   std::optional<Waiter> remote_waiter;  ///< when one of what is watched is remote
 };

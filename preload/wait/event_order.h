@@ -30,14 +30,14 @@ namespace clan::preload {
 struct Interest;
 
 /// Up to where the edges of a socket have been reported.
-struct ToldEdges {
+struct ReportedEdges {
   std::uint64_t in = ~std::uint64_t{0};  ///< in_stamp()
   std::uint32_t full = 0;                ///< Socket::full
   bool out = false;                      ///< room has been reported
 };
 
 /// A descriptor that is ready, while one answer is put together. Times: order_stamp(), 48 bits.
-struct Found {
+struct ReadyEvent {
   Interest* interest = nullptr;  ///< none: only the kernel knows of it
   epoll_event event{};
   std::uint64_t since = 0;        ///< ready, or reported last
@@ -58,20 +58,20 @@ class KernelOrder {
  public:
   explicit KernelOrder(std::uint64_t now) : now_(now & PipeStamp::kTimeMask) {}
   /// What only the kernel knows of: at the latest it was ready when the kernel answered.
-  void place(Found& found) const {
+  void place(ReadyEvent& found) const {
     found.since = now_;
     found.floor = floor_;
     found.by_kernel = true;
   }
   /// A plain descriptor.
-  Found plain(const epoll_event& event) const {
-    Found found;
+  ReadyEvent plain(const epoll_event& event) const {
+    ReadyEvent found;
     found.event = event;
     place(found);
     return found;
   }
   /// A doorbell for what was written at `time`. [first, last): what was in front of it.
-  void doorbell(Found* first, Found* last, std::uint64_t time) {
+  void doorbell(ReadyEvent* first, ReadyEvent* last, std::uint64_t time) {
     for (; first != last; ++first) {
       if (first->by_kernel && PipeStamp::before(time, first->since)) first->since = time - 1;
     }
@@ -83,7 +83,7 @@ class KernelOrder {
 };
 
 /// Puts `count` of them in order. `low`: before that none of the plain ones was ready.
-inline void put_in_order(Found* found, std::uint32_t count, std::uint64_t low) {
+inline void put_in_order(ReadyEvent* found, std::uint32_t count, std::uint64_t low) {
   constexpr std::uint64_t kMask = PipeStamp::kTimeMask;
   for (std::uint32_t k = 0; k < count; ++k) {
     const PipeStamp stamp = found[k].last_kernel_write;
@@ -91,13 +91,13 @@ inline void put_in_order(Found* found, std::uint32_t count, std::uint64_t low) {
     const std::uint64_t wrote = stamp.last_kernel_write();
     if (PipeStamp::before(wrote, low)) continue;
     for (std::uint32_t p = 0; p < count; ++p) {
-      Found& plain = found[p];
+      ReadyEvent& plain = found[p];
       if (!plain.by_kernel || !PipeStamp::before(wrote, plain.since)) continue;
       plain.since = plain.floor != 0 && PipeStamp::before(wrote, plain.floor) ? plain.floor : wrote;
     }
   }
   // Whatever is known of single ones, the kernel's own order holds among them.
-  const Found* last = nullptr;
+  const ReadyEvent* last = nullptr;
   for (std::uint32_t p = 0; p < count; ++p) {
     if (!found[p].by_kernel) continue;
     if (last != nullptr && PipeStamp::before(found[p].since, last->since))
@@ -111,7 +111,7 @@ inline void put_in_order(Found* found, std::uint32_t count, std::uint64_t low) {
     found[k].since = age > kMask / 2 ? 0 : age;
     found[k].index = k;
   }
-  std::sort(found, found + count, [](const Found& a, const Found& b) {
+  std::sort(found, found + count, [](const ReadyEvent& a, const ReadyEvent& b) {
     return a.since != b.since ? a.since > b.since : a.index < b.index;
   });
 }

@@ -60,7 +60,7 @@ void note_doorbell(const Set& set, Interest& i, std::uint32_t events) {
 bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll_event& event,
               bool* again) {
   for (std::uint32_t k = 0; k < end; ++k) {
-    Found& found = set.found.at[k];
+    ReadyEvent& found = set.found.at[k];
     const bool same = found.interest == nullptr && found.event.data.u64 == event.data.u64;
     if (!same || found.index == asks) continue;
     *again = found.event.events != 0;
@@ -73,7 +73,7 @@ bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll
 
 // The kernel's news of a socket that has moved are TCP's: bytes from before, or its end.
 void take_in_tcp(Set& set, Interest& i, const KernelOrder& order) {
-  Found found = look_at(i);
+  ReadyEvent found = ready_event_of(i);
   found.event.data = i.data;
   order.place(found);
   if (!i.moved) {  // back on TCP: only the place is kept, and is_known() when the kernel reports it
@@ -92,9 +92,9 @@ void take_in_tcp(Set& set, Interest& i, const KernelOrder& order) {
 
 // It has been found before the kernel reported its end.
 void look_again(Set& set, Interest& i) {
-  const Found now = look_at(i);
+  const ReadyEvent now = ready_event_of(i);
   for (std::uint32_t k = 0; k < set.found.count && now.event.events != 0; ++k) {
-    Found& found = set.found.at[k];
+    ReadyEvent& found = set.found.at[k];
     if (found.interest != &i) continue;
     found.event.events = now.event.events;
     found.edge = now.edge;
@@ -146,7 +146,7 @@ void find_ready(Set& set, bool first) {
   for (std::uint32_t k = 0; k < set.watched.count;) {
     Interest& i = *set.watched.at[k];
     if (i.found_in != set.round) {
-      Found found = look_at(i);
+      ReadyEvent found = ready_event_of(i);
       if (found.event.events != 0) {
         const bool of_pipe = (found.event.events & EPOLLIN) != 0 && !reads_tcp(*i.socket);
         const PipeStamp stamp = of_pipe ? i.socket->pipe.front_stamp() : PipeStamp{};
@@ -179,7 +179,7 @@ bool kernel_may_know_more(const Set& set) { return PipeStamp::before(set.looked,
 bool many_are_armed(const Set& set) { return set.moved - set.watched.count > kArmedFew; }
 
 // What holds anyway, as room does, says nothing of a reset.
-bool holds_anyway(const Found& found) {
+bool holds_anyway(const ReadyEvent& found) {
   if (found.interest == nullptr) return false;
   const Socket& s = *found.interest->socket;
   // relaxed: a hint
@@ -202,10 +202,10 @@ bool kernel_is_due(Set& set) {
 // Reports what has been found, no more than `most`. The kernel will not say again what it has said:
 // of these none is left out. `*all`: nothing is.
 int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all) {
-  List<Found>& found = set.found;
+  List<ReadyEvent>& found = set.found;
   found.count = static_cast<std::uint32_t>(
       std::remove_if(found.at, found.at + found.count,
-                     [](const Found& one) { return one.event.events == 0; }) -
+                     [](const ReadyEvent& one) { return one.event.events == 0; }) -
       found.at);
   if (found.count > 1 && set.polled == nullptr) put_in_order(found.at, found.count, low);
   auto left_out = found.count > static_cast<std::uint32_t>(most) ? found.count - most : 0;
@@ -218,7 +218,8 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all
   }
   const std::uint64_t now = order_stamp();
   for (std::uint32_t k = 0; k < found.count; ++k) {
-    if (found.at[k].interest != nullptr) told(found.at[k], (now + k) & PipeStamp::kTimeMask);
+    if (found.at[k].interest != nullptr)
+      mark_reported(found.at[k], (now + k) & PipeStamp::kTimeMask);
     events[k] = found.at[k].event;
   }
   return static_cast<int>(std::exchange(found.count, 0));
@@ -228,7 +229,7 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all
 int keep_plain(Set& set, epoll_event* events) {
   int n = 0;
   for (std::uint32_t k = 0; k < set.found.count; ++k) {
-    const Found& found = set.found.at[k];
+    const ReadyEvent& found = set.found.at[k];
     if (found.interest == nullptr && found.event.events != 0) events[n++] = found.event;
   }
   set.found.count = 0;

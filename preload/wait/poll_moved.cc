@@ -72,14 +72,14 @@ bool has_bytes(pollfd& asked) {
 
 std::size_t PolledSet::Memory::bytes(nfds_t count) {
   return count * (sizeof(Place) + sizeof(Interest*) + sizeof(Place*)) +
-         most_found(count) * sizeof(Found) + (2 * count + 1) * sizeof(epoll_event) +
+         most_found(count) * sizeof(ReadyEvent) + (2 * count + 1) * sizeof(epoll_event) +
          (count + PacketSleep::kMost + 1) * sizeof(pollfd) + 7 * 16;
 }
 
 PolledSet::Memory::Memory(void* memory, nfds_t count) {
   auto* at = static_cast<std::byte*>(memory);
   places = cut<Place>(at, count);
-  found = cut<Found>(at, most_found(count));
+  found = cut<ReadyEvent>(at, most_found(count));
   watched = cut<Interest*>(at, count);
   of = cut<Place*>(at, count);
   events = cut<epoll_event>(at, 2 * count + 1);

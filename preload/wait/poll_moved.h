@@ -70,7 +70,7 @@ class PolledSet {
     static std::size_t bytes(nfds_t count);
     explicit Memory(void* memory, nfds_t count);
     Place* places;
-    Found* found;
+    ReadyEvent* found;
     Interest** watched;
     Place** of;
     epoll_event* events;

@@ -41,7 +41,8 @@ std::uint64_t in_stamp(int fd, const Socket& s) {
          (reset_of(s) != 0 ? 1u : 0u);
 }
 
-bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, std::uint32_t ready) {
+bool has_edge(const Socket& s, const ReportedEdges& told, std::uint64_t in_stamp,
+              std::uint32_t ready) {
   const bool room = (ready & (EPOLLOUT | EPOLLWRNORM)) != 0;
   if (room && !(told.out && s.full.load(std::memory_order_relaxed) == told.full)) return true;
   return (ready & kForReading) != 0 && in_stamp != told.in;
@@ -50,7 +51,7 @@ bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, st
 namespace {
 
 // Notes that all of `ready` is reported.
-void note_told(ToldEdges& told, const Socket& s, std::uint64_t in_stamp, std::uint32_t ready) {
+void note_told(ReportedEdges& told, const Socket& s, std::uint64_t in_stamp, std::uint32_t ready) {
   if ((ready & kForReading) != 0) told.in = in_stamp;
   if ((ready & EPOLLOUT) == 0) return;
   told.out = true;
@@ -59,8 +60,8 @@ void note_told(ToldEdges& told, const Socket& s, std::uint64_t in_stamp, std::ui
 
 }  // namespace
 
-Found look_at(Interest& i) {
-  Found found;
+ReadyEvent ready_event_of(Interest& i) {
+  ReadyEvent found;
   found.interest = &i;
   if (i.fired || !i.moved) return found;
   Socket& s = *i.socket;
@@ -85,7 +86,7 @@ void take_news(const Interest& i, bool only_bytes) {
   (void)(only_bytes ? take_doorbells(i.fd, s) : look_at_tcp(i.fd, s));
 }
 
-void told(const Found& found, std::uint64_t stamp) {
+void mark_reported(const ReadyEvent& found, std::uint64_t stamp) {
   Interest& i = *found.interest;
   const std::uint32_t ready = found.event.events;
   i.since = stamp;

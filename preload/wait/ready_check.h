@@ -32,21 +32,22 @@ inline bool quiet(const Interest& i) {
 
 /// By edges: something of `ready` is new since `told`. Then all of it is reported, as the kernel
 /// does.
-bool has_edge(const Socket& s, const ToldEdges& told, std::uint64_t in_stamp, std::uint32_t ready);
+bool has_edge(const Socket& s, const ReportedEdges& told, std::uint64_t in_stamp,
+              std::uint32_t ready);
 
 /// What holds for an interest. Under the lock. Nothing of it is reported before mark_reported() is
 /// called.
 /// What is_due() for its socket is noted, and done behind the lock (Guard).
-Found look_at(Interest& i);
+ReadyEvent ready_event_of(Interest& i);
 
 /// Takes in that the kernel has reported it: drops doorbells, notices the end. What is due comes
 /// first, and is noted. `only_bytes`: the kernel has reported nothing else.
 void take_news(const Interest& i, bool only_bytes);
 
 /// It is being reported, as the one with this stamp.
-void told(const Found& found, std::uint64_t stamp);
+void mark_reported(const ReadyEvent& found, std::uint64_t stamp);
 
-inline bool is_ready(Interest& i) { return look_at(i).event.events != 0; }
+inline bool is_ready(Interest& i) { return ready_event_of(i).event.events != 0; }
 
 /// A socket that still sends by TCP: its room is the kernel's to tell, and we do not ask for that.
 bool waits_for_tcp_room(const Interest& i);

@@ -24,8 +24,8 @@ epoll_event event_of(std::uint64_t data) {
   return event;
 }
 
-Found moved(std::uint64_t data, std::uint64_t written, std::uint64_t kernel_write = 0) {
-  Found found;
+ReadyEvent moved(std::uint64_t data, std::uint64_t written, std::uint64_t kernel_write = 0) {
+  ReadyEvent found;
   found.interest = &some_interest;
   found.event = event_of(data);
   found.since = base() + written;
@@ -34,10 +34,10 @@ Found moved(std::uint64_t data, std::uint64_t written, std::uint64_t kernel_writ
   return found;
 }
 
-std::vector<std::uint64_t> order_of(std::vector<Found> found, std::uint64_t low = 0) {
+std::vector<std::uint64_t> order_of(std::vector<ReadyEvent> found, std::uint64_t low = 0) {
   put_in_order(found.data(), static_cast<std::uint32_t>(found.size()), base() + low);
   std::vector<std::uint64_t> order;
-  for (const Found& one : found) {
+  for (const ReadyEvent& one : found) {
     const std::uint64_t data = one.event.data.u64;  // of a packed structure: no reference to it
     order.push_back(data);
   }
@@ -93,7 +93,7 @@ TEST(EventOrder, ForgetsWritesFromBeforeTheKernelWasLastAsked) {
 
 TEST(EventOrder, KeepsThePlaceOfADoorbellInTheKernelsAnswer) {
   KernelOrder kernel(base() + 90000);
-  std::vector<Found> found{kernel.plain(event_of(7))};
+  std::vector<ReadyEvent> found{kernel.plain(event_of(7))};
   kernel.doorbell(found.data(), found.data() + 1, base() + 50000);  // of 1
   found.push_back(kernel.plain(event_of(8)));
   // What the writer says of its writes past pipes is 7, as 8 came behind the doorbell.
@@ -102,11 +102,11 @@ TEST(EventOrder, KeepsThePlaceOfADoorbellInTheKernelsAnswer) {
 }
 
 TEST(EventOrder, IsSomeOrderWhateverWritersSay) {
-  std::vector<Found> found;
+  std::vector<ReadyEvent> found;
   std::uint64_t seed = 1;
   for (std::uint64_t k = 0; k < 500; ++k) {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
-    Found one;
+    ReadyEvent one;
     one.interest = k % 3 == 0 ? nullptr : &some_interest;
     one.event = event_of(k);
     one.since = seed & PipeStamp::kTimeMask;

@@ -13,20 +13,20 @@ TEST_F(Look, FindsAnEdgeOfEachRecordUntilItIsTold) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN | EPOLLET), 0);
   const Guard guard(epfd);
   ASSERT_EQ(pair.send(0, "abc"), 3);
-  const Found found = look_at(interest());
+  const ReadyEvent found = ready_event_of(interest());
   EXPECT_EQ(found.event.events, EPOLLIN);
-  EXPECT_EQ(look_at(interest()).event.events, EPOLLIN);
-  preload::told(found, 1);
-  EXPECT_EQ(look_at(interest()).event.events, 0u);
+  EXPECT_EQ(ready_event_of(interest()).event.events, EPOLLIN);
+  preload::mark_reported(found, 1);
+  EXPECT_EQ(ready_event_of(interest()).event.events, 0u);
 }
 
 TEST_F(Look, FindsRoomAsAnEdgeOnlyAfterThereWasNone) {
   ASSERT_EQ(pair.send(1, "y"), 1);
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLOUT | EPOLLET), 0);
   const Guard guard(epfd);
-  const Found found = look_at(interest());
+  const ReadyEvent found = ready_event_of(interest());
   EXPECT_EQ(found.event.events, EPOLLOUT);
-  preload::told(found, 1);
+  preload::mark_reported(found, 1);
   EXPECT_FALSE(has_edge(pair.socket(1), interest().told, interest().told.in, EPOLLOUT));
   pair.socket(1).full.fetch_add(1);
   EXPECT_TRUE(has_edge(pair.socket(1), interest().told, interest().told.in, EPOLLOUT));
@@ -36,9 +36,9 @@ TEST_F(Look, SaysNothingOfAOneShotThatHasFired) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN | EPOLLONESHOT), 0);
   ASSERT_EQ(pair.send(0, "abc"), 3);
   const Guard guard(epfd);
-  preload::told(look_at(interest()), 1);
+  preload::mark_reported(ready_event_of(interest()), 1);
   EXPECT_TRUE(interest().fired);
-  EXPECT_EQ(look_at(interest()).event.events, 0u);
+  EXPECT_EQ(ready_event_of(interest()).event.events, 0u);
 }
 
 TEST_F(Look, StopsLookingAtASilentSocketAndItsPeerRingsThen) {

@@ -89,8 +89,8 @@ TEST_F(DueBehindALock, IsDoneWhenTheThreadHasLetGoOfIt) {
   {
     const Guard guard(epfd);
     EXPECT_FALSE(guard.owes());
-    (void)look_at(interest());
-    (void)look_at(interest());
+    (void)ready_event_of(interest());
+    (void)ready_event_of(interest());
     EXPECT_TRUE(guard.owes());
     EXPECT_EQ(t_due.count, 1);
     EXPECT_EQ(s.refs.load(), refs + 1);
