@@ -1,5 +1,6 @@
 #include "nic/page_pinner.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -142,6 +143,7 @@ Result<std::unique_ptr<PagePinner>> PagePinner::create(const Options& options) {
   }
   auto* pinner = new (std::nothrow) PagePinner(options);
   if (pinner == nullptr) return Error{ENOMEM, "page pinner"};
+  pinner->pagemap_ = Fd(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   return std::unique_ptr<PagePinner>(pinner);
 }
 
@@ -161,12 +163,9 @@ std::size_t PagePinner::locked_pages() {
 
 PinResult PagePinner::pin(AddressSpaceId asid, std::uint64_t page, PageAccess access,
                           std::span<PinnedPage> out) {
-  bool transient = !options_.unmaps_are_reported;
-  if (options_.monitor != nullptr) {
-    // Before anything is checked: what changes from here on is reported.
-    Status watched = options_.monitor->watch(page * page_size(), out.size() * page_size());
-    transient = !watched && transient;
-  }
+  // Before anything is checked: what changes from here on is reported.
+  const bool is_watched = watch(page * page_size(), out.size() * page_size());
+  const bool transient = !options_.unmaps_are_reported && !is_watched;
   for (std::size_t done = 0; done < out.size();) {
     std::size_t piece = std::min(kPiece, out.size() - done);
     PinResult result = pin_piece(page + done, access, out.subspan(done, piece), transient);
@@ -182,14 +181,40 @@ PinResult PagePinner::pin(AddressSpaceId asid, std::uint64_t page, PageAccess ac
     }
     done += piece;
   }
+  // The mapping may have gone meanwhile, and another be there that nobody watches.
+  if (is_watched && !options_.unmaps_are_reported && !options_.monitor->is_current(watched_)) {
+    for (PinnedPage& one : out) one.transient = true;
+  }
   return {PinOutcome::kPinned, 0};
+}
+
+bool PagePinner::watch(std::uint64_t start, std::uint64_t length) {
+  if (options_.monitor == nullptr) return false;
+  if (watched_.covers(start, length) && options_.monitor->is_current(watched_)) return true;
+  const auto watched = options_.monitor->watch(start, length);
+  watched_ = watched ? *watched : UnmapMonitor::Watched{};
+  return watched.ok();
+}
+
+bool PagePinner::is_never_waited_for(std::uint64_t page, std::size_t pages) const {
+  constexpr std::uint64_t kSwapped = std::uint64_t{1} << 62;
+  if (!watched_.anonymous || !watched_.covers(page * page_size(), pages * page_size()))
+    return false;
+  std::array<std::uint64_t, kPiece> entries;
+  const std::size_t bytes = pages * sizeof entries[0];
+  return ::pread(pagemap_.get(), entries.data(), bytes,
+                 static_cast<off_t>(page * sizeof entries[0])) == static_cast<ssize_t>(bytes) &&
+         std::none_of(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(pages),
+                      [](std::uint64_t entry) { return (entry & kSwapped) != 0; });
 }
 
 PinResult PagePinner::pin_piece(std::uint64_t page, PageAccess access, std::span<PinnedPage> out,
                                 bool transient) {
   std::size_t pages = out.size();
   std::array<unsigned char, kPiece> present;
-  if (::mincore(address_of(page), pages * page_size(), present.data()) != 0) {
+  if (is_never_waited_for(page, pages)) {
+    present.fill(1);
+  } else if (::mincore(address_of(page), pages * page_size(), present.data()) != 0) {
     std::size_t bad = 0;
     while (bad + 1 < pages && ::mincore(address_of(page + bad), page_size(), present.data()) == 0) {
       ++bad;

@@ -2,9 +2,11 @@
 //
 // pin() never waits for a page: mincore() says what is present; what is not is put on a list, and
 // a thread that has time (the driver thread between rounds, or a thread of its own) calls
-// resolve_deferred(), which takes the page faults off the data path. Rights are checked by the
-// kernel itself (MADV_POPULATE_READ/WRITE, Linux 5.14): a write translation is a write by the
-// process, copy-on-write included. A page's address for the NIC is its virtual address.
+// resolve_deferred(), which takes the page faults off the data path. Anonymous memory that has not
+// been swapped out (/proc/self/pagemap) waits for nothing, so pin() has it filled with zeros.
+// Rights are checked by the kernel itself (MADV_POPULATE_READ/WRITE, Linux 5.14): a write
+// translation is a write by the process, copy-on-write included. A page's address for the NIC is
+// its virtual address.
 //
 // Two ways to hold a page:
 //   kLock      mlock. Stays resident. But the application can tell: it counts against its
@@ -31,6 +33,7 @@
 #include <mutex>
 #include <span>
 
+#include "base/fd.h"
 #include "clan/result.h"
 #include "nic/unmap_monitor.h"
 
@@ -89,11 +92,17 @@ class PagePinner final : public Pinner {
   explicit PagePinner(const Options& options) : options_(options) {}
   /// False when the last attempt at it failed: the page can't be had.
   bool defer(std::uint64_t page, std::uint64_t pages, PageAccess access);
+  /// Whether the events of the range are reported. Asks the monitor once for a mapping.
+  bool watch(std::uint64_t start, std::uint64_t length);
+  /// Whether the range is anonymous memory of which nothing has been swapped out.
+  bool is_never_waited_for(std::uint64_t page, std::size_t pages) const;
   PinResult pin_piece(std::uint64_t page, PageAccess access, std::span<PinnedPage> out,
                       bool transient);
 
   const Options options_;
-  std::mutex mutex_;  // guards deferred_
+  Fd pagemap_;
+  UnmapMonitor::Watched watched_;  // under the lock of the Tlb that calls
+  std::mutex mutex_;               // guards deferred_
   std::array<Deferred, kMostDeferred> deferred_{};
   std::atomic<std::size_t> pending_{0};  // relaxed: a hint
 };

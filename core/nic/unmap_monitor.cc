@@ -99,7 +99,7 @@ Status UnmapMonitor::start() {
   void* const page = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return errno_error("unmap monitor: mmap");
   last_page_ = page;
-  if (auto s = watch(reinterpret_cast<std::uintptr_t>(page), kPage); !s) return s;
+  if (auto s = watch(reinterpret_cast<std::uintptr_t>(page), kPage); !s) return s.error();
   // The application's signals are the business of its own threads.
   sigset_t all, old;
   sigfillset(&all);
@@ -142,6 +142,7 @@ void UnmapMonitor::run() {
   }
   // Closes by itself only at the end: an application thread may be in watch() before that.
   if (words::load_acquire(ends_)) close();  // PAIR unmap.ends: sees that it is to end
+  words::add(rounds_, 2u);                  // PAIR unmap.rounds: nothing is watched any more
   std::lock_guard lock(mutex_);
   for (Listener* l = first_; l != nullptr; l = l->next_) l->on_end();
 }
@@ -153,6 +154,7 @@ bool UnmapMonitor::is_ours() const {
 }
 
 void UnmapMonitor::close() {
+  words::add(rounds_, 2u);  // PAIR unmap.rounds: nothing is watched any more
   if (!is_ours()) {
     fd_.release();
     maps_.release();
@@ -183,23 +185,24 @@ void UnmapMonitor::remove(Listener& listener) {
   }
 }
 
-Status UnmapMonitor::watch(std::uint64_t start, std::uint64_t length) {
+Result<UnmapMonitor::Watched> UnmapMonitor::watch(std::uint64_t start, std::uint64_t length) {
   std::uint64_t end = start + length;
-  uffdio_register request{};
-  for (std::uint64_t at = start; at < end; at = request.range.start + request.range.len) {
-    request.range = {at, end - at};
+  Watched watched{start, start, words::load_acquire(rounds_)};  // PAIR unmap.rounds: see is_current
+  while (watched.end < end) {
     MappingQuery query;
-    query.query_addr = at;
-    if (maps_ && ::ioctl(maps_.get(), kQueryMapping, &query) == 0) {
-      request.range = {query.start, query.end - query.start};
-    }
+    query.query_addr = watched.end;
+    const bool is_known = maps_ && ::ioctl(maps_.get(), kQueryMapping, &query) == 0;
+    watched.start = is_known ? query.start : watched.end;
+    watched.end = is_known ? query.end : end;
+    watched.anonymous = is_known && query.inode == 0;
+    uffdio_register request{};
+    request.range = {watched.start, watched.end - watched.start};
     // Write-protect mode, and nothing is ever write-protected: events without page faults.
     request.mode = UFFDIO_REGISTER_MODE_WP;
-    if (::ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0) {
+    if (::ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0)
       return errno_error("userfaultfd: watch");
-    }
   }
-  return {};
+  return watched;
 }
 
 bool UnmapMonitor::read_event(Change& change) {

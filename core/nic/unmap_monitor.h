@@ -83,10 +83,27 @@ class UnmapMonitor : public std::enable_shared_from_this<UnmapMonitor> {
   /// Not called any more when this returns.
   void remove(Listener& listener);
 
+  /// What is watched around an address.
+  struct Watched {
+    std::uint64_t start = 0;
+    std::uint64_t end = 0;
+    std::uint32_t round = 1;  ///< of the monitor when this was so
+    bool anonymous = false;   ///< no file is behind it: its pages wait for nothing but swap
+    bool covers(std::uint64_t from, std::uint64_t length) const {
+      return start <= from && from < end && length <= end - from;
+    }
+  };
+
   /// Asks for the events of a page-aligned range. Watching twice is no error. What is watched is
   /// the whole mapping around it where the kernel can tell (Linux 6.11): a mapping watched in part
-  /// is two, and the program's mremap across both would fail with EFAULT.
-  Status watch(std::uint64_t start, std::uint64_t length);
+  /// is two, and the program's mremap across both would fail with EFAULT. Returns the last mapping
+  /// of the range.
+  Result<Watched> watch(std::uint64_t start, std::uint64_t length);
+  /// Whether it is watched still: no event has been read since.
+  bool is_current(const Watched& watched) const {
+    // PAIR unmap.rounds: an unmap that is read from here on forgets what is kept after this
+    return words::load_acquire(rounds_) == watched.round;
+  }
 
   /// True: no unmap that this thread may know of is unknown to a Listener.
   bool settled() const {

@@ -15,10 +15,10 @@ namespace {
 
 class Pages {
  public:
-  explicit Pages(std::size_t count, bool touched = true)
+  explicit Pages(std::size_t count, bool touched = true, int kind = MAP_PRIVATE)
       : bytes_(count * PagePinner::page_size()),
         start_(static_cast<std::byte*>(
-            ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+            ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0))) {
     if (touched) std::memset(start_, 1, bytes_);
   }
   ~Pages() { unmap(); }
@@ -107,8 +107,9 @@ TEST_F(TranslationsTest, RightsAreChecked) {
   EXPECT_EQ(translations_->copy_from(local_.data(), nullptr, 8), EFAULT);
 }
 
+// Shared memory has a file behind it.
 TEST_F(TranslationsTest, APageThatIsNotThereIsDeferred) {
-  Pages pages(3, false);
+  Pages pages(3, false, MAP_SHARED);
   EXPECT_EQ(translations_->copy_to(pages.at(), local_.data(), 8), EAGAIN);
   EXPECT_EQ(translations_->copy_to(pages.at(1), local_.data(), 8), EAGAIN);
   EXPECT_TRUE(translations_->has_deferred());

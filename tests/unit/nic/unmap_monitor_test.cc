@@ -80,6 +80,11 @@ class Driver final : UnmapMonitor::Listener {
       pinner_->resolve_deferred();
     }
   }
+  /// Whether a page is translated without a page-in by another thread.
+  bool is_there_at_once(const void* p) {
+    const auto lock = settled();
+    return tlb_->translate(0, vaddr(p), PageAccess::kWrite).ok();
+  }
   bool has(const void* p) {
     const auto lock = settled();
     return tlb_->contains(0, vaddr(p));
@@ -157,6 +162,17 @@ TEST_P(UnmapMonitorTest, SeesNewContentAtAnOldAddress) {
     ASSERT_EQ(driver_->first_byte(p + kPage), fill);
     ASSERT_TRUE(driver_->has(p));
   }
+  ::munmap(p, 2 * kPage);
+}
+
+TEST_P(UnmapMonitorTest, HasUntouchedMemoryFilledAtOnce) {
+  Bytes p = map(2, 0);
+  ASSERT_EQ(::madvise(p, 2 * kPage, MADV_DONTNEED), 0);
+  auto watched = (*UnmapMonitor::get())->watch(vaddr(p), 2 * kPage);
+  ASSERT_TRUE(watched.ok());
+  if (!watched->anonymous) GTEST_SKIP() << "the kernel cannot say what a mapping is of";
+  EXPECT_TRUE(driver_->is_there_at_once(p + kPage));
+  EXPECT_EQ(driver_->first_byte(p + kPage), 0);
   ::munmap(p, 2 * kPage);
 }
 
@@ -295,6 +311,21 @@ Bytes watched_page(UnmapMonitor& monitor) {
   Bytes page = map(1, 'a');
   EXPECT_TRUE(monitor.watch(vaddr(page), kPage).ok());
   return page;
+}
+
+TEST(UnmapMonitor, SaysThatAMappingIsNotWatchedAnyMore) {
+  auto monitor = UnmapMonitor::get();
+  if (!monitor) GTEST_SKIP() << monitor.error().message();
+  Bytes pages = map(3, 'a');
+  const auto watched = (*monitor)->watch(vaddr(pages), kPage);
+  ASSERT_TRUE(watched.ok());
+  EXPECT_TRUE((*monitor)->is_current(*watched));
+  EXPECT_TRUE(watched->covers(vaddr(pages), kPage));
+  EXPECT_FALSE(watched->covers(watched->end - kPage, 2 * kPage));
+  ::munmap(pages, kPage);
+  (*monitor)->settle();
+  EXPECT_FALSE((*monitor)->is_current(*watched));
+  ::munmap(pages + kPage, 2 * kPage);
 }
 
 TEST(UnmapMonitor, IsOneForTheProcessAndTellsAll) {
