@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kLeastKept = 8 * 1024;  ///< shorter records are copied by the link
 constexpr std::size_t kMostStaging = 5;         ///< the first among them
-constexpr int kHeelPauses = 3;                  ///< measured: 9 delay answers
+constexpr int kMostHeelPauses = 32;
 
 }  // namespace
 
@@ -158,6 +158,7 @@ int Connection::nothing_there(Fetch fetch) {
 
 void Connection::consume(const shm::RingRecord& record) {
   consumer_.advance(record.lines);
+  ++taken_;
   // A reader that takes one record an event never finds the ring empty. But a look at the next line
   // takes it from the producer: one in so many lines.
   const std::uint64_t lines = consumer_.head - consumer_.published;
@@ -193,10 +194,13 @@ void Connection::nudge() {
 
 Status Connection::wait_readable(std::uint64_t deadline_ns) {
   // A reader on the heels of a writer takes each line from it while it is written, and slows both.
-  // So it falls back a little; an answer takes longer than that.
+  // So it falls back a little; an answer takes longer than that. Where the last wait brought several
+  // records it falls back further.
   if (!read_ready()) {
-    for (int i = 0; i < kHeelPauses; ++i) cpu_pause();
+    heel_pauses_ = taken_ > 1 ? std::min(heel_pauses_ * 2, kMostHeelPauses) : kHeelPauses;
+    for (int i = 0; i < heel_pauses_; ++i) cpu_pause();
   }
+  taken_ = 0;
   return wait_for(
       read_waiter_, ring_tripwire_, [this] { return read_ready(); }, deadline_ns,
       "nothing arrived in time");

@@ -82,6 +82,9 @@ class ConnectionState {
   std::byte* in_memory_ = nullptr;  ///< of in_ring_
   shm::RingConsumer consumer_;
   std::atomic<std::uint16_t> peer_cpu_{0};
+  static constexpr int kHeelPauses = 3;  // measured: 9 delay answers
+  int heel_pauses_ = kHeelPauses;        // see wait_readable()
+  unsigned taken_ = 0;                   // records since the last wait
   Waiter read_waiter_;
 
   // Sending: the peer's region.
