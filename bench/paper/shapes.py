@@ -11,6 +11,7 @@ import math
 MB, KB = 1 << 20, 1 << 10
 MIXED = "mixed regimes: measure again"
 PROBES_DIFFER = 1.2   # above that two rows are of different machines, so to speak
+LEVEL = 0.95          # what is that near is level: two runs differ by as much
 
 
 class NotJudged(Exception):
@@ -78,6 +79,12 @@ def faster(label, other, x, times=1):
         return at_least_times(ratio, times, apart), (
             f"{ratio:.2f} times as good, wanted {times:g}")
     return f"{label} ahead of {other} at {plain(x)}", judge
+
+
+def level(label, other, x):
+    """`label` is not behind `other` at x, by more than runs differ."""
+    text, judge = faster(label, other, x, LEVEL)
+    return text.replace("ahead of", "level with"), judge
 
 
 def at_most_trips(label, x, limit):
@@ -160,9 +167,10 @@ def half_of_peak(rows):
     raise NotJudged("no peak")
 
 
-def half_size(label, limit):
+def half_size(label, limit, most_x=math.inf):
+    """The peak is of messages of at most `most_x`: beyond, others limit it."""
     def judge(series):
-        rows = curve_of(series, label)
+        rows = [row for row in curve_of(series, label) if row.x <= most_x]
         if moved(rows) > 1:
             raise NotJudged(MIXED)
         peak, half = half_of_peak(rows)

@@ -269,12 +269,12 @@ def traces(run):
 
 
 def ip(run):
-    """`clan ip` beside veth, between network namespaces."""
+    """`clan ip` beside a bare forwarder and veth, between network namespaces."""
     if os.geteuid() != 0:
         raise Unavailable("needs root, to make network namespaces")
     short = {"smoke": ["--rounds", "1", "--pings", "2", "--seconds", "0.05"],
              "quick": ["--rounds", "1"], "full": []}
-    rows = script(run, "ip", "CLAN_BENCH", "--only", "veth,clan ip", *short[run.length])
+    rows = script(run, "ip", "CLAN_BENCH", "--only", "veth,bare,clan ip", *short[run.length])
     for row in rows:
         # The text is the way there, the variant the figure.
         row.benchmark, row.variant = row.variant, row.text

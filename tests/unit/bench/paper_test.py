@@ -100,6 +100,9 @@ def a_slower_series_is_not_ahead():
     assert verdict(line, a=times((8, 1.1)), b=times((8, 2))) == "missed"
     assert verdict(line, a=rates((8, 20)), b=rates((8, 10))) == "met"
     assert verdict(line, a=rates((8, 10)), b=rates((8, 20))) == "missed"
+    line = shapes.level("a", "b", 8)
+    assert verdict(line, a=rates((8, 19.1)), b=rates((8, 20))) == "met"
+    assert verdict(line, a=rates((8, 18.9)), b=rates((8, 20))) == "missed"
 
 
 def a_series_that_was_not_measured_is_not_judged():
@@ -135,6 +138,9 @@ def half_of_the_peak_is_found_between_points():
     assert abs(shapes.half_of_peak(rows)[1] - 128) < 1e-6, shapes.half_of_peak(rows)
     assert verdict(shapes.half_size("a", 127), a=rows) == "missed"
     assert verdict(shapes.half_size("a", 129), a=rows) == "met"
+    rows = rates((64, 2), (256, 8), (1024, 32), unit="GB/s")
+    assert verdict(shapes.half_size("a", 129), a=rows) == "missed"
+    assert verdict(shapes.half_size("a", 129, 256), a=rows) == "met"
 
 
 def a_figure_of_0_is_not_judged():
