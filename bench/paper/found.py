@@ -13,6 +13,7 @@ class Result:
     series: dict = field(default_factory=dict)    # label: rows by x
     lines: list = field(default_factory=list)     # (text, verdict, figure)
     absent: list = field(default_factory=list)    # "label: reason" of series that have no rows
+    times: int = 1              # that it was measured
 
 
 NO_ROWS = "no rows"
@@ -50,8 +51,9 @@ def missing(results):
 
 
 def spoilt(result):
-    """How many lines two regimes have kept from being judged."""
-    return sum(figure == shapes.MIXED for _, _, figure in result.lines)
+    """How many lines are missed, or two regimes have kept from being judged."""
+    return sum(verdict == "missed" or figure in (shapes.MIXED, shapes.NO_PROBE)
+               for _, verdict, figure in result.lines)
 
 
 def busy(results):

@@ -39,7 +39,7 @@ def as_json(results, about):
         item = result.item
         items[item.name] = {
             "title": item.title, "state": result.state, "reason": result.reason,
-            "claim": item.claim, "remark": item.remark,
+            "claim": item.claim, "remark": item.remark, "times": result.times,
             "stated": [{"text": s.text, "value": s.value, "unit": s.unit, "x": s.x}
                        for s in item.stated],
             "rows": [{"series": label, **asdict(row)}
@@ -110,7 +110,8 @@ def section(result):
     out.append(f"<details><summary>All figures</summary>{rows_table(result)}</details>")
     notes = dict.fromkeys(row.note for rows in result.series.values() for row in rows if row.note)
     noted = [f"Some points: {'; '.join(notes)}"] * bool(notes)
-    for words in (*result.absent, *noted):
+    again = [f"Measured {result.times} times: the best counts"] * (result.times > 1)
+    for words in (*result.absent, *noted, *again):
         out.append(f'<p class="faint">{escape(words)}</p>')
     return "\n".join(out)
 

@@ -10,6 +10,7 @@ import math
 
 MB, KB = 1 << 20, 1 << 10
 MIXED = "mixed regimes: measure again"
+NO_PROBE = "no cache-line round trip beside it"
 PROBES_DIFFER = 1.2   # above that two rows are of different machines, so to speak
 LEVEL = 0.95          # what is that near is level: two runs differ by as much
 
@@ -91,7 +92,7 @@ def at_most_trips(label, x, limit):
     def judge(series):
         row = point(series, label, x)
         if not row.trips:
-            raise NotJudged("no cache-line round trip beside it")
+            raise NotJudged(NO_PROBE)
         return row.trips <= limit, f"{row.trips:.2f} cache-line trips, at most {limit:g}"
     return f"{label} near the limit at {plain(x)}", judge
 

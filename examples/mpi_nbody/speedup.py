@@ -77,7 +77,7 @@ def main():
     options.clan, options.program = os.path.abspath(options.clan), os.path.abspath(options.program)
     options.particles = ([128] if options.smoke else [16, 128, 1024] if options.quick
                          else PARTICLES)
-    options.rounds = 1 if options.quick or options.smoke else 5
+    options.rounds = 1 if options.quick or options.smoke else 3
     if shutil.which("mpirun") is None or len(os.sched_getaffinity(0)) < 2:
         print("it takes Open MPI (Debian package openmpi-bin) and two processors")
         return 77

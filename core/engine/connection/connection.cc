@@ -194,8 +194,8 @@ void Connection::nudge() {
 
 Status Connection::wait_readable(std::uint64_t deadline_ns) {
   // A reader on the heels of a writer takes each line from it while it is written, and slows both.
-  // So it falls back a little; an answer takes longer than that. Where the last wait brought several
-  // records it falls back further.
+  // So it falls back a little; an answer takes longer than that. Where the last wait brought
+  // several records it falls back further.
   if (!read_ready()) {
     heel_pauses_ = taken_ > 1 ? std::min(heel_pauses_ * 2, kMostHeelPauses) : kHeelPauses;
     for (int i = 0; i < heel_pauses_; ++i) cpu_pause();
