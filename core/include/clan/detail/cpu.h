@@ -2,9 +2,6 @@
 #pragma once
 
 #include <sched.h>
-#if !defined(__x86_64__) && !defined(__aarch64__)
-#include <time.h>
-#endif
 
 #include <cstddef>
 #include <cstdint>
@@ -15,21 +12,11 @@ namespace clan {
 /// std::hardware_destructive_interference_size, which follows compiler flags.
 constexpr std::size_t kCacheLine = 64;
 
-inline void cpu_pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm("yield" ::: "memory");
-#endif
-}
+inline void cpu_pause() { __builtin_ia32_pause(); }
 
 /// Asks for a cache line in order to write it; returns at once.
 inline void prefetch_for_write(const void* line) {
-#if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
-#else
-  __builtin_prefetch(line, 1);
-#endif
 }
 
 /// The processor this thread runs on, + 1 so that 0 can mean "not known". Costs about a nanosecond
@@ -42,20 +29,6 @@ inline std::uint16_t current_cpu_tag() {
 /// A time that all processors count alike, in units of a few ns, to put events of several threads
 /// in order. No clock: nothing is known of its zero, and it may stand still or jump where the
 /// machine sleeps. About 10 ns.
-inline std::uint64_t order_stamp() {
-#if defined(__x86_64__)
-  return __builtin_ia32_rdtsc() >> 4;
-#elif defined(__aarch64__)
-  std::uint64_t count;
-  asm volatile("mrs %0, cntvct_el0" : "=r"(count));
-  return count;
-#else
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return (static_cast<std::uint64_t>(ts.tv_sec) * 1'000'000'000u +
-          static_cast<std::uint64_t>(ts.tv_nsec)) >>
-         2;
-#endif
-}
+inline std::uint64_t order_stamp() { return __builtin_ia32_rdtsc() >> 4; }
 
 }  // namespace clan

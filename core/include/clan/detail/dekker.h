@@ -49,38 +49,12 @@ auto load(const Word& word) {
   return word.load(std::memory_order_seq_cst);
 }
 
-/// Where the word is `expected`; else that becomes what it is, and the answer is false.
-template <typename Word>
-bool cas(Word&& word, value_of<Word>& expected, value_of<Word> next) {
-  // PAIR dekker: both
-  return word.compare_exchange_strong(expected, next, std::memory_order_seq_cst);
-}
-
-/// Answers what the word was, as the others below.
-template <typename Word>
-auto swap(Word&& word, value_of<Word> value) {
-  return word.exchange(value, std::memory_order_seq_cst);  // PAIR dekker: both
-}
-
-template <typename Word>
-auto add(Word&& word, value_of<Word> value) {
-  return word.fetch_add(value, std::memory_order_seq_cst);  // PAIR dekker: both
-}
-
-template <typename Word>
-auto subtract(Word&& word, value_of<Word> value) {
-  return word.fetch_sub(value, std::memory_order_seq_cst);  // PAIR dekker: both
-}
-
-template <typename Word>
-auto set_bits(Word&& word, value_of<Word> bits) {
-  return word.fetch_or(bits, std::memory_order_seq_cst);  // PAIR dekker: both
-}
-
-template <typename Word>
-auto clear_bits(Word&& word, value_of<Word> bits) {
-  // PAIR dekker: both
-  return word.fetch_and(static_cast<value_of<Word>>(~bits), std::memory_order_seq_cst);
-}
+// A change that depends on what the word was.
+using words::add;
+using words::cas;
+using words::clear_bits;
+using words::set_bits;
+using words::subtract;
+using words::swap;
 
 }  // namespace clan::dekker

@@ -27,40 +27,41 @@ auto load_acquire(const Word& word) {
   return word.load(std::memory_order_acquire);  // PAIR words: sees what came before
 }
 
-// Those below publish and see, both.
+// Those below publish and see, both, and are in the one order of <clan/detail/dekker.h>: no
+// processor that CLAN runs on does less for acquire and release together.
 
 /// Where the word is `expected`; else that becomes what it is, and the answer is false.
 template <typename Word>
 bool cas(Word&& word, value_of<Word>& expected, value_of<Word> next) {
   // PAIR words: sees what the one before has done, and publishes
-  return word.compare_exchange_strong(expected, next, std::memory_order_acq_rel);
+  return word.compare_exchange_strong(expected, next, std::memory_order_seq_cst);
 }
 
 /// Answers what the word was, as the others below.
 template <typename Word>
 auto swap(Word&& word, value_of<Word> value) {
-  return word.exchange(value, std::memory_order_acq_rel);  // PAIR words: sees and publishes
+  return word.exchange(value, std::memory_order_seq_cst);  // PAIR words: sees and publishes
 }
 
 template <typename Word>
 auto add(Word&& word, value_of<Word> value) {
-  return word.fetch_add(value, std::memory_order_acq_rel);  // PAIR words: sees and publishes
+  return word.fetch_add(value, std::memory_order_seq_cst);  // PAIR words: sees and publishes
 }
 
 template <typename Word>
 auto subtract(Word&& word, value_of<Word> value) {
-  return word.fetch_sub(value, std::memory_order_acq_rel);  // PAIR words: sees and publishes
+  return word.fetch_sub(value, std::memory_order_seq_cst);  // PAIR words: sees and publishes
 }
 
 template <typename Word>
 auto set_bits(Word&& word, value_of<Word> bits) {
-  return word.fetch_or(bits, std::memory_order_acq_rel);  // PAIR words: sees and publishes
+  return word.fetch_or(bits, std::memory_order_seq_cst);  // PAIR words: sees and publishes
 }
 
 template <typename Word>
 auto clear_bits(Word&& word, value_of<Word> bits) {
   // PAIR words: sees and publishes
-  return word.fetch_and(static_cast<value_of<Word>>(~bits), std::memory_order_acq_rel);
+  return word.fetch_and(static_cast<value_of<Word>>(~bits), std::memory_order_seq_cst);
 }
 
 }  // namespace clan::words
