@@ -23,7 +23,7 @@ namespace clan::engine {
 
 class NodeClaims {
  public:
-  /// Numbers remembered for which there is no link; of more, the oldest are forgotten.
+  /// Numbers remembered for which there is no link; of more, all are forgotten.
   static constexpr std::size_t kMostIdle = 4096;
 
   /// A process of this host has that number.
@@ -41,7 +41,6 @@ class NodeClaims {
   struct Place {
     std::string address;
     std::size_t links = 0;
-    std::uint64_t used = 0;  ///< when, as a count
   };
   struct Claim {
     std::uint64_t node = 0;
@@ -49,12 +48,9 @@ class NodeClaims {
     bool believed = false;
   };
   Place& place_of(NodeId node, const std::string& address);
-  void forget_the_oldest();
 
   std::unordered_map<std::uint64_t, Place> places_;
   std::unordered_map<const nic::Link*, Claim> claims_;
-  std::size_t with_links_ = 0;
-  std::uint64_t clock_ = 0;
 };
 
 }  // namespace clan::engine

@@ -40,37 +40,30 @@ class Cursor {
 
   // Copies `n` bytes out of the buffers, which hold as many.
   void gather(std::byte* to, std::size_t n) {
-    while (n > 0) {
-      const std::size_t k = step(n);
-      if (k > 0) std::memcpy(to, static_cast<const std::byte*>(at_->iov_base) + done_, k);
+    walk(n, [&to](const std::byte* piece, std::size_t k) {
+      std::memcpy(to, piece, k);
       to += k;
-      n -= k;
-      advance(k);
-    }
+    });
   }
 
   // Copies `n` bytes into the buffers, which have room for as many. Null buffers discard.
   void scatter(const std::byte* from, std::size_t n) {
-    while (n > 0) {
-      const std::size_t k = step(n);
-      if (k > 0 && at_->iov_base != nullptr) {
-        std::memcpy(static_cast<std::byte*>(at_->iov_base) + done_, from, k);
-      }
+    walk(n, [&from](std::byte* piece, std::size_t k) {
+      if (piece != nullptr) std::memcpy(piece, from, k);
       from += k;
-      n -= k;
-      advance(k);
-    }
+    });
   }
 
  private:
-  std::size_t step(std::size_t n) const {
-    return at_ == end_ ? n : std::min(n, at_->iov_len - done_);
-  }
-  void advance(std::size_t k) {
-    done_ += k;
-    while (at_ != end_ && done_ == at_->iov_len) {
-      ++at_;
-      done_ = 0;
+  template <typename Copy>
+  void walk(std::size_t n, Copy&& copy) {
+    for (; n > 0 && at_ != end_; ++at_, done_ = 0) {
+      const std::size_t k = std::min(n, at_->iov_len - done_);
+      auto* const base = static_cast<std::byte*>(at_->iov_base);
+      if (k > 0) copy(base == nullptr ? base : base + done_, k);
+      n -= k;
+      done_ += k;
+      if (done_ < at_->iov_len) return;
     }
   }
   const iovec* at_;

@@ -61,9 +61,7 @@ Context make_context(const char* port, const char* key) {
   options.network.key_file = key == nullptr ? "" : key;
   if (const char* packets = std::getenv("CLAN_NETWORK_PACKETS"); packets != nullptr) {
     SettingFault fault;
-    check(parse_name(packets, kNetworkPackets, &NetworkPacketsName::packets,
-                     &options.network.packets, &fault),
-          packets);
+    check(parse_name(packets, kNetworkPackets, &options.network.packets, &fault), packets);
   }
   options.network.directory_port = static_cast<std::uint16_t>(std::atoi(port));
   return must(Context::create(options));

@@ -64,14 +64,9 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
                          SettingFault* fault) {
   const auto is = [&](const char* known) { return std::strcmp(name, known) == 0; };
   bool good = true;
-  if (is("CLAN_DISABLE")) {
+  if (is("CLAN_DISABLE") || is("CLAN_NET")) {
     const int yes = settings_detail::yes_or_no(value);
-    settings->disable = yes != 0;
-    good = yes >= 0;
-    if (!good) std::snprintf(fault->text, sizeof fault->text, "is neither 1 nor 0, nor yes or no");
-  } else if (is("CLAN_NET")) {
-    const int yes = settings_detail::yes_or_no(value);
-    settings->net = yes > 0;
+    (is("CLAN_NET") ? settings->net : settings->disable) = yes > 0;
     good = yes >= 0;
     if (!good) std::snprintf(fault->text, sizeof fault->text, "is neither 1 nor 0, nor yes or no");
   } else if (is("CLAN_ONLY")) {
@@ -95,13 +90,12 @@ inline bool take_setting(const char* name, const char* value, Settings* settings
   } else if (is("CLAN_KEY")) {
     return parse_key_file(value, settings, fault);
   } else if (is("CLAN_NETWORK_MODE")) {
-    good = parse_name(value, kNetworkModes, &NetworkModeName::mode, &settings->network_mode, fault);
+    good = parse_name(value, kNetworkModes, &settings->network_mode, fault);
     settings->names_network_mode = good;
   } else if (is("CLAN_NETWORK_PORT")) {
     good = parse_port(value, &settings->network_port, fault);
   } else if (is("CLAN_NETWORK_PACKETS")) {
-    good = parse_name(value, kNetworkPackets, &NetworkPacketsName::packets,
-                      &settings->network_packets, fault);
+    good = parse_name(value, kNetworkPackets, &settings->network_packets, fault);
   } else {
     good = false;
     if (is("CLAN_LOG") || is("CLAN_CONFIG")) {

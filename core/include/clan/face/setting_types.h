@@ -113,21 +113,17 @@ inline const SettingName* find_setting(const char* name) {
   return nullptr;
 }
 
-/// What CLAN_NETWORK_MODE may be.
-struct NetworkModeName {
+template <typename Value>
+struct NamedValue {
   const char* name;
-  NetworkOptions::Mode mode;
+  Value value;
 };
-inline constexpr NetworkModeName kNetworkModes[] = {{"off", NetworkOptions::Mode::kOff},
-                                                    {"integrity", NetworkOptions::Mode::kIntegrity},
-                                                    {"encrypt", NetworkOptions::Mode::kEncrypt}};
-
-/// What CLAN_NETWORK_PACKETS may be.
-struct NetworkPacketsName {
-  const char* name;
-  NetworkOptions::Packets packets;
-};
-inline constexpr NetworkPacketsName kNetworkPackets[] = {
+/// What CLAN_NETWORK_MODE may be, and CLAN_NETWORK_PACKETS.
+inline constexpr NamedValue<NetworkOptions::Mode> kNetworkModes[] = {
+    {"off", NetworkOptions::Mode::kOff},
+    {"integrity", NetworkOptions::Mode::kIntegrity},
+    {"encrypt", NetworkOptions::Mode::kEncrypt}};
+inline constexpr NamedValue<NetworkOptions::Packets> kNetworkPackets[] = {
     {"sockets", NetworkOptions::Packets::kSockets},
     {"xdp", NetworkOptions::Packets::kXdp},
     {"auto", NetworkOptions::Packets::kAuto}};

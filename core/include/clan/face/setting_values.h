@@ -140,14 +140,14 @@ inline bool parse_memory(const char* text, std::uint64_t* bytes, SettingFault* f
 }
 
 /// One of the names of a list, like "encrypt". False: `fault` says why.
-template <typename Known, std::size_t kCount, typename Value>
-bool parse_name(const char* text, const Known (&list)[kCount], Value Known::*value, Value* out,
+template <typename Value, std::size_t kCount>
+bool parse_name(const char* text, const NamedValue<Value> (&list)[kCount], Value* out,
                 SettingFault* fault) {
-  for (const Known& known : list) {
-    if (std::strcmp(text, known.name) == 0) return *out = known.*value, true;
+  for (const auto& known : list) {
+    if (std::strcmp(text, known.name) == 0) return *out = known.value, true;
   }
   int at = std::snprintf(fault->text, sizeof fault->text, "is none of");
-  for (const Known& known : list) {
+  for (const auto& known : list) {
     at += std::snprintf(fault->text + at, sizeof fault->text - static_cast<std::size_t>(at),
                         "%s %s", &known == list ? "" : ",", known.name);
   }

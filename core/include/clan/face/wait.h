@@ -46,6 +46,10 @@ enum class WaitResult {
 };
 
 class Waiter {
+  struct NoLook {
+    bool operator()() const { return false; }
+  };
+
  public:
   explicit Waiter(const WaitOptions& options)
       : mode_(options.mode), past_(std::uint64_t{options.max_spin_us} * 1000) {}
@@ -53,24 +57,21 @@ class Waiter {
   /// One step of a wait, around which the caller has a loop that looks: spins as spin() does, and
   /// where that was not enough has the thread sleep. `sleep()` arms what will wake the thread,
   /// looks once more and sleeps; it answers whether the thread has slept.
-  template <typename Ready, typename Sleep, typename Look>
+  template <typename Ready, typename Sleep, typename Look = NoLook>
   WaitResult wait(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns, Sleep&& sleep,
-                  Look&& look) {
+                  Look&& look = {}) {
     if (spin(ready, peer, deadline_ns, look)) return WaitResult::kReady;
     if (deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) return WaitResult::kTimedOut;
     if (may_sleep() && sleep()) slept();
     return WaitResult::kAgain;
   }
-  template <typename Ready, typename Sleep>
-  WaitResult wait(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns, Sleep&& sleep) {
-    return wait(ready, peer, deadline_ns, sleep, [] { return false; });
-  }
 
   /// Spins until `ready()` (true at once if it is), at most as long as seems worth while. True =
   /// ready. False = the caller should arm, look again and sleep. `look()` is called about once a
   /// microsecond, for what costs too much to ask each time; true ends the wait, too.
-  template <typename Ready, typename Look>
-  bool spin(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns, Look&& look) {
+  template <typename Ready, typename Look = NoLook>
+  bool spin(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns = kNoDeadline,
+            Look&& look = {}) {
     if (mode_ == WaitOptions::Mode::kSleep) {
       past_.set_start(0);
       return ready();
@@ -104,10 +105,6 @@ class Waiter {
     const std::uint64_t end =
         std::max(start + past_.next_budget(peer.slept, &tries), peer.works_until_ns);
     return end == start ? ready() : spin_for(ready, look, start, std::min(deadline_ns, end), tries);
-  }
-  template <typename Ready>
-  bool spin(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns = kNoDeadline) {
-    return spin(ready, peer, deadline_ns, [] { return false; });
   }
 
   /// False: the thread must not sleep, only call spin() again after a check that all is well.
