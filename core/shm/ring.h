@@ -30,21 +30,13 @@
 
 namespace clan::shm {
 
-/// The geometry of a ring and what its two sides do; the memory belongs to an aperture or a pipe.
-struct RecordRing {
-  std::uint64_t lines = 0;  ///< a power of two
-
-  std::uint64_t index(std::uint64_t position) const { return position & (lines - 1); }
-  /// The largest payload one record may have: a quarter of the ring, so that producer and consumer
-  /// always have something to do.
-  std::uint64_t max_payload() const { return lines / 4 * kCacheLine - kRingHeadBytes; }
+/// A ring as its producer uses it, too; the memory belongs to an aperture or a pipe.
+struct RecordRing : RingReader {
   /// A light connection stays in the first page.
   std::uint64_t first_look() const { return std::min<std::uint64_t>(48, lines / 4); }
   /// A stream whose consumer reads all the time goes on to here, so that the two are not at the
   /// same lines.
   std::uint64_t busy_look() const { return std::min<std::uint64_t>(8192, lines); }
-  /// Lines the consumer may have read and not published when it finds the ring empty.
-  std::uint64_t keep_up() const { return std::min<std::uint64_t>(16, lines / 16); }
 
   static bool on_its_way(const RingProducer& p, std::uint64_t at) {
     return at != 0 && p.consumed <= at;
@@ -58,13 +50,16 @@ struct RecordRing {
     return n;
   }
 
-  /// A record of `k` lines, its terminator and a line to spare fit at the tail: check nothing else.
-  bool goes_on(std::uint64_t tail, std::uint64_t bound, std::uint64_t k) const {
-    // the bound too is memory that the peer can write
-    return index(tail) + k + 2 <= std::min(bound, lines);
+  /// Plans a record of `payload` bytes right behind the last one. False: reserve() has to.
+  bool follow(std::uint64_t tail, std::uint64_t bound, std::uint64_t payload,
+              RingSlot* slot) const {
+    *slot = {tail, lines_for(payload)};
+    // The record, its terminator and a line to spare. The bound too is memory that the peer can
+    // write.
+    return index(tail) + slot->lines + 2 <= std::min(bound, lines);
   }
 
-  /// After reserve() and advance(): up to where that holds from now on. `most` as there.
+  /// Behind reserve() and its record: up to where records follow each other from now on.
   std::uint64_t next_bound(const RingProducer& p, std::uint64_t most) const {
     const std::uint64_t n = used(p), at = index(p.tail);
     if (n >= most) return 0;
@@ -81,6 +76,7 @@ struct RecordRing {
   int reserve(RingProducer& p, std::uint64_t payload, std::uint64_t most,
               LoadConsumed&& load_consumed, RingSlot* slot) const {
     const std::uint64_t k = lines_for(payload), at = index(p.tail);
+    p.bound = 0;
     bool fresh = false;
     auto refresh = [&] {
       fresh = true;
@@ -96,22 +92,26 @@ struct RecordRing {
     }
     if (at + k + 2 > (p.look_at != 0 ? p.look_at : first_look())) {
       if (!fresh && !refresh()) return -1;
-      if (keeps_up(p, at, k)) return plan(p, k, kRingSkip, lines - at, slot);
+      if (keeps_up(p, at, k)) {
+        plan(p, k, kRingSkip, lines - at, slot);
+        return 1;
+      }
       const std::uint64_t step = std::clamp<std::uint64_t>(at / 2, first_look(), 4096);
       p.look_at = std::max(at + k + step, p.calm || used(p) <= keep_up() ? 0 : busy_look());
     }
     for (;;) {
-      if (int rc = place(p, at, k, fresh, slot); rc != 0) return rc;
+      if (place(p, at, k, fresh, slot)) return 1;
       if (fresh) return 0;
       if (!refresh()) return -1;
     }
   }
 
-  /// Moves the producer past a record that has been written.
-  void advance(RingProducer& p, const RingSlot& slot) const {
+  /// Moves the producer past a record that has been written. `most` as for reserve().
+  void advance(RingProducer& p, const RingSlot& slot, std::uint64_t most) const {
     if (slot.hop == kRingSkip) p.skip_at = slot.from, p.look_at = p.calm ? 0 : busy_look();
     if (slot.hop == kRingJump) p.jump_at = slot.from, p.jump_gap = slot.position - slot.from;
     p.tail = slot.position + slot.lines;
+    if (p.bound == 0) p.bound = next_bound(p, most);
   }
 
   std::byte* payload_at(std::byte* memory, const RingSlot& slot) const {
@@ -140,34 +140,6 @@ struct RecordRing {
     });
   }
 
-  /// 1 = a record is there, 0 = nothing yet, -1 = broken (the producer wrote nonsense).
-  int peek(RingConsumer& c, std::byte* memory, RingRecord* record) const {
-    for (int hops = 0; hops <= 2; ++hops) {  // behind a hop there is a record
-      const std::uint64_t at = index(c.head);
-      // PAIR ring.head: sees the payload and the terminator published by publish()
-      const RingHead head{head_at(memory, at).load(std::memory_order_acquire)};
-      if (head.word == 0) return 0;
-      if (!head.valid()) return -1;
-      if (head.type() == kRingSkip) {
-        if (at == 0) return -1;
-        c.advance(lines - at);
-        continue;
-      }
-      if (head.type() == kRingJump) {
-        if (head.length() == at || head.length() >= lines) return -1;
-        c.advance(index(head.length() - at));
-        continue;
-      }
-      const std::uint64_t k = lines_for(head.length());
-      if (at + k > lines || head.length() > max_payload()) return -1;
-      record->head = head;
-      record->payload = memory + at * kCacheLine + kRingHeadBytes;
-      record->lines = k;
-      return 1;
-    }
-    return -1;
-  }
-
  private:
   // What has not been read lies just behind us, and before it there is more room than that.
   bool keeps_up(const RingProducer& p, std::uint64_t at, std::uint64_t k) const {
@@ -176,24 +148,25 @@ struct RecordRing {
            k + 1 <= index(p.consumed) && at >= (p.calm ? 0 : far);
   }
 
-  int place(const RingProducer& p, std::uint64_t at, std::uint64_t k, bool fresh,
-            RingSlot* slot) const {
+  bool place(const RingProducer& p, std::uint64_t at, std::uint64_t k, bool fresh,
+             RingSlot* slot) const {
+    plan(p, k, 0, 0, slot);
     const bool forward = at + k < lines;
     if (!on_its_way(p, p.skip_at)) {
-      if (forward) return plan(p, k, 0, 0, slot);
-      return k + 1 <= index(p.consumed) ? plan(p, k, kRingSkip, lines - at, slot) : 0;
+      if (forward) return true;
+      plan(p, k, kRingSkip, lines - at, slot);
+      return k + 1 <= index(p.consumed);
     }
     const std::uint64_t skip = index(p.skip_at);
-    if (at > skip) return forward ? plan(p, k, 0, 0, slot) : 0;  // behind a jump
-    if (at + k + 1 <= index(p.consumed)) return plan(p, k, 0, 0, slot);
-    const bool jumps = fresh && !on_its_way(p, p.jump_at) && skip + 1 + k < lines;
-    return jumps ? plan(p, k, kRingJump, skip + 1 - at, slot) : 0;
+    if (at > skip) return forward;  // behind a jump
+    if (at + k + 1 <= index(p.consumed)) return true;
+    plan(p, k, kRingJump, skip + 1 - at, slot);
+    return fresh && !on_its_way(p, p.jump_at) && skip + 1 + k < lines;
   }
 
-  int plan(const RingProducer& p, std::uint64_t k, std::uint8_t hop, std::uint64_t distance,
-           RingSlot* slot) const {
+  static void plan(const RingProducer& p, std::uint64_t k, std::uint8_t hop, std::uint64_t distance,
+                   RingSlot* slot) {
     *slot = {p.tail + distance, k, hop, p.tail};
-    return 1;
   }
 };
 

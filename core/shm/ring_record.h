@@ -1,5 +1,5 @@
-// What a ring (shm/ring.h) is made of: records, the word that begins one, and the cursors of its
-// two sides.
+// What a ring (shm/ring.h) is made of: records, the word that begins one, the cursors of its two
+// sides, and what its consumer does.
 //
 //      line 0        line 1        line 2        line 3        line 4 ...
 //     +------+------+-------------+-------------+------+------+------+
@@ -29,6 +29,7 @@
 // write: whatever they say, a slot lies inside the ring.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -70,7 +71,7 @@ constexpr std::uint64_t lines_for(std::uint64_t payload) {
 /// Written by the producer only.
 struct RingProducer {
   std::uint64_t tail = 0;      ///< next line to write
-  std::uint64_t bound = 0;     ///< index up to which records go one behind the other, see goes_on()
+  std::uint64_t bound = 0;     ///< index up to which records follow() each other; 0: not known
   std::uint64_t consumed = 0;  ///< what the consumer had published at the last read
   /// index at which to check whether the consumer keeps up; 0: the first such
   std::uint64_t look_at = 0;
@@ -115,5 +116,64 @@ struct RingRecord {
 inline std::atomic<std::uint64_t>& head_at(std::byte* ring, std::uint64_t index) {
   return *reinterpret_cast<std::atomic<std::uint64_t>*>(ring + index * kCacheLine);
 }
+
+/// The geometry of a ring, and what its consumer does.
+struct RingReader {
+  std::uint64_t lines = 0;  ///< a power of two
+
+  std::uint64_t index(std::uint64_t position) const { return position & (lines - 1); }
+  /// The largest payload one record may have: a quarter of the ring, so that producer and consumer
+  /// always have something to do.
+  std::uint64_t max_payload() const { return lines / 4 * kCacheLine - kRingHeadBytes; }
+  /// Lines the consumer may have read and not published when it finds the ring empty.
+  std::uint64_t keep_up() const { return std::min<std::uint64_t>(16, lines / 16); }
+
+  /// 1 = a record is there, 0 = nothing yet, -1 = broken (the producer wrote nonsense).
+  int peek(RingConsumer& c, std::byte* memory, RingRecord* record) const {
+    for (int hops = 0; hops <= 2; ++hops) {  // behind a hop there is a record
+      const std::uint64_t at = index(c.head);
+      // PAIR ring.head: sees the payload and the terminator published by publish()
+      const RingHead head{head_at(memory, at).load(std::memory_order_acquire)};
+      if (head.word == 0) return 0;
+      if (!head.valid()) return -1;
+      if (head.type() == kRingSkip) {
+        if (at == 0) return -1;
+        c.advance(lines - at);
+        continue;
+      }
+      if (head.type() == kRingJump) {
+        if (head.length() == at || head.length() >= lines) return -1;
+        c.advance(index(head.length() - at));
+        continue;
+      }
+      const std::uint64_t k = lines_for(head.length());
+      if (at + k > lines || head.length() > max_payload()) return -1;
+      record->head = head;
+      record->payload = memory + at * kCacheLine + kRingHeadBytes;
+      record->lines = k;
+      return 1;
+    }
+    return -1;
+  }
+
+  /// A glance at whether there is nothing at a position of the consumer's.
+  bool is_empty(std::byte* memory, std::uint64_t position) const {
+    // relaxed: peek() acquires
+    return head_at(memory, index(position)).load(std::memory_order_relaxed) == 0;
+  }
+
+  /// Moves the consumer past a record that it has read. True: it should publish how far it is.
+  /// `most()`: the lines that the producer may use.
+  template <typename Most>
+  bool consume(RingConsumer& c, std::byte* memory, const RingRecord& record, Most&& most) const {
+    c.advance(record.lines);
+    // A reader that takes one record an event never finds the ring empty. But a look at the next
+    // line takes it from the producer: one in so many lines.
+    const std::uint64_t unpublished = c.head - c.published;
+    if (((unpublished ^ (unpublished - record.lines)) & ~(keep_up() - 1)) == 0) [[likely]]
+      return false;
+    return is_empty(memory, c.head) || unpublished >= std::min<std::uint64_t>(1024, most() / 8);
+  }
+};
 
 }  // namespace clan::shm

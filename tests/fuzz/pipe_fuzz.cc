@@ -15,8 +15,8 @@
 #include "base/mapping.h"
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
-#include "shm/ring.h"
 #include "input.h"
+#include "shm/ring.h"
 
 namespace {
 
@@ -59,8 +59,7 @@ void ring_alone(Input& in) {
         std::memset(room, 0xab, payload);
         ring.publish(memory.get(), slot,
                      clan::shm::RingHead::make(static_cast<std::uint32_t>(payload), 1, 0));
-        ring.advance(p, slot);
-        (void)ring.next_bound(p, most);
+        ring.advance(p, slot, most);
         break;
       }
       case 2: {

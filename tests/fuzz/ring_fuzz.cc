@@ -44,7 +44,7 @@ void produce(const std::uint8_t* data, std::size_t size, std::byte* memory) {
     std::memset(room, 0xab, payload);
     ring.publish(memory, slot,
                  clan::shm::RingHead::make(static_cast<std::uint32_t>(payload), 1, 0));
-    ring.advance(producer, slot);
+    ring.advance(producer, slot, kLines);
     trusted = producer.tail;
   }
 }

@@ -40,7 +40,6 @@ int Connection::plan_on(std::uint64_t payload, shm::RingSlot* slot) {
   const std::uint64_t head = consumer_.glance();
   producer_.calm = head != planned_at_;
   planned_at_ = head;
-  producer_.bound = 0;
   return out_ring_.reserve(
       producer_, payload, out_ring_.lines, [this] { return load_credit(); }, slot);
 }
@@ -98,7 +97,7 @@ void Connection::commit(std::uint64_t payload, RecordType type, Notify wakes) {
   const auto head = head_of(payload, type);
   if (mapped()) return publish(slot_, head, wakes);
   put_record(payload, head);
-  advance(slot_);
+  out_ring_.advance(producer_, slot_, out_ring_.lines);
 }
 
 // The same stores as packets: terminator, head with the payload behind it, hop.
@@ -157,16 +156,11 @@ int Connection::nothing_there(Fetch fetch) {
 }
 
 void Connection::consume(const shm::RingRecord& record) {
-  consumer_.advance(record.lines);
   ++taken_;
-  // A reader that takes one record an event never finds the ring empty. But a look at the next line
-  // takes it from the producer: one in so many lines.
-  const std::uint64_t lines = consumer_.head - consumer_.published;
-  if (((lines ^ (lines - record.lines)) & ~(in_ring_.keep_up() - 1)) == 0) [[likely]]
-    return;
-  // relaxed: a glance
-  const bool empty = next_head().load(std::memory_order_relaxed) == 0;
-  if (empty || lines >= in_ring_.lines / 8) publish_credit();
+  if (in_ring_.consume(consumer_, in_memory_, record, [this] { return in_ring_.lines; }))
+      [[unlikely]] {
+    publish_credit();
+  }
 }
 
 void Connection::publish_credit() {

@@ -96,7 +96,9 @@ class Connection final : public OobSink,
   void consume(const shm::RingRecord& record);
   Status wait_readable(std::uint64_t deadline_ns);
   bool readable();
-  const void* next_record() { return &next_head(); }
+  const void* next_record() {
+    return &shm::head_at(in_memory_, in_ring_.index(consumer_.glance()));
+  }
   /// Tells the peer how far we are. peek() does it when it finds nothing, consume() now and then.
   void publish_credit();
 
@@ -166,12 +168,8 @@ class Connection final : public OobSink,
     return !closed_.load(std::memory_order_relaxed) && context_->usable();
   }
   void wake_local(), tell_asker();
-  std::atomic<std::uint64_t>& next_head() {
-    return shm::head_at(in_memory_, in_ring_.index(consumer_.glance()));
-  }
   int nothing_there(Fetch fetch), broken();
   int plan(std::uint64_t payload, shm::RingSlot*slot), plan_on(std::uint64_t, shm::RingSlot*);
-  void advance(const shm::RingSlot& slot);
   std::uint64_t load_credit();
   void put_ordered(std::uint64_t offset, std::uint64_t word,
                    nic::PutOrder order = nic::PutOrder::kAfterEarlier);

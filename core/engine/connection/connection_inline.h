@@ -33,7 +33,7 @@ inline void Connection::notify(std::uint64_t offset, std::uint64_t length) {
 }
 
 inline bool Connection::readable() {
-  auto& line = next_head();
+  auto& line = shm::head_at(in_memory_, in_ring_.index(consumer_.glance()));
   const shm::RingHead head{line.load(std::memory_order_relaxed)};  // relaxed: peek() acquires
   // The second line of the record is read next. Behind the last one the producer is at work.
   if (shm::lines_for(head.length()) > 1)
@@ -46,25 +46,16 @@ inline bool Connection::readable() {
   // relaxed: ours. A load by itself: one together with the word beside it would wait until the last
   // record's lines have arrived, as the store of the tail does.
   const std::uint64_t tail = std::atomic_ref(producer_.tail).load(std::memory_order_relaxed);
-  slot->position = tail;
-  slot->lines = shm::lines_for(payload);
-  slot->hop = 0;
-  if (out_ring_.goes_on(tail, producer_.bound, slot->lines)) [[likely]]
+  if (out_ring_.follow(tail, producer_.bound, payload, slot)) [[likely]]
     return 1;
   return plan_on(payload, slot);
-}
-
-// Behind a record that has been published.
-inline void Connection::advance(const shm::RingSlot& slot) {
-  out_ring_.advance(producer_, slot);
-  if (producer_.bound == 0) producer_.bound = out_ring_.next_bound(producer_, out_ring_.lines);
 }
 
 // Publishes a planned record, in the peer's mapped memory.
 inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, Notify wakes) {
   std::byte* const ring = remote_.mapped + kRegionRing;
   out_ring_.publish(ring, slot, head);
-  advance(slot);
+  out_ring_.advance(producer_, slot, out_ring_.lines);
   if (wakes == Notify::kYes) {
     notify(kRegionRing + out_ring_.index(slot.position) * kCacheLine, kCacheLine);
   }
@@ -126,7 +117,6 @@ Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& read
   const bool spins = context_->options().wait.mode != WaitOptions::Mode::kSleep;
   for (;;) {
     if (!context_->usable()) return unusable_error();
-    if (ready()) return {};
     Status s;
     const auto sleep = [&] { return sleep_on(tripwire, deadline_ns, ready, &s); };
     // A thread that does not spin sleeps in a call that fetches, and ends at once where there is

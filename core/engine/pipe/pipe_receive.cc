@@ -14,8 +14,6 @@ using namespace pipes;
 
 namespace {
 
-/// that have been read, at most, before the writer is told
-constexpr std::uint64_t kPublishLines = 1024;
 constexpr int kMostLooks = 64;  ///< at a head that moves
 
 enum class Copied { kBytes, kFault, kBroken, kNoBytes };
@@ -82,16 +80,9 @@ PipeStamp Pipe::front_stamp() const {
 }
 
 bool Pipe::seems_empty() const {
-  const shm::RecordRing ring{lines_};
-  const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
   // relaxed: a glance
-  return shm::head_at(in_, ring.index(head)).load(std::memory_order_relaxed) == 0 && !broken();
-}
-
-// Enough lines have been read that the writer is told: a part of those it waits for.
-bool Pipe::worth_telling(std::uint64_t lines) const {
-  return lines >= std::min<std::uint64_t>(kFewestLines / 8, lines_ / 16) &&
-         lines >= std::min(kPublishLines, most_lines(1 - end_, PipeRoom::kWhole) / 8);
+  const std::uint64_t head = page_->ends[end_].receiver.head.load(std::memory_order_relaxed);
+  return shm::RecordRing{lines_}.is_empty(in_, head) && !broken();
 }
 
 namespace {
@@ -146,6 +137,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     std::uint64_t counted = 0, offset = offset_at(c.head, receiver.offset.load(relaxed));
     const std::uint64_t last_line = last_line_.load(relaxed);
     Cursor cursor(buffers, count);
+    const auto most = [this] { return most_lines(1 - end_, PipeRoom::kWhole); };
     shm::RingRecord record;
     int rc = last_line != 0 && c.head >= last_line ? -1 : 0;
     while (rc >= 0 && done.bytes < wanted && (rc = ring.peek(c, in_, &record)) > 0) {
@@ -161,8 +153,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       offset += n;
       if (offset == record.head.length() - kStampBytes) {
         offset = 0;
-        c.head += record.lines;
-        if (!peek && worth_telling(c.head - c.published)) {
+        if (ring.consume(c, in_, record, most) && !peek) {
           // As it goes: an offset of long ago would be taken for one of a head far ahead.
           move_on(receiver, c, 0, done.bytes - counted, true);
           counted = done.bytes;
@@ -175,11 +166,10 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
       return {0, false, EPROTO};
     }
     if (peek) return done;
-    const bool ahead = c.head - c.published >= ring.keep_up();
-    // A caller that asks for as many bytes as there are does not see that these were all.
-    drained = rc == 0 || (ahead && offset == 0 && ring.peek(c, in_, &record) == 0);
-    published |= drained && ahead;
-    move_on(receiver, c, offset, done.bytes - counted, drained && ahead);
+    drained = rc == 0;
+    const bool gives_back = drained && c.head - c.published >= ring.keep_up();
+    published |= gives_back;
+    move_on(receiver, c, offset, done.bytes - counted, gives_back);
   }
   if (published) done.ring_for(sleeps_for_room(drained));
   return done;

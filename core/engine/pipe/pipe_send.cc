@@ -42,8 +42,7 @@ void store(PipePage::Sender& s, const shm::RingProducer& p) {
 void advance(const shm::RecordRing& ring, PipePage::Sender& s, shm::RingProducer& p,
              const shm::RingSlot& slot, std::uint64_t most) {
   auto relaxed = std::memory_order_relaxed;  // under the lock
-  ring.advance(p, slot);
-  p.bound = ring.next_bound(p, most);
+  ring.advance(p, slot, most);
   // Until we are here again.
   const std::uint64_t touched = std::min(std::max(ring.index(p.tail) + 1, p.bound), ring.lines);
   if (touched > s.touched.load(relaxed)) s.touched.store(touched, relaxed);
@@ -136,12 +135,12 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
       std::uint64_t n = std::min<std::uint64_t>(wanted - done.bytes, piece);
       // under the lock, as is the bound
       const std::uint64_t tail = sender.tail.load(std::memory_order_relaxed);
-      shm::RingSlot slot{tail, shm::lines_for(kStampBytes + n)};
+      shm::RingSlot slot;
       shm::RingProducer p;
       std::uint64_t most = 0;
-      const bool goes_on =
-          ring.goes_on(tail, sender.bound.load(std::memory_order_relaxed), slot.lines);
-      if (!goes_on) [[unlikely]] {
+      const bool follows =
+          ring.follow(tail, sender.bound.load(std::memory_order_relaxed), kStampBytes + n, &slot);
+      if (!follows) [[unlikely]] {
         const int rc = plan(room, p, &most, &n, &slot);
         if (rc < 0) return {0, false, EPROTO};
         if (rc == 0) break;
@@ -156,7 +155,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
       ring.publish(
           out_, slot,
           shm::RingHead::make(static_cast<std::uint32_t>(kStampBytes + n), kBytesRecord, cpu));
-      if (goes_on) {
+      if (follows) {
         words::store_release(sender.tail, tail + slot.lines);  // PAIR pipe.lock: behind the record
       } else {
         advance(ring, sender, p, slot, most);

@@ -82,6 +82,7 @@ WORDS = Target("core/include", [
 ])
 CONFIG = ("preload/os/test_settings.cc", "core/base/log.cc")
 SOCKET = Target("preload", [Program("unit/preload/state/socket_race_test.cc", "*")])
+RINGS = Target("core", [Program("unit/shm/ring_test.cc", "RingRace.*SmallRing")])
 TARGETS = {
     "core/include/clan/detail/words.h": WORDS,
     "core/include/clan/detail/dekker.h": WORDS,
@@ -141,7 +142,8 @@ TARGETS = {
         Program("model/engine/event/queue_consumers_model_test.cc", "QueueConsumers.*",
                 threads=False),
     ]),
-    "core/shm/ring.h": Target("core", [Program("unit/shm/ring_test.cc", "RingRace.*SmallRing")]),
+    "core/shm/ring.h": RINGS,
+    "core/shm/ring_record.h": RINGS,
     "plugins/mpi/channel/channel_sender.h": MPI_CHANNEL,
     "plugins/mpi/channel/channel_receiver.h": MPI_CHANNEL,
     "plugins/mpi/channel/channel_grants.h": Target(".", [

@@ -27,9 +27,7 @@ struct Ring {
 
   std::byte* bytes() { return memory.data()->bytes; }
   int reserve(std::uint64_t payload) {
-    slot = {producer.tail, lines_for(payload)};
-    if (ring.goes_on(producer.tail, producer.bound, slot.lines)) return 1;
-    producer.bound = 0;
+    if (ring.follow(producer.tail, producer.bound, payload, &slot)) return 1;
     return ring.reserve(
         producer, payload, ring.lines, [&] { return credit; }, &slot);
   }
@@ -37,8 +35,7 @@ struct Ring {
     std::copy(payload.begin(), payload.end(), ring.payload_at(bytes(), slot));
     ring.publish(bytes(), slot,
                  RingHead::make(static_cast<std::uint32_t>(payload.size()), type, 7));
-    ring.advance(producer, slot);
-    if (producer.bound == 0) producer.bound = ring.next_bound(producer, ring.lines);
+    ring.advance(producer, slot, ring.lines);
   }
   int peek() { return ring.peek(consumer, bytes(), &record); }
   void consume() { consumer.head += record.lines; }
@@ -430,7 +427,7 @@ void race(std::uint64_t lines, std::uint32_t records) {
       std::byte* out = g.payload_at(bytes, slot);
       for (std::uint64_t i = 0; i < length; ++i) out[i] = byte_of(n, i);
       g.publish(bytes, slot, RingHead::make(static_cast<std::uint32_t>(length), 1, 0));
-      g.advance(p, slot);
+      g.advance(p, slot, lines);
       if (random() % 64 == 0) sched_yield();
     }
   });

@@ -155,7 +155,6 @@ class CLAN_EXPORT Pipe {
     if (!large_.load(std::memory_order_relaxed)) large_.store(true, std::memory_order_relaxed);
   }
   std::uint32_t sleeps_for_room(bool drained) const;
-  bool worth_telling(std::uint64_t lines) const;
   PipeLocks& locks() const { return locks_ != nullptr ? *locks_ : own_locks_; }
   int wait_for_lock(std::atomic<std::uint32_t>& word, bool in_handler) const;
   void finish_record() const;
