@@ -11,6 +11,10 @@
 // apertures, tripwires and out-of-band messages; over a link of packets the same stores travel so.
 //
 // connection.cc and connection_inline.h send, receive and wait.
+//
+// Its users share a handle, and the last of them closes the connection when it goes. The context
+// keeps a connection that has been closed until the peer has closed as well or is gone: the peer
+// may write to the region up to then.
 // Threads: one producer and one consumer at a time, each any thread; the driver thread delivers
 // out-of-band messages. The flags they share are atomics.
 #pragma once
@@ -54,8 +58,6 @@ class Connection final : public OobSink,
                                                     const OobMessage& message, ConnectionKind kind);
   /// Server: says no.
   static void refuse(nic::Link& link, const OobMessage& message, int err);
-
-  ~Connection() override;
 
   // --- producer ----------------------------------------------------------------------------------
   /// The largest payload one record can carry.
@@ -161,8 +163,14 @@ class Connection final : public OobSink,
   ConnectRecord describe(ConnectionKind kind, const Address& from);
   Status prepare();                          // our region, aperture, tripwires, endpoint
   Status open_remote(const ConnectRecord&);  // the peer's region
+  static std::shared_ptr<Connection> make(std::shared_ptr<ContextCore> context,
+                                          std::shared_ptr<nic::Link> link, nic::Nic& nic);
   /// No record will follow. `done`: and the peer will not touch our region again.
   void peer_left(int reason, bool done);
+  void give_region_back();
+  /// Tells the peer that we have closed or given up (kOobClose, kOobReset), and why: an errno, or
+  /// 0.
+  void tell_end(std::uint32_t type, std::uint32_t to, int reason) const;
   bool may_write() const {
     // relaxed: a thread that closes a connection while another sends on it gets one or the other
     return !closed_.load(std::memory_order_relaxed) && context_->usable();

@@ -11,7 +11,6 @@ namespace clan::engine {
 
 void Connection::peer_left(int reason, bool done) {
   bool news = false;
-  std::shared_ptr<ClosedConnection> remains;
   {
     std::lock_guard lock(mutex_);
     news = !peer_gone_.load(std::memory_order_relaxed);
@@ -26,7 +25,6 @@ void Connection::peer_left(int reason, bool done) {
     }
     if (done) {
       peer_done_ = true;
-      remains = remains_;
       if (!answer_known_) {
         answer_known_ = true;
         answer_err_ = ECONNRESET;
@@ -34,6 +32,7 @@ void Connection::peer_left(int reason, bool done) {
       }
     }
   }
+  // Once we have closed, our tripwires may have gone as well.
   if (news && !closed_.load(std::memory_order_relaxed)) {
     if (reason == ECONNRESET) {
       CLAN_INFO("process %d died or gave up a connection with us",
@@ -41,9 +40,9 @@ void Connection::peer_left(int reason, bool done) {
     } else if (reason == 0) {
       CLAN_DEBUG("process %d closed a connection with us", static_cast<int>(link_->remote_pid()));
     }
+    wake_local();
   }
-  if (news) wake_local();
-  if (remains) remains->release();
+  if (done) give_region_back();
 }
 
 // Fires our own tripwires as if the peer had written: sleepers check again, event queues get their
@@ -75,28 +74,39 @@ void Connection::close() {
   }
   unbind();
   if (region_.bytes == 0) return;
-  // From here on the driver thread may find `remains` under our endpoint.
-  auto remains = std::make_shared<ClosedConnection>(
-      *context_, link_, nic_, arena_, region_,
-      region_cookie_.length != 0 ? region_cookie_.aperture : shm::kMaxApertures, endpoint_);
-  if (endpoint_ != 0) context_->endpoints().keep(endpoint_, remains);
-  bool done, answered;
+  if (endpoint_ != 0) context_->endpoints().keep(endpoint_, shared_from_this());
+  EventBinding also;
+  bool answered;
   {
     std::lock_guard lock(mutex_);
-    remains_ = remains;
-    done = peer_done_ || !exposed_;
+    closed_here_ = true;
+    also = std::exchange(also_, {});
+    if (!exposed_) peer_done_ = true;
     answered = answer_known_ && exposed_;
   }
   if (answered) {
     const int reason = reset_reason();
-    tell_end(*link_, kOobClose, remote_endpoint_, endpoint_,
+    tell_end(kOobClose, remote_endpoint_,
              reason == EPROTO || reason == ECONNABORTED ? ECONNRESET : 0);
   }
   if (remote_imported_) link_->release(remote_);
-  if (done || !link_->alive()) remains->release();
+  staging_.clear();
+  link_->alive() ? give_region_back() : peer_left(ECONNRESET, true);
 }
 
-Connection::~Connection() { close(); }
+// Once, when neither side touches it any more.
+void Connection::give_region_back() {
+  RegionArena::Region region;
+  {
+    std::lock_guard lock(mutex_);
+    if (!closed_here_ || !peer_done_) return;
+    region = std::exchange(region_, {});
+  }
+  if (region.bytes == 0) return;
+  if (region_cookie_.length != 0) nic_.retire(region_cookie_.aperture);
+  arena_->free(region);
+  if (endpoint_ != 0) context_->endpoints().remove(endpoint_);
+}
 
 void Connection::reset_hostile(const char* what) {
   if (peer_gone()) return;
@@ -109,11 +119,11 @@ void Connection::abort() {
   if (!context_->usable()) return;
   peer_left(ECONNABORTED, false);
   // Not kClose: another thread may be in the middle of a record, so the peer must keep its region.
-  tell_end(*link_, kOobReset, remote_endpoint_, endpoint_, 0);
+  tell_end(kOobReset, remote_endpoint_, 0);
 }
 
 void Connection::ask() const {
-  if (context_->usable() && !peer_gone()) tell_end(*link_, kOobAsk, remote_endpoint_, endpoint_, 0);
+  if (context_->usable() && !peer_gone()) tell_end(kOobAsk, remote_endpoint_, 0);
 }
 
 int Connection::broken() {
@@ -121,33 +131,10 @@ int Connection::broken() {
   return -1;
 }
 
-void tell_end(nic::Link& link, std::uint32_t type, std::uint32_t to, std::uint32_t from,
-              int reason) {
-  OobMessage message{.to = to, .from = from, .type = type};
+void Connection::tell_end(std::uint32_t type, std::uint32_t to, int reason) const {
+  OobMessage message{.to = to, .from = endpoint_, .type = type};
   if (reason != 0) put_payload(message, reason);
-  (void)link.send_oob(message);
-}
-
-void ClosedConnection::release() {
-  // relaxed: only which caller is first
-  if (released_.exchange(true, std::memory_order_relaxed)) return;
-  if (aperture_ != shm::kMaxApertures) nic_.retire(aperture_);
-  arena_->free(region_);
-  if (endpoint_ != 0) context_.endpoints().remove(endpoint_);
-}
-
-void ClosedConnection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) {
-  if (link != link_) return;
-  if (message.type == kOobAccept) {
-    // too late: nobody waits for it any more
-    tell_end(*link, kOobClose, message.from, endpoint_, 0);
-  } else if (message.type == kOobClose || message.type == kOobRefuse) {
-    release();
-  }
-}
-
-void ClosedConnection::on_link_down(const std::shared_ptr<nic::Link>& link) {
-  if (link == link_) release();
+  (void)link_->send_oob(message);
 }
 
 }  // namespace clan::engine

@@ -4,7 +4,7 @@
 // Life:   connecting ──accept──> open ──close / reset──> closed
 //   Set-up: client sends kConnect{cookie of its region}; the server answers kAccept{cookie of its
 //   own} or kRefuse. Tear-down: each side sends kClose once and writes nothing after it; a region
-//   is reused only when both sides have closed or the peer is dead (ClosedConnection).
+//   is reused only when both sides have closed or the peer is dead.
 #pragma once
 
 #include <cstdint>

@@ -41,6 +41,16 @@ std::uint64_t ring_bytes_for(ContextCore& context, const nic::Link& link) {
 
 }  // namespace
 
+std::shared_ptr<Connection> Connection::make(std::shared_ptr<ContextCore> context,
+                                             std::shared_ptr<nic::Link> link, nic::Nic& nic) {
+  std::shared_ptr<Connection> made(new Connection(std::move(context), std::move(link), nic));
+  Connection* const connection = made.get();
+  return {connection, [made = std::move(made)](Connection* c) mutable {
+            c->close();
+            made.reset();
+          }};
+}
+
 Status Connection::prepare() {
   const std::uint64_t ring_bytes = ring_bytes_for(*context_, *link_);
   arena_ = context_->links().arena(link_.get());
@@ -110,7 +120,7 @@ Result<std::shared_ptr<Connection>> Connection::ask(std::shared_ptr<ContextCore>
                                                     ConnectionKind kind, Address from) {
   nic::Nic* nic = context->lane(link->remote_uid());
   if (nic == nullptr) return Error{EACCES, "policy forbids this user id"};
-  std::shared_ptr<Connection> c(new Connection(context, link, *nic));
+  auto c = make(context, link, *nic);
   if (auto s = c->prepare(); !s) return s.error();
   c->remote_endpoint_ = remote_endpoint;
   OobMessage message{.to = remote_endpoint, .from = c->endpoint_, .type = kOobConnect};
@@ -193,7 +203,7 @@ Result<std::shared_ptr<Connection>> Connection::accept(std::shared_ptr<ContextCo
     return Error{EPROTOTYPE, "a stream and a message endpoint do not connect"};
   nic::Nic* nic = context->lane(link->remote_uid());
   if (nic == nullptr) return Error{EACCES, "policy forbids this user id"};
-  std::shared_ptr<Connection> c(new Connection(context, link, *nic));
+  auto c = make(context, link, *nic);
   c->remote_endpoint_ = message.from;
   // Which of its endpoints it is, it says itself; which node, and whose, the link knows.
   c->remote_address_ = {link->remote_node(), record.from.endpoint,
@@ -230,9 +240,11 @@ void Connection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage
   if (message.type == kOobReset) return peer_left(ECONNRESET, false);
   if (message.type == kOobAsk) return;
   std::unique_lock lock(mutex_);
-  if (const auto remains = remains_) {  // closed since the message was on its way to us
+  if (closed_here_) {  // too late: nobody waits for the answer any more
     lock.unlock();
-    return remains->on_oob(link, message);
+    if (message.type == kOobAccept) tell_end(kOobClose, message.from, 0);
+    if (message.type == kOobRefuse) peer_left(ECONNREFUSED, true);
+    return;
   }
   if (answer_known_) return;
   if (message.type == kOobAccept) {

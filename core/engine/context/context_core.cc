@@ -93,6 +93,7 @@ void ContextCore::abandon_after_fork() {
   doorbell_.reset();
   if (network_) network_->abandon_after_fork();
   links_.abandon_after_fork();
+  endpoints_.abandon_after_fork();
   // A sleeping connection of the parent is not ours to wake; ours answer "unusable".
 }
 

@@ -57,10 +57,9 @@ class EndpointTable {
     endpoints_.erase(endpoint);
     gone = kept_.extract(endpoint);
   }
-  /// Puts `sink` in the place of an endpoint's own and keeps it alive until remove().
+  /// Keeps the sink of an endpoint alive until remove().
   void keep(std::uint32_t endpoint, std::shared_ptr<OobSink> sink) {
     std::lock_guard lock(mutex_);
-    endpoints_[endpoint] = sink;
     kept_[endpoint] = std::move(sink);
   }
   /// The sink of an endpoint. Null: there is none, or it has ended.
@@ -80,6 +79,8 @@ class EndpointTable {
 
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
+  /// In the child, which has one thread.
+  void abandon_after_fork() { kept_.clear(); }
 
  private:
   std::mutex mutex_;

@@ -41,15 +41,15 @@ TEST(EndpointTable, ForgetsASinkThatHasEnded) {
   EXPECT_TRUE(table.all().empty());
 }
 
-TEST(EndpointTable, KeepsASinkAliveThatTookAnothersPlace) {
+TEST(EndpointTable, KeepsASinkAlive) {
   EndpointTable table;
-  const auto first = std::make_shared<Sink>();
-  const std::uint32_t endpoint = *table.add(first);
   std::weak_ptr<Sink> watched;
+  std::uint32_t endpoint = 0;
   {
-    const auto second = std::make_shared<Sink>();
-    watched = second;
-    table.keep(endpoint, second);
+    const auto sink = std::make_shared<Sink>();
+    watched = sink;
+    endpoint = *table.add(sink);
+    table.keep(endpoint, sink);
   }
   EXPECT_EQ(table.find(endpoint), watched.lock());
   EXPECT_EQ(table.all().size(), 1u);
