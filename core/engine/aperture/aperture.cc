@@ -46,7 +46,7 @@ Status ApertureCore::revoke() {
     return Error{EINVAL, "the aperture has been revoked already"};
   {
     std::lock_guard lock(name_mutex_);
-    if (std::exchange(named_, false)) context_->names().remove(name_);
+    if (std::exchange(named_, false)) (void)context_->names().take(name_);
   }
   Status s = context_->links().revoke(*nic_, cookie_.aperture);
   if (!s) live_.store(true, std::memory_order_release);  // order: for the next exchange
@@ -61,7 +61,7 @@ Status ApertureCore::set_name(std::uint64_t name, std::span<const std::byte> not
   NamedAperture named{cookie_, static_cast<std::uint32_t>(note.size()), {}};
   std::copy(note.begin(), note.end(), named.note.begin());
   if (!live()) return Error{EINVAL, "the aperture has been revoked already"};
-  if (!context_->names().add(name, nic_, named)) {
+  if (!context_->names().add(name, {nic_, named})) {
     return Error{EEXIST, "another aperture of this context has that name"};
   }
   name_ = name;
@@ -166,10 +166,12 @@ void answer_look_up(ContextCore& context, nic::Link& link, const OobMessage& mes
   FoundRecord found;
   LookUpRecord asked;
   if (!get_payload(message, &asked)) return;
-  if (!context.names().find(asked.name, context.lane(link.remote_uid()), &found.aperture)) {
+  const auto shown = context.names().find(asked.name);
+  if (!shown || shown->nic != context.lane(link.remote_uid())) {
     found.err = ENOENT;
-  } else if (auto s = link.grant(found.aperture.cookie); !s) {
-    found.err = s.error().err;
+  } else {
+    found.aperture = shown->aperture;
+    if (auto s = link.grant(found.aperture.cookie); !s) found.err = s.error().err;
   }
   OobMessage answer{.to = message.from, .type = kOobFound};
   put_payload(answer, found);

@@ -95,7 +95,7 @@ int ConnectAttempt::greet() {
 }
 
 void ConnectAttempt::hang_up() {
-  if (auto far = std::exchange(far_dialling_, nullptr)) context_->end_far_dial(*far);
+  if (auto far = std::exchange(far_dialling_, nullptr)) context_->network()->node().give_up(*far);
   if (!dialling_) return;
   context_->reactor().remove(dialling_->socket.get());
   context_->end_dial(*dialling_);

@@ -46,7 +46,7 @@ Status ContextCore::initialise() {
   auto network = Network::start(*this, options_.network);
   if (!network) return network.error();
   network_ = std::move(*network);
-  packets_.set_source(network_.get());
+  packets_.set_source(&network_->node());
   return {};
 }
 

@@ -18,15 +18,12 @@
 
 #include "base/reactor.h"
 #include "clan/context.h"
-#include "engine/context/context_counters.h"
+#include "engine/context/context_tables.h"
 #include "engine/context/endpoint_table.h"
 #include "engine/context/fork_registry.h"
 #include "engine/context/link_table.h"
-#include "engine/context/named_apertures.h"
 #include "engine/context/packet_wait.h"
 #include "engine/context/queue_table.h"
-#include "engine/context/rendezvous.h"
-#include "engine/context/service_table.h"
 #include "link/shm_link.h"
 #include "nic/link.h"
 #include "nic/nic.h"
@@ -47,7 +44,6 @@ inline Error unusable_error() {
 
 class ContextCore final : public nic::LinkSink,
                           public nic::Ringer,
-                          public ClientSink,
                           public ForkAware,
                           public std::enable_shared_from_this<ContextCore> {
  public:
@@ -91,7 +87,6 @@ class ContextCore final : public nic::LinkSink,
   using DialEnded = std::function<void(Result<std::shared_ptr<nic::Link>>, std::uint32_t)>;
   Result<std::shared_ptr<udp::Dialling>> begin_far_dial(const std::string& service, uid_t uid,
                                                         DialEnded ended);
-  void end_far_dial(udp::Dialling& dialling);
   /// The link to a node, dialled if need be.
   Result<std::shared_ptr<nic::Link>> link_to_node(NodeId node, uid_t uid,
                                                   std::uint64_t deadline_ns);
@@ -125,10 +120,12 @@ class ContextCore final : public nic::LinkSink,
   void remove_service(const std::string& service);
   /// Makes endpoints reachable by Address.
   Status listen_as_node();
-  ServiceTable& services() { return services_; }
+  using Services = NameTable<std::string, OfferedService>;
+  Services& services() { return services_; }
   /// Other hosts; null where ContextOptions::network is not enabled.
   Network* network() { return network_.get(); }
 
+  using NamedApertures = NameTable<std::uint64_t, ShownAperture>;
   NamedApertures& names() { return names_; }
 
   /// The RDMA engine, made when first asked for.
@@ -156,13 +153,14 @@ class ContextCore final : public nic::LinkSink,
   void unlock_after_fork() override;
   void abandon_after_fork() override;
 
-  // ClientSink
-  void on_client(Fd socket, std::uint32_t endpoint) override;
-
  private:
   explicit ContextCore(const ContextOptions& options);
   Status initialise();
   bool allowed(uid_t uid) const;
+  /// Driver thread: a client of the rendezvous socket of `endpoint` has connected, or has sent its
+  /// hello.
+  void on_client(Fd socket, std::uint32_t endpoint);
+  Result<std::shared_ptr<Acceptor>> listen(const std::string& name, std::uint32_t endpoint);
   void watch_doorbell();
   void announce_queue_fds(nic::Link& link);
   std::shared_ptr<nic::Link> keep_link(std::shared_ptr<nic::Link> link);
@@ -188,7 +186,7 @@ class ContextCore final : public nic::LinkSink,
   QueueTable queues_;
   PacketWait packets_;
   LinkTable links_;
-  ServiceTable services_;
+  Services services_;
   NamedApertures names_;
   std::unique_ptr<Network> network_;
   std::mutex rdma_mutex_;  ///< guards the making of rdma_

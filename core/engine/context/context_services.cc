@@ -24,6 +24,17 @@ Result<std::shared_ptr<nic::Link>> dial_host(ContextCore& context, const std::st
 
 // --- offered here --------------------------------------------------------------------------------
 
+Result<std::shared_ptr<Acceptor>> ContextCore::listen(const std::string& name,
+                                                      std::uint32_t endpoint) {
+  auto listener = listen_abstract(name);
+  if (!listener) return listener.error();
+  auto acceptor = std::make_shared<Acceptor>(std::move(*listener), [this, endpoint](Fd client) {
+    on_client(std::move(client), endpoint);
+  });
+  if (auto s = reactor_.add(acceptor->fd(), acceptor); !s) return s.error();
+  return acceptor;
+}
+
 Status ContextCore::add_service(const std::string& service, std::uint32_t endpoint) {
   if (!usable()) return unusable_error();
   if (service.empty() || service.find('\0') != std::string::npos) {
@@ -33,10 +44,9 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
     return Error{EINVAL,
                  "a service name must not begin with \"udp:\", which is for those of other hosts"};
   }
-  std::uint32_t other = 0;
-  if (is_file_service(service) && services_.find(far_name(service), &other))
-    return Error{EADDRINUSE, "this process offers a service of that file name already"};
-  auto listener = listen_abstract(service_name(uid_, service));
+  if (services_.find(far_name(service)))
+    return Error{EADDRINUSE, "this process offers this service already, or a file of that name"};
+  auto listener = listen(service_name(uid_, service), endpoint);
   if (!listener && listener.error().err == EADDRINUSE) {
     return Error{EADDRINUSE,
                  "another listener or endpoint offers this service already: end it (`ss -xlp` "
@@ -46,21 +56,21 @@ Status ContextCore::add_service(const std::string& service, std::uint32_t endpoi
   if (!listener && listener.error().err == ENAMETOOLONG) return service_name_too_long();
   if (!listener) return listener.error();
   CLAN_DEBUG("service \"%s\" is offered", service.c_str());
-  auto rendezvous = std::make_shared<Rendezvous>(*this, std::move(*listener), endpoint);
-  if (auto s = reactor_.add(rendezvous->fd(), rendezvous); !s) return s;
   auto teller = network_ ? network_->tell_port_of(far_name(service)) : nullptr;
-  services_.put(far_name(service), {rendezvous, rendezvous->fd(), endpoint, std::move(teller)});
+  (void)services_.add(far_name(service), {std::move(*listener), endpoint, std::move(teller)});
   return {};
 }
 
 void ContextCore::remove_service(const std::string& service) {
-  OfferedService gone;
-  if (!services_.take(far_name(service), &gone)) return;
-  reactor_.remove(gone.fd);
-  if (is_file_service(service) && usable()) end_listener(gone.fd, service);  // not a fork's
-  if (network_ && gone.teller) network_->forget(gone.teller);
+  if (!usable()) return;  // a fork's, or gone with the context
+  const auto gone = services_.take(far_name(service));
+  if (!gone) return;
+  const int fd = gone->listener->fd();
+  reactor_.remove(fd);
+  if (is_file_service(service)) end_listener(fd, service);
+  if (gone->teller) reactor_.remove(gone->teller->fd());
   // The driver may be in a call of it; the name is free when that has returned.
-  while (!reactor_.on_reactor_thread() && gone.listener.use_count() > 1) ::usleep(20);
+  while (!reactor_.on_reactor_thread() && gone->listener.use_count() > 1) ::usleep(20);
 }
 
 Status ContextCore::listen_as_node() {
@@ -68,18 +78,16 @@ Status ContextCore::listen_as_node() {
     std::lock_guard lock(mutex_);
     if (listens_as_node_) return {};
   }
-  auto listener = listen_abstract(node_name(uid_, node_));
+  auto listener = listen(node_name(uid_, node_), 0);
   if (!listener) {
     // Another thread of this process was faster: the name is ours, nobody else knows the node's
     // number.
     std::lock_guard lock(mutex_);
     return listens_as_node_ ? Status() : listener.error();
   }
-  auto rendezvous = std::make_shared<Rendezvous>(*this, std::move(*listener), 0);
-  if (auto s = reactor_.add(rendezvous->fd(), rendezvous); !s) return s;
   std::lock_guard lock(mutex_);
   listens_as_node_ = true;
-  services_.put("node/" + std::to_string(node_.value), {rendezvous, rendezvous->fd(), 0, nullptr});
+  (void)services_.add("node/" + std::to_string(node_.value), {std::move(*listener), 0, nullptr});
   return {};
 }
 
@@ -183,8 +191,6 @@ Result<std::shared_ptr<udp::Dialling>> ContextCore::begin_far_dial(const std::st
         ended(std::move(link), endpoint);
       });
 }
-
-void ContextCore::end_far_dial(udp::Dialling& dialling) { network_->give_up(dialling); }
 
 Result<std::shared_ptr<nic::Link>> ContextCore::link_to_node(NodeId node, uid_t uid,
                                                              std::uint64_t deadline_ns) {

@@ -23,7 +23,7 @@
 #include "base/reactor.h"
 #include "clan/context.h"
 #include "clan/face/network.h"
-#include "engine/context/packet_wait.h"
+#include "engine/context/rendezvous.h"
 #include "link/udp/node/path_stats_page.h"
 #include "link/udp/node/udp_node.h"
 
@@ -31,7 +31,7 @@ namespace clan::engine {
 
 class ContextCore;
 
-class Network final : public PacketSource {
+class Network {
  public:
   static Result<std::unique_ptr<Network>> start(ContextCore& context,
                                                 const NetworkOptions& options);
@@ -47,32 +47,21 @@ class Network final : public PacketSource {
   /// The same for a caller that does not wait: the driver thread calls `ended`, once.
   using Ended = std::function<void(Result<std::shared_ptr<nic::Link>>, std::uint32_t endpoint)>;
   Result<std::shared_ptr<udp::Dialling>> begin_link_to(const std::string& service, Ended ended);
-  /// `ended` is not called any more, unless it is being called.
-  void give_up(udp::Dialling& dialling) { node_->give_up(dialling); }
   /// clan/face/network.h
   Result<PathValues> ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
                           std::uint32_t interval_ms, std::uint64_t deadline_ns);
   std::uint16_t port() const { return node_->local_address().port; }
-  void fetch() override { node_->fetch(); }
-  int sleep(const udp::Sleep& what) override { return node_->sleep(what); }
-  void wake_sleepers() override { node_->wake_sleepers(); }
-  void keep_watching() override { node_->keep_watching(); }
-  int descriptor() const { return node_->descriptor(); }
-  bool arm_descriptor() { return node_->arm_descriptor(); }
+  udp::UdpNode& node() { return *node_; }
 
   /// Tells other processes of this user at which port a service of this process is. Null when that
   /// is not possible.
-  std::shared_ptr<Pollable> tell_port_of(const std::string& service);
-  void forget(const std::shared_ptr<Pollable>& teller);
+  std::shared_ptr<Acceptor> tell_port_of(const std::string& service);
 
   /// After the reactor has stopped.
   void shut_down();
   void abandon_after_fork();
 
  private:
-  class Teller;
-  class HolderWatch;
-
   Status start();
   Result<udp::SocketAddress> address_of(std::string host);
   Result<std::shared_ptr<udp::UdpNode>> make_node(const udp::SocketAddress& local, bool directory);
@@ -96,8 +85,7 @@ class Network final : public PacketSource {
   /// Services of processes that have not answered, or users of other such ones, and when: under the
   /// directory node's mutex.
   std::unordered_map<std::string, std::uint64_t> silent_;
-  unsigned joins_ = 0;                ///< of the directory, without success that lasted
-  std::shared_ptr<Pollable> holder_;  ///< the name by which others see that we hold the directory
+  unsigned joins_ = 0;  ///< of the directory, without success that lasted
 };
 
 }  // namespace clan::engine

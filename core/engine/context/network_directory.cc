@@ -42,11 +42,6 @@ bool is_user(uid_t user, int socket) {
   return peer.ok() && peer->uid == user;
 }
 
-// A client waits in the kernel until we have a descriptor for it, and keeps the listener ready.
-void wait_for_descriptors() {
-  if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) ::usleep(10'000);
-}
-
 // At which port the process of that user that offers the service is; 0: nobody does. `silent`: it
 // has not answered in time.
 std::uint16_t ask_port(uid_t user, const std::string& service, int wait_ms, bool* silent) {
@@ -67,70 +62,31 @@ std::optional<uid_t> other_owner_of(const std::string& service) {
   return owner && *owner != ::geteuid() ? owner : std::nullopt;
 }
 
-}  // namespace
+// The sockets of those that watch us hold the directory, so that they see it end: of our user, and
+// of other ones.
+struct Watchers {
+  std::vector<Fd> ours, others;
 
-/// Answers each client that connects with our node's port.
-class Network::Teller final : public Pollable {
- public:
-  Teller(Fd listener, std::uint16_t port) : listener_(std::move(listener)), port_(port) {}
-  int fd() const { return listener_.get(); }
-  void on_ready(std::uint32_t) override {
-    Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (client) {
-      (void)::send(client.get(), &port_, sizeof port_, MSG_NOSIGNAL);
-    } else {
-      wait_for_descriptors();
-    }
-  }
-  void abandon_after_fork() override { listener_.reset(); }
-
- private:
-  Fd listener_;
-  std::uint16_t port_;
-};
-
-/// At the holder: keeps the others' sockets, so that they see it end. At the others: sees it.
-class Network::HolderWatch final : public Pollable {
- public:
-  HolderWatch(Network* network, Fd socket, bool holds)
-      : network_(network), socket_(std::move(socket)), holds_(holds) {}
-  int fd() const { return socket_.get(); }
-  void on_ready(std::uint32_t) override {
-    if (!holds_) {
-      network_->context_.reactor().remove(socket_.get());
-      network_->holder_ended(monotonic_ns() - since_);
-      return;
-    }
-    for (auto* list : {&watchers_, &others_}) {
+  void take(Fd client) {
+    for (auto* list : {&ours, &others}) {
       std::erase_if(*list, [](const Fd& fd) {
         char byte;
         return ::recv(fd.get(), &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
       });
     }
-    Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!client) return wait_for_descriptors();
-    const bool ours = is_user(::geteuid(), client.get());
-    auto& list = ours ? watchers_ : others_;
-    if (list.size() < (ours ? kMostWatchers : kMostOthers)) list.push_back(std::move(client));
+    const bool is_ours = is_user(::geteuid(), client.get());
+    auto& list = is_ours ? ours : others;
+    if (list.size() < (is_ours ? kMostWatchers : kMostOthers)) list.push_back(std::move(client));
   }
-  void abandon_after_fork() override {
-    watchers_.clear();
-    others_.clear();
-    socket_.reset();
-  }
-
- private:
-  Network* const network_;
-  Fd socket_;
-  const bool holds_;
-  const std::uint64_t since_ = monotonic_ns();
-  std::vector<Fd> watchers_, others_;  ///< of our user, of other ones
 };
+
+}  // namespace
 
 // --- services ------------------------------------------------------------------------------------
 
 int Network::find_service(const std::string& service, bool directory, udp::Greeting* answer) {
-  if (context_.services().find(service, &answer->endpoint)) {
+  if (const auto offered = context_.services().find(service)) {
+    answer->endpoint = offered->endpoint;
     if (directory) answer->port = port();
     return 0;
   }
@@ -157,20 +113,19 @@ std::uint16_t Network::ask_user(uid_t user, const std::string& service, const st
   return found;
 }
 
-std::shared_ptr<Pollable> Network::tell_port_of(const std::string& service) {
+// Each client that connects has our node's port for an answer.
+std::shared_ptr<Acceptor> Network::tell_port_of(const std::string& service) {
   auto listener = listen_abstract(teller_name(::geteuid(), service));
   if (!listener) {
     CLAN_WARN("other hosts find the service \"%s\" at port %u only: %s", service.c_str(), port(),
               listener.error().message().c_str());
     return nullptr;
   }
-  auto teller = std::make_shared<Teller>(std::move(*listener), port());
+  auto teller = std::make_shared<Acceptor>(std::move(*listener), [port = port()](Fd client) {
+    (void)::send(client.get(), &port, sizeof port, MSG_NOSIGNAL);
+  });
   if (!context_.reactor().add(teller->fd(), teller)) return nullptr;
   return teller;
-}
-
-void Network::forget(const std::shared_ptr<Pollable>& teller) {
-  context_.reactor().remove(static_cast<Teller&>(*teller).fd());
 }
 
 // --- the directory -------------------------------------------------------------------------------
@@ -211,8 +166,11 @@ bool Network::hold_directory() {
   if (!directory) return false;
   auto name = listen_abstract(holder_name(::geteuid(), options_.directory_port));
   if (name) {
-    auto watch = std::make_shared<HolderWatch>(this, std::move(*name), true);
-    if (context_.reactor().add(watch->fd(), watch)) holder_ = std::move(watch);
+    auto holder = std::make_shared<Acceptor>(std::move(*name),
+                                             [watchers = std::make_shared<Watchers>()](Fd client) {
+                                               watchers->take(std::move(client));
+                                             });
+    (void)context_.reactor().add(holder->fd(), holder);
   }
   std::lock_guard lock(mutex_);
   directory_ = std::move(*directory);
@@ -226,8 +184,10 @@ bool Network::watch_holder() {
   const uid_t owner = found ? *found : ::geteuid();
   auto socket = connect_abstract(holder_name(owner, options_.directory_port), 0);
   if (!socket || !is_user(owner, socket->get())) return false;
-  auto watch = std::make_shared<HolderWatch>(this, std::move(*socket), false);
-  if (!context_.reactor().add(watch->fd(), watch).ok()) return false;
+  const auto watched = FirstInput::await(
+      context_.reactor(), std::move(*socket),
+      [this, since = monotonic_ns()](Fd) { holder_ended(monotonic_ns() - since); });
+  if (!watched) return false;
   if (owner != ::geteuid()) {
     CLAN_INFO(
         "UDP port %u belongs to user %u, whose program sends other hosts on to our connections if "

@@ -3,7 +3,7 @@
 #include "base/futex.h"
 #include "base/wait_call.h"
 #include "clan/event_queue.h"
-#include "link/udp/node/udp_node_sleep.h"
+#include "link/udp/node/udp_node.h"
 
 namespace clan::engine {
 

@@ -12,7 +12,7 @@
 #include <span>
 
 namespace clan::udp {
-struct Sleep;
+class UdpNode;
 }
 
 namespace clan::engine {
@@ -20,23 +20,11 @@ namespace clan::engine {
 /// Whether a look fetches packets, or the caller has just done so: that is a system call.
 enum class Fetch : std::uint8_t { kNo, kYes };
 
-/// Where packets of other hosts come from: a Network.
-class PacketSource {
- public:
-  virtual void fetch() = 0;
-  virtual int sleep(const udp::Sleep& what) = 0;
-  virtual void wake_sleepers() = 0;
-  virtual void keep_watching() = 0;
-
- protected:
-  ~PacketSource() = default;
-};
-
 /// Thread-safe after set_source().
 class PacketWait {
  public:
   /// While the context is made, if it has a network.
-  void set_source(PacketSource* source) { source_ = source; }
+  void set_source(udp::UdpNode* source) { source_ = source; }
   /// There is a link whose peer does not map our tables.
   void link_came() {
     // relaxed: a hint
@@ -69,7 +57,7 @@ class PacketWait {
   void fetch_slowly();
 
   std::atomic<bool> linked_{false};
-  PacketSource* source_ = nullptr;
+  udp::UdpNode* source_ = nullptr;  ///< null: none
 };
 
 }  // namespace clan::engine

@@ -28,24 +28,24 @@ Error service_name_too_long() {
   return Error{ENAMETOOLONG, "the service name is too long (91 bytes always fit)"};
 }
 
-void Rendezvous::on_ready(std::uint32_t) {
+void Acceptor::on_ready(std::uint32_t) {
   Fd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (client) {
-    sink_.on_client(std::move(client), endpoint_);
+    take_(std::move(client));
   } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
     ::usleep(kNoDescriptorUs);  // the client waits in the kernel until there is a descriptor for it
   }
 }
 
-void Greeting::await(ClientSink& sink, Reactor& reactor, Fd socket, std::uint32_t endpoint) {
-  const int fd = socket.get();
-  (void)reactor.add(fd, std::make_shared<Greeting>(sink, reactor, std::move(socket), endpoint));
+Status FirstInput::await(Reactor& reactor, Fd fd, Then then) {
+  const int number = fd.get();
+  return reactor.add(number, std::make_shared<FirstInput>(reactor, std::move(fd), std::move(then)));
 }
 
-void Greeting::on_ready(std::uint32_t) {
-  if (!socket_) return;
-  reactor_.remove(socket_.get());
-  sink_.on_client(std::move(socket_), endpoint_);
+void FirstInput::on_ready(std::uint32_t) {
+  if (!fd_) return;
+  reactor_.remove(fd_.get());
+  then_(std::move(fd_));
 }
 
 }  // namespace clan::engine

@@ -1,12 +1,12 @@
-// Rendezvous: abstract sockets by which processes of this host find a service or a node, and their
-// clients.
+// Rendezvous: the names of sockets by which processes of this host find a service or a node, and
+// how the driver thread takes their clients.
 //
 // A client connects and sends its hello (link/shm_handshake.h). The reactor never waits for one: a
-// client that has connected and not spoken yet is a Greeting, which costs one descriptor until it
-// speaks or closes.
+// client that has connected and not spoken yet costs one descriptor until it speaks or closes.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/fd.h"
@@ -27,46 +27,38 @@ std::string service_name(uid_t uid, const std::string& service);
 std::string node_name(uid_t uid, NodeId node);
 Error service_name_too_long();
 
-/// Driver thread.
-class ClientSink {
+/// A socket that listens. `take` has each client, on the driver thread.
+class Acceptor final : public Pollable {
  public:
-  /// A client of the rendezvous socket of `endpoint` has connected, or has sent its hello.
-  virtual void on_client(Fd socket, std::uint32_t endpoint) = 0;
-
- protected:
-  ~ClientSink() = default;
-};
-
-/// A rendezvous socket that listens.
-class Rendezvous final : public Pollable {
- public:
-  Rendezvous(ClientSink& sink, Fd listener, std::uint32_t endpoint)
-      : sink_(sink), listener_(std::move(listener)), endpoint_(endpoint) {}
+  using Take = std::function<void(Fd client)>;
+  Acceptor(Fd listener, Take take) : listener_(std::move(listener)), take_(std::move(take)) {}
   int fd() const { return listener_.get(); }
   void on_ready(std::uint32_t) override;
-  void abandon_after_fork() override { listener_.reset(); }
+  void abandon_after_fork() override {
+    listener_.reset();
+    take_ = nullptr;
+  }
 
  private:
-  ClientSink& sink_;
   Fd listener_;
-  std::uint32_t endpoint_;
+  Take take_;
 };
 
-/// A client whose hello has not arrived.
-class Greeting final : public Pollable {
+/// A descriptor whose owner waits for its first input, or for its end: gives it back then.
+class FirstInput final : public Pollable {
  public:
-  /// Under the reactor until the client speaks or closes; then its sink is called again.
-  static void await(ClientSink& sink, Reactor& reactor, Fd socket, std::uint32_t endpoint);
-  Greeting(ClientSink& sink, Reactor& reactor, Fd socket, std::uint32_t endpoint)
-      : sink_(sink), reactor_(reactor), socket_(std::move(socket)), endpoint_(endpoint) {}
+  using Then = std::function<void(Fd fd)>;
+  /// Calls `then` once, on the driver thread.
+  static Status await(Reactor& reactor, Fd fd, Then then);
+  FirstInput(Reactor& reactor, Fd fd, Then then)
+      : reactor_(reactor), fd_(std::move(fd)), then_(std::move(then)) {}
   void on_ready(std::uint32_t) override;
-  void abandon_after_fork() override { socket_.reset(); }
+  void abandon_after_fork() override { fd_.reset(); }
 
  private:
-  ClientSink& sink_;
   Reactor& reactor_;
-  Fd socket_;
-  std::uint32_t endpoint_;
+  Fd fd_;
+  const Then then_;
 };
 
 }  // namespace clan::engine

@@ -275,11 +275,11 @@ void EventQueueCore::disarm_fd() {
 }
 
 int EventQueueCore::packets_fd() {
-  return context_->network() == nullptr ? -1 : context_->network()->descriptor();
+  return context_->network() == nullptr ? -1 : context_->network()->node().descriptor();
 }
 
 bool EventQueueCore::arm_packets() {
-  return context_->network() == nullptr || context_->network()->arm_descriptor();
+  return context_->network() == nullptr || context_->network()->node().arm_descriptor();
 }
 
 bool EventQueueCore::prepare_fd(int number) {

@@ -15,19 +15,19 @@
 namespace clan::engine {
 namespace {
 
-// Notes which endpoints clients asked for; passes the first call for a client that has not spoken
-// to a Greeting.
-class Clients : public ClientSink {
+// Notes what clients say; waits for one that has not spoken.
+class Clients {
  public:
   explicit Clients(Reactor& reactor) : reactor_(reactor) {}
-  void on_client(Fd socket, std::uint32_t endpoint) override {
+  void on_client(Fd socket) {
     char byte = 0;
     if (::recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
-      Greeting::await(*this, reactor_, std::move(socket), endpoint);
+      (void)FirstInput::await(reactor_, std::move(socket),
+                              [this](Fd client) { on_client(std::move(client)); });
       note("silent");
       return;
     }
-    note(std::to_string(endpoint) + byte);
+    note({byte});
   }
   /// That was noted last.
   bool wait_for(const std::string& wanted) {
@@ -54,8 +54,9 @@ class RendezvousTest : public testing::Test {
     name_ = service_name(::geteuid(), "rendezvous-test-" + std::to_string(::getpid()));
     auto listener = listen_abstract(name_);
     ASSERT_TRUE(listener.ok());
-    auto rendezvous = std::make_shared<Rendezvous>(clients_, std::move(*listener), 5);
-    ASSERT_TRUE(reactor_.add(rendezvous->fd(), rendezvous).ok());
+    auto acceptor = std::make_shared<Acceptor>(
+        std::move(*listener), [this](Fd client) { clients_.on_client(std::move(client)); });
+    ASSERT_TRUE(reactor_.add(acceptor->fd(), acceptor).ok());
   }
   void TearDown() override { reactor_.stop(); }
   Fd connect() {
@@ -69,17 +70,17 @@ class RendezvousTest : public testing::Test {
   Clients clients_{reactor_};
 };
 
-TEST_F(RendezvousTest, HandsOnAClientWithTheEndpointItAsksFor) {
+TEST_F(RendezvousTest, HandsOnAClient) {
   const Fd client = connect();
   ASSERT_EQ(::send(client.get(), "h", 1, 0), 1);
-  EXPECT_TRUE(clients_.wait_for("5h"));
+  EXPECT_TRUE(clients_.wait_for("h"));
 }
 
 TEST_F(RendezvousTest, WaitsForNoClientThatDoesNotSpeak) {
   const Fd silent = connect();
   ASSERT_TRUE(clients_.wait_for("silent"));
   ASSERT_EQ(::send(silent.get(), "x", 1, 0), 1);
-  EXPECT_TRUE(clients_.wait_for("5x"));
+  EXPECT_TRUE(clients_.wait_for("x"));
 }
 
 TEST(ServiceNames, SayWhoseTheyAre) {
