@@ -2,13 +2,12 @@
 #include "clan/aperture.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 
-#include "base/wait_call.h"
 #include "clan/detail/clock.h"
 #include "clan/detail/words.h"
 #include "engine/aperture/aperture_core.h"
+#include "engine/event/inbox.h"
 #include "nic/memory_block.h"
 
 namespace clan::engine {
@@ -84,12 +83,7 @@ namespace {
 
 constexpr std::uint64_t kAnswerTimeoutNs = 10'000'000'000u;
 
-/// Payload of kOobLookUp.
-struct LookUpRecord {
-  std::uint64_t name = 0;
-};
-
-/// Payload of kOobFound.
+/// Payload of kOobFound; that of kOobLookUp is the name.
 struct FoundRecord {
   std::int32_t err = 0;
   std::uint32_t reserved = 0;
@@ -98,45 +92,24 @@ struct FoundRecord {
 static_assert(sizeof(FoundRecord) <= kOobPayload);
 
 // A thread that asks, until the answer is there.
-class Question final : public OobSink {
+class Question final : public Inbox<FoundRecord> {
  public:
-  explicit Question(std::shared_ptr<nic::Link> link) : link_(std::move(link)) {}
+  Question(std::shared_ptr<ContextCore> context, std::shared_ptr<nic::Link> link)
+      : Inbox(std::move(context), EventKind::kOob, 1), link_(std::move(link)) {}
 
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
-    if (link != link_ || message.type != kOobFound) return;
+    if (link != link_ || message.type != kOobFound || is_full()) return;
     FoundRecord record;
     if (!get_payload(message, &record) || record.aperture.note_bytes > kMaxApertureNote)
       record.err = EPROTO;
-    answer(record);
+    deliver(record);
   }
   void on_link_down(const std::shared_ptr<nic::Link>& link) override {
-    if (link != link_) return;
-    FoundRecord record;
-    record.err = ECONNREFUSED;
-    answer(record);
-  }
-
-  bool wait(std::uint64_t deadline_ns, FoundRecord* record) {
-    std::unique_lock lock(mutex_);
-    const bool answered = sys::wait_until(arrived_, lock, deadline_ns, [&] { return answered_; });
-    if (answered) *record = record_;
-    return answered;
+    if (link == link_) deliver({.err = ECONNREFUSED, .aperture = {}});
   }
 
  private:
-  void answer(const FoundRecord& record) {
-    std::lock_guard lock(mutex_);
-    if (answered_) return;
-    record_ = record;
-    answered_ = true;
-    arrived_.notify_all();
-  }
-
   std::shared_ptr<nic::Link> link_;
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  bool answered_ = false;
-  FoundRecord record_;
 };
 
 }  // namespace
@@ -145,18 +118,18 @@ Result<NamedAperture> look_up_aperture(const std::shared_ptr<ContextCore>& conte
                                        uid_t uid, std::uint64_t name, std::uint64_t deadline_ns) {
   auto link = context->link_to_node(owner, uid, deadline_ns);
   if (!link) return link.error();
-  auto question = std::make_shared<Question>(*link);
-  auto endpoint = context->add_endpoint(question);
-  if (!endpoint) return endpoint.error();
-  OobMessage message{.from = *endpoint, .type = kOobLookUp};
-  put_payload(message, LookUpRecord{name});
-  FoundRecord found;
-  auto sent = (*link)->send_oob(message);
-  const bool answered =
-      sent && question->wait(std::min(deadline_ns, monotonic_ns() + kAnswerTimeoutNs), &found);
-  context->endpoints().remove(*endpoint);
-  if (!sent) return sent.error();
-  if (!answered) return Error{ETIMEDOUT, "the node did not say what aperture has this name"};
+  auto question = std::make_shared<Question>(context, *link);
+  if (auto s = question->endpoint().begin(question); !s) return s.error();
+  OobMessage message{.from = question->endpoint().number(), .type = kOobLookUp};
+  put_payload(message, name);
+  if (auto s = (*link)->send_oob(message); !s) return s.error();
+  deadline_ns = std::min(deadline_ns, monotonic_ns() + kAnswerTimeoutNs);
+  auto answer = question->take(deadline_ns);
+  while (!answer && answer.error().err == EINTR) answer = question->take(deadline_ns);
+  if (!answer && answer.error().err == ETIMEDOUT)
+    return Error{ETIMEDOUT, "the node did not say what aperture has this name"};
+  if (!answer) return answer.error();
+  const FoundRecord& found = *answer;
   if (found.err == ENOENT) return Error{ENOENT, "the node has no aperture of this name for us"};
   if (found.err != 0) return Error{ECONNREFUSED, "the node did not answer for its apertures"};
   return found.aperture;
@@ -164,9 +137,9 @@ Result<NamedAperture> look_up_aperture(const std::shared_ptr<ContextCore>& conte
 
 void answer_look_up(ContextCore& context, nic::Link& link, const OobMessage& message) {
   FoundRecord found;
-  LookUpRecord asked;
-  if (!get_payload(message, &asked)) return;
-  const auto shown = context.names().find(asked.name);
+  std::uint64_t name = 0;
+  if (!get_payload(message, &name)) return;
+  const auto shown = context.names().find(name);
   if (!shown || shown->nic != context.lane(link.remote_uid())) {
     found.err = ENOENT;
   } else {

@@ -6,7 +6,7 @@
 
 #include "clan/aperture.h"
 #include "clan/tripwire.h"
-#include "engine/context/context_core.h"
+#include "engine/context/own_endpoint.h"
 #include "engine/event/event_queue_core.h"
 
 namespace clan::engine {
@@ -82,7 +82,7 @@ class RemoteApertureCore {
 class TripwireCore final : public OobSink, public std::enable_shared_from_this<TripwireCore> {
  public:
   TripwireCore(std::shared_ptr<ApertureCore> aperture, std::uint32_t index)
-      : aperture_(std::move(aperture)), index_(index) {}
+      : aperture_(std::move(aperture)), index_(index), endpoint_(aperture_->context_pointer()) {}
   ~TripwireCore() override;
 
   std::uint32_t index() const { return index_; }
@@ -97,7 +97,6 @@ class TripwireCore final : public OobSink, public std::enable_shared_from_this<T
   bool valid() const { return aperture_->live() && aperture_->context().usable(); }
 
   // OobSink, driver thread
-  void on_oob(const std::shared_ptr<nic::Link>&, const OobMessage&) override {}
   void on_link_down(const std::shared_ptr<nic::Link>& link) override;
 
  private:
@@ -105,7 +104,7 @@ class TripwireCore final : public OobSink, public std::enable_shared_from_this<T
   std::uint32_t index_;
   std::uint32_t fired_when_armed_ = 0;
   std::atomic<nic::Link*> watched_{nullptr};
-  std::uint32_t endpoint_ = 0;
+  OwnEndpoint endpoint_;
   std::mutex mutex_;  ///< guards events_: the driver thread fires as well
   EventBinding events_;
 };

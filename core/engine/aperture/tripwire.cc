@@ -9,7 +9,6 @@
 namespace clan::engine {
 
 TripwireCore::~TripwireCore() {
-  if (endpoint_ != 0) aperture_->context().endpoints().remove(endpoint_);
   if (valid()) nic().remove_tripwire(index_);
   events_.unbind();
 }
@@ -64,10 +63,8 @@ void TripwireCore::fire() {
 }
 
 Status TripwireCore::watch(nic::Link& link) {
-  if (endpoint_ == 0) {
-    auto endpoint = aperture_->context().add_endpoint(weak_from_this());
-    if (!endpoint) return endpoint.error();
-    endpoint_ = *endpoint;
+  if (endpoint_.number() == 0) {
+    if (auto s = endpoint_.begin(weak_from_this()); !s) return s;
   }
   // PAIR tripwire.watched: before the check whether the link lives, which ends before that is
   // reported

@@ -1,12 +1,8 @@
 // Streams and listeners over Connection.
 #include "clan/stream.h"
 
-#include <unistd.h>
-
-#include <deque>
-
-#include "base/wait_call.h"
 #include "engine/connection/stream_core.h"
+#include "engine/event/inbox.h"
 
 namespace clan::engine {
 
@@ -36,87 +32,21 @@ Result<std::size_t> StreamCore::end() const {
 }
 
 // A service endpoint: the driver thread accepts, the application takes.
-class ListenerCore final : public OobSink, public std::enable_shared_from_this<ListenerCore> {
+class ListenerCore final : public Inbox<std::shared_ptr<Connection>> {
  public:
-  ListenerCore(std::shared_ptr<ContextCore> context, std::string service)
-      : context_(std::move(context)), service_(std::move(service)) {}
-
-  ~ListenerCore() override { end(); }
-
-  // The driver may hold a reference for a moment longer than the application; the name must not.
-  void end() {
-    if (!context_->usable()) return;
-    std::deque<std::shared_ptr<Connection>> waiting;  // closed outside the lock
-    {
-      std::lock_guard lock(mutex_);
-      if (ended_) return;
-      ended_ = true;
-      waiting.swap(waiting_);
-      events_.unbind();
-    }
-    if (!service_.empty()) context_->remove_service(service_);
-    if (endpoint_ != 0) context_->endpoints().remove(endpoint_);
-  }
-
-  Status start() {
-    auto endpoint = context_->add_endpoint(weak_from_this());
-    if (!endpoint) return endpoint.error();
-    endpoint_ = *endpoint;
-    if (service_.empty()) return context_->listen_as_node();
-    Status s = context_->add_service(service_, endpoint_);
-    if (!s) service_.clear();
-    if (s) s = context_->listen_as_node();
-    return s;
-  }
+  explicit ListenerCore(const std::shared_ptr<ContextCore>& context)
+      : Inbox(context, EventKind::kConnection, context->options().backlog), context_(context) {}
 
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
     if (message.type != kOobConnect) return;
-    std::unique_lock lock(mutex_);
-    if (ended_ || waiting_.size() >= context_->options().backlog)
-      return Connection::refuse(*link, message, ECONNREFUSED);
+    if (is_full()) return Connection::refuse(*link, message, ECONNREFUSED);
     auto connection = Connection::accept(context_, link, message, ConnectionKind::kStream);
     if (!connection) return Connection::refuse(*link, message, connection.error().err);
-    waiting_.push_back(std::move(*connection));
-    events_.post();
-    lock.unlock();
-    arrived_.notify_one();
+    deliver(std::move(*connection));
   }
-
-  void on_link_down(const std::shared_ptr<nic::Link>&) override {
-    if (!context_->usable()) arrived_.notify_all();
-  }
-
-  Result<std::shared_ptr<Connection>> accept(std::uint64_t deadline_ns) {
-    std::unique_lock lock(mutex_);
-    const auto ready = [&] { return !context_->usable() || !waiting_.empty(); };
-    if (!sys::wait_until(arrived_, lock, deadline_ns, ready))
-      return Error{deadline_ns == 0 ? EAGAIN : ETIMEDOUT, "no connection waits"};
-    if (!context_->usable()) return unusable_error();
-    auto connection = std::move(waiting_.front());
-    waiting_.pop_front();
-    // The queue forgets an event once it has been taken; there may be more connections than that.
-    if (!waiting_.empty()) events_.post();
-    return connection;
-  }
-
-  Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
-    std::lock_guard lock(mutex_);
-    const Status bound = events_.bind(std::move(queue), EventKind::kConnection, tag);
-    if (bound && !waiting_.empty()) events_.post();
-    return bound;
-  }
-
-  Address address() const { return context_->address_of(endpoint_); }
 
  private:
-  std::shared_ptr<ContextCore> context_;
-  std::string service_;
-  std::uint32_t endpoint_ = 0;
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<std::shared_ptr<Connection>> waiting_;
-  bool ended_ = false;
-  EventBinding events_;
+  const std::shared_ptr<ContextCore> context_;
 };
 
 }  // namespace clan::engine
@@ -259,29 +189,30 @@ PeerInfo Stream::peer() const {
 
 Listener& Listener::operator=(Listener&& other) noexcept {
   if (this != &other) {
-    if (core_) core_->end();
+    if (core_) core_->endpoint().end();
     core_ = std::move(other.core_);
   }
   return *this;
 }
+// The driver may hold a reference for a moment longer than the application; the name must not.
 Listener::~Listener() {
-  if (core_) core_->end();
+  if (core_) core_->endpoint().end();
 }
 
 Result<Listener> Listener::create(Context& context, const std::string& service) {
-  auto core = std::make_shared<engine::ListenerCore>(context.core(), service);
-  if (auto s = core->start(); !s) return s.error();
+  auto core = std::make_shared<engine::ListenerCore>(context.core());
+  if (auto s = core->endpoint().offer(core, service); !s) return s.error();
   return Listener(std::move(core));
 }
 
 Result<Stream> Listener::accept(std::int64_t timeout_ms) {
-  auto c = core_->accept(deadline_after_ms(timeout_ms));
+  auto c = core_->take(deadline_after_ms(timeout_ms));
   if (!c) return c.error();
   return Stream(std::make_shared<StreamCore>(std::move(*c)));
 }
 
 Result<Stream> Listener::try_accept() {
-  auto c = core_->accept(0);
+  auto c = core_->try_take();
   if (!c) return c.error();
   return Stream(std::make_shared<StreamCore>(std::move(*c)));
 }
@@ -290,6 +221,6 @@ Status Listener::register_with(EventQueue& queue, std::uint64_t tag) {
   return core_->bind(queue.core(), tag);
 }
 
-Address Listener::address() const { return core_->address(); }
+Address Listener::address() const { return core_->endpoint().address(); }
 
 }  // namespace clan

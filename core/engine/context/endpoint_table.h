@@ -36,8 +36,8 @@ bool get_payload(const OobMessage& message, T* value) {
 class OobSink {
  public:
   virtual ~OobSink() = default;
-  virtual void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) = 0;
-  virtual void on_link_down(const std::shared_ptr<nic::Link>& link) = 0;
+  virtual void on_oob(const std::shared_ptr<nic::Link>&, const OobMessage&) {}
+  virtual void on_link_down(const std::shared_ptr<nic::Link>&) {}
 };
 
 /// Thread-safe. No function calls a sink, and none destroys one with the lock held.

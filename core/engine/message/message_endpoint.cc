@@ -4,8 +4,7 @@
 
 namespace clan::engine {
 MessageEndpointCore::~MessageEndpointCore() {
-  if (!service_.empty()) context_->remove_service(service_);
-  if (endpoint_ != 0) context_->endpoints().remove(endpoint_);
+  endpoint_.end();
   for (auto& peer : peers_) {
     if (!peer) continue;
     take_back_all(*peer);
@@ -24,17 +23,10 @@ Status MessageEndpointCore::start(const std::string& service) {
   auto event = arrivals_->add(EventKind::kConnection, kAdoptTag);
   if (!event) return event.error();
   adopt_event_ = *event;
-  auto endpoint = context_->add_endpoint(weak_from_this());
-  if (!endpoint) return endpoint.error();
-  endpoint_ = *endpoint;
-  if (!service.empty()) {
-    if (auto s = context_->add_service(service, endpoint_); !s) return s;
-    service_ = service;
-  }
-  return context_->listen_as_node();
+  return endpoint_.offer(weak_from_this(), service);
 }
 
-Address MessageEndpointCore::address() const { return context_->address_of(endpoint_); }
+Address MessageEndpointCore::address() const { return endpoint_.address(); }
 
 // --- waiting -------------------------------------------------------------------------------------
 

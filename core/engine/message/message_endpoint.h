@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "clan/message.h"
+#include "engine/context/own_endpoint.h"
 #include "engine/message/message_peer.h"
 
 namespace clan::engine {
@@ -25,7 +26,10 @@ class MessageEndpointCore final : public OobSink,
                                   public std::enable_shared_from_this<MessageEndpointCore> {
  public:
   MessageEndpointCore(std::shared_ptr<ContextCore> context, const MessageOptions& options)
-      : context_(std::move(context)), options_(options), waiter_(context_->options().wait) {}
+      : context_(std::move(context)),
+        options_(options),
+        endpoint_(context_),
+        waiter_(context_->options().wait) {}
   ~MessageEndpointCore() override;
   Status start(const std::string& service);
 
@@ -132,8 +136,7 @@ class MessageEndpointCore final : public OobSink,
 
   std::shared_ptr<ContextCore> context_;
   const MessageOptions options_;
-  std::string service_;
-  std::uint32_t endpoint_ = 0;
+  OwnEndpoint endpoint_;
 
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> connecting_;

@@ -1,7 +1,5 @@
 #include "engine/rdma/rdma_queue.h"
 
-#include "base/futex.h"
-#include "clan/detail/dekker.h"
 #include "clan/detail/words.h"
 #include "clan/face/translator.h"
 
@@ -57,19 +55,14 @@ Status RdmaQueueCore::post(RdmaOp op, const RemoteAperture& remote, std::uint64_
   outstanding_.fetch_add(1, std::memory_order_relaxed);  // relaxed: read by this thread only
   driver_.activate(*id_);
   if (options.more) return {};  // the group is not complete
-  const std::uint32_t seen = completions_.load(std::memory_order_relaxed);
-  // relaxed: a hint
-  auto served = [&] { return completions_.load(std::memory_order_relaxed) != seen; };
+  const std::uint32_t seen = completions_.prepare_wait();
+  auto served = [&] { return completions_.has_changed(seen); };
   if (driver_.run(RdmaDriver::kInlineBytes, served) && !driver_.idle()) driver_.kick();
   return {};
 }
 
 void RdmaQueueCore::completed() {
-  // order: after the completion is in the ring; wait() loads it before it reaps, and the sleep
-  // compares
-  completions_.fetch_add(1, std::memory_order_seq_cst);
-  // PAIR rdma.sleepers: loaded after `completions_` has changed
-  if (dekker::load(sleepers_) != 0) futex_wake(completions_);
+  completions_.notify();
   context_->packets().wake_sleeper();
   std::lock_guard lock(mutex_);
   events_.post();
@@ -79,10 +72,8 @@ std::size_t RdmaQueueCore::poll(std::span<RdmaCompletion> completions) {
   if (std::size_t n = reap(completions); n > 0) return n;
   context_->help();
   if (driver_.idle()) return 0;
-  const std::uint32_t seen = completions_.load(std::memory_order_relaxed);
-  driver_.run(RdmaDriver::kInlineBytes, [&] {
-    return completions_.load(std::memory_order_relaxed) != seen;  // relaxed: a hint
-  });
+  const std::uint32_t seen = completions_.prepare_wait();
+  driver_.run(RdmaDriver::kInlineBytes, [&] { return completions_.has_changed(seen); });
   return reap(completions);
 }
 
@@ -106,22 +97,19 @@ Result<std::size_t> RdmaQueueCore::wait(std::span<RdmaCompletion> completions,
   if (completions.empty()) return Error{EINVAL, "wait for no completions"};
   for (;;) {
     if (!context_->usable()) return unusable_error();
-    // order: before the read of the ring; the futex compares with it
-    const std::uint32_t seen = completions_.load(std::memory_order_seq_cst);
+    const std::uint32_t seen = completions_.prepare_wait();
     if (std::size_t n = poll(completions); n > 0) return n;
     int rc = 0;
     const auto ready = [&] {
       context_->packets().fetch();
-      return completions_.load(std::memory_order_relaxed) != seen;  // relaxed: a hint
+      return completions_.has_changed(seen);
     };
     const auto sleep = [&] {
       // Whatever is left is the driver thread's while we sleep.
       if (!driver_.idle()) driver_.kick();
-      // PAIR rdma.sleepers: added before the sleep compares `completions_`
-      dekker::add(sleepers_, 1u);
-      rc = context_->packets().sleep_on(completions_, seen,
-                                        std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
-      dekker::subtract(sleepers_, 1u);
+      const std::uint64_t slice = std::min(deadline_ns, monotonic_ns() + 1'000'000'000u);
+      rc = completions_.commit_wait(
+          [&](auto& word) { return context_->packets().sleep_on(word, seen, slice); });
       return true;
     };
     if (waiter_.wait(ready, PeerHint{}, deadline_ns, sleep) == WaitResult::kTimedOut) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include "base/event_count.h"
 #include "clan/face/wait.h"
 #include "clan/rdma.h"
 #include "engine/rdma/rdma_driver.h"
@@ -47,9 +48,8 @@ class RdmaQueueCore {
   std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<bool> moved_now_{false};
   RdmaCompletion now_;
-  bool in_group_ = false;                      ///< the last one posted has `more`; the poster's
-  std::atomic<std::uint32_t> completions_{0};  ///< futex word: counts rounds of completions
-  std::atomic<std::uint32_t> sleepers_{0};     ///< on it
+  bool in_group_ = false;   ///< the last one posted has `more`; the poster's
+  EventCount completions_;  ///< rounds of them
   std::mutex mutex_;
   EventBinding events_;
   Waiter waiter_;
