@@ -65,7 +65,7 @@ void ContextCore::shut_down() {
   // The driver is gone; tell everyone that waits for a peer.
   for (const auto& link : links) on_link_down(link);
   services_.clear();
-  queues_.wake_all();
+  queues_.for_each([](EventQueueCore& queue) { queue.wake_all(); });
 }
 
 // The child must find the tables whole, so no other thread may be changing them at the fork.
@@ -119,7 +119,7 @@ nic::Nic* ContextCore::lane(uid_t uid, Error* why) {
   (*nic)->set_ringer(this);
   nic::Nic* result = nic->get();
   lanes_.emplace(uid, std::move(*nic));
-  queues_.add_lane(result->image());
+  queues_.for_each([&](EventQueueCore& queue) { queue.add_lane(result->image()); });
   return result;
 }
 
@@ -195,11 +195,6 @@ void ContextCore::on_transfer_done(std::uint64_t token, int err, std::uint64_t b
 }
 
 // --- event queues --------------------------------------------------------------------------------
-
-Result<std::uint32_t> ContextCore::add_queue(EventQueueCore* queue) {
-  if (!usable()) return unusable_error();
-  return queues_.add(queue);
-}
 
 Result<int> ContextCore::queue_fd(std::uint32_t queue) {
   if (!usable()) return unusable_error();

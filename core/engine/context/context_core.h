@@ -44,7 +44,6 @@ inline Error unusable_error() {
 
 class ContextCore final : public nic::LinkSink,
                           public nic::Ringer,
-                          public ForkAware,
                           public std::enable_shared_from_this<ContextCore> {
  public:
   static Result<std::shared_ptr<ContextCore>> create(const ContextOptions& options);
@@ -132,7 +131,6 @@ class ContextCore final : public nic::LinkSink,
   Result<RdmaDriver*> rdma();
 
   // Event queues.
-  Result<std::uint32_t> add_queue(EventQueueCore* queue);
   QueueTable& queues() { return queues_; }
   std::vector<nic::NicImage> lane_images();
   /// The descriptor that wakes sleepers of queue number `queue`: made when first asked for, the
@@ -148,10 +146,13 @@ class ContextCore final : public nic::LinkSink,
   // nic::Ringer, for event queues of our own.
   void ring(std::uint32_t queue) override { queues_.ring(queue); }
 
-  // ForkAware
-  void lock_for_fork() override;
-  void unlock_after_fork() override;
-  void abandon_after_fork() override;
+  // For fork_registry.h. Before the fork: no other thread changes what the child will find.
+  void lock_for_fork();
+  /// In the parent and in the child.
+  void unlock_after_fork();
+  /// In the child: the context is the parent's. Closes what it holds, and answers "unusable" from
+  /// now on.
+  void abandon_after_fork();
 
  private:
   explicit ContextCore(const ContextOptions& options);

@@ -7,6 +7,7 @@
 
 #include "clan/detail/log.h"
 #include "engine/context/context_core.h"
+#include "engine/event/event_queue_core.h"
 
 namespace clan::engine {
 namespace {
@@ -17,7 +18,7 @@ class Doorbell final : public Pollable {
   Doorbell(QueueTable& queues, int fd) : queues_(queues), fd_(fd) {}
   void on_ready(std::uint32_t) override {
     drain_eventfd(fd_);
-    queues_.ring_all();
+    queues_.for_each([](EventQueueCore& queue) { queue.ring(); });
   }
 
  private:
@@ -116,7 +117,8 @@ void ContextCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
   if (links_.remove(link)) {  // said once, by the thread that finds it
     CLAN_INFO("the link with process %d is down", static_cast<int>(link->remote_pid()));
   }
-  queues_.rescan_all();
+  // It may have left something half done.
+  queues_.for_each([](EventQueueCore& queue) { queue.rescan(); });
 }
 
 // A new peer learns the descriptors that exist. Until it has them it rings the doorbell instead.

@@ -5,12 +5,14 @@
 #include <mutex>
 #include <vector>
 
+#include "engine/context/context_core.h"
+
 namespace clan::engine {
 namespace {
 
 struct ForkRegistry {
   std::mutex mutex;
-  std::vector<ForkAware*> objects;
+  std::vector<ContextCore*> contexts;
 };
 
 // Never destroyed: threads of the application may outlive static destructors.
@@ -21,36 +23,36 @@ ForkRegistry& registry() {
 
 void before_fork() {
   registry().mutex.lock();
-  for (ForkAware* object : registry().objects) object->lock_for_fork();
+  for (ContextCore* context : registry().contexts) context->lock_for_fork();
 }
 
 void after_fork_in_parent() {
-  for (ForkAware* object : registry().objects) object->unlock_after_fork();
+  for (ContextCore* context : registry().contexts) context->unlock_after_fork();
   registry().mutex.unlock();
 }
 
 void after_fork_in_child() {
-  for (ForkAware* object : registry().objects) {
-    object->unlock_after_fork();
-    object->abandon_after_fork();
+  for (ContextCore* context : registry().contexts) {
+    context->unlock_after_fork();
+    context->abandon_after_fork();
   }
-  registry().objects.clear();
+  registry().contexts.clear();
   registry().mutex.unlock();
 }
 
 }  // namespace
 
-void watch_forks(ForkAware* object) {
+void watch_forks(ContextCore* context) {
   static const int installed =
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   (void)installed;
   std::lock_guard lock(registry().mutex);
-  registry().objects.push_back(object);
+  registry().contexts.push_back(context);
 }
 
-void unwatch_forks(ForkAware* object) {
+void unwatch_forks(ContextCore* context) {
   std::lock_guard lock(registry().mutex);
-  std::erase(registry().objects, object);
+  std::erase(registry().contexts, context);
 }
 
 }  // namespace clan::engine

@@ -47,33 +47,9 @@ std::vector<std::pair<std::uint32_t, int>> QueueTable::fds() {
   return all;
 }
 
-template <typename Call>
-void QueueTable::for_each(Call&& call) {
-  std::lock_guard lock(mutex_);
-  for (EventQueueCore* queue : queues_) {
-    if (queue != nullptr) call(*queue);
-  }
-}
-
 void QueueTable::ring(std::uint32_t number) {
   std::lock_guard lock(mutex_);
   if (number < queues_.size() && queues_[number] != nullptr) queues_[number]->ring();
-}
-
-void QueueTable::ring_all() {
-  for_each([](EventQueueCore& queue) { queue.ring(); });
-}
-
-void QueueTable::wake_all() {
-  for_each([](EventQueueCore& queue) { queue.wake_all(); });
-}
-
-void QueueTable::rescan_all() {
-  for_each([](EventQueueCore& queue) { queue.rescan(); });
-}
-
-void QueueTable::add_lane(const nic::NicImage& lane) {
-  for_each([&](EventQueueCore& queue) { queue.add_lane(lane); });
 }
 
 }  // namespace clan::engine

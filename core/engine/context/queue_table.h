@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/fd.h"
-#include "nic/tripwire_match.h"
 
 namespace clan::engine {
 
@@ -36,20 +35,18 @@ class QueueTable {
   std::vector<std::pair<std::uint32_t, int>> fds();
 
   void ring(std::uint32_t number);
-  void ring_all();
-  void wake_all();
-  /// A peer has died: all queues check whether it left something half done.
-  void rescan_all();
-  /// All queues collect events of one more NIC.
-  void add_lane(const nic::NicImage& lane);
+  template <typename Call>
+  void for_each(Call&& call) {
+    std::lock_guard lock(mutex_);
+    for (EventQueueCore* queue : queues_) {
+      if (queue != nullptr) call(*queue);
+    }
+  }
 
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
 
  private:
-  template <typename Call>
-  void for_each(Call&& call);
-
   std::mutex mutex_;
   std::vector<EventQueueCore*> queues_;  ///< by number; null: free
   std::vector<Fd> fds_;

@@ -15,29 +15,14 @@ namespace {
 
 constexpr std::size_t kWordsPerPoll = 32;  ///< up to 2048 events in one call
 
-// Consumers exclude each other for the few loads that taking events needs. Not a lock anyone sleeps
-// on.
-class ConsumerGuard {
- public:
-  explicit ConsumerGuard(std::atomic<bool>& flag) : flag_(flag) {
-    // PAIR queue.consuming: sees the consumer state the last holder left
-    while (words::swap(flag_, true)) sched_yield();
-  }
-  // PAIR queue.consuming: publishes the consumer state
-  ~ConsumerGuard() { words::store_release(flag_, false); }
-  ConsumerGuard(const ConsumerGuard&) = delete;
-  ConsumerGuard& operator=(const ConsumerGuard&) = delete;
-
- private:
-  std::atomic<bool>& flag_;
-};
-
 }  // namespace
 
 Result<std::shared_ptr<EventQueueCore>> EventQueueCore::create(
     std::shared_ptr<ContextCore> context) {
   std::shared_ptr<EventQueueCore> queue(new EventQueueCore(context));
-  auto index = context->add_queue(queue.get());
+  if (!queue->slots_) return Error{ENOMEM, "no memory for an event queue"};
+  if (!context->usable()) return unusable_error();
+  auto index = context->queues().add(queue.get());
   if (!index) return index.error();
   for (const nic::NicImage& lane : context->lane_images()) queue->add_lane(lane);
   return queue;
@@ -81,12 +66,6 @@ void EventQueueCore::wake_whatever(shm::EventQueueMemory& queue) {
   if (sleeps) nic::end_wake(queue, word);
 }
 
-EventQueueCore::Slot* EventQueueCore::slot(std::uint32_t event) {
-  // PAIR queue.slots: sees the chunk
-  Slot* chunk = words::load_acquire(chunks_[event / kChunk]);
-  return chunk == nullptr ? nullptr : &chunk[event % kChunk];
-}
-
 Result<std::uint32_t> EventQueueCore::add(EventKind kind, std::uint64_t tag) {
   std::lock_guard lock(mutex_);
   std::uint32_t event;
@@ -95,25 +74,18 @@ Result<std::uint32_t> EventQueueCore::add(EventKind kind, std::uint64_t tag) {
     free_.pop_back();
   } else if (used_ < shm::kEventsPerQueue) {
     event = used_++;
-    if (event % kChunk == 0) {
-      chunk_memory_.push_back(std::make_unique<Slot[]>(kChunk));
-      // PAIR queue.slots: publishes the chunk
-      words::store_release(chunks_[event / kChunk], chunk_memory_.back().get());
-    }
   } else {
     return Error{ENOSPC, "65536 events are registered with this queue already"};
   }
-  Slot* s = slot(event);
-  s->tag.store(tag, std::memory_order_relaxed);
+  slots_[event].tag.store(tag, std::memory_order_relaxed);
   // PAIR queue.slot: publishes the tag
-  words::store_release(s->kind, static_cast<std::uint32_t>(kind));
+  words::store_release(slots_[event].kind, static_cast<std::uint32_t>(kind));
   return event;
 }
 
 void EventQueueCore::remove(std::uint32_t event) {
   std::lock_guard lock(mutex_);
-  Slot* s = event < used_ ? slot(event) : nullptr;
-  if (s == nullptr || s->kind.exchange(0, std::memory_order_relaxed) == 0) return;
+  if (event >= used_ || slots_[event].kind.exchange(0, std::memory_order_relaxed) == 0) return;
   free_.push_back(event);
 }
 
@@ -123,7 +95,7 @@ void EventQueueCore::post(std::uint32_t event) {
 
 std::size_t EventQueueCore::poll(std::span<Event> events) {
   if (events.empty() || !context_->usable() || !pending()) return 0;
-  ConsumerGuard guard(consuming_);
+  std::lock_guard guard(consuming_);
   std::size_t n = 0;
   const std::size_t lane_count = lanes();
   std::size_t empty_lanes = 0;
@@ -151,12 +123,11 @@ std::size_t EventQueueCore::poll(std::span<Event> events) {
     if (words == 0) seen[words++] = pending_base_;  // left over from the call before
     auto bit = static_cast<std::uint32_t>(__builtin_ctzll(bits));
     pending_bits_.store(bits & (bits - 1), std::memory_order_relaxed);
-    Slot* s = slot(pending_base_ + bit);
-    if (s == nullptr) continue;  // nobody registered it: a peer made it up
+    const Slot& slot = slots_[pending_base_ + bit];
     // PAIR queue.slot: sees the tag
-    std::uint32_t kind = words::load_acquire(s->kind);
-    if (kind == 0) continue;
-    events[n++] = {s->tag.load(std::memory_order_relaxed), static_cast<EventKind>(kind)};
+    const std::uint32_t kind = words::load_acquire(slot.kind);
+    if (kind == 0) continue;  // nobody registered it: a peer made it up
+    events[n++] = {slot.tag.load(std::memory_order_relaxed), static_cast<EventKind>(kind)};
   }
   if (pending_bits_.load(std::memory_order_relaxed) != 0) hand_on();
   return n;
@@ -198,7 +169,7 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
   for (;;) {
     if (!context_->usable()) return unusable_error();
     if (std::size_t n = poll(events); n > 0) return n;
-    Result<std::size_t> slept = std::size_t{0};
+    Status slept;
     const auto asleep = [&] {
       slept = sleep(deadline_ns);
       return slept.ok();
@@ -207,11 +178,11 @@ Result<std::size_t> EventQueueCore::wait(std::span<Event> events, std::uint64_t 
         WaitResult::kTimedOut) {
       return Error{ETIMEDOUT, "no event in time"};
     }
-    if (!slept) return slept;
+    if (!slept) return slept.error();
   }
 }
 
-Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
+Status EventQueueCore::sleep(std::uint64_t deadline_ns) {
   count(context_->counters().sleeps);
   int rc = 0;
   // relaxed: checked again before the sleep
@@ -221,33 +192,24 @@ Result<std::size_t> EventQueueCore::sleep(std::uint64_t deadline_ns) {
     std::uint32_t word = 0;
     if (!prepare_on_futex(
             each, pending_bits_, eventfd_, [this] { ring(); }, &word))
-      return std::size_t{0};
+      return {};
     // After a time-out `sleeping` stays: another consumer may still sleep on it. It costs the next
     // producer one needless wake-up.
     rc = futex_wait(lanes_[0].memory->sleeping, word, deadline_ns);
   } else {
     auto number = fd();
     if (!number) return number.error();
-    if (!prepare_fd(*number)) return std::size_t{0};
+    if (!prepare_fd(*number)) return {};
     pollfd p{*number, POLLIN, 0};
     rc = context_->packets().sleep_on({&p, 1}, deadline_ns);
   }
   count(context_->counters().wakeups);
   if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for events"};
-  return std::size_t{0};  // time-outs are found by the caller, after a last look
-}
-
-int EventQueueCore::sleep_beside(std::span<pollfd> fds, std::uint64_t deadline_ns) {
-  count(context_->counters().sleeps);
-  const int rc = context_->packets().sleep_on(fds, deadline_ns);
-  count(context_->counters().wakeups);
-  return rc;
+  return {};  // time-outs are found by the caller, after a last look
 }
 
 Status EventQueueCore::wait_only(std::uint64_t deadline_ns) {
-  if (pending()) return {};
-  auto slept = sleep(deadline_ns);
-  return slept ? Status() : slept.error();
+  return pending() ? Status() : sleep(deadline_ns);
 }
 
 Result<int> EventQueueCore::fd() {
@@ -272,14 +234,6 @@ bool EventQueueCore::arm_fd_for_sleep() {
 
 void EventQueueCore::disarm_fd() {
   withdraw_consumer([this](const auto& look) { return each_lane(look); });
-}
-
-int EventQueueCore::packets_fd() {
-  return context_->network() == nullptr ? -1 : context_->network()->node().descriptor();
-}
-
-bool EventQueueCore::arm_packets() {
-  return context_->network() == nullptr || context_->network()->node().arm_descriptor();
 }
 
 bool EventQueueCore::prepare_fd(int number) {
@@ -331,7 +285,7 @@ Result<EventQueue> EventQueue::create(Context& context) {
 }
 
 std::size_t EventQueue::poll(std::span<Event> events) { return core_->poll(events); }
-void EventQueue::fetch() { core_->fetch(); }
+void EventQueue::fetch() { core_->context().packets().fetch(); }
 
 Result<std::size_t> EventQueue::wait(std::span<Event> events, std::int64_t timeout_ms) {
   return core_->wait(events, deadline_after_ms(timeout_ms));
@@ -347,11 +301,21 @@ Result<int> EventQueue::fd() { return core_->fd(); }
 bool EventQueue::arm_fd() { return core_->arm_fd(); }
 bool EventQueue::arm_fd_for_sleep() { return core_->arm_fd_for_sleep(); }
 void EventQueue::disarm_fd() { core_->disarm_fd(); }
-int EventQueue::packets_fd() { return core_->packets_fd(); }
-bool EventQueue::arm_packets() { return core_->arm_packets(); }
+int EventQueue::packets_fd() {
+  engine::Network* const network = core_->context().network();
+  return network == nullptr ? -1 : network->node().descriptor();
+}
+bool EventQueue::arm_packets() {
+  engine::Network* const network = core_->context().network();
+  return network == nullptr || network->node().arm_descriptor();
+}
 Status EventQueue::sleep(std::span<pollfd> fds, std::int64_t timeout_ms) {
   if (fds.empty() || fds.size() > kMostFds) return Error{EINVAL, "sleep on one or two descriptors"};
-  switch (core_->sleep_beside(fds, deadline_after_ms(timeout_ms))) {
+  engine::ContextCore& context = core_->context();
+  engine::count(context.counters().sleeps);
+  const int rc = context.packets().sleep_on(fds, deadline_after_ms(timeout_ms));
+  engine::count(context.counters().wakeups);
+  switch (rc) {
     case 0: return {};
     case ETIMEDOUT: return Error{ETIMEDOUT, "nothing in time"};
     default: return Error{EINTR, "a signal arrived while asleep"};

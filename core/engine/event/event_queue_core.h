@@ -9,12 +9,14 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "clan/detail/brief_lock.h"
 #include "clan/detail/words.h"
 #include "clan/event_queue.h"
 #include "clan/face/wait.h"
@@ -31,7 +33,7 @@ class EventQueueCore {
   ~EventQueueCore();
 
   std::uint32_t index() const { return index_; }
-  /// By ContextCore::add_queue, before anyone else sees the queue.
+  /// By QueueTable::add, before anyone else sees the queue.
   void set_index(std::uint32_t index) { index_ = index; }
 
   /// Registers an event. ENOSPC.
@@ -41,16 +43,12 @@ class EventQueueCore {
   void post(std::uint32_t event);
 
   std::size_t poll(std::span<Event> events);
-  void fetch() { context_->packets().fetch(); }
+  ContextCore& context() { return *context_; }
   Result<std::size_t> wait(std::span<Event> events, std::uint64_t deadline_ns);
   Result<int> fd();
   bool arm_fd();
   bool arm_fd_for_sleep();
   void disarm_fd();
-  int packets_fd();
-  bool arm_packets();
-  /// 0, ETIMEDOUT, EINTR.
-  int sleep_beside(std::span<pollfd> fds, std::uint64_t deadline_ns);
   /// True when poll() would probably find something.
   bool pending();
   /// Sleeps until something is posted (at once if something waits). Takes nothing.
@@ -71,14 +69,15 @@ class EventQueueCore {
     std::atomic<std::uint64_t> tag{0};
     std::atomic<std::uint32_t> kind{0};  ///< 0 = not registered
   };
-  static constexpr std::uint32_t kChunk = 256;
   struct Lane {
     shm::EventQueueMemory* memory = nullptr;
     std::uint32_t cursor = 0;
   };
 
   explicit EventQueueCore(std::shared_ptr<ContextCore> context)
-      : context_(std::move(context)), waiter_(context_->options().wait) {}
+      : context_(std::move(context)),
+        slots_(static_cast<Slot*>(std::calloc(shm::kEventsPerQueue, sizeof(Slot))), std::free),
+        waiter_(context_->options().wait) {}
   template <typename Look>
   bool each_lane(const Look& look);
   void hand_on();
@@ -86,8 +85,7 @@ class EventQueueCore {
   void wake_whatever(shm::EventQueueMemory& queue);
   // PAIR queue.lanes: sees the lanes that add_lane() has filled in
   std::size_t lanes() const { return words::load_acquire(lane_count_); }
-  Slot* slot(std::uint32_t event);
-  Result<std::size_t> sleep(std::uint64_t deadline_ns);
+  Status sleep(std::uint64_t deadline_ns);
 
   std::shared_ptr<ContextCore> context_;
   std::uint32_t index_ = shm::kMaxEventQueues;
@@ -96,14 +94,14 @@ class EventQueueCore {
   std::atomic<std::size_t> lane_count_{0};
 
   std::mutex mutex_;  ///< registrations and the descriptor
-  std::array<std::atomic<Slot*>, shm::kEventsPerQueue / kChunk> chunks_{};
-  std::vector<std::unique_ptr<Slot[]>> chunk_memory_;
+  /// By event. Zeros of the kernel's, which take memory when they are written.
+  const std::unique_ptr<Slot[], void (*)(void*)> slots_;
   std::vector<std::uint32_t> free_;
   std::uint32_t used_ = 0;
   std::atomic<int> eventfd_{-1};  ///< the context's, once fd() has been called
 
-  // The consumer's state, under consuming_.
-  std::atomic<bool> consuming_{false};
+  // The consumer's state, under consuming_: for the few loads that taking events needs.
+  BriefLock consuming_;
   std::atomic<std::uint64_t> pending_bits_{0};  ///< written under consuming_, glanced at without
   std::uint32_t pending_base_ = 0;
   std::size_t next_lane_ = 0;

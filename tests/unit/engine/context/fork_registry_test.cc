@@ -4,19 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <string>
+#include "engine/context/context_core.h"
 
 namespace clan::engine {
 namespace {
-
-struct Object : ForkAware {
-  Object() { watch_forks(this); }
-  ~Object() { unwatch_forks(this); }
-  void lock_for_fork() override { seen += 'l'; }
-  void unlock_after_fork() override { seen += 'u'; }
-  void abandon_after_fork() override { seen += 'a'; }
-  std::string seen;
-};
 
 // Whether `good()` holds in a child of a fork.
 template <typename Good>
@@ -28,32 +19,19 @@ bool in_child(Good&& good) {
   return status == 0;
 }
 
-TEST(ForkRegistry, LocksEachObjectAroundAForkAndAbandonsItInTheChild) {
-  Object first, second;
-  EXPECT_TRUE(in_child([&] { return first.seen == "lua" && second.seen == "lua"; }));
-  EXPECT_EQ(first.seen, "lu");
-  EXPECT_EQ(second.seen, "lu");
+TEST(ForkRegistry, AbandonsEachContextInTheChild) {
+  const auto first = *ContextCore::create({}), second = *ContextCore::create({});
+  EXPECT_TRUE(in_child([&] { return !first->usable() && !second->usable(); }));
+  EXPECT_TRUE(first->usable() && second->usable());
 }
 
-TEST(ForkRegistry, ForgetsInTheChildWhatIsTheParents) {
-  Object object;
+TEST(ForkRegistry, TakesANewContextInTheChild) {
+  const auto context = *ContextCore::create({});
   EXPECT_TRUE(in_child([&] {
-    object.seen.clear();
-    return in_child([&] { return object.seen.empty(); });
+    const auto own = *ContextCore::create({});
+    return own->usable() && in_child([&] { return !own->usable(); }) && own->usable();
   }));
-}
-
-TEST(ForkRegistry, LeavesAnObjectAloneThatHasEnded) {
-  Object kept;
-  { Object gone; }
-  EXPECT_TRUE(in_child([&] { return kept.seen == "lua"; }));
-}
-
-TEST(ForkRegistry, TakesANewObjectInTheChild) {
-  EXPECT_TRUE(in_child([] {
-    Object own;
-    return in_child([&] { return own.seen == "lua"; }) && own.seen == "lu";
-  }));
+  EXPECT_TRUE(context->usable());
 }
 
 }  // namespace

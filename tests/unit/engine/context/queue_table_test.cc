@@ -74,7 +74,6 @@ TEST_F(QueueTableTest, IgnoresARingForANumberThatNoQueueHas) {
   table().ring(7);
   queue();
   table().ring(0);
-  table().ring_all();
 }
 
 }  // namespace
