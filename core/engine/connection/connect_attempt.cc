@@ -59,11 +59,9 @@ Status ConnectAttempt::dial_far() {
 }
 
 Status ConnectAttempt::ask(std::shared_ptr<nic::Link> link, std::uint32_t endpoint) {
-  const Address to{link->remote_node(), endpoint, static_cast<std::uint32_t>(uid_)};
   auto connection = Connection::ask(context_, std::move(link), endpoint, kind_, from_);
   if (!connection) return connection.error();
   connection_ = std::move(*connection);
-  connection_->set_remote_address(to);
   take_answer();
   return {};
 }
@@ -86,10 +84,8 @@ void ConnectAttempt::take_answer() {
 // Nobody else has the connection yet, so it is this thread that produces.
 int ConnectAttempt::greet() {
   for (const auto& greeting : greetings_) {
-    std::byte* room = connection_->reserve(greeting.size());
-    if (room == nullptr) return connection_->peer_gone() ? ECONNRESET : EMSGSIZE;
-    std::copy(greeting.begin(), greeting.end(), room);
-    connection_->commit(greeting.size(), RecordType::kMessage);
+    if (!connection_->append(greeting, {}, RecordType::kMessage))
+      return connection_->peer_gone() ? ECONNRESET : EMSGSIZE;
   }
   return 0;
 }

@@ -54,6 +54,16 @@ std::byte* Connection::reserve(std::uint64_t payload) {
                   : staging_for(payload) + shm::kRingHeadBytes;
 }
 
+bool Connection::append_staged(std::span<const std::byte> first, std::span<const std::byte> second,
+                               RecordType type, Notify wakes) {
+  std::byte* const room = reserve(first.size() + second.size());
+  if (room == nullptr) return false;
+  copy_short(room, first.data(), first.size());
+  copy_short(room + first.size(), second.data(), second.size());
+  commit(first.size() + second.size(), type, wakes);
+  return true;
+}
+
 void Connection::add_staging() {
   const std::uint64_t size = out_ring_.max_payload() + 2 * kCacheLine;
   staging_.push_back(std::make_shared<nic::PinnedPayload>(size));
@@ -72,7 +82,7 @@ std::byte* Connection::staging_for(std::uint64_t payload) {
 
 void Connection::no_room(int rc) {
   if (rc < 0) reset_hostile("impossible credit");
-  want_room_.store(true, std::memory_order_relaxed);  // relaxed: see bind_shared
+  want_room_.store(true, std::memory_order_relaxed);  // relaxed: see bind
 }
 
 bool Connection::writable(std::uint64_t payload) {
@@ -126,7 +136,7 @@ void Connection::put_record(std::uint64_t payload, shm::RingHead head) {
 }
 
 bool Connection::room_has_come() {
-  // relaxed: see bind_shared
+  // relaxed: see bind
   return want_room_.load(std::memory_order_relaxed) && load_credit() != producer_.consumed &&
          want_room_.exchange(false, std::memory_order_relaxed);
 }
@@ -138,11 +148,10 @@ Status Connection::wait_writable(std::uint64_t payload, std::uint64_t deadline_n
 Status Connection::finish(std::uint64_t deadline_ns) {
   if (!context_->usable()) return unusable_error();
   if (fin_sent_ || peer_gone()) return {};
-  while (reserve(0) == nullptr) {
+  while (!append({}, {}, RecordType::kFin)) {
     if (peer_gone()) return {};
     if (auto s = wait_writable(0, deadline_ns); !s) return s;
   }
-  commit(0, RecordType::kFin);
   fin_sent_ = true;
   return {};
 }
@@ -208,34 +217,30 @@ void Connection::also_notify(const EventBinding& events) {
 }
 
 Status Connection::bind(std::shared_ptr<EventQueueCore> queue, EventKind kind, std::uint64_t tag) {
-  EventBinding events;
-  if (auto s = events.bind(std::move(queue), kind, tag); !s) return s;
-  Status s = bind_shared(events);
-  if (!s) {
-    events.unbind();
-    return s;
-  }
-  std::lock_guard lock(mutex_);
-  owns_event_ = true;
-  return {};
-}
-
-Status Connection::bind_shared(const EventBinding& events) {
   if (!may_write()) return unusable_error();
   unbind();
+  EventBinding events;
+  if (auto s = events.bind(std::move(queue), kind, tag); !s) return s;
   auto tripwire = add_event_tripwire(events);
-  if (!tripwire) return tripwire.error();
+  if (!tripwire) {
+    events.unbind();
+    return tripwire.error();
+  }
   {
     std::lock_guard lock(mutex_);
     event_tripwire_ = *tripwire;
     events_ = events;
-    owns_event_ = false;
   }
   nic_.arm(*tripwire);
   // What came before the tripwire was armed. (A sender that registers is not sending meanwhile.)
   const bool room = want_room_.exchange(false, std::memory_order_relaxed) && writable(1);
   if (room || read_ready()) events.post();
   return {};
+}
+
+void Connection::post_event() {
+  std::lock_guard lock(mutex_);
+  events_.post();
 }
 
 Result<std::uint32_t> Connection::add_event_tripwire(const EventBinding& events) {
@@ -259,7 +264,7 @@ bool Connection::resume_events() {
   nic_.arm(event_tripwire_);
   const bool readable_now = read_ready();
   // Room may have come while nobody listened; an event is a hint.
-  // relaxed: see bind_shared
+  // relaxed: see bind
   if (want_room_.exchange(false, std::memory_order_relaxed) || readable_now) events.post();
   return readable_now;
 }
@@ -267,16 +272,14 @@ bool Connection::resume_events() {
 void Connection::unbind() {
   if (!context_->usable()) return;
   EventBinding events;
-  bool owned = false;
   {
     std::lock_guard lock(mutex_);
     if (!events_) return;
     events = std::exchange(events_, {});
-    owned = owns_event_;
   }
   nic_.remove_tripwire(event_tripwire_);
   event_tripwire_ = shm::kNoTripwire;
-  if (owned) events.unbind();
+  events.unbind();
 }
 
 }  // namespace clan::engine

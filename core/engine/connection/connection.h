@@ -23,7 +23,6 @@
 #include <span>
 #include <string>
 
-#include "engine/connection/connection_record.h"
 #include "engine/connection/connection_state.h"
 
 namespace clan::engine {
@@ -50,8 +49,7 @@ class Connection final : public OobSink,
   static Result<std::shared_ptr<Connection>> connect_service(std::shared_ptr<ContextCore> context,
                                                              const std::string& service, uid_t uid,
                                                              ConnectionKind kind, Address from,
-                                                             std::uint64_t deadline_ns,
-                                                             Address* found = nullptr);
+                                                             std::uint64_t deadline_ns);
   /// Server, driver thread: answers a kConnect. The connection is open when this returns.
   static Result<std::shared_ptr<Connection>> accept(std::shared_ptr<ContextCore> context,
                                                     std::shared_ptr<nic::Link> link,
@@ -66,7 +64,7 @@ class Connection final : public OobSink,
   /// then calls commit() with at most that length.
   std::byte* reserve(std::uint64_t payload);
   void commit(std::uint64_t payload, RecordType type, Notify wakes = Notify::kYes);
-  /// reserve(), two copies and commit() in one. False: no room. Precondition: mapped(), it fits.
+  /// reserve(), two copies and commit() in one. False: no room. Precondition: it fits.
   bool append(std::span<const std::byte> first, std::span<const std::byte> second, RecordType type,
               Notify wakes = Notify::kYes);
   /// True when a record of `payload` bytes fits now.
@@ -122,10 +120,7 @@ class Connection final : public OobSink,
   /// failed, and when the peer goes. One queue at a time.
   Status bind(std::shared_ptr<EventQueueCore> queue, EventKind kind, std::uint64_t tag);
   void unbind();
-  /// Posts a given event instead of one of its own (message endpoints: one event for all their
-  /// peers).
-  Status bind_shared(const EventBinding& events);
-
+  void post_event();
   /// One more persistent tripwire over the whole region, disarmed.
   Result<std::uint32_t> add_event_tripwire(const EventBinding& events);
   /// Posts this event as well when the peer goes.
@@ -134,7 +129,6 @@ class Connection final : public OobSink,
   nic::Link& link() { return *link_; }
   ContextCore& context() { return *context_; }
   const Address& remote_address() const { return remote_address_; }
-  void set_remote_address(const Address& address) { remote_address_ = address; }
   /// The peer can copy from our memory by itself.
   bool peer_can_copy() const { return peer_can_copy_; }
   std::uint16_t peer_cpu() const { return peer_cpu_.load(std::memory_order_relaxed); }
@@ -147,10 +141,12 @@ class Connection final : public OobSink,
   bool mapped() const { return remote_.mapped != nullptr; }
   void nudge();  ///< Wakes what sleeps there until we write. Precondition: mapped().
   nic::Nic& nic() { return nic_; }
-  /// Sleeps until the peer writes our control or offer line, unless `ready()`. The peer has been
-  /// given work that keeps it awake until `works_until_ns`, about.
+  /// Sleeps until the peer writes our control or offer line, unless `ready()`.
   template <typename Ready>
-  Status wait_control(Ready&& ready, std::uint64_t deadline_ns, std::uint64_t works_until_ns = 0);
+  Status wait_control(Ready&& ready, std::uint64_t deadline_ns) {
+    return wait_for(write_waiter_, credit_tripwire_, ready, deadline_ns,
+                    "the peer did not make room in time");
+  }
   /// Number of the tripwire that posts our event; arm it, then look for records once more.
   std::uint32_t event_tripwire() const { return event_tripwire_; }
 
@@ -184,19 +180,17 @@ class Connection final : public OobSink,
   void notify(std::uint64_t offset, std::uint64_t length);
   void notify_armed(std::uint64_t offset, std::uint64_t length);
   void publish(const shm::RingSlot& slot, shm::RingHead head, Notify wakes = Notify::kYes);
+  bool append_staged(std::span<const std::byte> first, std::span<const std::byte> second,
+                     RecordType type, Notify wakes);
   void put_record(std::uint64_t payload, shm::RingHead head), add_staging();
   std::byte* staging_for(std::uint64_t payload);
   void no_room(int rc);
   template <typename Ready>
   Status wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready, std::uint64_t deadline_ns,
-                  const char* late, std::uint64_t works_until_ns = 0);
+                  const char* late);
   template <typename Ready>
   bool sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status);
   bool read_ready() { return readable() || peer_gone(); }
-  /// Between two looks of a thread that waits: over a link of packets, somebody has to fetch them.
-  void fetch() {
-    if (!mapped()) link_->progress();
-  }
 };
 
 }  // namespace clan::engine

@@ -71,6 +71,8 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, N
 [[gnu::always_inline]] inline bool Connection::append(std::span<const std::byte> first,
                                                       std::span<const std::byte> second,
                                                       RecordType type, Notify wakes) {
+  if (!mapped()) [[unlikely]]
+    return append_staged(first, second, type, wakes);
   const std::uint64_t payload = first.size() + second.size();
   shm::RingSlot slot;
   const int rc = plan(payload, &slot);
@@ -112,33 +114,25 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
 
 template <typename Ready>
 Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& ready,
-                            std::uint64_t deadline_ns, const char* late,
-                            std::uint64_t works_until_ns) {
+                            std::uint64_t deadline_ns, const char* late) {
   const bool spins = context_->options().wait.mode != WaitOptions::Mode::kSleep;
   for (;;) {
     if (!context_->usable()) return unusable_error();
     Status s;
     const auto sleep = [&] { return sleep_on(tripwire, deadline_ns, ready, &s); };
-    // A thread that does not spin sleeps in a call that fetches, and ends at once where there is
-    // something.
+    // Over a link of packets, somebody has to fetch them. A thread that does not spin sleeps in a
+    // call that does, and ends at once where there is something.
     const auto look = [&] {
-      if (spins) fetch();
+      if (spins && !mapped()) link_->progress();
       return ready();
     };
-    switch (waiter.wait(look, {peer_cpu(), false, works_until_ns}, deadline_ns, sleep)) {
+    switch (waiter.wait(look, {peer_cpu()}, deadline_ns, sleep)) {
       case WaitResult::kReady: return {};
       case WaitResult::kTimedOut: return Error{ETIMEDOUT, late};
       case WaitResult::kAgain: break;
     }
     if (!s) return s;
   }
-}
-
-template <typename Ready>
-Status Connection::wait_control(Ready&& ready, std::uint64_t deadline_ns,
-                                std::uint64_t works_until_ns) {
-  return wait_for(write_waiter_, credit_tripwire_, ready, deadline_ns,
-                  "the peer did not make room in time", works_until_ns);
 }
 
 }  // namespace clan::engine

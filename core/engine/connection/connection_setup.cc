@@ -123,6 +123,8 @@ Result<std::shared_ptr<Connection>> Connection::ask(std::shared_ptr<ContextCore>
   auto c = make(context, link, *nic);
   if (auto s = c->prepare(); !s) return s.error();
   c->remote_endpoint_ = remote_endpoint;
+  c->remote_address_ = {link->remote_node(), remote_endpoint,
+                        static_cast<std::uint32_t>(link->remote_uid())};
   OobMessage message{.to = remote_endpoint, .from = c->endpoint_, .type = kOobConnect};
   put_payload(message, c->describe(kind, from));
   c->exposed_ = true;
@@ -177,14 +179,12 @@ Result<std::shared_ptr<Connection>> Connection::connect(std::shared_ptr<ContextC
 
 Result<std::shared_ptr<Connection>> Connection::connect_service(
     std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid,
-    ConnectionKind kind, Address from, std::uint64_t deadline_ns, Address* found) {
+    ConnectionKind kind, Address from, std::uint64_t deadline_ns) {
   for (bool again = false;; again = true) {
     bool remembered = false;
     std::uint32_t endpoint = 0;
     auto link = context->link_to_service(service, uid, deadline_ns, &endpoint, &remembered);
     if (!link) return link.error();
-    if (found != nullptr)
-      *found = {(*link)->remote_node(), endpoint, static_cast<std::uint32_t>(uid)};
     auto c = connect(context, *link, endpoint, kind, from, deadline_ns);
     if (c.ok() || again || !remembered) return c;
     // A name that we asked for long ago: its owner may have died, or offer another endpoint now.

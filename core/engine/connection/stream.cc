@@ -1,27 +1,158 @@
 // Streams and listeners over Connection.
 #include "clan/stream.h"
 
-#include "engine/connection/stream_core.h"
+#include <algorithm>
+#include <cstring>
+
+#include "engine/connection/connection.h"
 #include "engine/event/inbox.h"
 
 namespace clan::engine {
 
-Result<std::size_t> StreamCore::send(std::span<const std::byte> bytes, std::uint64_t deadline_ns) {
-  std::size_t sent = 0;
-  for (;;) {
-    auto n = send_some(bytes.subspan(sent));
-    if (!n) {
-      if (sent > 0) return sent;
-      return n.error();
+// A byte stream over a Connection: records of kData, of which the front one may be read in part.
+class StreamCore {
+ public:
+  explicit StreamCore(std::shared_ptr<Connection> connection) : c_(std::move(connection)) {
+    chunk_ = std::min(c_->max_payload(), c_->mapped() ? shm::kRingPiece : kPacketsPiece);
+  }
+
+  ~StreamCore() { close(); }
+  StreamCore(const StreamCore&) = delete;
+  StreamCore& operator=(const StreamCore&) = delete;
+
+  void close() {
+    if (std::exchange(closed_, true)) return;
+    // A full ring must not make close wait: the out-of-band close ends the stream as well.
+    (void)c_->finish(0);
+    c_->close();
+  }
+
+  Connection& connection() { return *c_; }
+  std::size_t max_reserve() const { return c_->max_payload(); }
+
+  Status send_error() const {
+    if (!c_->context().usable()) return unusable_error();
+    int reason = c_->reset_reason();
+    if (reason != 0 && !closed_) return Error{reason, "the connection was reset"};
+    return Error{EPIPE, "the stream is closed for sending"};
+  }
+
+  bool can_send() const {
+    return !closed_ && !c_->finished() && !c_->peer_gone() && c_->context().usable();
+  }
+
+  // Sends what fits now; the count of bytes, possibly 0.
+  Result<std::size_t> send_some(std::span<const std::byte> bytes) {
+    std::size_t sent = 0;
+    while (sent < bytes.size()) {
+      if (!can_send()) {
+        if (sent > 0) break;
+        return send_error().error();
+      }
+      const std::size_t n = std::min<std::size_t>(bytes.size() - sent, chunk_);
+      if (!c_->append(bytes.subspan(sent, n), {}, RecordType::kData)) break;
+      sent += n;
     }
-    sent += *n;
-    if (sent == bytes.size()) return sent;
-    const std::size_t next = std::min<std::size_t>(bytes.size() - sent, chunk_);
-    if (auto s = c_->wait_writable(next, deadline_ns); !s) {
-      return sent > 0 ? Result<std::size_t>(sent) : s.error();
+    return sent;
+  }
+
+  Status append(std::span<const std::byte> first, std::span<const std::byte> second, Notify wakes) {
+    if (first.size() + second.size() > max_reserve()) [[unlikely]]
+      return Error{EMSGSIZE, "more than max_reserve() at once"};
+    if (!can_send()) [[unlikely]]
+      return send_error();
+    if (!c_->append(first, second, RecordType::kData, wakes)) [[unlikely]]
+      return Error{EAGAIN, "no room to send"};
+    return {};
+  }
+
+  // The front of the ring. 1 = bytes, 0 = nothing yet, -1 = end of stream or error (end_error()).
+  int front(Fetch fetch = Fetch::kYes) {
+    if (closed_ || !c_->context().usable()) return -1;
+    if (left_ > 0) return 1;
+    for (bool last_look = false;;) {
+      // In place: a copy right after would stall on store forwarding.
+      int rc = c_->peek(&record_, fetch);
+      if (rc < 0) return -1;
+      if (rc == 0) {
+        if (eof_) return -1;
+        if (!c_->peer_gone()) return 0;
+        if (last_look) return -1;
+        last_look = true;  // what it wrote before it went is visible now
+        continue;
+      }
+      switch (static_cast<RecordType>(record_.head.type())) {
+        case RecordType::kFin:
+          eof_ = true;
+          c_->consume(record_);
+          record_ = {};
+          return -1;
+        case RecordType::kData:
+          left_ = record_.head.length();
+          front_end_ = record_.payload + left_;
+          if (left_ > 0 && !eof_) return 1;
+          if (left_ == 0) {  // nobody sends one, and a ring full of them would have no end
+            record_ = {};
+            c_->reset_hostile("an empty record");
+            return -1;
+          }
+          c_->consume(record_);
+          record_ = {};
+          left_ = 0;
+          continue;
+        default:
+          record_ = {};
+          c_->reset_hostile("a record that is not a stream's");
+          return -1;
+      }
     }
   }
-}
+
+  // After front() < 0.
+  Result<std::size_t> end() const;
+
+  const std::byte* front_data() const { return front_end_ - left_; }
+  std::size_t front_size() const { return left_; }
+
+  void consume(std::size_t bytes) {
+    if (closed_ || !c_->context().usable()) return;
+    left_ -= std::min<std::size_t>(bytes, left_);
+    if (left_ == 0 && record_.lines != 0) {
+      c_->consume(record_);
+      record_ = {};
+    }
+  }
+
+  Result<std::size_t> try_recv(std::span<std::byte> buffer) {
+    std::size_t got = 0;
+    while (got < buffer.size()) {
+      int rc = front();
+      if (rc < 0) return got > 0 ? Result<std::size_t>(got) : end();
+      if (rc == 0) {
+        if (got > 0) return got;
+        return Error{EAGAIN, "nothing to receive"};
+      }
+      const std::size_t n = std::min(left_, buffer.size() - got);
+      std::memcpy(buffer.data() + got, front_data(), n);
+      consume(n);
+      got += n;
+    }
+    return got;
+  }
+
+ private:
+  friend class clan::Stream;
+  /// kRingPiece over packets: two trains at an MTU of 1500
+  static constexpr std::uint64_t kPacketsPiece = 118 * 1024;
+
+  std::shared_ptr<Connection> c_;
+  std::uint64_t chunk_ = 0;
+  shm::RingRecord record_;
+  std::size_t left_ = 0;                  ///< unread bytes of record_
+  const std::byte* front_end_ = nullptr;  ///< where they end
+  bool eof_ = false;
+  bool closed_ = false;
+};
 
 Result<std::size_t> StreamCore::end() const {
   if (!c_->context().usable()) return unusable_error();
@@ -57,15 +188,6 @@ using engine::Connection;
 using engine::ConnectionKind;
 using engine::StreamCore;
 
-Stream& Stream::operator=(Stream&& other) noexcept {
-  if (this != &other) {
-    close();
-    core_ = std::move(other.core_);
-  }
-  return *this;
-}
-Stream::~Stream() { close(); }
-
 Result<Stream> Stream::connect(Context& context, const std::string& service,
                                std::int64_t timeout_ms, std::int64_t uid) {
   const std::uint64_t deadline = deadline_after_ms(timeout_ms);
@@ -87,7 +209,21 @@ Result<Stream> Stream::connect(Context& context, const Address& listener, std::i
 }
 
 Result<std::size_t> Stream::send(std::span<const std::byte> bytes, std::int64_t timeout_ms) {
-  return core_->send(bytes, deadline_after_ms(timeout_ms));
+  const std::uint64_t deadline_ns = deadline_after_ms(timeout_ms);
+  std::size_t sent = 0;
+  for (;;) {
+    auto n = core_->send_some(bytes.subspan(sent));
+    if (!n) {
+      if (sent > 0) return sent;
+      return n.error();
+    }
+    sent += *n;
+    if (sent == bytes.size()) return sent;
+    const std::size_t next = std::min<std::size_t>(bytes.size() - sent, core_->chunk_);
+    if (auto s = core_->c_->wait_writable(next, deadline_ns); !s) {
+      return sent > 0 ? Result<std::size_t>(sent) : s.error();
+    }
+  }
 }
 
 Result<std::size_t> Stream::try_send(std::span<const std::byte> bytes) {
@@ -97,7 +233,14 @@ Result<std::size_t> Stream::try_send(std::span<const std::byte> bytes) {
 }
 
 Result<std::size_t> Stream::recv(std::span<std::byte> buffer, std::int64_t timeout_ms) {
-  return core_->recv(buffer, deadline_after_ms(timeout_ms));
+  if (buffer.empty()) return std::size_t{0};
+  const std::uint64_t deadline_ns = deadline_after_ms(timeout_ms);
+  for (;;) {
+    auto n = core_->try_recv(buffer);
+    if (n.ok()) return *n;  // not `n`: a Result just made is slow to copy
+    if (n.error().err != EAGAIN) return n.error();
+    if (auto s = core_->c_->wait_readable(deadline_ns); !s) return s.error();
+  }
 }
 
 Result<std::size_t> Stream::try_recv(std::span<std::byte> buffer) {
@@ -154,16 +297,22 @@ Result<std::span<const std::byte>> Stream::peek_fetched() {
 void Stream::consume(std::size_t bytes) { core_->consume(bytes); }
 
 bool Stream::readable() { return core_->front() != 0; }
-bool Stream::glance() const { return core_->glance(); }
+// Without a store.
+bool Stream::glance() const {
+  engine::Connection& c = *core_->c_;
+  return core_->left_ > 0 || !c.mapped() || c.readable() || c.peer_gone() || core_->eof_ ||
+         core_->closed_ || !c.context().usable();
+}
 const void* Stream::next_record() const { return core_->connection().next_record(); }
 bool Stream::ended() const { return core_->connection().peer_gone(); }
 
 Status Stream::wait_readable(std::int64_t timeout_ms) {
-  return core_->wait_readable(deadline_after_ms(timeout_ms));
+  if (core_->front() == 0) return core_->c_->wait_readable(deadline_after_ms(timeout_ms));
+  return core_->c_->context().usable() ? Status() : Status(engine::unusable_error());
 }
 
 Status Stream::shutdown_send(std::int64_t timeout_ms) {
-  return core_->shutdown_send(deadline_after_ms(timeout_ms));
+  return core_->closed_ ? Status() : core_->c_->finish(deadline_after_ms(timeout_ms));
 }
 
 void Stream::close() {

@@ -81,35 +81,9 @@ PeerHint MessageEndpointCore::awaited() const {
   return {cpu, false, copied_until_ns_};
 }
 
-bool MessageEndpointCore::spin(std::uint64_t deadline_ns) {
-  if (std::exchange(armed_fd_, false)) {
-    waiter_.slept();
-    look_at_cooled();
-  }
-  return waiter_.spin([&] { return something_new(); }, awaited(), deadline_ns);
-}
-
 // Something that no event will announce, as its event has been taken already.
 bool MessageEndpointCore::something_told() const {
   return front_.peer != nullptr || !sent_.empty() || !departed_.empty() || !context_->usable();
-}
-
-Status MessageEndpointCore::sleep_unspun(std::uint64_t deadline_ns) {
-  if (!context_->usable()) return unusable_error();
-  if (something_told() || !waiter_.may_sleep()) return {};
-  auto slept = sleep(deadline_ns);
-  waiter_.slept();
-  if (slept.ok() && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns &&
-      !arrivals_->pending()) {
-    return Error{ETIMEDOUT, "no message in time"};
-  }
-  return slept;
-}
-
-bool MessageEndpointCore::arm_fd() {
-  if (something_told() || cool()) return false;
-  armed_fd_ = arrivals_->arm_fd();
-  return armed_fd_;
 }
 
 // Everyone becomes cold. True: sends have moved meanwhile, there is something to check.
@@ -132,7 +106,7 @@ bool MessageEndpointCore::cool() {
     cooled_.push_back(peer->index);
     if (peer->connection->readable() || peer->connection->room_has_come() ||
         peer->connection->peer_gone()) {
-      arrivals_->post(peer->event);
+      peer->connection->post_event();
     }
   }
   return progress_sends();
@@ -145,7 +119,8 @@ void MessageEndpointCore::look_at_cooled() {
   for (const PeerIndex index : cooled_) {
     Peer* peer = find(index);
     if (peer == nullptr || peer->hot || peer->departed || peer->held != Peer::Held::kNo) continue;
-    if (peer->connection->readable() || peer->connection->peer_gone()) arrivals_->post(peer->event);
+    if (peer->connection->readable() || peer->connection->peer_gone())
+      peer->connection->post_event();
   }
 }
 
@@ -170,24 +145,9 @@ Status MessageEndpointCore::bind_peer(Peer& peer) {
   // A peer that writes just now may have walked past the end of the chain before this tripwire was
   // there: it will post to arrivals_ alone, later than the application looks. What it wrote can be
   // seen already.
-  if (c.readable() || c.peer_gone()) arrivals_->post(peer.event);
+  if (c.readable() || c.peer_gone()) c.post_event();
   user_.post();
   return {};
-}
-
-Status MessageEndpointCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
-  if (user_) return Error{EBUSY, "the endpoint is registered with an event queue already"};
-  Status bound;
-  {
-    std::lock_guard lock(mutex_);
-    bound = user_.bind(std::move(queue), EventKind::kMessage, tag);
-  }
-  if (!bound) return bound;
-  for (auto& peer : peers_) {
-    if (bound && peer && peer->connection) bound = bind_peer(*peer);
-  }
-  user_.post();
-  return bound;
 }
 
 }  // namespace clan::engine
@@ -207,26 +167,9 @@ Result<MessageEndpoint> MessageEndpoint::create(Context& context, const std::str
 }
 
 Address MessageEndpoint::address() const { return core_->address(); }
-Result<PeerIndex> MessageEndpoint::connect(const Address& peer, std::int64_t timeout_ms) {
-  return core_->connect(peer, deadline_after_ms(timeout_ms));
-}
-Result<PeerIndex> MessageEndpoint::connect(const std::string& service, std::int64_t timeout_ms,
-                                           std::int64_t uid) {
-  return core_->connect(service, core_->context().owner(uid), deadline_after_ms(timeout_ms));
-}
-Result<PeerIndex> MessageEndpoint::begin_connect(
-    const std::string& service, std::span<const std::span<const std::byte>> greetings,
-    std::int64_t timeout_ms, std::int64_t uid) {
-  return core_->begin_connect(service, core_->context().owner(uid), greetings,
-                              deadline_after_ms(timeout_ms));
-}
 Status MessageEndpoint::await(PeerIndex peer, std::int64_t timeout_ms) {
   return core_->await(peer, deadline_after_ms(timeout_ms));
 }
-Result<Address> MessageEndpoint::peer_address(PeerIndex peer) const {
-  return core_->peer_address(peer);
-}
-bool MessageEndpoint::is_far(PeerIndex peer) const { return core_->is_far(peer); }
 void MessageEndpoint::disconnect(PeerIndex peer) { core_->disconnect(peer); }
 Status MessageEndpoint::send(PeerIndex to, std::span<const std::byte> message,
                              std::int64_t timeout_ms) {
@@ -241,24 +184,50 @@ Result<bool> MessageEndpoint::post(PeerIndex to, std::span<const std::byte> head
   return core_->post(to, header, message, cookie);
 }
 std::size_t MessageEndpoint::poll_sent(std::span<SendCompletion> completions) {
-  return core_->poll_sent(completions);
+  core_->progress_sends();
+  std::size_t n = 0;
+  for (auto& sent = core_->sent_; n < completions.size() && !sent.empty(); sent.pop_front())
+    completions[n++] = sent.front();
+  return n;
 }
 Result<std::span<std::byte>> MessageEndpoint::reserve(PeerIndex to, std::size_t bytes) {
   return core_->reserve(to, bytes);
 }
-void MessageEndpoint::commit(PeerIndex to, std::size_t bytes) { core_->commit(to, bytes); }
-std::size_t MessageEndpoint::max_eager(PeerIndex to) const { return core_->max_eager(to); }
+void MessageEndpoint::commit(PeerIndex to, std::size_t bytes) {
+  if (auto* peer = core_->find(to)) peer->connection->commit(bytes, engine::RecordType::kMessage);
+}
+std::size_t MessageEndpoint::max_eager(PeerIndex to) const {
+  const auto* peer = core_->find(to);
+  return peer == nullptr ? 0 : peer->connection->max_payload();
+}
 Status MessageEndpoint::try_send(PeerIndex to, std::span<const std::byte> header,
                                  std::span<const std::byte> message) {
   return core_->try_send(to, header, message);
 }
-bool MessageEndpoint::quiet() const { return core_->quiet(); }
-bool MessageEndpoint::spin() { return core_->spin(); }
+bool MessageEndpoint::spin() {
+  if (std::exchange(core_->armed_fd_, false)) {
+    core_->waiter_.slept();
+    core_->look_at_cooled();
+  }
+  return core_->waiter_.spin([&] { return core_->something_new(); }, core_->awaited());
+}
 Status MessageEndpoint::sleep(std::int64_t timeout_ms) {
-  return core_->sleep_unspun(deadline_after_ms(timeout_ms));
+  const std::uint64_t deadline_ns = deadline_after_ms(timeout_ms);
+  if (!core_->context_->usable()) return engine::unusable_error();
+  if (core_->something_told() || !core_->waiter_.may_sleep()) return {};
+  auto slept = core_->sleep(deadline_ns);
+  core_->waiter_.slept();
+  if (slept.ok() && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns &&
+      !core_->arrivals_->pending()) {
+    return Error{ETIMEDOUT, "no message in time"};
+  }
+  return slept;
 }
 Result<int> MessageEndpoint::fd() { return core_->arrivals_->fd(); }
-bool MessageEndpoint::arm_fd() { return core_->arm_fd(); }
+bool MessageEndpoint::arm_fd() {
+  if (core_->something_told() || core_->cool()) return false;
+  return core_->armed_fd_ = core_->arrivals_->arm_fd();
+}
 void MessageEndpoint::ring_fd() { core_->arrivals_->ring(); }
 void MessageEndpoint::wake() { core_->arrivals_->wake_all(); }
 Result<MessageInfo> MessageEndpoint::try_recv(std::span<std::byte> buffer) {
@@ -273,19 +242,20 @@ Result<MessageInfo> MessageEndpoint::take(std::span<std::byte> buffer) {
   return core_->take(buffer);
 }
 void MessageEndpoint::drop() { core_->drop(); }
-Result<SetAside> MessageEndpoint::set_aside() { return core_->set_aside(); }
-Status MessageEndpoint::copy(const SetAside& message, std::uint64_t offset,
-                             std::span<std::byte> buffer) {
-  return core_->copy(message, offset, buffer);
-}
-void MessageEndpoint::finish(const SetAside& message, bool received) {
-  core_->finish(message, received);
-}
-bool MessageEndpoint::take_departed(PeerIndex* peer, int* reason) {
-  return core_->take_departed(peer, reason);
-}
 Status MessageEndpoint::register_with(EventQueue& queue, std::uint64_t tag) {
-  return core_->bind(queue.core(), tag);
+  engine::EventBinding& user = core_->user_;
+  if (user) return Error{EBUSY, "the endpoint is registered with an event queue already"};
+  Status bound;
+  {
+    std::lock_guard lock(core_->mutex_);
+    bound = user.bind(queue.core(), EventKind::kMessage, tag);
+  }
+  if (!bound) return bound;
+  for (auto& peer : core_->peers_) {
+    if (bound && peer && peer->connection) bound = core_->bind_peer(*peer);
+  }
+  user.post();
+  return bound;
 }
 
 // --- messages that both sides work on, and those that are held back ------------------------------
@@ -326,7 +296,7 @@ void MessageEndpoint::resume(PeerIndex index) {
   auto* peer = core_->find(index);
   if (peer == nullptr) return;
   peer->held = peer->assembled ? Held::kShowAgain : Held::kNo;
-  core_->arrivals_->post(peer->event);  // it may have become cold meanwhile
+  peer->connection->post_event();  // it may have become cold meanwhile
 }
 
 void MessageEndpoint::nudge(PeerIndex to) {

@@ -33,48 +33,25 @@ class MessageEndpointCore final : public OobSink,
   ~MessageEndpointCore() override;
   Status start(const std::string& service);
 
-  ContextCore& context() { return *context_; }
   Address address() const;
-  Result<PeerIndex> connect_link(std::shared_ptr<nic::Link> link, std::uint32_t endpoint,
-                                 std::uint64_t deadline_ns);
-  Result<PeerIndex> connect(const Address& peer, std::uint64_t deadline_ns);
-  Result<PeerIndex> connect(const std::string& service, uid_t uid, std::uint64_t deadline_ns);
-  Result<PeerIndex> begin_connect(const std::string& service, uid_t uid,
-                                  std::span<const std::span<const std::byte>> greetings,
-                                  std::uint64_t deadline_ns);
   Status await(PeerIndex peer, std::uint64_t deadline_ns);
-  Result<Address> peer_address(PeerIndex peer) const;
-  bool is_far(PeerIndex peer) const;
   void disconnect(PeerIndex peer);
 
   Status send(PeerIndex to, std::span<const std::byte> message, std::uint64_t deadline_ns);
   Result<bool> post(PeerIndex to, std::span<const std::byte> header,
                     std::span<const std::byte> message, std::uint64_t cookie);
-  std::size_t poll_sent(std::span<SendCompletion> completions);
   Result<std::span<std::byte>> reserve(PeerIndex to, std::size_t bytes);
-  void commit(PeerIndex to, std::size_t bytes);
-  std::size_t max_eager(PeerIndex to) const;
   Status try_send(PeerIndex to, std::span<const std::byte> header,
                   std::span<const std::byte> message);
-  bool quiet() const;
-  bool spin(std::uint64_t deadline_ns = kNoDeadline);
-  Status sleep_unspun(std::uint64_t deadline_ns);
-  bool arm_fd();
 
   Result<IncomingMessage> peek(Fetch fetch = Fetch::kYes);
   Result<MessageInfo> take(std::span<std::byte> buffer);
   void drop();
-  Result<SetAside> set_aside();
-  Status copy(const SetAside& message, std::uint64_t offset, std::span<std::byte> buffer);
-  void finish(const SetAside& message, bool received);
   Result<MessageInfo> try_recv(std::span<std::byte> buffer);
   Result<MessageInfo> recv(std::span<std::byte> buffer, std::uint64_t deadline_ns);
-  bool take_departed(PeerIndex* peer, int* reason);
-  Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);
 
-  // OobSink, driver thread
+  // OobSink, driver thread. Every connection learns by itself of a peer that has gone.
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;
-  void on_link_down(const std::shared_ptr<nic::Link>& link) override;
   // AnswerSink: a connection attempt of this endpoint has ended
   void on_answer() override;
 

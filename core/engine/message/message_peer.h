@@ -41,9 +41,8 @@ struct MessagePeer {
   bool hot = false;
   bool departed = false;
   enum class Held : std::uint8_t { kNo, kYes, kShowAgain };
-  Held held = Held::kNo;  ///< kYes: by hold(), nothing of it is read
-  bool chosen = false;    ///< we connected to it, it did not connect to us
-  std::uint32_t event = 0;
+  Held held = Held::kNo;             ///< kYes: by hold(), nothing of it is read
+  bool chosen = false;               ///< we connected to it, it did not connect to us
   std::vector<MessageOffer> offers;  ///< 64 when the first is made
   std::uint64_t open_offers = 0;
   // A fragmented message being put together.

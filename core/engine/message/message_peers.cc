@@ -4,33 +4,6 @@
 #include "engine/message/message_endpoint.h"
 
 namespace clan::engine {
-Result<PeerIndex> MessageEndpointCore::connect_link(std::shared_ptr<nic::Link> link,
-                                                    std::uint32_t endpoint,
-                                                    std::uint64_t deadline_ns) {
-  auto connection = Connection::connect(context_, std::move(link), endpoint,
-                                        ConnectionKind::kMessages, address(), deadline_ns);
-  if (!connection) return connection.error();
-  return add_peer(std::move(*connection), true);
-}
-
-Result<PeerIndex> MessageEndpointCore::connect(const Address& peer, std::uint64_t deadline_ns) {
-  auto link = context_->link_to_node(peer.node, peer.uid, deadline_ns);
-  if (!link) return link.error();
-  auto index = connect_link(std::move(*link), peer.endpoint, deadline_ns);
-  if (index.ok()) peers_[*index]->connection->set_remote_address(peer);
-  return index;
-}
-
-Result<PeerIndex> MessageEndpointCore::connect(const std::string& service, uid_t uid,
-                                               std::uint64_t deadline_ns) {
-  Address peer;
-  auto connection = Connection::connect_service(context_, service, uid, ConnectionKind::kMessages,
-                                                address(), deadline_ns, &peer);
-  if (!connection) return connection.error();
-  (*connection)->set_remote_address(peer);
-  return add_peer(std::move(*connection), true);
-}
-
 Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> connection,
                                                 bool chosen) {
   auto peer = std::make_unique<Peer>();
@@ -43,37 +16,11 @@ Result<PeerIndex> MessageEndpointCore::add_peer(std::shared_ptr<Connection> conn
 
 // The connection is the peer's from now on, and its events come here.
 Status MessageEndpointCore::join(Peer& peer, std::shared_ptr<Connection> connection) {
-  auto event = arrivals_->add(EventKind::kMessage, peer.index);
-  if (!event) return event.error();
-  if (auto s = connection->bind_shared({arrivals_, *event}); !s) {
-    arrivals_->remove(*event);
-    return s;
-  }
-  peer.event = *event;
+  if (auto s = connection->bind(arrivals_, EventKind::kMessage, peer.index); !s) return s;
   peer.connection = std::move(connection);
   Status bound = user_ ? bind_peer(peer) : Status();
-  if (!bound) {  // no event would announce what it sends
-    peer.connection.reset();
-    arrivals_->remove(*event);
-  }
+  if (!bound) peer.connection.reset();  // no event would announce what it sends
   return bound;
-}
-
-Result<PeerIndex> MessageEndpointCore::begin_connect(
-    const std::string& service, uid_t uid, std::span<const std::span<const std::byte>> greetings,
-    std::uint64_t deadline_ns) {
-  auto attempt = ConnectAttempt::begin(context_, service, uid, ConnectionKind::kMessages, address(),
-                                       greetings, deadline_ns, weak_from_this());
-  if (!attempt) return attempt.error();
-  auto peer = std::make_unique<Peer>();
-  peer->attempt = std::move(*attempt);
-  peer->chosen = true;
-  peer->index = static_cast<PeerIndex>(peers_.size());
-  connecting_.reserve(connecting_.size() + 1);  // before anything is changed
-  peers_.push_back(std::move(peer));
-  connecting_.push_back(peers_.back().get());
-  look_at_attempts();
-  return peers_.back()->index;
 }
 
 void MessageEndpointCore::on_answer() {
@@ -137,18 +84,6 @@ Status MessageEndpointCore::await(PeerIndex index, std::uint64_t deadline_ns) {
   return find(index) != nullptr ? Status() : Status(error);
 }
 
-Result<Address> MessageEndpointCore::peer_address(PeerIndex index) const {
-  Peer* peer = find(index);
-  if (peer == nullptr)
-    return Error{find_any(index) == nullptr ? EINVAL : ENOTCONN, "not connected to this peer"};
-  return peer->connection->remote_address();
-}
-
-bool MessageEndpointCore::is_far(PeerIndex index) const {
-  Peer* peer = find(index);
-  return peer != nullptr && !peer->connection->link().capabilities().mapped;
-}
-
 void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link,
                                  const OobMessage& message) {
   if (message.type != kOobConnect) return;
@@ -159,10 +94,6 @@ void MessageEndpointCore::on_oob(const std::shared_ptr<nic::Link>& link,
   if (!connection) return Connection::refuse(*link, message, connection.error().err);
   accepted_.push_back(std::move(*connection));
   announce_arrival();
-}
-
-void MessageEndpointCore::on_link_down(const std::shared_ptr<nic::Link>&) {
-  // Every connection learns of it by itself and posts its event.
 }
 
 void MessageEndpointCore::adopt() {
@@ -196,7 +127,7 @@ void MessageEndpointCore::make_cold(Peer& peer) {
   std::erase(hot_, &peer);
   peer.connection->nic().arm(peer.connection->event_tripwire());
   // What came between our last look and the arming.
-  if (peer.connection->readable() || peer.connection->peer_gone()) arrivals_->post(peer.event);
+  if (peer.connection->readable() || peer.connection->peer_gone()) peer.connection->post_event();
 }
 
 void MessageEndpointCore::disconnect(PeerIndex index) {
@@ -210,10 +141,7 @@ void MessageEndpointCore::disconnect(PeerIndex index) {
   std::erase(hot_, peer);
   std::erase(connecting_, peer);
   if (peer->attempt) peer->attempt->let_go();
-  if (peer->connection) {
-    peer->connection->close();
-    arrivals_->remove(peer->event);
-  }
+  if (peer->connection) peer->connection->close();
   peers_[index].reset();
   for (Departure& d : departed_) {
     if (d.peer == index && std::exchange(d.err, 0) != 0) --untold_;
@@ -263,13 +191,70 @@ Status MessageEndpointCore::tell_departure() {
   return {};
 }
 
-bool MessageEndpointCore::take_departed(PeerIndex* peer, int* reason) {
-  if (departed_.empty()) return false;
-  *peer = departed_.front().peer;
-  if (reason != nullptr) *reason = departed_.front().reason;
-  if (departed_.front().err != 0) --untold_;
-  departed_.pop_front();
+}  // namespace clan::engine
+
+namespace clan {
+
+Result<PeerIndex> MessageEndpoint::connect(const Address& peer, std::int64_t timeout_ms) {
+  const std::uint64_t deadline_ns = deadline_after_ms(timeout_ms);
+  auto link = core_->context_->link_to_node(peer.node, peer.uid, deadline_ns);
+  if (!link) return link.error();
+  auto connection =
+      engine::Connection::connect(core_->context_, std::move(*link), peer.endpoint,
+                                  engine::ConnectionKind::kMessages, core_->address(), deadline_ns);
+  if (!connection) return connection.error();
+  return core_->add_peer(std::move(*connection), true);
+}
+
+Result<PeerIndex> MessageEndpoint::connect(const std::string& service, std::int64_t timeout_ms,
+                                           std::int64_t uid) {
+  auto connection = engine::Connection::connect_service(
+      core_->context_, service, core_->context_->owner(uid), engine::ConnectionKind::kMessages,
+      core_->address(), deadline_after_ms(timeout_ms));
+  if (!connection) return connection.error();
+  return core_->add_peer(std::move(*connection), true);
+}
+
+Result<PeerIndex> MessageEndpoint::begin_connect(
+    const std::string& service, std::span<const std::span<const std::byte>> greetings,
+    std::int64_t timeout_ms, std::int64_t uid) {
+  auto attempt = engine::ConnectAttempt::begin(
+      core_->context_, service, core_->context_->owner(uid), engine::ConnectionKind::kMessages,
+      core_->address(), greetings, deadline_after_ms(timeout_ms), core_->weak_from_this());
+  if (!attempt) return attempt.error();
+  auto& peers = core_->peers_;
+  auto peer = std::make_unique<engine::MessagePeer>();
+  peer->attempt = std::move(*attempt);
+  peer->chosen = true;
+  peer->index = static_cast<PeerIndex>(peers.size());
+  core_->connecting_.reserve(core_->connecting_.size() + 1);  // before anything is changed
+  peers.push_back(std::move(peer));
+  core_->connecting_.push_back(peers.back().get());
+  core_->look_at_attempts();
+  return peers.back()->index;
+}
+
+Result<Address> MessageEndpoint::peer_address(PeerIndex index) const {
+  const auto* peer = core_->find(index);
+  if (peer == nullptr)
+    return Error{core_->find_any(index) == nullptr ? EINVAL : ENOTCONN,
+                 "not connected to this peer"};
+  return peer->connection->remote_address();
+}
+
+bool MessageEndpoint::is_far(PeerIndex index) const {
+  const auto* peer = core_->find(index);
+  return peer != nullptr && !peer->connection->link().capabilities().mapped;
+}
+
+bool MessageEndpoint::take_departed(PeerIndex* peer, int* reason) {
+  if (core_->departed_.empty()) return false;
+  const engine::MessageDeparture& oldest = core_->departed_.front();
+  *peer = oldest.peer;
+  if (reason != nullptr) *reason = oldest.reason;
+  if (oldest.err != 0) --core_->untold_;
+  core_->departed_.pop_front();
   return true;
 }
 
-}  // namespace clan::engine
+}  // namespace clan

@@ -116,18 +116,6 @@ void MessageEndpointCore::take_arrivals() {
   }
 }
 
-bool MessageEndpointCore::quiet() const {
-  context_->packets().fetch();
-  for (const Peer* peer : hot_) {
-    if (peer->connection->readable() || peer->connection->peer_gone()) return false;
-  }
-  if (front_.peer != nullptr || !sending_.empty() || !sent_.empty() || !departed_.empty())
-    return false;
-  // relaxed: a glance; adopt() acquires
-  return !any_accepted_.load(std::memory_order_relaxed) && !arrivals_->pending() &&
-         context_->usable() && !context_->wants_help();
-}
-
 Result<IncomingMessage> MessageEndpointCore::peek(Fetch fetch) {
   if (!context_->usable()) return unusable_error();
   if (!find_front(fetch)) {
@@ -216,39 +204,6 @@ void MessageEndpointCore::drop() {
   (void)take({});
 }
 
-Result<SetAside> MessageEndpointCore::set_aside() {
-  if (front_.peer == nullptr || !front_.offered) {
-    return Error{EINVAL, "set_aside() without an offered message that peek() has shown"};
-  }
-  const Front f = std::exchange(front_, {});
-  f.peer->connection->consume(f.record);
-  return SetAside{f.peer->index, f.offer.slot, f.offer.cookie};
-}
-
-Status MessageEndpointCore::copy(const SetAside& message, std::uint64_t offset,
-                                 std::span<std::byte> buffer) {
-  if (!context_->usable()) return unusable_error();
-  Peer* peer = find(message.from);
-  if (peer == nullptr) return Error{ECONNRESET, "the sender of a message set aside is gone"};
-  if (offset > message.size() || buffer.size() > message.size() - offset) {
-    return Error{ERANGE, "beyond the end of a message set aside"};
-  }
-  if (buffer.empty()) return {};
-  const int err = copy_offer(*peer, message.cookie, offset, buffer);
-  if (err == 0) return {};
-  if (err == ECONNRESET || peer->connection->peer_gone()) {
-    return Error{ECONNRESET, "the sender of a message set aside is gone"};
-  }
-  if (err == ESTALE) return Error{ESTALE, "the sender took its message back"};
-  return Error{EFAULT, "the sender offered memory that cannot be read"};
-}
-
-void MessageEndpointCore::finish(const SetAside& message, bool received) {
-  Peer* peer = find(message.from);
-  if (peer == nullptr || peer->connection->peer_gone() || !context_->usable()) return;
-  peer->connection->answer_offer(received ? 0 : 1, message.slot);
-}
-
 Result<MessageInfo> MessageEndpointCore::try_recv(std::span<std::byte> buffer) {
   while (find_front()) {
     // A message that its sender took back is no reason to say that there is none.
@@ -261,3 +216,53 @@ Result<MessageInfo> MessageEndpointCore::try_recv(std::span<std::byte> buffer) {
 }
 
 }  // namespace clan::engine
+
+namespace clan {
+
+bool MessageEndpoint::quiet() const {
+  const engine::MessageEndpointCore& core = *core_;
+  core.context_->packets().fetch();
+  for (const auto* peer : core.hot_) {
+    if (peer->connection->readable() || peer->connection->peer_gone()) return false;
+  }
+  if (!core.sending_.empty() || core.something_told()) return false;
+  // relaxed: a glance; adopt() acquires
+  return !core.any_accepted_.load(std::memory_order_relaxed) && !core.arrivals_->pending() &&
+         !core.context_->wants_help();
+}
+
+Result<SetAside> MessageEndpoint::set_aside() {
+  engine::MessageFront& front = core_->front_;
+  if (front.peer == nullptr || !front.offered) {
+    return Error{EINVAL, "set_aside() without an offered message that peek() has shown"};
+  }
+  const engine::MessageFront f = std::exchange(front, {});
+  f.peer->connection->consume(f.record);
+  return SetAside{f.peer->index, f.offer.slot, f.offer.cookie};
+}
+
+Status MessageEndpoint::copy(const SetAside& message, std::uint64_t offset,
+                             std::span<std::byte> buffer) {
+  if (!core_->context_->usable()) return engine::unusable_error();
+  auto* peer = core_->find(message.from);
+  if (peer == nullptr) return Error{ECONNRESET, "the sender of a message set aside is gone"};
+  if (offset > message.size() || buffer.size() > message.size() - offset) {
+    return Error{ERANGE, "beyond the end of a message set aside"};
+  }
+  if (buffer.empty()) return {};
+  const int err = core_->copy_offer(*peer, message.cookie, offset, buffer);
+  if (err == 0) return {};
+  if (err == ECONNRESET || peer->connection->peer_gone()) {
+    return Error{ECONNRESET, "the sender of a message set aside is gone"};
+  }
+  if (err == ESTALE) return Error{ESTALE, "the sender took its message back"};
+  return Error{EFAULT, "the sender offered memory that cannot be read"};
+}
+
+void MessageEndpoint::finish(const SetAside& message, bool received) {
+  const auto* peer = core_->find(message.from);
+  if (peer == nullptr || peer->connection->peer_gone() || !core_->context_->usable()) return;
+  peer->connection->answer_offer(received ? 0 : 1, message.slot);
+}
+
+}  // namespace clan

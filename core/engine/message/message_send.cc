@@ -22,11 +22,6 @@ Status MessageEndpointCore::send_error(const Peer& peer) const {
   return Error{reason != 0 ? reason : EPIPE, "the peer is gone"};
 }
 
-std::size_t MessageEndpointCore::max_eager(PeerIndex to) const {
-  Peer* peer = find(to);
-  return peer == nullptr ? 0 : peer->connection->max_payload();
-}
-
 Result<std::span<std::byte>> MessageEndpointCore::reserve(PeerIndex to, std::size_t bytes) {
   Peer* peer = find(to);
   if (peer == nullptr) [[unlikely]]
@@ -43,10 +38,6 @@ Result<std::span<std::byte>> MessageEndpointCore::reserve(PeerIndex to, std::siz
   return std::span<std::byte>(room, bytes);
 }
 
-void MessageEndpointCore::commit(PeerIndex to, std::size_t bytes) {
-  if (Peer* peer = find(to)) peer->connection->commit(bytes, RecordType::kMessage);
-}
-
 Status MessageEndpointCore::try_send(PeerIndex to, std::span<const std::byte> header,
                                      std::span<const std::byte> message) {
   Peer* peer = find(to);
@@ -54,14 +45,8 @@ Status MessageEndpointCore::try_send(PeerIndex to, std::span<const std::byte> he
     return no_peer(to);
   Connection& c = *peer->connection;
   const std::size_t total = header.size() + message.size();
-  if (c.peer_gone() || !peer->fragmenting.empty() || !c.mapped() || total > c.max_payload())
-      [[unlikely]] {
-    auto room = reserve(to, total);
-    if (!room) return room.error();
-    if (!header.empty()) std::memcpy(room->data(), header.data(), header.size());
-    if (!message.empty()) std::memcpy(room->data() + header.size(), message.data(), message.size());
-    c.commit(total, RecordType::kMessage);
-    return {};
+  if (c.peer_gone() || !peer->fragmenting.empty() || total > c.max_payload()) [[unlikely]] {
+    if (auto room = reserve(to, total); !room) return room.error();
   }
   if (!context_->usable()) [[unlikely]]
     return unusable_error();
@@ -186,17 +171,16 @@ bool MessageEndpointCore::progress_fragments(Peer& peer) {
   while (!peer.fragmenting.empty() && !c.peer_gone()) {
     Offer& o = peer.fragmenting.front();
     const std::size_t n = std::min(most, o.total() - peer.fragment_sent);
-    std::byte* room = c.reserve(n);
-    if (room == nullptr) break;
     // The first fragment has room for the whole header.
     const std::size_t head = peer.fragment_sent == 0 ? o.header_bytes : 0;
-    if (head > 0) std::memcpy(room, o.header.data(), head);
     const std::size_t from = peer.fragment_sent + head - o.header_bytes;
-    if (n > head) std::memcpy(room + head, o.message.data() + from, n - head);
+    const bool last = peer.fragment_sent + n == o.total();
+    if (!c.append({o.header.data(), head}, o.message.subspan(from, n - head),
+                  last ? RecordType::kLastFragment : RecordType::kFragment)) {
+      break;
+    }
     peer.fragment_sent += n;
     moved = true;
-    const bool last = peer.fragment_sent == o.total();
-    c.commit(n, last ? RecordType::kLastFragment : RecordType::kFragment);
     if (!last) continue;
     report_sent(peer, o.user_cookie, 0);
     peer.fragmenting.pop_front();
@@ -222,16 +206,6 @@ bool MessageEndpointCore::progress_sends(Fetch fetch) {
     }
   }
   return moved;
-}
-
-std::size_t MessageEndpointCore::poll_sent(std::span<SendCompletion> completions) {
-  progress_sends();
-  std::size_t n = 0;
-  while (n < completions.size() && !sent_.empty()) {
-    completions[n++] = sent_.front();
-    sent_.pop_front();
-  }
-  return n;
 }
 
 Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> message,

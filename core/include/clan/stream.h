@@ -51,9 +51,8 @@ class CLAN_EXPORT Stream {
   static Result<Stream> connect(Context& context, const Address& listener,
                                 std::int64_t timeout_ms = -1);
   Stream(Stream&&) noexcept = default;
-  Stream& operator=(Stream&&) noexcept;
-  /// close().
-  ~Stream();
+  /// One that is overwritten or goes is closed, see close().
+  Stream& operator=(Stream&&) noexcept = default;
 
   /// Sends all of `bytes`, waiting for room. Returns less only when the time is over after a part
   /// went. EPIPE: the peer has closed or we have shut down; ECONNRESET: it died; ETIMEDOUT.
