@@ -47,11 +47,8 @@ Tlb::Tlb(const TlbConfig& config, Pinner& pinner)
       page_shift_(static_cast<unsigned>(std::countr_zero(config.page_size))),
       slot_bits_(static_cast<unsigned>(std::countr_zero(config.primary_entries))),
       primary_(config.primary_entries, kNone),
-      entries_(config.max_entries),
-      victims_(std::make_unique<List>()),
-      doomed_(std::make_unique<List>()),
-      free_(std::make_unique<List>()) {
-  for (Index i = 0; i < entries_.size(); ++i) append(*free_, i);
+      entries_(config.max_entries) {
+  for (Index i = 0; i < entries_.size(); ++i) entries_[i].at = free_.insert(free_.end(), i);
 }
 
 Tlb::~Tlb() {
@@ -77,7 +74,7 @@ std::size_t Tlb::slot_of(AddressSpaceId asid, std::uint64_t vaddr) const {
 }
 
 Tlb::Index Tlb::find_in_victims(AddressSpaceId asid, std::uint64_t page) const {
-  for (Index i = victims_->head; i != kNone; i = entries_[i].next) {
+  for (const Index i : victims_) {
     if (entries_[i].page == page && entries_[i].asid == asid) return i;
   }
   return kNone;
@@ -108,38 +105,15 @@ Tlb::Index Tlb::look_up(AddressSpaceId asid, std::uint64_t page) {
   }
   ++stats_.victim_hits;
   ++stats_.hits;
-  swap_in(i);
+  move(victims_, others_, i);
+  insert(i);
   return i;
 }
 
 // ---- the two levels ----
 
-void Tlb::append(List& list, Index index) {
-  Entry& entry = entries_[index];
-  entry.previous = list.tail;
-  entry.next = kNone;
-  (list.tail == kNone ? list.head : entries_[list.tail].next) = index;
-  list.tail = index;
-  ++list.count;
-}
-
-void Tlb::remove(List& list, Index index) {
-  Entry& entry = entries_[index];
-  (entry.previous == kNone ? list.head : entries_[entry.previous].next) = entry.next;
-  (entry.next == kNone ? list.tail : entries_[entry.next].previous) = entry.previous;
-  entry.previous = entry.next = kNone;
-  --list.count;
-}
-
-void Tlb::to_victims(Index index) {
-  entries_[index].place = Place::kVictim;
-  append(*victims_, index);
-}
-
-void Tlb::swap_in(Index index) {
-  remove(*victims_, index);
-  insert(index);
-}
+// To its end.
+void Tlb::move(List& from, List& to, Index index) { to.splice(to.end(), from, entries_[index].at); }
 
 void Tlb::insert(Index index) {
   Entry& entry = entries_[index];
@@ -147,13 +121,14 @@ void Tlb::insert(Index index) {
   Index displaced = std::exchange(home, index);
   entry.place = Place::kPrimary;
   if (displaced != kNone) {
-    to_victims(displaced);
+    entries_[displaced].place = Place::kVictim;
+    move(others_, victims_, displaced);
     trim_victims();
   }
 }
 
 bool Tlb::evict_oldest_idle_victim() {
-  for (Index i = victims_->head; i != kNone; i = entries_[i].next) {
+  for (const Index i : victims_) {
     if (entries_[i].uses == 0) {
       evict(i);
       return true;
@@ -163,7 +138,7 @@ bool Tlb::evict_oldest_idle_victim() {
 }
 
 void Tlb::trim_victims() {
-  while (victims_->count > config_.victim_entries && evict_oldest_idle_victim()) {
+  while (victims_.size() > config_.victim_entries && evict_oldest_idle_victim()) {
   }
 }
 
@@ -176,13 +151,12 @@ void Tlb::evict(Index index) {
 // Gives up the pins of `pages` idle entries, oldest victims first. Returns how many it found.
 std::size_t Tlb::make_room(std::size_t pages) {
   std::size_t given = 0;
-  for (Index i = victims_->head; i != kNone && given < pages;) {
-    Index next = entries_[i].next;
+  for (auto at = victims_.begin(); at != victims_.end() && given < pages;) {
+    const Index i = *at++;
     if (entries_[i].uses == 0 && entries_[i].pinned) {
       evict(i);
       ++given;
     }
-    i = next;
   }
   for (std::size_t looked = 0; looked < primary_.size() && given < pages; ++looked) {
     Index i = primary_[clock_];
@@ -196,9 +170,12 @@ std::size_t Tlb::make_room(std::size_t pages) {
 }
 
 Tlb::Index Tlb::take_free() {
-  if (free_->head == kNone && !evict_oldest_idle_victim()) return kNone;
-  Index index = free_->head;
-  remove(*free_, index);
+  if (free_.empty() && !evict_oldest_idle_victim()) return kNone;
+  const Index index = free_.front();
+  const List::iterator at = entries_[index].at;
+  entries_[index] = Entry{};
+  entries_[index].at = at;
+  move(free_, others_, index);
   return index;
 }
 
@@ -207,14 +184,14 @@ void Tlb::unlink(Index index) {
   if (entry.place == Place::kPrimary) {
     primary_[slot(entry.asid, entry.page)] = kNone;
   } else if (entry.place == Place::kVictim) {
-    remove(*victims_, index);
+    move(victims_, others_, index);
   } else if (entry.place == Place::kDoomed) {
-    remove(*doomed_, index);
+    move(doomed_, others_, index);
   }
   if (entry.place != Place::kDoomed) --stats_.entries;
 }
 
-// Ends an entry that is on no list any more.
+// Ends an entry that nothing finds any more.
 void Tlb::drop(Index index, Mapping mapping) {
   Entry& entry = entries_[index];
   if (std::exchange(entry.pinned, false)) {
@@ -227,7 +204,7 @@ void Tlb::drop(Index index, Mapping mapping) {
     }
   }
   entry.place = Place::kFree;
-  append(*free_, index);
+  move(others_, free_, index);
 }
 
 // Takes an entry out of sight; while a transfer uses it, it waits among the doomed.
@@ -237,7 +214,7 @@ void Tlb::doom_or_drop(Index index, Mapping mapping) {
   if (entry.uses == 0) return drop(index, mapping);
   entry.place = Place::kDoomed;
   entry.doomed_at = ++now_;
-  append(*doomed_, index);
+  move(others_, doomed_, index);
   if (mapping == Mapping::kGone && std::exchange(entry.pinned, false)) {
     ++stats_.unpins;
     --stats_.pinned;
@@ -340,8 +317,9 @@ std::size_t Tlb::invalidate(AddressSpaceId asid, std::uint64_t vaddr, std::uint6
     }
   }
   // Entries doomed earlier, for a mapping that still was: the page's pin has gone with the mapping.
-  for (Index i = doomed_->head; i != kNone && mapping == Mapping::kGone; i = entries_[i].next) {
+  for (const Index i : doomed_) {
     Entry& entry = entries_[i];
+    if (mapping != Mapping::kGone) break;
     if (entry.asid != asid || entry.page < first || entry.page > last) continue;
     if (std::exchange(entry.pinned, false)) {
       ++stats_.unpins;
@@ -357,7 +335,5 @@ std::size_t Tlb::invalidate(AddressSpaceId asid, std::uint64_t vaddr, std::uint6
 std::size_t Tlb::invalidate(AddressSpaceId asid) {
   return invalidate(asid, 0, ~std::uint64_t{0}, Mapping::kKept);
 }
-
-// ---- TlbUse ----
 
 }  // namespace clan

@@ -1,4 +1,4 @@
-// What the parts of Tlb share: its entries and the lists that they are on.
+// What the parts of Tlb share: its entries.
 #pragma once
 
 #include <clan/tlb.h>
@@ -6,27 +6,20 @@
 namespace clan {
 
 // Entries never move: the primary holds their indices, so that a swap moves nothing a transfer
-// uses. An entry is on exactly one of: a primary slot, the victims, the doomed, the free list.
+// uses. An entry is on exactly one list, and to move it to another allocates nothing.
 struct Tlb::Entry {
   std::uint64_t page = 0;
   std::uint64_t base = 0;
   std::uint64_t token = 0;
   AddressSpaceId asid = 0;
   std::uint32_t uses = 0;
-  Index previous = kNone;
-  Index next = kNone;
+  List::iterator at;
   Place place = Place::kFree;
   bool writable = false;
   bool pinned = false;
   bool transient = false;
   std::uint64_t made_at = 0;    // [made_at, doomed_at): the uses that hold this entry
   std::uint64_t doomed_at = 0;  // while place is kDoomed
-};
-
-struct Tlb::List {
-  Index head = kNone;
-  Index tail = kNone;
-  std::size_t count = 0;
 };
 
 }  // namespace clan

@@ -53,7 +53,6 @@ RangeResult Tlb::fill(AddressSpaceId asid, std::uint64_t page, std::size_t pages
     if (index == kNone) break;
     const PinnedPage& from = run[filled];
     Entry& entry = entries_[index];
-    entry = Entry{};
     entry.page = page + filled;
     entry.asid = asid;
     entry.base = from.base;
@@ -97,11 +96,9 @@ RangeResult Tlb::upgrade(Index& index) {
       ++stats_.full;
       return deferred_at(entry.page);
     }
-    Entry copy;
-    copy.page = entry.page;
-    copy.asid = entry.asid;
-    copy.made_at = now_ + 2;  // after the doom below
-    entries_[successor] = copy;
+    entries_[successor].page = entry.page;
+    entries_[successor].asid = entry.asid;
+    entries_[successor].made_at = now_ + 2;  // after the doom below
     doom_or_drop(index, Mapping::kKept);
     ++now_;
     ++stats_.entries;
@@ -159,7 +156,7 @@ RangeResult Tlb::hold(AddressSpaceId asid, std::uint64_t first, std::uint64_t pa
 Tlb::Index Tlb::find_of_use(AddressSpaceId asid, std::uint64_t page, std::uint64_t stamp) const {
   Index index = find(asid, page);
   if (index != kNone && entries_[index].made_at <= stamp) return index;
-  for (Index i = doomed_->head; i != kNone; i = entries_[i].next) {
+  for (const Index i : doomed_) {
     const Entry& entry = entries_[i];
     if (entry.page == page && entry.asid == asid && entry.made_at <= stamp &&
         stamp < entry.doomed_at) {
@@ -209,15 +206,6 @@ std::uint64_t TlbUse::address(std::uint64_t vaddr) const {
   Tlb::Index index = tlb_->find_of_use(asid_, vaddr >> tlb_->page_shift_, stamp_);
   assert(index != Tlb::kNone);
   return tlb_->entries_[index].base + (vaddr & (tlb_->config_.page_size - 1));
-}
-
-std::uint64_t TlbUse::contiguous(std::uint64_t vaddr) const {
-  const std::uint64_t page_size = tlb_->config_.page_size;
-  const std::uint64_t rest = length_ - (vaddr - vaddr_);
-  const std::uint64_t start = address(vaddr);
-  std::uint64_t bytes = page_size - (vaddr & (page_size - 1));
-  while (bytes < rest && address(vaddr + bytes) == start + bytes) bytes += page_size;
-  return std::min(bytes, rest);
 }
 
 }  // namespace clan

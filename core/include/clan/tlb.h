@@ -28,6 +28,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -85,7 +86,7 @@ class CLAN_EXPORT Tlb {
   static constexpr Index kNone = ~Index{0};
   enum class Place : std::uint8_t { kFree, kPrimary, kVictim, kDoomed };
   struct Entry;
-  struct List;
+  using List = std::list<Index>;
 
   Tlb(const TlbConfig& config, Pinner& pinner);
 
@@ -94,10 +95,7 @@ class CLAN_EXPORT Tlb {
   Index find_in_victims(AddressSpaceId asid, std::uint64_t page) const;
   Index find_of_use(AddressSpaceId asid, std::uint64_t page, std::uint64_t stamp) const;
   Index look_up(AddressSpaceId asid, std::uint64_t page);
-  void swap_in(Index index);
-  void append(List& list, Index index);
-  void remove(List& list, Index index);
-  void to_victims(Index index);
+  void move(List& from, List& to, Index index);
   void trim_victims();
   bool evict_oldest_idle_victim();
   std::size_t make_room(std::size_t pages);
@@ -126,9 +124,10 @@ class CLAN_EXPORT Tlb {
   unsigned slot_bits_ = 10;
   std::vector<Index> primary_;
   std::vector<Entry> entries_;
-  std::unique_ptr<List> victims_;
-  std::unique_ptr<List> doomed_;  // invalidated while in use
-  std::unique_ptr<List> free_;
+  List others_;  // in the primary, or on their way from one list to another
+  List victims_;
+  List doomed_;  // invalidated while in use
+  List free_;
   std::size_t clock_ = 0;   // where make_room() goes on in the primary
   std::uint64_t now_ = 0;   // counts fills, dooms, uses: tells successive entries of a page apart
   std::uint64_t uses_ = 0;  // TlbUse objects alive
@@ -156,8 +155,6 @@ class CLAN_EXPORT TlbUse {
 
   /// The NIC's address of a byte of the range. Precondition: ready() and vaddr within the range.
   std::uint64_t address(std::uint64_t vaddr) const;
-  /// How many bytes from vaddr to the end of the range lie in one piece for the NIC.
-  std::uint64_t contiguous(std::uint64_t vaddr) const;
 
   void release();
 

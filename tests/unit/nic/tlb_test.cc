@@ -195,17 +195,15 @@ TEST_F(TlbTest, PinsARunOfMissingPagesWithOneCall) {
   EXPECT_EQ(pinner_.calls, 1u);
   EXPECT_EQ(tlb.stats().pins, 41u);
   EXPECT_EQ(use.address(100 * kPage + 10), 100 * kPage + 10);
-  EXPECT_EQ(use.contiguous(100 * kPage + 10), 40 * kPage);
 }
 
-TEST_F(TlbTest, ReportsWhereFramesStopBeingContiguous) {
+TEST_F(TlbTest, AnAddressIsInTheFrameOfItsPage) {
   Tlb& tlb = make();
   pinner_.frames[{0, 12}] = 0x99000;
   TlbUse use = tlb.acquire(0, 10 * kPage + 96, 4 * kPage, PageAccess::kRead);
   ASSERT_TRUE(use.ready());
-  EXPECT_EQ(use.contiguous(10 * kPage + 96), 2 * kPage - 96);
+  EXPECT_EQ(use.address(10 * kPage + 96), 10 * kPage + 96);
   EXPECT_EQ(use.address(12 * kPage + 5), 0x99000u + 5);
-  EXPECT_EQ(use.contiguous(14 * kPage), 96u);
 }
 
 TEST_F(TlbTest, DefersAPageThatIsNotResidentAndHoldsNothing) {
@@ -373,7 +371,6 @@ TEST_F(TlbTest, RefusesRangesThatWrapAndServesTheLastPage) {
     TlbUse use = tlb.acquire(~0u, kTop, 1, PageAccess::kRead);
     EXPECT_TRUE(use.ready());
     EXPECT_EQ(use.address(kTop), kTop);
-    EXPECT_EQ(use.contiguous(kTop), 1u);
   }
   EXPECT_EQ(tlb.invalidate(~0u, kTop - 5, kTop), 1u) << "clamped, not wrapped";
   EXPECT_EQ(tlb.invalidate(0, 0, 0), 0u);
