@@ -23,6 +23,7 @@ Result<std::uint32_t> RdmaScheduler::attach(RdmaRing& ring, void* context) {
   if (free == queues_.end()) return Error{ENOSPC, "attach an RDMA queue"};
   const auto id = static_cast<std::uint32_t>(free - queues_.begin());
   *free = std::make_unique<Queue>(ring, RdmaQueueRef{id, context}, options_);
+  (*free)->place = parked_.insert(parked_.end(), free->get());
   return id;
 }
 
@@ -38,8 +39,6 @@ void RdmaScheduler::detach(std::uint32_t id) {
     release_slot(*q, i);
   }
   if (q->has_current) end_current(*q, ECANCELED);
-  for (std::size_t i = 0; i < q->count; ++i)
-    if (q->inflight[(q->first + i) % q->inflight.size()].status == ECANCELED) counters_.cancelled++;
   retire(*q);
 
   RdmaRequest request;  // what is still in the ring
@@ -47,9 +46,9 @@ void RdmaScheduler::detach(std::uint32_t id) {
     q->ring.complete({request.cookie, ECANCELED, 0});
     counters_.requests++;
     counters_.completions++;
-    counters_.cancelled++;
   }
   notify(*q);
+  parked_.erase(q->place);
   queues_[id].reset();
 }
 
@@ -62,8 +61,8 @@ void RdmaScheduler::activate(std::uint32_t id) {
 
 std::uint32_t RdmaScheduler::retry_deferred() {
   std::uint32_t n = 0;
-  for (; deferred_.size != 0; ++n) {
-    Queue& q = *queues_[deferred_.front];
+  for (; !deferred_.empty(); ++n) {
+    Queue& q = *deferred_.front();
     leave_list(q);
     make_runnable(q);
   }
@@ -76,7 +75,6 @@ bool RdmaScheduler::complete_chunk(std::uint64_t token, int status, std::uint64_
   Queue* q = queue_index < queues_.size() ? queues_[queue_index].get() : nullptr;
   if (token == 0 || q == nullptr || slot_index >= q->slots.size() ||
       q->slots[slot_index].token != token) {
-    counters_.stale_tokens++;
     return false;
   }
   const RdmaChunkSlot slot = q->slots[slot_index];
@@ -104,39 +102,33 @@ RdmaScheduler::Progress RdmaScheduler::run(std::uint64_t byte_budget) {
   Progress progress;
   charged_ = 0;
   int level = 0;
-  bool guard = false;
-  while ((level = pick_level(&guard)) >= 0 && charged_ < byte_budget) {
-    Queue& q = *queues_[levels_[static_cast<unsigned>(level)].front];
-    if (q.turn_open || open_turn(q, guard)) serve_turn(q, byte_budget, progress);
+  while ((level = pick_level()) >= 0 && charged_ < byte_budget) {
+    Queue& q = *levels_[static_cast<unsigned>(level)].front();
+    if (q.turn_open || open_turn(q)) serve_turn(q, byte_budget, progress);
   }
   progress.idle = level < 0;
-  progress.deferred = deferred_.size;
+  progress.deferred = static_cast<std::uint32_t>(deferred_.size());
   return progress;
 }
 
-/// The level to serve, or -1. `guard`: it got in by having been passed over.
-int RdmaScheduler::pick_level(bool* guard) const {
+/// The level to serve, or -1: the highest, or one that has been passed over for too long.
+int RdmaScheduler::pick_level() const {
   int highest = -1;
   for (unsigned l = kRdmaPriorities; l-- > 0;) {
-    if (levels_[l].size == 0) continue;
+    if (levels_[l].empty()) continue;
     if (highest < 0) highest = static_cast<int>(l);
-    if (passed_over_[l] >= options_.starvation_turns) {
-      *guard = static_cast<int>(l) != highest;
-      return static_cast<int>(l);
-    }
+    if (passed_over_[l] >= options_.starvation_turns) return static_cast<int>(l);
   }
-  *guard = false;
   return highest;
 }
 
 /// Gives the queue its quantum. False: it still owes for an earlier turn; the next one's turn.
-bool RdmaScheduler::open_turn(Queue& q, bool guard) {
+bool RdmaScheduler::open_turn(Queue& q) {
   q.deficit =
       std::min<std::int64_t>(q.deficit, 0) + static_cast<std::int64_t>(options_.quantum_bytes);
   if (q.deficit <= 0) {
     List& list = levels_[q.level];
-    unlink(list, q);
-    push_back(list, q);
+    list.splice(list.end(), list, q.place);
     return false;
   }
   if (last_served_ != q.ref.id) {
@@ -146,8 +138,6 @@ bool RdmaScheduler::open_turn(Queue& q, bool guard) {
   q.turn_open = true;
   q.holding = false;
   q.group_bytes = 0;
-  counters_.rounds++;
-  counters_.guard_turns += guard ? 1 : 0;
   return true;
 }
 
@@ -190,38 +180,23 @@ void RdmaScheduler::serve_turn(Queue& q, std::uint64_t budget, Progress& progres
 
 // ---- lists ----
 
-void RdmaScheduler::push_back(List& list, Queue& q) {
-  q.prev = list.back;
-  q.next = kNone;
-  (list.back == kNone ? list.front : queues_[list.back]->next) = q.ref.id;
-  list.back = q.ref.id;
-  list.size++;
-}
-
-void RdmaScheduler::unlink(List& list, Queue& q) {
-  (q.prev == kNone ? list.front : queues_[q.prev]->next) = q.next;
-  (q.next == kNone ? list.back : queues_[q.next]->prev) = q.prev;
-  q.prev = q.next = kNone;
-  list.size--;
-}
-
 /// To the end of the level its current request wants.
 void RdmaScheduler::enqueue(Queue& q) {
   q.level = q.wanted_level;
   q.state = State::kActive;
-  push_back(levels_[q.level], q);
+  levels_[q.level].splice(levels_[q.level].end(), parked_, q.place);
 }
 
 /// Out of the round, or of the deferred list; its turn, if it had one, is over.
 void RdmaScheduler::leave_list(Queue& q) {
-  if (q.state == State::kDeferred) unlink(deferred_, q);
+  if (q.state == State::kDeferred) parked_.splice(parked_.end(), deferred_, q.place);
   if (q.state == State::kActive) {
     List& list = levels_[q.level];
-    unlink(list, q);
-    if (q.turn_open || list.size == 0) passed_over_[q.level] = 0;
+    parked_.splice(parked_.end(), list, q.place);
+    if (q.turn_open || list.empty()) passed_over_[q.level] = 0;
     if (q.turn_open)
       for (unsigned l = 0; l < q.level; ++l)
-        if (levels_[l].size != 0) passed_over_[l]++;
+        if (!levels_[l].empty()) passed_over_[l]++;
     q.turn_open = false;
   }
   q.state = State::kIdle;
@@ -230,7 +205,7 @@ void RdmaScheduler::leave_list(Queue& q) {
 void RdmaScheduler::park(Queue& q, State state) {
   leave_list(q);
   q.state = state;
-  if (state == State::kDeferred) push_back(deferred_, q);
+  if (state == State::kDeferred) deferred_.splice(deferred_.end(), parked_, q.place);
 }
 
 // ---- taking requests ----
@@ -280,8 +255,8 @@ RdmaScheduler::State RdmaScheduler::step(Queue& q, Progress& progress) {
 
   const std::uint32_t slot = q.free_slot;
   const RdmaChunk chunk = next_chunk(q, r, slot);
-  const RdmaMoveResult result = mover_.move(chunk);
-  if (result.kind == RdmaMoveResult::Kind::kDeferred) {
+  const TransferResult result = mover_.move(chunk);
+  if (result.kind == TransferResult::Kind::kBusy) {
     counters_.deferrals++;
     return State::kDeferred;
   }
@@ -291,24 +266,17 @@ RdmaScheduler::State RdmaScheduler::step(Queue& q, Progress& progress) {
   charge(q, chunk.length);
   progress.bytes += chunk.length;
   switch (result.kind) {
-    case RdmaMoveResult::Kind::kPending:
+    case TransferResult::Kind::kPending:
       q.free_slot = q.slots[slot].next_free;
       q.slots[slot] = {chunk.token, chunk.length,
                        static_cast<std::uint32_t>(&r - q.inflight.data()), kNone};
       r.outstanding++;
-      outstanding_++;
       break;
-    case RdmaMoveResult::Kind::kDone:
+    case TransferResult::Kind::kDone:
       r.moved += chunk.length;
       counters_.bytes += chunk.length;
       break;
-    default: {
-      const std::uint64_t arrived = std::min(result.bytes, chunk.length);
-      r.moved += arrived;
-      counters_.bytes += arrived;
-      end_current(q, rdma_errno(result.err));
-      return State::kActive;
-    }
+    default: end_current(q, rdma_errno(result.err)); return State::kActive;
   }
   if (chunk.last) end_current(q, 0);
   return State::kActive;
@@ -384,7 +352,6 @@ std::uint32_t RdmaScheduler::retire(Queue& q) {
 void RdmaScheduler::release_slot(Queue& q, std::uint32_t slot) {
   q.slots[slot] = {0, 0, 0, q.free_slot};
   q.free_slot = slot;
-  outstanding_--;
 }
 
 void RdmaScheduler::notify(const Queue& q) {

@@ -11,7 +11,7 @@
 //
 //   idle      ring empty; the thread that posts calls activate()
 //   active    in the round-robin list of its priority
-//   deferred  its next chunk's page is not resident; waits for resume()
+//   deferred  its next chunk's page is not resident; waits for retry_deferred()
 //   waiting   its window of outstanding chunks or its in-flight table is full; complete_chunk
 //             wakes it
 //
@@ -45,6 +45,7 @@
 
 #include <array>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <vector>
 
@@ -84,12 +85,10 @@ class RdmaScheduler {
   std::uint32_t retry_deferred();
 
   /// A pending chunk is over: `status` 0 or an errno value, `bytes` of it arrived (status 0 with
-  /// too few bytes is EIO). False, and counted: no such chunk is outstanding.
+  /// too few bytes is EIO). False: no such chunk is outstanding.
   bool complete_chunk(std::uint64_t token, int status, std::uint64_t bytes);
 
   const Counters& counters() const { return counters_; }
-  std::uint32_t outstanding_chunks() const { return outstanding_; }
-  std::uint32_t deferred_queues() const { return deferred_.size; }
 
  private:
   // A token: chunk sequence number, queue index, chunk slot. The first makes it unique.
@@ -101,10 +100,10 @@ class RdmaScheduler {
   using State = RdmaQueueState;
   using InFlight = RdmaInFlight;
   using Queue = RdmaQueueService;
-  using List = RdmaQueueList;
+  using List = std::list<Queue*>;
 
-  int pick_level(bool* guard) const;
-  bool open_turn(Queue& q, bool guard);
+  int pick_level() const;
+  bool open_turn(Queue& q);
   bool may_continue(const Queue& q) const;
   std::uint64_t chunk_limit() const;
   void serve_turn(Queue& q, std::uint64_t budget, Progress& progress);
@@ -123,8 +122,6 @@ class RdmaScheduler {
   void release_slot(Queue& q, std::uint32_t slot);
   void notify(const Queue& q);
 
-  void push_back(List& list, Queue& q);
-  void unlink(List& list, Queue& q);
   void enqueue(Queue& q);
   void leave_list(Queue& q);
   void park(Queue& q, State state);
@@ -135,7 +132,7 @@ class RdmaScheduler {
   std::array<List, kRdmaPriorities> levels_;
   std::array<std::uint32_t, kRdmaPriorities> passed_over_{};
   List deferred_;
-  std::uint32_t outstanding_ = 0;
+  List parked_;  // idle or waiting. Moving from one list to another allocates nothing
   std::uint64_t chunk_sequence_ = 0;
   std::uint64_t charged_ = 0;  // in this run
   std::uint32_t last_served_ = kNone;

@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <vector>
 
+#include "nic/link.h"
 #include "nic/rdma_ring.h"
 
 namespace clan::nic {
@@ -33,25 +35,6 @@ struct RdmaChunk {
   std::uint64_t cookie = 0;
 };
 
-struct RdmaMoveResult {
-  enum class Kind : std::uint8_t {
-    kDone,      // every byte has arrived
-    kPending,   // under way; complete_chunk(token) will tell
-    kDeferred,  // nothing moved: a page is not resident. Offered again after resume()
-    kError,     // `err`; `bytes` of the chunk may have arrived
-  };
-  Kind kind = Kind::kDone;
-  int err = 0;
-  std::uint64_t bytes = 0;
-
-  static RdmaMoveResult done() { return {Kind::kDone, 0, 0}; }
-  static RdmaMoveResult pending() { return {Kind::kPending, 0, 0}; }
-  static RdmaMoveResult deferred() { return {Kind::kDeferred, 0, 0}; }
-  static RdmaMoveResult error(int err, std::uint64_t bytes = 0) {
-    return {Kind::kError, err, bytes};
-  }
-};
-
 /// What moves the bytes.
 class RdmaMover {
  public:
@@ -61,8 +44,9 @@ class RdmaMover {
   /// request, before its first chunk.
   virtual int check(const RdmaQueueRef& queue, const RdmaRequest& request) = 0;
 
-  /// Moves one chunk. Rights may have been revoked since check(): that is an error here.
-  virtual RdmaMoveResult move(const RdmaChunk& chunk) = 0;
+  /// Moves one chunk. Rights may have been revoked since check(): that is an error here. kPending:
+  /// complete_chunk(token) will tell. kBusy: offered again after retry_deferred().
+  virtual TransferResult move(const RdmaChunk& chunk) = 0;
 
   /// The queue goes away while the chunk with this token is pending. After the call neither its
   /// local nor its remote memory may be touched for it. complete_chunk for it is harmless.
@@ -92,7 +76,7 @@ struct RdmaProgress {
   std::uint64_t bytes = 0;        // handed to the mover in this run
   std::uint32_t completions = 0;  // published in this run
   bool idle = false;              // no queue is active any more
-  std::uint32_t deferred = 0;     // queues that wait for resume()
+  std::uint32_t deferred = 0;     // queues that wait for retry_deferred()
 };
 
 struct RdmaSchedulerCounters {
@@ -103,10 +87,6 @@ struct RdmaSchedulerCounters {
   std::uint64_t splits = 0;        // requests that took more than one chunk
   std::uint64_t deferrals = 0;     // chunks put off
   std::uint64_t bad_requests = 0;  // refused: malformed, or by check()
-  std::uint64_t cancelled = 0;     // requests ended by detach()
-  std::uint64_t stale_tokens = 0;  // complete_chunk for a chunk that is not outstanding
-  std::uint64_t rounds = 0;        // turns given
-  std::uint64_t guard_turns = 0;   // of these, turns the starvation guard gave
 };
 
 constexpr std::uint32_t kNoRdmaQueue = ~0u;
@@ -157,14 +137,7 @@ struct RdmaQueueService {
   bool holding = false;           // this turn has begun on the group, so it keeps the others out
   std::uint64_t group_bytes = 0;  // charged for the group in this turn
   std::int64_t deficit = 0;       // bytes this turn may still move; negative: overdrawn
-  std::uint32_t prev = kNoRdmaQueue;  // in its level's list, or in deferred_
-  std::uint32_t next = kNoRdmaQueue;
-};
-
-struct RdmaQueueList {
-  std::uint32_t front = kNoRdmaQueue;
-  std::uint32_t back = kNoRdmaQueue;
-  std::uint32_t size = 0;
+  std::list<RdmaQueueService*>::iterator place;  // in its level's list, in deferred_ or in parked_
 };
 
 }  // namespace clan::nic

@@ -11,6 +11,8 @@
 namespace clan::engine {
 namespace {
 
+using Kind = nic::TransferResult::Kind;
+
 constexpr std::uint64_t kChunk = 512 * 1024;    ///< of a queue that is alone
 constexpr std::uint64_t kNowBytes = 64 * 1024;  ///< the most that may pass the others by
 
@@ -210,7 +212,7 @@ int RdmaDriver::move_now(const RdmaRequest& request, RemoteApertureCore& remote)
   now_requests_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a counter
   auto result = remote.link().transfer({request.op, &remote.handle(), request.remote_offset,
                                         static_cast<std::byte*>(request.local), request.length, 0});
-  if (result.kind == nic::TransferResult::Kind::kError) return result.err;
+  if (result.kind == Kind::kError) return result.err;
   now_bytes_.fetch_add(request.length, std::memory_order_relaxed);  // relaxed: a counter
   return 0;
 }
@@ -286,41 +288,33 @@ int RdmaDriver::check(const nic::RdmaQueueRef&, const RdmaRequest& request) {
   return refusal(request, remote->handle());
 }
 
-nic::RdmaMoveResult RdmaDriver::move(const nic::RdmaChunk& chunk) {
+nic::TransferResult RdmaDriver::move(const nic::RdmaChunk& chunk) {
   RemoteApertureCore* remote = find_remote(chunk.remote);
-  if (remote == nullptr) return nic::RdmaMoveResult::error(ESTALE);
+  if (remote == nullptr) return {Kind::kError, ESTALE};
   if (!translate_always_ && !remote->link().capabilities().translates)
     return hand_on(chunk, *remote);
-  if (!translations_) return nic::RdmaMoveResult::error(ENOSYS);
+  if (!translations_) return {Kind::kError, ENOSYS};
   auto use =
       translations_->acquire(chunk.local, chunk.length,
                              chunk.op == RdmaOp::kWrite ? PageAccess::kRead : PageAccess::kWrite);
-  if (use.outcome() == RangeOutcome::kFault) return nic::RdmaMoveResult::error(use.error());
+  if (use.outcome() == RangeOutcome::kFault) return {Kind::kError, use.error()};
   if (use.outcome() == RangeOutcome::kDeferred) {
     // The driver thread takes the page fault. Where the TLB is full of transfers under way, the end
     // of one tries again.
     if (translations_->has_deferred()) kick();
-    return nic::RdmaMoveResult::deferred();
+    return {Kind::kBusy, 0};
   }
   auto result = hand_on(chunk, *remote);
-  if (result.kind == nic::RdmaMoveResult::Kind::kPending)
-    pending_[chunk.token].use = std::move(use);
+  if (result.kind == Kind::kPending) pending_[chunk.token].use = std::move(use);
   return result;
 }
 
-nic::RdmaMoveResult RdmaDriver::hand_on(const nic::RdmaChunk& chunk, RemoteApertureCore& remote) {
-  nic::Transfer transfer{
-      chunk.op,     &remote.handle(), chunk.remote_offset, static_cast<std::byte*>(chunk.local),
-      chunk.length, chunk.token};
-  auto result = remote.link().transfer(transfer);
-  switch (result.kind) {
-    case nic::TransferResult::Kind::kDone: return nic::RdmaMoveResult::done();
-    case nic::TransferResult::Kind::kPending:
-      pending_[chunk.token].link = &remote.link();
-      return nic::RdmaMoveResult::pending();
-    case nic::TransferResult::Kind::kBusy: return nic::RdmaMoveResult::deferred();
-    default: return nic::RdmaMoveResult::error(result.err);
-  }
+nic::TransferResult RdmaDriver::hand_on(const nic::RdmaChunk& chunk, RemoteApertureCore& remote) {
+  const auto result =
+      remote.link().transfer({chunk.op, &remote.handle(), chunk.remote_offset,
+                              static_cast<std::byte*>(chunk.local), chunk.length, chunk.token});
+  if (result.kind == Kind::kPending) pending_[chunk.token].link = &remote.link();
+  return result;
 }
 
 void RdmaDriver::cancel(const nic::RdmaQueueRef&, std::uint64_t token) {

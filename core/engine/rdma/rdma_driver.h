@@ -64,7 +64,7 @@ class RdmaDriver final : public nic::RdmaMover {
 
   // nic::RdmaMover, under mutex_.
   int check(const nic::RdmaQueueRef& queue, const RdmaRequest& request) override;
-  nic::RdmaMoveResult move(const nic::RdmaChunk& chunk) override;
+  nic::TransferResult move(const nic::RdmaChunk& chunk) override;
   void cancel(const nic::RdmaQueueRef& queue, std::uint64_t token) override;
 
  private:
@@ -75,7 +75,7 @@ class RdmaDriver final : public nic::RdmaMover {
   bool run_on();
   void answer_doorbells();
   bool rung() const;
-  nic::RdmaMoveResult hand_on(const nic::RdmaChunk& chunk, RemoteApertureCore& remote);
+  nic::TransferResult hand_on(const nic::RdmaChunk& chunk, RemoteApertureCore& remote);
   bool slice();
 
   class Background;

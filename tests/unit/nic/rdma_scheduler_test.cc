@@ -21,7 +21,13 @@
 namespace clan::nic {
 namespace {
 
-using Move = RdmaMoveResult;
+struct Move {
+  using Kind = TransferResult::Kind;
+  static TransferResult done() { return {}; }
+  static TransferResult pending() { return {Kind::kPending, 0}; }
+  static TransferResult deferred() { return {Kind::kBusy, 0}; }
+  static TransferResult error(int err) { return {Kind::kError, err}; }
+};
 constexpr std::uint64_t kMuch = std::uint64_t{1} << 40;
 
 struct FakeMover final : RdmaMover {
@@ -29,9 +35,9 @@ struct FakeMover final : RdmaMover {
     ++checks;
     return on_check ? on_check(q, r) : 0;
   }
-  Move move(const RdmaChunk& c) override {
-    const Move m = on_move ? on_move(c) : Move::done();
-    if (m.kind == Move::Kind::kDeferred) return m;
+  TransferResult move(const RdmaChunk& c) override {
+    const TransferResult m = on_move ? on_move(c) : Move::done();
+    if (m.kind == Move::Kind::kBusy) return m;
     if (keep_log) log.push_back(c);
     return m;
   }
@@ -46,7 +52,7 @@ struct FakeMover final : RdmaMover {
   }
 
   std::function<int(const RdmaQueueRef&, const RdmaRequest&)> on_check;
-  std::function<Move(const RdmaChunk&)> on_move;
+  std::function<TransferResult(const RdmaChunk&)> on_move;
   bool keep_log = true;
   int checks = 0;
   std::vector<RdmaChunk> log;
@@ -306,8 +312,6 @@ TEST_F(RdmaSchedulerTest, NoLevelStarves) {
   for (int i = 0; i < 10; ++i) c.post(1000, 0);
   s.run(24000);
   EXPECT_EQ(mover.order(), "aaaabcaaaabcaaaabcaaaabc");  // starvation_turns = 4
-  EXPECT_EQ(s.counters().guard_turns, 8u);
-  EXPECT_EQ(s.counters().rounds, 24u);
 }
 
 TEST_F(RdmaSchedulerTest, AGuardTurnIsAWholeTurnHoweverSmallTheBudget) {
@@ -463,7 +467,7 @@ TEST_F(RdmaSchedulerTest, ReportsRefusalsAsCompletionsInOrder) {
 TEST_F(RdmaSchedulerTest, StartsNoChunkAfterOneFailed) {
   App a(s, 'a');
   mover.on_move = [](const RdmaChunk& c) {
-    return c.cookie == 0 && c.remote_offset == 6000 ? Move::error(ENXIO, 40) : Move::done();
+    return c.cookie == 0 && c.remote_offset == 6000 ? Move::error(ENXIO) : Move::done();
   };
   a.post(5000);
   a.post(1000);
@@ -472,7 +476,7 @@ TEST_F(RdmaSchedulerTest, StartsNoChunkAfterOneFailed) {
   const auto& c = a.reap();
   ASSERT_EQ(c.size(), 2u);
   EXPECT_EQ(c[0].status, ENXIO);
-  EXPECT_EQ(c[0].bytes, 1040u);
+  EXPECT_EQ(c[0].bytes, 1000u);
   EXPECT_EQ(c[1].status, 0);
 }
 
@@ -556,7 +560,6 @@ TEST_F(Pending, CompletesWhenTheLastChunkIsOverInWhateverOrder) {
   App a(s, 'a');
   a.post(3000);
   EXPECT_TRUE(s.run(kMuch).idle);
-  EXPECT_EQ(s.outstanding_chunks(), 3u);
   EXPECT_TRUE(finish(2));
   EXPECT_TRUE(finish(0));
   EXPECT_EQ(a.reap().size(), 0u);
@@ -565,7 +568,6 @@ TEST_F(Pending, CompletesWhenTheLastChunkIsOverInWhateverOrder) {
   ASSERT_EQ(a.reap().size(), 1u);
   EXPECT_EQ(a.heard[0].bytes, 3000u);
   EXPECT_EQ(events.size(), 1u);
-  EXPECT_EQ(s.outstanding_chunks(), 0u);
 }
 
 TEST_F(Pending, RequestsCompleteInTheOrderOfPosting) {
@@ -594,7 +596,6 @@ TEST_F(Pending, BoundsTheChunksAQueueHasOutstanding) {
     s.run(kMuch);
   }
   EXPECT_EQ(a.reap().at(0).bytes, 10000u);
-  EXPECT_EQ(s.counters().stale_tokens, 2u);  // the two finished twice
 }
 
 TEST_F(Pending, BoundsTheRequestsAQueueHasInFlight) {
@@ -643,7 +644,6 @@ TEST_F(Pending, AFailureFreesAQueueThatIsDeferred) {
   a.post(100);
   EXPECT_EQ(s.run(kMuch).deferred, 1u);
   EXPECT_TRUE(finish(0, EPIPE));
-  EXPECT_EQ(s.deferred_queues(), 0u);
   EXPECT_EQ(a.reap().at(0).status, EPIPE);
   s.run(kMuch);
   EXPECT_TRUE(finish(1));
@@ -659,7 +659,7 @@ TEST_F(Pending, AShortChunkIsAnError) {
   EXPECT_EQ(a.heard[0].bytes, 60u);
 }
 
-TEST_F(Pending, IgnoresAndCountsTokensOfNoChunk) {
+TEST_F(Pending, IgnoresTokensOfNoChunk) {
   App a(s, 'a');
   a.post(100);
   s.run(kMuch);
@@ -669,7 +669,6 @@ TEST_F(Pending, IgnoresAndCountsTokensOfNoChunk) {
   EXPECT_FALSE(s.complete_chunk(mover.log[0].token + (1ull << 24), 0, 0));
   EXPECT_TRUE(finish(0));
   EXPECT_FALSE(finish(0));
-  EXPECT_EQ(s.counters().stale_tokens, 5u);
   EXPECT_EQ(a.reap().size(), 1u);
 }
 
@@ -693,8 +692,6 @@ TEST_F(Pending, DetachCancelsWhatIsInFlight) {
   EXPECT_EQ(c[1].status, 0);
   EXPECT_EQ(c[2].status, ECANCELED);
   EXPECT_EQ(c[3].status, ECANCELED);
-  EXPECT_EQ(s.counters().cancelled, 3u);
-  EXPECT_EQ(s.outstanding_chunks(), 0u);
   EXPECT_EQ(events.size(), 1u);
   EXPECT_FALSE(finish(0));
   s.activate(a.id);  // harmless
@@ -714,7 +711,6 @@ TEST_F(Pending, ATokenFromBeforeDetachDoesNotTouchTheNextQueueInItsPlace) {
   EXPECT_EQ(b.reap().size(), 0u);
   EXPECT_TRUE(finish(1));
   EXPECT_EQ(b.reap().size(), 1u);
-  EXPECT_EQ(s.counters().stale_tokens, 1u);
 }
 
 TEST_F(RdmaSchedulerTest, DetachWorksInEveryState) {
@@ -734,7 +730,6 @@ TEST_F(RdmaSchedulerTest, DetachWorksInEveryState) {
   EXPECT_EQ(idle.reap().size(), 0u);
   EXPECT_TRUE(s.run(kMuch).idle);
   EXPECT_EQ(other.reap().size(), 1u);
-  EXPECT_EQ(s.deferred_queues(), 0u);
 }
 
 TEST_F(RdmaSchedulerTest, AttachesNoMoreThanItsTableHolds) {
@@ -863,7 +858,6 @@ class Property {
     EXPECT_EQ(s_->counters().requests, model_.requests.size());
     EXPECT_EQ(s_->counters().completions, model_.requests.size());
     EXPECT_EQ(s_->counters().bytes, arrived_);
-    EXPECT_EQ(s_->outstanding_chunks(), 0u);
   }
 
  private:
@@ -873,7 +867,7 @@ class Property {
     return std::all_of(apps_.begin(), apps_.end(), [](auto& a) { return a.expected.empty(); });
   }
 
-  Move move(const RdmaChunk& c) {
+  TransferResult move(const RdmaChunk& c) {
     Fate& f = model_.requests.at(c.cookie);
     EXPECT_EQ(f.refuse, 0);
     EXPECT_EQ(f.error, 0) << "a chunk was started after one had failed";
