@@ -39,10 +39,4 @@ Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access, Lockin
   return mapping;
 }
 
-void Mapping::reset() {
-  if (data_ != nullptr) sys::munmap(data_, size_);
-  data_ = nullptr;
-  size_ = 0;
-}
-
 }  // namespace clan

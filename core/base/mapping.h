@@ -5,9 +5,10 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
-#include <utility>
 
+#include "clan/detail/system_call.h"
 #include "clan/result.h"
 
 namespace clan {
@@ -28,40 +29,26 @@ class Mapping {
   };
 
   Mapping() = default;
-  Mapping(Mapping&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-  Mapping& operator=(Mapping&& other) noexcept {
-    if (this != &other) {
-      reset();
-      data_ = std::exchange(other.data_, nullptr);
-      size_ = std::exchange(other.size_, 0);
-    }
-    return *this;
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { reset(); }
-
   /// Maps `bytes` of a memfd from its start. EINVAL when the file is shorter than that: touching a
   /// page behind its end would raise SIGBUS.
   static Result<Mapping> map(int memfd, std::size_t bytes, Access access,
                              Locking locking = Locking::kAsProcess);
 
-  std::byte* data() const { return data_; }
-  std::size_t size() const { return size_; }
-  std::span<std::byte> span() const { return {data_, size_}; }
-  explicit operator bool() const { return data_ != nullptr; }
-  void reset();
+  std::byte* data() const { return memory_.get(); }
+  std::size_t size() const { return memory_ ? memory_.get_deleter().bytes : 0; }
+  std::span<std::byte> span() const { return {data(), size()}; }
+  explicit operator bool() const { return data() != nullptr; }
+  void reset() { memory_.reset(); }
   /// Gives the range up without unmapping it: the caller owns it now.
-  std::byte* release() {
-    size_ = 0;
-    return std::exchange(data_, nullptr);
-  }
+  std::byte* release() { return memory_.release(); }
 
  private:
-  Mapping(std::byte* data, std::size_t size) : data_(data), size_(size) {}
-  std::byte* data_ = nullptr;
-  std::size_t size_ = 0;
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* memory) const { sys::munmap(memory, bytes); }
+  };
+  Mapping(std::byte* data, std::size_t size) : memory_(data, Unmap{size}) {}
+  std::unique_ptr<std::byte, Unmap> memory_;
 };
 
 }  // namespace clan

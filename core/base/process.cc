@@ -21,29 +21,15 @@ bool proc_is_ours() {
 
 namespace {
 
-// /proc/ID/stat is "ID (name) state …".
-struct Stat {
-  char text[512];
-  const char* state = nullptr;  ///< null: not to be had
-  explicit Stat(pid_t id) {
-    char path[32];
-    std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(id));
-    (void)read_file(path, text, sizeof text);
-    const char* at = std::strrchr(text, ')');
-    if (at != nullptr && at[1] != 0) state = at + 2;
-  }
-  bool is(char one, char other) const {
-    return state != nullptr && (*state == one || *state == other);
-  }
-};
-
-// The 20th field is the number of threads.
+// /proc/ID/stat is "ID (name) state …"; its 20th field is the number of threads.
 bool has_died(pid_t id) {
-  const Stat stat(id);
-  if (!stat.is('Z', 'X')) return false;
-  constexpr int kThreads = 20, kState = 3;
-  const char* at = stat.state;
-  for (int field = kState; field < kThreads; ++field) {
+  char path[32], text[512];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(id));
+  (void)read_file(path, text, sizeof text);
+  const char* at = std::strrchr(text, ')');
+  if (at == nullptr || at[1] == 0 || (at[2] != 'Z' && at[2] != 'X')) return false;
+  constexpr int kName = 2, kThreads = 20;
+  for (int field = kName; field < kThreads; ++field) {
     at = std::strchr(at, ' ');
     if (at == nullptr) return false;
     ++at;
