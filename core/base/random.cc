@@ -5,8 +5,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstdlib>
-#include <iterator>
-#include <utility>
 
 namespace clan {
 namespace {
@@ -57,27 +55,6 @@ std::uint64_t random_u64() {
     // Keys from a weak source would be forgeable: a kernel without getrandom is not one we run on.
     if (n < 0 && errno != EINTR) std::abort();
   }
-}
-
-std::uint64_t RandomPool::next() {
-  for (;;) {
-    if (used_ == std::size(words_)) {
-      // Up to 256 bytes arrive whole and without interruption.
-      if (::getrandom(words_, sizeof words_, 0) != static_cast<ssize_t>(sizeof words_))
-        return random_u64();
-      used_ = 0;
-    }
-    std::uint64_t value = std::exchange(words_[used_++], 0);  // given out once
-    if (value != 0) return value;
-  }
-}
-
-std::uint64_t siphash(std::uint64_t k0, std::uint64_t k1, std::uint64_t a, std::uint64_t b) {
-  SipState s(k0, k1);
-  s.absorb(a);
-  s.absorb(b);
-  s.absorb(std::uint64_t{16} << 56);
-  return s.finish();
 }
 
 std::uint64_t siphash(std::uint64_t k0, std::uint64_t k1, std::span<const std::byte> bytes) {

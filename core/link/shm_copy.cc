@@ -152,7 +152,7 @@ bool ShmLink::help() {
                                 job.generation.load(std::memory_order_relaxed),
                                 job.offset.load(std::memory_order_relaxed) + at, bytes,
                                 peer_writes ? Rights::kWrite : Rights::kRead);
-      err = local ? copy_range(peer_writes ? RdmaOp::kRead : RdmaOp::kWrite, local.data(),
+      err = local ? copy_range(peer_writes ? RdmaOp::kRead : RdmaOp::kWrite, local.get(),
                                job.address.load(std::memory_order_relaxed) + at, bytes)
                   : ESTALE;
     }
@@ -312,20 +312,19 @@ TransferResult ShmLink::copy_by_peer(const Transfer& t) {
   if (copy_request_ != 0) return {TransferResult::Kind::kBusy, EAGAIN};
   if (t.length > kStagingBytes) return failed(EMSGSIZE);
   if (t.op == RdmaOp::kWrite && t.length > 0) std::memcpy(staging_->data(), t.local, t.length);
-  ControlMessage message;
-  message.type = ControlType::kCopy;
-  message.request = next_request_++;
+  const auto grant_of = nic_.check_cookie(staging_cookie_);
+  ControlMessage message{.type = ControlType::kCopy,
+                         .request = next_request_++,
+                         .memory_id = grant_of.ok() ? grant_of->memory_id : 0,
+                         .offset = t.remote_offset,
+                         .length = t.length,
+                         .flags = static_cast<std::uint32_t>(t.op)};
   message.cookie.node = peer_.node;
   message.cookie.key = t.remote->key;
   message.cookie.length = t.remote->length;
   message.cookie.aperture = t.remote->aperture;
   message.cookie.generation = t.remote->generation_wanted;
   message.cookie.rights = t.remote->rights;
-  auto grant_of = nic_.check_cookie(staging_cookie_);
-  message.memory_id = grant_of.ok() ? grant_of->memory_id : 0;
-  message.offset = t.remote_offset;
-  message.length = t.length;
-  message.flags = static_cast<std::uint32_t>(t.op);
   copy_ = t;
   copy_request_ = message.request;
   lock.unlock();
@@ -355,9 +354,9 @@ void ShmLink::serve_copy(const ControlMessage& message) {
                message.length > staging->second.mapping.size()) {
       reply.err = EPROTO;
     } else if (write) {
-      std::memcpy(target.data(), staging->second.mapping.data(), message.length);
+      std::memcpy(target.get(), staging->second.mapping.data(), message.length);
     } else {
-      std::memcpy(staging->second.mapping.data(), target.data(), message.length);
+      std::memcpy(staging->second.mapping.data(), target.get(), message.length);
     }
   }
   if (reply.err == 0) {

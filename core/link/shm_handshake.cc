@@ -92,17 +92,13 @@ void refuse(int socket, NodeId self, int err) {
   (void)send_datagram(socket, std::as_bytes(std::span(&message, 1)), {}, false);
 }
 
-namespace {
-
-// Connects and says hello. Waits for room in the listener's backlog until the deadline.
-Result<ShmPeer> greet(std::string_view name, uid_t owner, NodeId self, int doorbell,
-                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns) {
+Result<ShmPeer> begin_dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
+                           const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns) {
   auto socket = connect_abstract(name, deadline_ns);
   if (!socket && socket.error().err == ECONNREFUSED) {
     return Error{ECONNREFUSED,
                  "nobody offers this service: start its server first, under this very name, as the "
-                 "user asked "
-                 "for and in this network namespace"};
+                 "user asked for and in this network namespace"};
   }
   if (!socket) return socket.error();
   ShmPeer peer;
@@ -130,13 +126,6 @@ Result<ShmPeer> greet(std::string_view name, uid_t owner, NodeId self, int doorb
   return peer;
 }
 
-}  // namespace
-
-Result<ShmPeer> begin_dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
-                           const std::function<nic::Nic*(uid_t)>& lane) {
-  return greet(name, owner, self, doorbell, lane, 0);
-}
-
 Status finish_dial(ShmPeer& peer, std::uint32_t* endpoint) {
   Opening opening;
   const ControlMessage& message = opening.message;
@@ -160,7 +149,7 @@ Status finish_dial(ShmPeer& peer, std::uint32_t* endpoint) {
 Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
                      std::uint32_t* endpoint) {
-  auto peer = greet(name, owner, self, doorbell, lane, deadline_ns);
+  auto peer = begin_dial(name, owner, self, doorbell, lane, deadline_ns);
   if (!peer) return peer;
   auto s = wait_readable(peer->socket.get(), deadline_ns);
   if (s) s = finish_dial(*peer, endpoint);

@@ -77,11 +77,11 @@ Result<RemoteHandle> ShmLink::import(const RdmaCookie& cookie, bool may_wait) {
   if (handle.ok() || handle.error().err != EAGAIN || !may_wait) return handle;
   auto answer = ask({.type = ControlType::kImport, .cookie = cookie});
   if (!answer) return answer.error();
-  if (answer->err == EMFILE) {
+  if (*answer == EMFILE) {
     return Error{EMFILE,
                  "no file descriptor is left to import an aperture: raise the limit (ulimit -n)"};
   }
-  if (answer->err != 0) return Error{answer->err, "the owner of the aperture refused the import"};
+  if (*answer != 0) return Error{*answer, "the owner of the aperture refused the import"};
   handle = handle_for(cookie);
   if (handle.ok() || handle.error().err != EAGAIN) return handle;
   return Error{ENOMEM, "the aperture's memory could not be mapped here"};
@@ -120,23 +120,21 @@ Status ShmLink::grant(const RdmaCookie& cookie) {
 
 // --- requests to the peer's driver --------------------------------------------------------------
 
-Result<ShmLink::Answer> ShmLink::ask(ControlMessage message) {
+// What the peer has answered, 0 or an errno value.
+Result<int> ShmLink::ask(ControlMessage message) {
   if (reactor_.on_reactor_thread())
     return Error{EDEADLK, "the driver thread cannot wait for itself"};
   std::unique_lock lock(mutex_);
-  const std::uint64_t request = next_request_++;
-  message.request = request;
+  const std::uint64_t request = message.request = next_request_++;
   answers_[request] = {};
   lock.unlock();
   Status sent = send(message, {});
   lock.lock();
-  if (sent) {
-    answered_.wait_for(lock, kAnswerTimeout, [&] { return answers_[request].done || !alive(); });
-  }
-  Answer answer = answers_[request];
+  if (sent) answered_.wait_for(lock, kAnswerTimeout, [&] { return answers_[request] || !alive(); });
+  const std::optional<int> answer = answers_[request];
   answers_.erase(request);
   if (!sent) return sent.error();
-  if (answer.done) return answer;
+  if (answer) return *answer;
   if (!alive()) return Error{ECONNRESET, "the peer went away"};
   return Error{ETIMEDOUT, "the peer's driver did not answer within 10 s"};
 }

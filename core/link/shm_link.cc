@@ -17,8 +17,8 @@ using nic::Transfer;
 
 namespace {
 
-constexpr std::size_t kMostUnsent = 65536;   ///< messages kept for a peer that does not read
-constexpr std::size_t kMostUnsentFds = 256;  ///< of these, with a descriptor
+constexpr std::size_t kMostUnsent = 65536;      ///< messages kept for a peer that does not read
+constexpr std::ptrdiff_t kMostUnsentFds = 256;  ///< of these, with a descriptor
 
 // Does the kernel let us read that process? Its NIC header says which word must be where.
 bool probe_direct_copy(pid_t pid, const shm::NicHeader& header) {
@@ -58,14 +58,6 @@ void ShmLink::leave_nic() {
 
 Status ShmLink::start() { return reactor_.add(peer_.socket.get(), shared_from_this()); }
 
-nic::LinkCapabilities ShmLink::capabilities() const {
-  nic::LinkCapabilities c;
-  c.mapped = true;
-  c.direct_copy = direct_copy_;
-  c.name = "shm";
-  return c;
-}
-
 // At most one descriptor. ENOBUFS: the peer does not read.
 Status ShmLink::send(const ControlMessage& message, std::span<const int> fds,
                      bool discard_when_full) {
@@ -81,12 +73,12 @@ Status ShmLink::send(const ControlMessage& message, std::span<const int> fds,
   }
   Unsent kept{message, Fd()};
   if (!fds.empty()) {
-    if (unsent_fds_ >= kMostUnsentFds)
+    const auto with_fd = [](const Unsent& u) { return static_cast<bool>(u.fd); };
+    if (std::count_if(unsent_.begin(), unsent_.end(), with_fd) >= kMostUnsentFds)
       return Error{ENOBUFS, "the peer does not take its descriptors"};
     auto copy = duplicate(fds[0]);
     if (!copy) return copy.error();
     kept.fd = std::move(*copy);
-    ++unsent_fds_;
   }
   unsent_.push_back(std::move(kept));
   if (unsent_.size() == 1) reactor_.watch_output(peer_.socket.get(), true);
@@ -114,17 +106,14 @@ void ShmLink::flush() {
     const int err = s ? 0 : s.error().err;
     if (err == EAGAIN || err == ENOBUFS || (err == ENOMEM && fd < 0)) return;
     if (fd >= 0 && (err == ETOOMANYREFS || err == ENOMEM)) {
-      --unsent_fds_;
       next.fd.reset();
       if (!go_without_descriptor(next.message, err)) unsent_.pop_front();
       continue;
     }
     if (err != 0) {
       unsent_.clear();  // the peer is gone; its end-of-file is on the way
-      unsent_fds_ = 0;
       break;
     }
-    if (fd >= 0) --unsent_fds_;
     unsent_.pop_front();
   }
   reactor_.watch_output(peer_.socket.get(), false);
@@ -206,7 +195,7 @@ void ShmLink::take_answer(std::uint64_t request, int err) {
   std::lock_guard lock(mutex_);
   auto it = answers_.find(request);
   if (it == answers_.end()) return;
-  it->second = {true, err};
+  it->second = err;
   answered_.notify_all();
 }
 

@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/reactor.h"
@@ -60,7 +61,9 @@ class ShmLink final : public nic::Link,
   Status start();
 
   // nic::Link
-  nic::LinkCapabilities capabilities() const override;
+  nic::LinkCapabilities capabilities() const override {
+    return {.mapped = true, .direct_copy = direct_copy_, .name = "shm"};
+  }
   NodeId remote_node() const override { return peer_.node; }
   uid_t remote_uid() const override { return peer_.credentials.uid; }
   pid_t remote_pid() const override { return peer_.credentials.pid; }
@@ -107,14 +110,9 @@ class ShmLink final : public nic::Link,
     bool read_only = false;
     bool granted = false;  ///< sent without being asked for: the peer will not send it again
   };
-  struct Answer {
-    bool done = false;
-    int err = 0;
-  };
-
   const shm::ApertureEntry* entry_of(const nic::RemoteHandle& handle) const;
   Result<nic::RemoteHandle> handle_for(const RdmaCookie& cookie);
-  Result<Answer> ask(ControlMessage message);
+  Result<int> ask(ControlMessage message);
   Status send(const ControlMessage& message, std::span<const int> fds,
               bool discard_when_full = false);
   void flush(), misbehaved(const char*what);
@@ -149,9 +147,10 @@ class ShmLink final : public nic::Link,
   std::map<std::uint64_t, Imported> imported_;  ///< the peer's memories mapped here, by id
   std::uint64_t imported_bytes_ = 0;            ///< of all of them
   std::vector<std::uint64_t> granted_;          ///< our memories the peer has been sent, sorted
-  std::map<std::uint64_t, Answer> answers_;     ///< requests a thread waits for
-  nic::Transfer copy_;                          ///< what the peer's driver is copying for us
-  std::uint64_t copy_request_ = 0;              ///< its number, 0 = none
+  /// requests a thread waits for: an errno value, once there is an answer
+  std::map<std::uint64_t, std::optional<int>> answers_;
+  nic::Transfer copy_;              ///< what the peer's driver is copying for us
+  std::uint64_t copy_request_ = 0;  ///< its number, 0 = none
   std::uint64_t next_request_ = 1;
   std::vector<Fd> queue_fds_;  ///< the peer's, by queue
   std::shared_ptr<nic::MemoryBlock> staging_;
@@ -163,8 +162,7 @@ class ShmLink final : public nic::Link,
   };
   std::mutex send_mutex_;
   std::deque<Unsent> unsent_;
-  bool told_of_lost_ = false;   ///< driver thread
-  std::size_t unsent_fds_ = 0;  ///< how many of them carry a descriptor
+  bool told_of_lost_ = false;  ///< driver thread
 
   /// Lanes of our DmaActivity in the peer's NIC that one of our threads is copying under.
   std::atomic<std::uint32_t> lanes_in_use_{0};
@@ -182,10 +180,11 @@ Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbe
                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
                      std::uint32_t* endpoint);
 
-/// The first half of dial(): connects and says hello, and does not wait. EAGAIN: more clients wait
-/// to be accepted than the listener has room for.
+/// The first half of dial(): connects and says hello. Waits only for room in the listener's
+/// backlog, until the deadline; EAGAIN with none.
 Result<ShmPeer> begin_dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
-                           const std::function<nic::Nic*(uid_t)>& lane);
+                           const std::function<nic::Nic*(uid_t)>& lane,
+                           std::uint64_t deadline_ns = 0);
 /// The second: what the server has answered. EAGAIN: nothing yet. On other errors, and when nobody
 /// waits any more, the slot in the NIC is the caller's to give back.
 Status finish_dial(ShmPeer& peer, std::uint32_t* endpoint);

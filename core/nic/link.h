@@ -116,10 +116,12 @@ class Link {
                      std::span<const std::byte> bytes, PutOrder order) = 0;
   /// Puts at least a word of 8 bytes to where words are, and stores the first one behind the rest:
   /// a thread that sees that sees all. `kept`, if any, is what they are in: the link may go on to
-  /// read it, and has handed it over then.
-  virtual Status publish(const RemoteHandle& handle, std::uint64_t offset,
-                         std::span<const std::byte> bytes,
-                         const std::shared_ptr<PinnedPayload>& kept = {});
+  /// read it, and has handed it over then. For links of packets only.
+  virtual Status publish(const RemoteHandle& /*handle*/, std::uint64_t /*offset*/,
+                         std::span<const std::byte> /*bytes*/,
+                         const std::shared_ptr<PinnedPayload>& /*kept*/ = {}) {
+    return Error{EOPNOTSUPP, "the memory is mapped"};
+  }
   virtual Status get(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<std::byte> bytes) = 0;
 
@@ -138,13 +140,11 @@ class Link {
 
   /// Has the peer announced a large copy that help() could take part in?
   virtual bool wants_help() { return false; }
-
   /// Helps the peer with a large copy that it has announced, if there is one. True when it did.
   virtual bool help() { return false; }
 
   /// Moves one chunk by DMA.
   virtual TransferResult transfer(const Transfer& transfer) = 0;
-
   /// A pending transfer is no longer wanted: its local memory is not touched after this returns. It
   /// may take room until it has ended; the link then reports its end, with ECANCELED.
   virtual void cancel(std::uint64_t token) = 0;

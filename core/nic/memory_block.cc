@@ -31,19 +31,14 @@ bool MemoryBlock::contains(const void* p, std::size_t length) const {
   return address >= base && address - base <= size() && length <= size() - (address - base);
 }
 
-std::optional<MemoryBlock::Backing> MemoryBlock::find(std::uint64_t offset,
-                                                      std::uint64_t length) const {
-  std::lock_guard lock(mutex_);
-  return backing_of(offset, length);
-}
-
 bool MemoryBlock::read_only() const {
   std::lock_guard lock(mutex_);
   return read_only_;
 }
 
-std::optional<MemoryBlock::Backing> MemoryBlock::backing_of(std::uint64_t offset,
-                                                            std::uint64_t length) const {
+std::optional<MemoryBlock::Backing> MemoryBlock::find(std::uint64_t offset,
+                                                      std::uint64_t length) const {
+  std::lock_guard lock(mutex_);
   for (const Piece& piece : pieces_) {
     if (offset < piece.start || offset + length > piece.start + piece.length) continue;
     return Backing{piece.id, piece.file_offset + (offset - piece.start), piece.file_bytes,
@@ -70,10 +65,6 @@ void MemoryBlock::copy_pages(std::byte* to, std::uint64_t start, std::uint64_t b
 
 Status MemoryBlock::replace(std::uint64_t offset, std::uint64_t length) {
   std::lock_guard lock(mutex_);
-  return replace_pieces(offset, length);
-}
-
-Status MemoryBlock::replace_pieces(std::uint64_t offset, std::uint64_t length) {
   const std::uint64_t start = offset & ~(kPageSize - 1);
   const std::uint64_t bytes = round_to_pages(offset + length) - start;
   auto fresh = create_memfd("clan-memory", bytes);
@@ -113,7 +104,7 @@ Status MemoryBlock::seal_read_only() {
   std::lock_guard lock(mutex_);
   if (read_only_) return {};
   if (shared_) {  // what peers have had for writing cannot be sealed any more
-    if (auto s = replace_pieces(0, size()); !s) return s;
+    if (auto s = replace(0, size()); !s) return s;
   }
   for (const Piece& piece : pieces_) {
     if (auto s = seal_future_write(piece.memfd->get()); !s) return s;
@@ -124,7 +115,7 @@ Status MemoryBlock::seal_read_only() {
 
 Status MemoryBlock::seal_shared(std::uint64_t offset, std::uint64_t length) {
   std::lock_guard lock(mutex_);
-  const auto backing = backing_of(offset, length);
+  const auto backing = find(offset, length);
   if (!backing) return Error{EINVAL, "no such memory"};
   shared_ = true;
   return seal_seals(backing->memfd);

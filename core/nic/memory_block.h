@@ -60,14 +60,11 @@ class MemoryBlock {
     std::shared_ptr<Fd> memfd;
     std::uint64_t file_bytes;
   };
-  // Under the mutex.
-  std::optional<Backing> backing_of(std::uint64_t offset, std::uint64_t length) const;
-  Status replace_pieces(std::uint64_t offset, std::uint64_t length);
-  /// Those of whole pages from `start` on that are no holes; `to` is zero.
+  /// Those of whole pages from `start` on that are no holes; `to` is zero. Under the mutex.
   void copy_pages(std::byte* to, std::uint64_t start, std::uint64_t bytes) const;
 
   Mapping mapping_;
-  mutable std::mutex mutex_;  ///< what is below; a leaf
+  mutable std::recursive_mutex mutex_;  ///< what is below; a leaf
   std::vector<Piece> pieces_;
   bool read_only_ = false;
   bool shared_ = false;  ///< seal_shared() has been called

@@ -15,9 +15,10 @@ using shm::ApertureEntry;
 
 std::uint64_t key_image(const RdmaCookie& cookie) {
   // Everything the cookie promises is under the key, so no field can be changed without it.
-  std::uint64_t a = cookie.node.value ^ (std::uint64_t{cookie.aperture} << 32 | cookie.generation);
-  std::uint64_t b = cookie.length ^ (static_cast<std::uint64_t>(cookie.rights) << 62);
-  return siphash(cookie.key, 0x434c414e6b657921u, a, b);
+  const std::uint64_t promised[] = {
+      cookie.node.value ^ (std::uint64_t{cookie.aperture} << 32 | cookie.generation),
+      cookie.length ^ (static_cast<std::uint64_t>(cookie.rights) << 62)};
+  return siphash(cookie.key, 0x434c414e6b657921u, std::as_bytes(std::span(promised)));
 }
 
 Result<std::unique_ptr<Nic>> Nic::create(NodeId node, uid_t peers_uid) {
@@ -58,8 +59,6 @@ Result<std::unique_ptr<Nic>> Nic::create(NodeId node, uid_t peers_uid) {
   if (auto s = seal_seals(nic->signals_fd_.get()); !s) return s.error();
   return nic;
 }
-
-Nic::~Nic() = default;
 
 // No other live aperture of the same memory may be `conflicting`.
 template <typename Conflicting>
@@ -130,7 +129,7 @@ Result<RdmaCookie> Nic::export_aperture(const ApertureSpec& spec) {
   if (!index) return index.error();
   LocalAperture& local = apertures_[*index];
   local.spec = spec;
-  local.key = keys_.next();
+  local.key = random_u64();
   local.memory_id = memory.id;
   local.live = true;
 
@@ -157,20 +156,6 @@ Result<RdmaCookie> Nic::export_aperture(const ApertureSpec& spec) {
   // PAIR aperture.generation: publishes the entry to importers and resolve
   words::store_release(entry.generation, generation);
   return cookie;
-}
-
-Status Nic::check_overlap(std::uint32_t aperture) const {
-  const ApertureSpec& mine = apertures_[aperture].spec;
-  auto page = [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) / kPageSize; };
-  for (std::size_t i = 0; i < apertures_.size(); ++i) {
-    const ApertureSpec& other = apertures_[i].spec;
-    if (i == aperture || !apertures_[i].live || other.block != mine.block) continue;
-    if (page(other.base) <= page(mine.base + mine.length - 1) &&
-        page(mine.base) <= page(other.base + other.length - 1)) {
-      return Error{EBUSY, "another live aperture shares a page with it; revoke that one first"};
-    }
-  }
-  return {};
 }
 
 // Copies that links have begun. New ones find us holding the mutex.
@@ -205,7 +190,16 @@ Status Nic::revoke(std::uint32_t aperture, const std::function<bool(std::uint32_
   LocalAperture& local = apertures_[aperture];
   std::shared_ptr<MemoryBlock> block = local.spec.block;
   if (block) {
-    if (auto s = check_overlap(aperture); !s) return s;
+    const ApertureSpec& mine = local.spec;
+    const auto page = [](const std::byte* p) {
+      return reinterpret_cast<std::uintptr_t>(p) / kPageSize;
+    };
+    if (any_other(mine, [&](const ApertureSpec& other) {
+          return &other != &mine && page(other.base) <= page(mine.base + mine.length - 1) &&
+                 page(mine.base) <= page(other.base + other.length - 1);
+        })) {
+      return Error{EBUSY, "another live aperture shares a page with it; revoke that one first"};
+    }
     auto offset = static_cast<std::uint64_t>(local.spec.base - block->data());
     wait_for_landings();  // or what they write while the memory is replaced may be lost or torn
     // First the memory, then the table: when there is no memory to be had, nothing has changed.
@@ -237,40 +231,40 @@ void Nic::retire(std::uint32_t aperture) {
   if (aperture < apertures_.size() && apertures_[aperture].live) retire_locked(aperture);
 }
 
+// The aperture, if it is live in that generation.
+const Nic::LocalAperture* Nic::live(std::uint32_t aperture, std::uint32_t generation) const {
+  if (aperture >= apertures_.size() || !apertures_[aperture].live) return nullptr;
+  const auto current = static_cast<std::uint32_t>(
+      tables_->apertures[aperture].generation.load(std::memory_order_relaxed));
+  return generation == current ? &apertures_[aperture] : nullptr;
+}
+
 Result<Nic::Grant> Nic::check_cookie(const RdmaCookie& cookie) {
   std::lock_guard lock(mutex_);
-  if (cookie.node != node_ || cookie.aperture >= apertures_.size() ||
-      !apertures_[cookie.aperture].live) {
+  const LocalAperture* const local = live(cookie.aperture, cookie.generation);
+  if (cookie.node != node_ || local == nullptr)
     return Error{ESTALE, "RDMA cookie names no live aperture"};
-  }
-  const LocalAperture& local = apertures_[cookie.aperture];
-  auto generation = static_cast<std::uint32_t>(
-      tables_->apertures[cookie.aperture].generation.load(std::memory_order_relaxed));
-  if (cookie.generation != generation) return Error{ESTALE, "RDMA cookie of a revoked aperture"};
-  if (cookie.key != local.key || cookie.length != local.spec.length ||
-      cookie.rights != local.spec.rights) {
+  if (cookie.key != local->key || cookie.length != local->spec.length ||
+      cookie.rights != local->spec.rights) {
     return Error{EACCES, "RDMA cookie with a wrong key"};
   }
-  if (!local.spec.block) return Grant{};
-  auto offset = static_cast<std::uint64_t>(local.spec.base - local.spec.block->data());
-  const auto backing = local.spec.block->find(offset, local.spec.length);
+  const ApertureSpec& spec = local->spec;
+  if (!spec.block) return Grant{};
+  const auto offset = static_cast<std::uint64_t>(spec.base - spec.block->data());
+  const auto backing = spec.block->find(offset, spec.length);
   if (!backing) return Error{ESTALE, "RDMA cookie of revoked memory"};
-  return Grant{backing->id, backing->bytes, backing->memfd, local.spec.block->read_only(),
-               backing->file};
+  return Grant{backing->id, backing->bytes, backing->memfd, spec.block->read_only(), backing->file};
 }
 
 Nic::Landing Nic::resolve(std::uint32_t aperture, std::uint32_t generation, std::uint64_t offset,
                           std::uint64_t length, Rights right) {
   std::lock_guard lock(mutex_);
-  if (aperture >= apertures_.size() || !apertures_[aperture].live) return {};
-  const LocalAperture& local = apertures_[aperture];
-  auto current = static_cast<std::uint32_t>(
-      tables_->apertures[aperture].generation.load(std::memory_order_relaxed));
-  if (generation != current || !includes(local.spec.rights, right)) return {};
-  if (offset > local.spec.length || length > local.spec.length - offset) return {};
+  const LocalAperture* const local = live(aperture, generation);
+  if (local == nullptr || !includes(local->spec.rights, right)) return {};
+  if (offset > local->spec.length || length > local->spec.length - offset) return {};
   // relaxed: retire_locked() holds the same mutex
   landings_.fetch_add(1, std::memory_order_relaxed);
-  return Landing(&landings_, local.spec.base + offset);
+  return Landing(local->spec.base + offset, EndLanding{&landings_});
 }
 
 Result<std::uint32_t> Nic::add_peer_slot() {

@@ -19,7 +19,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/random.h"
 #include "clan/cookie.h"
 #include "clan/detail/words.h"
 #include "nic/memory_block.h"
@@ -48,7 +47,6 @@ struct TripwireSpec {
 class Nic {
  public:
   static Result<std::unique_ptr<Nic>> create(NodeId node, uid_t peers_uid);
-  ~Nic();
 
   NicImage image() const { return image_; }
   NodeId node() const { return node_; }
@@ -80,31 +78,12 @@ class Nic {
 
   /// Our memory that a link is about to copy to or from on behalf of a peer. Revocation waits until
   /// it is gone, so hold it for the copy only and call nothing of the Nic meanwhile.
-  class Landing {
-   public:
-    Landing() = default;
-    Landing(Landing&& other) noexcept
-        : under_way_(std::exchange(other.under_way_, nullptr)),
-          data_(std::exchange(other.data_, nullptr)) {}
-    Landing& operator=(Landing&& other) noexcept {
-      std::swap(under_way_, other.under_way_);
-      std::swap(data_, other.data_);
-      return *this;
-    }
-    ~Landing() {
-      // PAIR nic.landings: the copy is over
-      if (under_way_ != nullptr) words::subtract(*under_way_, 1);
-    }
-    std::byte* data() const { return data_; }
-    explicit operator bool() const { return data_ != nullptr; }
-
-   private:
-    friend class Nic;
-    Landing(std::atomic<std::uint32_t>* under_way, std::byte* data)
-        : under_way_(under_way), data_(data) {}
-    std::atomic<std::uint32_t>* under_way_ = nullptr;
-    std::byte* data_ = nullptr;
+  struct EndLanding {
+    std::atomic<std::uint32_t>* under_way;
+    // PAIR nic.landings: the copy is over
+    void operator()(std::byte*) const { words::subtract(*under_way, 1); }
   };
+  using Landing = std::unique_ptr<std::byte, EndLanding>;
   /// For links that deliver packets: where an access lands, or none (out of bounds, revoked, no
   /// right).
   Landing resolve(std::uint32_t aperture, std::uint32_t generation, std::uint64_t offset,
@@ -149,24 +128,18 @@ class Nic {
   };
 
   Nic(NodeId node, uid_t peers_uid) : node_(node), peers_uid_(peers_uid) {}
-  struct TripwireSlot {
-    std::uint32_t index;
-    bool chained;  ///< is in the aperture's chain already
-  };
   template <typename Conflicting>
   bool any_other(const ApertureSpec& spec, Conflicting&& conflicting) const;
   Result<MemoryBlock::Backing> prepare_backing(const ApertureSpec& spec);
   Result<std::uint32_t> take_aperture();
-  Result<TripwireSlot> slot_for_tripwire(const LocalAperture& local);
   void chain(std::uint32_t aperture, std::uint32_t tripwire);
-  Status check_overlap(std::uint32_t aperture) const;
+  const LocalAperture* live(std::uint32_t aperture, std::uint32_t generation) const;
   void wait_for_landings() const;
   void retire_locked(std::uint32_t aperture);
-  void recompute_armed(std::uint32_t aperture);
   template <typename Arm>
   void arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one);
-  bool arm_locked(std::uint32_t tripwire);
   void disarm_signal(std::uint32_t tripwire);
+  bool disarm_locked(std::uint32_t tripwire);
 
   NodeId node_;
   uid_t peers_uid_;
@@ -178,13 +151,11 @@ class Nic {
   std::atomic<std::uint32_t> landings_{0};  ///< copies under way; raised under mutex_
 
   mutable std::mutex mutex_;
-  RandomPool keys_;
   std::vector<LocalAperture> apertures_;
   /// First in, first out: an index rests for as long as possible, so that a process that still
   /// holds a stale import of it keeps finding it revoked.
   std::deque<std::uint32_t> free_apertures_;
   std::vector<LocalTripwire> tripwires_;
-  std::vector<std::uint32_t> free_tripwires_;
   std::vector<bool> peer_slots_;
 };
 

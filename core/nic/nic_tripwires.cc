@@ -22,9 +22,16 @@ Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
   if ((spec.flags & (shm::kTripOnWrite | shm::kTripOnRead)) == 0) {
     return Error{EINVAL, "tripwire on neither write nor read"};
   }
-  auto slot = slot_for_tripwire(local);
-  if (!slot) return slot.error();
-  const std::uint32_t index = slot->index;
+  // One of the aperture's that is no longer in use, which stays in its chain, or a new one.
+  const auto unused = std::find_if(local.tripwires.begin(), local.tripwires.end(),
+                                   [&](std::uint32_t t) { return !tripwires_[t].in_use; });
+  const bool chained = unused != local.tripwires.end();
+  const auto index = chained ? *unused : static_cast<std::uint32_t>(tripwires_.size());
+  if (!chained) {
+    if (local.tripwires.size() >= 4096) return Error{ENOSPC, "4096 tripwires on one aperture"};
+    if (index >= shm::kMaxTripwires) return Error{ENOSPC, "65536 tripwires are in use already"};
+    tripwires_.emplace_back();
+  }
   tripwires_[index] = {shm::chunk_mask(local.spec.length, spec.offset, spec.length), spec.aperture,
                        true, false};
   // relaxed: published by the chain, or unarmed and so unread
@@ -39,25 +46,8 @@ Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
   entry.flags.store(spec.flags, relaxed);
   entry.queue.store(spec.queue, relaxed);
   entry.event.store(spec.event, relaxed);
-  if (!slot->chained) chain(spec.aperture, index);
+  if (!chained) chain(spec.aperture, index);
   return index;
-}
-
-// One of the aperture's that is no longer in use, which stays in its chain, or a new one.
-Result<Nic::TripwireSlot> Nic::slot_for_tripwire(const LocalAperture& local) {
-  for (const std::uint32_t t : local.tripwires) {
-    if (!tripwires_[t].in_use) return TripwireSlot{t, true};
-  }
-  if (local.tripwires.size() >= 4096) return Error{ENOSPC, "4096 tripwires on one aperture"};
-  if (!free_tripwires_.empty()) {
-    const std::uint32_t index = free_tripwires_.back();
-    free_tripwires_.pop_back();
-    return TripwireSlot{index, false};
-  }
-  if (tripwires_.size() >= shm::kMaxTripwires)
-    return Error{ENOSPC, "65536 tripwires are in use already"};
-  tripwires_.emplace_back();
-  return TripwireSlot{static_cast<std::uint32_t>(tripwires_.size() - 1), false};
 }
 
 // At the end, so that the older of two tripwires fires first: message endpoints post to their own
@@ -72,24 +62,30 @@ void Nic::chain(std::uint32_t aperture, std::uint32_t tripwire) {
   tripwires.push_back(tripwire);
 }
 
+// It stays in its aperture's chain for reuse: unlinking under a walking peer could hide others.
 void Nic::remove_tripwire(std::uint32_t tripwire) {
   std::lock_guard lock(mutex_);
-  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
-  LocalTripwire& trip = tripwires_[tripwire];
-  disarm_signal(tripwire);
-  trip.armed = false;
-  // It stays in its aperture's chain for reuse: unlinking under a walking peer could hide others.
-  trip.in_use = false;
-  recompute_armed(trip.aperture);
+  if (disarm_locked(tripwire)) tripwires_[tripwire].in_use = false;
 }
 
-void Nic::recompute_armed(std::uint32_t aperture) {
+void Nic::disarm(std::uint32_t tripwire) {
+  std::lock_guard lock(mutex_);
+  (void)disarm_locked(tripwire);
+}
+
+// False: there is none.
+bool Nic::disarm_locked(std::uint32_t tripwire) {
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return false;
+  disarm_signal(tripwire);
+  tripwires_[tripwire].armed = false;
+  const std::uint32_t aperture = tripwires_[tripwire].aperture;
   std::uint64_t armed = 0;
   for (std::uint32_t t : apertures_[aperture].tripwires) {
     if (tripwires_[t].in_use && tripwires_[t].armed) armed |= tripwires_[t].chunks;
   }
   // PAIR aperture.armed: the entries behind the bits precede it
   tables_->apertures[aperture].armed.store(armed, std::memory_order_release);
+  return true;
 }
 
 // It counts on: a sender that fires it for the last arming must not end the next one.
@@ -100,19 +96,13 @@ void Nic::disarm_signal(std::uint32_t tripwire) {
               std::memory_order_relaxed);
 }
 
-bool Nic::arm_locked(std::uint32_t tripwire) {
-  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return false;
-  LocalTripwire& trip = tripwires_[tripwire];
-  trip.armed = true;
-  return true;
-}
-
 // Under the lock, each of them.
 template <typename Arm>
 void Nic::arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one) {
   std::lock_guard lock(mutex_);
   for (std::uint32_t t : tripwires) {
-    if (!arm_locked(t)) continue;
+    if (t >= tripwires_.size() || !tripwires_[t].in_use) continue;
+    tripwires_[t].armed = true;
     arm_one(image_.signals->tripwires[t].armed, tables_->apertures[tripwires_[t].aperture].armed,
             tripwires_[t].chunks);
   }
@@ -121,20 +111,14 @@ void Nic::arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one) {
 void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
 
 void Nic::arm_for_packets(std::uint32_t tripwire) {
-  arm_single_shots_for_packets<shm::AsymmetricFence>(
-      [&](auto&& arm_one) { arm_each({&tripwire, 1}, arm_one); });
+  arm_single_shots<shm::AsymmetricFence::even>([&](auto&& arm_one) {
+    arm_each({&tripwire, 1}, arm_one);
+  });
 }
 
 void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
-  arm_single_shots<shm::AsymmetricFence>([&](auto&& arm_one) { arm_each(tripwires, arm_one); });
-}
-
-void Nic::disarm(std::uint32_t tripwire) {
-  std::lock_guard lock(mutex_);
-  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
-  disarm_signal(tripwire);
-  tripwires_[tripwire].armed = false;
-  recompute_armed(tripwires_[tripwire].aperture);
+  arm_single_shots<shm::AsymmetricFence::heavy>(
+      [&](auto&& arm_one) { arm_each(tripwires, arm_one); });
 }
 
 void Nic::bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event) {

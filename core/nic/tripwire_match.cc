@@ -41,13 +41,14 @@ void fire(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& en
   end_single_shot(armed, word);
 }
 
-// `look` at the summary of what is armed: one load, acquire.
-template <typename Look>
-void fire_behind(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
-                 std::uint64_t length, AccessKind kind, Look&& look) {
+}  // namespace
+
+void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
+                     std::uint64_t length, AccessKind kind) {
   if (aperture >= shm::kMaxApertures || length == 0) return;
   const shm::ApertureEntry& a = nic.tables->apertures[aperture];
-  const std::uint64_t armed = look(a.armed);
+  // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
+  const std::uint64_t armed = words::load_acquire(a.armed);
   std::uint64_t size = a.length.load(std::memory_order_relaxed);  // relaxed: constant while live
   if ((armed & shm::chunk_mask(size, offset, length)) == 0) return;
   // PAIR aperture.chain: sees the entries published by Nic::add_tripwire
@@ -69,21 +70,11 @@ void fire_behind(const NicImage& nic, std::uint32_t aperture, std::uint64_t offs
   }
 }
 
-}  // namespace
-
-void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
-                     std::uint64_t length, AccessKind kind) {
-  fire_behind(nic, aperture, offset, length, kind, [](const std::atomic<std::uint64_t>& armed) {
-    // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
-    return armed.load(std::memory_order_acquire);
-  });
-}
-
 void match_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
                        std::uint64_t length, AccessKind kind) {
-  fire_behind(nic, aperture, offset, length, kind, [](const std::atomic<std::uint64_t>& armed) {
-    return armed_chunks_after_packets<shm::AsymmetricFence>(armed);
-  });
+  // PAIR fence.even: what has been delivered, before the check whether a thread has armed
+  shm::AsymmetricFence::even();
+  match_tripwires(nic, aperture, offset, length, kind);
 }
 
 void post_event(const NicImage& nic, std::uint32_t queue, std::uint32_t event) {

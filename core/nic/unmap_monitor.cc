@@ -27,16 +27,7 @@ struct MappingQuery {
   std::uint64_t query_addr = 0;
   std::uint64_t start = 0;
   std::uint64_t end = 0;
-  std::uint64_t flags = 0;
-  std::uint64_t page_size = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t inode = 0;
-  std::uint32_t dev_major = 0;
-  std::uint32_t dev_minor = 0;
-  std::uint32_t name_size = 0;
-  std::uint32_t build_id_size = 0;
-  std::uint64_t name_addr = 0;
-  std::uint64_t build_id_addr = 0;
+  std::uint64_t more[8] = {};  // what else it can be asked for, and is not
 };
 static_assert(sizeof(MappingQuery) == 104);
 constexpr unsigned long kQueryMapping = _IOWR('f', 17, MappingQuery);

@@ -26,7 +26,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <utility>
 
 #include "shm/nic_memory.h"
 
@@ -47,22 +46,15 @@ void announce_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64
 
 /// Receiver: announces that it wants to be woken by each tripwire that `each(arm)` arms, and pays
 /// for the fence once, behind the last one. After this it must look for data once more.
-template <typename Fence, typename Each>
+/// `fence`: the heavy one; the even one where nothing but packets fires them, as the thread that
+/// delivers those runs it, too.
+template <void (*fence)(), typename Each>
 void arm_single_shots(Each&& each) {
   each([](auto& signal_armed, auto& table_armed, std::uint64_t chunks) {
     announce_single_shot(signal_armed, table_armed, chunks);
   });
-  Fence::heavy();
-}
-
-/// The same where nothing but packets fires them: the thread that delivers those has a fence, too.
-template <typename Fence, typename Each>
-void arm_single_shots_for_packets(Each&& each) {
-  struct Even {
-    // PAIR fence.even: what has been armed, before the look for data
-    static void heavy() { Fence::even(); }
-  };
-  arm_single_shots<Even>(std::forward<Each>(each));
+  // PAIR fence.even: what has been armed, before the look for data
+  fence();
 }
 
 /// Sender, after its data has been stored: must it look into the CAM? One load while none is armed.
@@ -70,15 +62,6 @@ template <typename Fence, typename Word64>
 std::uint64_t armed_chunks_after_store(const Word64& table_armed) {
   Fence::light();
   return table_armed.load(std::memory_order_relaxed);  // relaxed: ordered by the fence pair
-}
-
-/// The same for packets, by the thread that has delivered them.
-template <typename Fence, typename Word64>
-std::uint64_t armed_chunks_after_packets(const Word64& table_armed) {
-  // PAIR fence.even: what has been delivered, before the check whether a thread has armed
-  Fence::even();
-  // PAIR aperture.armed: sees the entry of every tripwire whose chunks it shows
-  return table_armed.load(std::memory_order_acquire);
 }
 
 /// Sender: it is armed: fire it, then end_single_shot(). So each of several, until one has done so.

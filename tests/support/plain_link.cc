@@ -324,6 +324,18 @@ Status PlainLink::put(const RemoteHandle& handle, std::uint64_t offset,
   return {};
 }
 
+// The first word leaves behind the rest.
+Status PlainLink::publish(const RemoteHandle& handle, std::uint64_t offset,
+                          std::span<const std::byte> bytes,
+                          const std::shared_ptr<nic::PinnedPayload>&) {
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  Status s;
+  if (bytes.size() > kWord)
+    s = put(handle, offset + kWord, bytes.subspan(kWord), nic::PutOrder::kAny);
+  if (s) s = put(handle, offset, bytes.first(kWord), nic::PutOrder::kAfterEarlier);
+  return s;
+}
+
 Result<PlainLink::Pending> PlainLink::wait_for(std::uint64_t request,
                                                std::unique_lock<std::mutex>& lock) {
   answered_.wait_for(lock, kAnswerTimeout, [&] { return pending_[request].done || !alive(); });
@@ -549,7 +561,7 @@ void PlainLink::place(PlainPacket& p) {
   std::uint64_t at = p.offset;
   auto copy_until = [&](std::uint64_t stop) {
     if (stop <= at) return;
-    copy_in(landing.data() + (at - p.offset), p.bytes.data() + (at - p.offset), stop - at,
+    copy_in(landing.get() + (at - p.offset), p.bytes.data() + (at - p.offset), stop - at,
             p.ordered);
   };
   for (auto [from, to] : taken) {
@@ -665,7 +677,7 @@ void PlainLink::serve_read(const PlainPacket& p) {
       if (err == 0) {
         const std::uint64_t n =
             std::min<std::uint64_t>(p.length - at, pump_->options().packet_bytes);
-        copy_out(reply.bytes, landing.data() + at, n);
+        copy_out(reply.bytes, landing.get() + at, n);
         at += n;
       }
       replies.push_back(std::move(reply));

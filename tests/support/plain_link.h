@@ -133,6 +133,9 @@ class PlainLink final : public nic::Link, public std::enable_shared_from_this<Pl
   Status grant(const RdmaCookie&) override { return {}; }
   Status put(const nic::RemoteHandle& handle, std::uint64_t offset,
              std::span<const std::byte> bytes, nic::PutOrder order) override;
+  Status publish(const nic::RemoteHandle& handle, std::uint64_t offset,
+                 std::span<const std::byte> bytes,
+                 const std::shared_ptr<nic::PinnedPayload>& kept = {}) override;
   Status get(const nic::RemoteHandle& handle, std::uint64_t offset,
              std::span<std::byte> bytes) override;
   Status check(const nic::RemoteHandle& handle) override;

