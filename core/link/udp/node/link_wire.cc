@@ -21,23 +21,29 @@ bool has_after(LinkMessageType t) {
   return t == LinkMessageType::kWrite || t == LinkMessageType::kRead;
 }
 
+// The fields behind the type, in the order of docs/wire.md: written, or read.
+template <typename Io, typename Header>
+void header_fields(Io& io, Header& h) {
+  if (has_aperture(h.type)) {
+    io.field(h.aperture);
+    io.field(h.generation);
+  }
+  if (has_place(h.type)) {
+    io.field(h.key_image);
+    io.field(h.offset);
+  }
+  if (h.type == LinkMessageType::kRead) io.field(h.length);
+  if (has_request(h.type)) io.field(h.request);
+  if (has_after(h.type)) io.field(h.after);
+  if (has_err(h.type)) io.field(h.err);
+}
+
 }  // namespace
 
 std::size_t write_link_header(std::span<std::byte, kMostHeader> out, const LinkHeader& h) {
   Writer w(out);
   w.number(static_cast<std::uint8_t>(h.type));
-  if (has_aperture(h.type)) {
-    w.number(h.aperture);
-    w.number(h.generation);
-  }
-  if (has_place(h.type)) {
-    w.number(h.key_image);
-    w.number(h.offset);
-  }
-  if (h.type == LinkMessageType::kRead) w.number(h.length);
-  if (has_request(h.type)) w.number(h.request);
-  if (has_after(h.type)) w.number(h.after);
-  if (has_err(h.type)) w.number(h.err);
+  header_fields(w, h);
   return w.size();
 }
 
@@ -46,18 +52,7 @@ bool read_link_header(std::span<const std::byte> in, LinkHeader* h) {
   const auto type = r.number<std::uint8_t>();
   if (type < 1 || type > static_cast<std::uint8_t>(LinkMessageType::kOob)) return false;
   h->type = static_cast<LinkMessageType>(type);
-  if (has_aperture(h->type)) {
-    h->aperture = r.number<std::uint32_t>();
-    h->generation = r.number<std::uint32_t>();
-  }
-  if (has_place(h->type)) {
-    h->key_image = r.number<std::uint64_t>();
-    h->offset = r.number<std::uint64_t>();
-  }
-  if (h->type == LinkMessageType::kRead) h->length = r.number<std::uint64_t>();
-  if (has_request(h->type)) h->request = r.number<std::uint64_t>();
-  if (has_after(h->type)) h->after = r.number<std::uint64_t>();
-  if (has_err(h->type)) h->err = r.number<std::uint32_t>();
+  header_fields(r, *h);
   return r.ok() && r.left() == 0;
 }
 

@@ -7,18 +7,35 @@ namespace {
 
 constexpr std::size_t kCheckAt = 4;
 
-void write_parameters(Writer& out, const Parameters& p) {
-  out.number(p.packet_window);
-  out.number(p.largest_packet);
-  for (std::uint64_t credit : p.credit) out.number(credit);
+bool has_greeting(PacketType type) {
+  return type == PacketType::kHello || type == PacketType::kAccept;
 }
 
-Parameters read_parameters(Reader& in) {
-  Parameters p;
-  p.packet_window = in.number<std::uint32_t>();
-  p.largest_packet = in.number<std::uint32_t>();
-  for (std::uint64_t& credit : p.credit) credit = in.number<std::uint64_t>();
-  return p;
+// What a packet that is not DATA has before share and greeting, in the order of docs/wire.md:
+// written, or read. False: what is reserved is not 0.
+template <typename Io>
+bool fixed_fields(Io& io, Handshake& h) {
+  std::uint32_t reserved = 0;
+  if (h.type != PacketType::kHello) io.field(h.to);
+  if (has_greeting(h.type)) {
+    io.field(h.id);
+    for (std::uint64_t& r : h.random) io.field(r);
+  }
+  if (h.type == PacketType::kHello || h.type == PacketType::kRetry) {
+    io.field(h.cookie.issued_ms);
+    io.field(h.cookie.mac);
+  }
+  if (has_greeting(h.type)) {
+    io.field(h.parameters.packet_window);
+    io.field(h.parameters.largest_packet);
+    for (std::uint64_t& credit : h.parameters.credit) io.field(credit);
+  }
+  if (h.type == PacketType::kRefuse) {
+    io.field(h.err);
+    io.field(reserved);
+  }
+  if (h.type == PacketType::kReset) io.field(h.number);
+  return reserved == 0;
 }
 
 void write_variable(Writer& out, const Handshake& h) {
@@ -37,12 +54,6 @@ bool read_variable(Reader& in, Handshake* h) {
   if (share != (h->mode == Mode::kOff ? 0 : kShareBytes)) return false;
   h->share = in.bytes(share);
   h->greeting = in.bytes(greeting);
-  return in.ok();
-}
-
-bool read_mac(Reader& in, Handshake* h) {
-  h->signed_bytes = in.at();
-  if (h->mode != Mode::kOff) h->mac = in.bytes(kTagBytes);
   return in.ok();
 }
 
@@ -90,90 +101,32 @@ bool read_common(std::span<const std::byte> packet, PacketType* type, Mode* mode
 }
 
 std::size_t write_handshake(std::span<std::byte> out, Handshake& h) {
+  if (h.type == PacketType::kData) return 0;
   Writer w(out);
   write_common(w, h.type, h.mode);
-  switch (h.type) {
-    case PacketType::kHello:
-      w.number(h.id);
-      for (std::uint64_t r : h.random) w.number(r);
-      w.number(h.cookie.issued_ms);
-      w.number(h.cookie.mac);
-      write_parameters(w, h.parameters);
-      write_variable(w, h);
-      break;
-    case PacketType::kRetry:
-      w.number(h.to);
-      w.number(h.cookie.issued_ms);
-      w.number(h.cookie.mac);
-      return w.ok() ? w.size() : 0;
-    case PacketType::kAccept:
-      w.number(h.to);
-      w.number(h.id);
-      for (std::uint64_t r : h.random) w.number(r);
-      write_parameters(w, h.parameters);
-      write_variable(w, h);
-      break;
-    case PacketType::kRefuse:
-      w.number(h.to);
-      w.number(h.err);
-      w.number(std::uint32_t{0});
-      break;
-    case PacketType::kReset:
-      w.number(h.to);
-      w.number(h.number);
-      break;
-    case PacketType::kData: return 0;
+  (void)fixed_fields(w, h);
+  if (has_greeting(h.type)) write_variable(w, h);
+  if (h.type != PacketType::kRetry) {
+    h.signed_bytes = w.size();
+    if (h.mode != Mode::kOff) w.zeros(kTagBytes);
   }
-  h.signed_bytes = w.size();
-  if (h.mode != Mode::kOff) w.zeros(kTagBytes);
   if (h.type == PacketType::kHello && w.size() < kBasePacket) w.zeros(kBasePacket - w.size());
   return w.ok() ? w.size() : 0;
 }
 
 bool read_handshake(std::span<const std::byte> packet, Handshake* h) {
-  if (!read_common(packet, &h->type, &h->mode)) return false;
-  Reader in(packet.subspan(kCommonHeader));
-  auto done = [&](std::size_t fixed) {
-    h->signed_bytes = fixed;
+  if (!read_common(packet, &h->type, &h->mode) || h->type == PacketType::kData) return false;
+  const bool padded = h->type == PacketType::kHello;
+  if (padded && packet.size() < kBasePacket) return false;
+  Reader in(packet);
+  (void)in.bytes(kCommonHeader);
+  if (!fixed_fields(in, *h)) return false;
+  if (has_greeting(h->type) && !read_variable(in, h)) return false;
+  if (h->type != PacketType::kRetry) {
+    h->signed_bytes = in.at();
     if (h->mode != Mode::kOff) h->mac = in.bytes(kTagBytes);
-    return in.ok() && in.left() == 0;
-  };
-  switch (h->type) {
-    case PacketType::kHello:
-      if (packet.size() < kBasePacket) return false;
-      h->id = in.number<std::uint64_t>();
-      for (std::uint64_t& r : h->random) r = in.number<std::uint64_t>();
-      h->cookie.issued_ms = in.number<std::uint64_t>();
-      h->cookie.mac = in.number<std::uint64_t>();
-      h->parameters = read_parameters(in);
-      if (!read_variable(in, h) || !read_mac(in, h)) return false;
-      h->signed_bytes += kCommonHeader;
-      return only_zeros(in.bytes(in.left()));
-    case PacketType::kRetry:
-      h->to = in.number<std::uint64_t>();
-      h->cookie.issued_ms = in.number<std::uint64_t>();
-      h->cookie.mac = in.number<std::uint64_t>();
-      return in.ok() && in.left() == 0;
-    case PacketType::kAccept:
-      h->to = in.number<std::uint64_t>();
-      h->id = in.number<std::uint64_t>();
-      for (std::uint64_t& r : h->random) r = in.number<std::uint64_t>();
-      h->parameters = read_parameters(in);
-      if (!read_variable(in, h) || !read_mac(in, h)) return false;
-      h->signed_bytes += kCommonHeader;
-      return in.left() == 0;
-    case PacketType::kRefuse:
-      h->to = in.number<std::uint64_t>();
-      h->err = in.number<std::uint32_t>();
-      if (in.number<std::uint32_t>() != 0) return false;
-      return done(kRefuseBytes);
-    case PacketType::kReset:
-      h->to = in.number<std::uint64_t>();
-      h->number = in.number<std::uint64_t>();
-      return done(kResetBytes);
-    case PacketType::kData: break;
   }
-  return false;
+  return in.ok() && (padded ? only_zeros(in.bytes(in.left())) : in.left() == 0);
 }
 
 void write_data_header(Writer& out, Mode mode, std::uint64_t id, std::uint64_t number) {

@@ -43,11 +43,10 @@ class Writer {
     if (n > 0) std::memset(out_.data() + at_, 0, n);
     at_ += n;
   }
-  /// The next `n` bytes, to be filled by the caller; empty when there is no room.
-  std::span<std::byte> claim(std::size_t n) {
-    if (!room(n)) return {};
-    at_ += n;
-    return out_.subspan(at_ - n, n);
+  /// As Reader::field(), for a function that writes or reads the same fields.
+  template <typename T>
+  void field(const T& value) {
+    number(value);
   }
   std::size_t size() const { return at_; }
   std::size_t left() const { return out_.size() - at_; }
@@ -75,6 +74,10 @@ class Reader {
     std::memcpy(&wire, in_.data() + at_, sizeof wire);
     at_ += sizeof wire;
     return big_endian(wire);
+  }
+  template <typename T>
+  void field(T& value) {
+    value = number<T>();
   }
   std::span<const std::byte> bytes(std::size_t n) {
     if (!there(n)) return {};
