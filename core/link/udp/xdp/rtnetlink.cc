@@ -107,24 +107,12 @@ long receive_bytes(int fd, std::span<std::byte> to, sockaddr_nl* from) {
   return sys::call(SYS_recvfrom, fd, to.data(), to.size(), MSG_DONTWAIT | MSG_TRUNC, from, &length);
 }
 
-Result<Fd> open_socket(std::uint32_t groups) {
-  Fd socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
-  if (!socket) return errno_error("a socket of rtnetlink");
-  sockaddr_nl address{};
-  address.nl_family = AF_NETLINK;
-  address.nl_groups = groups;
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
-    return errno_error("binding a socket of rtnetlink");
-  return socket;
-}
-
 }  // namespace
 
 Result<Rtnetlink> Rtnetlink::open() {
-  auto socket = open_socket(0);
-  if (!socket) return socket.error();
   Rtnetlink made;
-  made.socket_ = std::move(*socket);
+  made.socket_ = Fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  if (!made.socket_) return errno_error("a socket of rtnetlink");
   return made;
 }
 
@@ -215,25 +203,6 @@ bool Rtnetlink::merges(int device) {
   ethtool_value value{ETHTOOL_GGRO, 0};
   request.ifr_data = reinterpret_cast<char*>(&value);
   return ::ioctl(socket_.get(), SIOCETHTOOL, &request) != 0 || value.data != 0;
-}
-
-Result<RouteWatch> RouteWatch::open() {
-  auto socket = open_socket(RTMGRP_LINK | RTMGRP_NEIGH | RTMGRP_IPV4_IFADDR | RTMGRP_IPV4_ROUTE);
-  if (!socket) return socket.error();
-  RouteWatch made;
-  made.socket_ = std::move(*socket);
-  return made;
-}
-
-bool RouteWatch::changed() {
-  bool any = false;
-  std::byte bytes[4096];
-  // What it has dropped has been a change as well (ENOBUFS).
-  for (;;) {
-    sockaddr_nl from{};
-    if (receive_bytes(socket_.get(), bytes, &from) < 0 && errno != ENOBUFS) return any;
-    any = true;
-  }
 }
 
 }  // namespace clan::udp

@@ -32,6 +32,7 @@ struct Route {
 class Rtnetlink {
  public:
   static Result<Rtnetlink> open();
+  int fd() const { return socket_.get(); }
 
   std::optional<NetDevice> device(int index);
   /// How a datagram from `source` (0.0.0.0: any) to `to` would leave. Nothing: not by a plain
@@ -49,18 +50,6 @@ class Rtnetlink {
   Fd socket_;
   std::uint32_t sequence_ = 0;
   alignas(8) std::byte answer_[16'384];
-};
-
-/// Tells that routes, addresses, devices or neighbours have changed.
-class RouteWatch {
- public:
-  static Result<RouteWatch> open();
-  int fd() const { return socket_.get(); }
-  /// Whether anything has changed since the last look.
-  bool changed();
-
- private:
-  Fd socket_;
 };
 
 }  // namespace clan::udp

@@ -17,50 +17,26 @@ namespace {
 /// At the lanes, for one at the sockets: that is two system calls, and the others are none.
 constexpr unsigned kLooksBetween = 256;
 
-constexpr std::uint64_t kRefusedNs = 1'000'000'000;  ///< a device is left alone for so long
+constexpr std::uint64_t kRefusedNs = 2'000'000'000;  ///< a device is left alone for so long
+constexpr std::uint64_t kAskedAgainNs = 1'000'000'000;
 constexpr std::size_t kMostRefusals = 64;
-
-// What may be otherwise later: the queues of a device may be another process's for now, and we may
-// be short of something.
-bool may_be_repeated(int err) {
-  switch (err) {
-    case ENODEV:
-    case EAGAIN:
-    case ENETDOWN:
-    case EBUSY:
-    case EXDEV:
-    case EEXIST:
-    case ENOENT:
-    case EMSGSIZE:
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case ENOBUFS: return true;
-    default: return false;
-  }
-}
 
 }  // namespace
 
 // --- life ----------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<XdpIo>> XdpIo::open(std::unique_ptr<SocketIo> sockets,
+Result<std::unique_ptr<XdpIo>> XdpIo::open(std::unique_ptr<SocketIo>& sockets,
                                            const Options& options) {
-  std::unique_ptr<XdpIo> io(new XdpIo(std::move(sockets), options));
-  if (auto s = io->prepare(); !s) return s.error();
-  return io;
-}
-
-Status XdpIo::prepare() {
-  owner_ = ::getpid();
   auto kernel = Rtnetlink::open();
   if (!kernel) return kernel.error();
-  auto changes = RouteWatch::open();
-  if (!changes) return changes.error();
-  kernel_.emplace(std::move(*kernel));
-  changes_.emplace(std::move(*changes));
-  return watch(changes_->fd(), EPOLL_CTL_ADD);
+  return std::unique_ptr<XdpIo>(new XdpIo(std::move(sockets), std::move(*kernel), options));
 }
+
+XdpIo::XdpIo(std::unique_ptr<SocketIo> sockets, Rtnetlink kernel, const Options& options)
+    : sockets_(std::move(sockets)),
+      options_(options),
+      owner_(::getpid()),
+      kernel_(std::move(kernel)) {}
 
 // A forked child has the same sockets and shares in programs: it closes what it has of them, and
 // leaves them to its parent.
@@ -122,17 +98,16 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
   if (!socket) return socket.error();
   lane->socket = std::move(*socket);
   // Numbers of devices are a namespace's: that of our sockets is asked, and the thread's is meant.
-  if (!same_network(lane->socket->fd(), changes_->fd()))
+  if (!same_network(lane->socket->fd(), kernel_.fd()))
     return Error{EXDEV, "the thread is in another network namespace"};
   using Where = XdpProgram::Where;
   const bool native = options_.native && (!device.veth || options_.native_veth);
-  auto program =
-      XdpProgram::join(*kernel_, device.index, native ? Where::kNative : Where::kGeneric);
+  auto program = XdpProgram::join(kernel_, device.index, native ? Where::kNative : Where::kGeneric);
   if (!program && native && program.error().err != EBUSY)
-    program = XdpProgram::join(*kernel_, device.index, Where::kGeneric);
+    program = XdpProgram::join(kernel_, device.index, Where::kGeneric);
   if (!program) return program.error();
   lane->program = std::move(*program);
-  const auto now = kernel_->device(device.index);
+  const auto now = kernel_.device(device.index);
   lane->native = now && now->xdp_native;
   if (!lane->native && device.mtu < kBasePacket + kIpHeaders)
     return Error{EMSGSIZE, "the device's packets are smaller than 1200 bytes"};
@@ -150,34 +125,23 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
 // In the kernel's stack the program comes behind GRO, and would take packets that it has made one
 // of for one datagram. Where the sockets do not ask for it, it makes none for us.
 void XdpIo::keep_apart(const Lane& lane) {
-  if (!lane.native && kernel_->merges(lane.device.index)) sockets_->stop_gro();
+  if (!lane.native && kernel_.merges(lane.device.index)) sockets_->stop_gro();
 }
 
-// Said once, though it is tried again: a lane costs megabytes and system calls under the node's
-// mutex, so not at once.
+// Said once, though it is tried again: the queues of a device may be another process's for now. A
+// lane costs megabytes and system calls under the node's mutex, so not at once.
 void XdpIo::refuse(int index, const Error& why) {
-  const std::uint64_t again = may_be_repeated(why.err) ? monotonic_ns() + kRefusedNs : kNever;
-  const auto it = std::find_if(refused_.begin(), refused_.end(),
-                               [&](const Refusal& r) { return r.device == index; });
-  if (it != refused_.end()) {
-    it->retry_at = again;
-    return;
-  }
-  CLAN_WARN("packets at device %d go by UDP sockets, not by AF_XDP: %s", index,
-            why.message().c_str());
   if (refused_.size() >= kMostRefusals) refused_.clear();
-  refused_.push_back({index, again});
-}
-
-bool XdpIo::is_refused(int index) const {
-  return std::any_of(refused_.begin(), refused_.end(), [&](const Refusal& r) {
-    return r.device == index && (r.retry_at == kNever || monotonic_ns() < r.retry_at);
-  });
+  if (refused_.insert_or_assign(index, monotonic_ns() + kRefusedNs).second) {
+    CLAN_WARN("packets at device %d go by UDP sockets, not by AF_XDP: %s", index,
+              why.message().c_str());
+  }
 }
 
 XdpIo::Lane* XdpIo::lane_at(int index, const Ipv4& ip) {
-  if (is_refused(index)) return nullptr;
-  const auto device = kernel_->device(index);
+  const auto refusal = refused_.find(index);
+  if (refusal != refused_.end() && monotonic_ns() < refusal->second) return nullptr;
+  const auto device = kernel_.device(index);
   if (!device || !device->ethernet || !device->up) return nullptr;
   for (auto& lane : lanes_) {
     if (lane->device.index != index || lane->broken) continue;
@@ -192,9 +156,8 @@ XdpIo::Lane* XdpIo::lane_at(int index, const Ipv4& ip) {
     refuse(index, lane.error());
     return nullptr;
   }
-  std::erase_if(refused_, [&](const Refusal& r) { return r.device == index; });
+  refused_.erase(index);
   CLAN_INFO("UDP port %u takes packets of device %d by AF_XDP", local_address().port, index);
-  ++counters_.lanes;
   lanes_.push_back(std::move(*lane));
   look_at_all_ = true;
   return lanes_.back().get();
@@ -231,10 +194,6 @@ PacketPath XdpIo::path_to(const SocketAddress& peer) const {
   return it->second.lane->native ? PacketPath::kXdpDriver : PacketPath::kXdpStack;
 }
 
-XdpIo::Candidate& XdpIo::candidate(const SocketAddress& peer) {
-  return candidates_[Hash()(peer) % kCandidates];
-}
-
 XdpIo::Way* XdpIo::way_to(const SocketAddress& peer) {
   auto it = ways_.find(peer);
   Way* way = it == ways_.end() ? earn(peer) : &it->second;
@@ -247,20 +206,12 @@ XdpIo::Way* XdpIo::way_to(const SocketAddress& peer) {
   return last_way_ = way;
 }
 
-// Peers whose numbers meet in the table take votes from each other, as in ConnectedPeerVote.
 XdpIo::Way* XdpIo::earn(const SocketAddress& peer) {
   if (!is_ipv4(peer) || peer.scope != 0) return nullptr;
   const SocketAddress local = local_address();
   if (!is_ipv4(local) && !is_wildcard(local)) return nullptr;
-  Candidate& c = candidate(peer);
-  if (!(c.peer == peer)) {
-    if (c.trains > 0) {
-      --c.trains;
-      return nullptr;
-    }
-    c = {peer, 0, kWorth};
-  }
-  if (++c.trains < c.patience) return nullptr;
+  vote_of(peer).note(peer);
+  if (!vote_of(peer).is(peer)) return nullptr;
   if (ways_.size() >= kMostWays) {
     ways_.clear();
     last_way_ = nullptr;
@@ -271,9 +222,9 @@ XdpIo::Way* XdpIo::earn(const SocketAddress& peer) {
 bool XdpIo::find_way(const SocketAddress& peer, Way* way) {
   const SocketAddress local = local_address();
   const Ipv4 to = ipv4_of(peer);
-  const auto route = kernel_->route(to, is_wildcard(local) ? Ipv4{} : ipv4_of(local));
+  const auto route = kernel_.route(to, is_wildcard(local) ? Ipv4{} : ipv4_of(local));
   if (!route) return false;
-  const auto mac = kernel_->neighbour(route->device, route->next);
+  const auto mac = kernel_.neighbour(route->device, route->next);
   if (!mac) return false;
   way->lane = lane_at(route->device, route->source);
   if (way->lane == nullptr) return false;
@@ -285,7 +236,7 @@ void XdpIo::forget_ways() {
   last_way_ = nullptr;
   for (auto& [peer, way] : ways_) way.stale = true;
   for (auto& lane : lanes_) {
-    if (lane->program.attached() && kernel_->device(lane->device.index)) {
+    if (lane->program.attached() && kernel_.device(lane->device.index)) {
       keep_apart(*lane);
       continue;
     }
@@ -297,9 +248,7 @@ void XdpIo::doubt(const SocketAddress& peer) {
   sockets_->doubt(peer);
   if (ways_.erase(peer) == 0) return;
   last_way_ = nullptr;
-  Candidate& c = candidate(peer);
-  const unsigned patience = c.peer == peer ? c.patience : kWorth;
-  c = {peer, 0, std::min(patience * 2, kMostPatience)};
+  vote_of(peer).distrust();
 }
 
 // --- sending -------------------------------------------------------------------------------------
@@ -342,7 +291,6 @@ std::optional<PacketIo::Sent> XdpIo::send_frames(Way& way, std::span<const std::
     const std::size_t frame = kFrameHeader + payload.size();
     way.header.write(lane.socket->next_frame().first(frame), payload);
     lane.socket->post(frame);
-    ++counters_.sent;
   }
   if (!lane.socket->push()) lane.broken = any_broken_ = true;  // what was in it is lost
   return Sent::kSent;
@@ -362,12 +310,8 @@ std::size_t XdpIo::receive_frames(std::span<Arrival> out) {
     const std::size_t n = lane->socket->take(std::span(frames).first(room));
     for (std::size_t i = 0; i < n; ++i) {
       ParsedFrame parsed;
-      if (!parse_frame(frames[i], lane->ip, local_address().port, &parsed)) {
-        ++counters_.malformed;
-        continue;
-      }
+      if (!parse_frame(frames[i], lane->ip, local_address().port, &parsed)) continue;
       out[count++] = {parsed.from, parsed.payload, parsed.payload.size(), lane->address};
-      ++counters_.received;
     }
   }
   return count;
@@ -386,7 +330,11 @@ std::size_t XdpIo::receive(std::span<Arrival> out) {
   const bool turn = std::exchange(look_at_all_, false) || ++looks_ >= kLooksBetween;
   if (turn) {
     looks_ = 0;
-    if (changes_->changed()) forget_ways();
+    const std::uint64_t now = monotonic_ns();
+    if (now - asked_at_ >= kAskedAgainNs) {
+      asked_at_ = now;
+      forget_ways();
+    }
     // First, or lanes that always have something would keep them waiting.
     if (const std::size_t n = receive_by_sockets(out); n > 0) return n;
   }

@@ -10,16 +10,19 @@
 //   way    one peer: its lane and the header of its frames
 //
 // The UDP sockets stay: they hold the port, and receive what the program leaves to the kernel. A
-// peer earns its way by packets, as handshakes of strangers must not. A way is asked for anew when
-// the kernel says that routes or neighbours have changed, and is lost when the peer does not
-// answer; then the kernel finds it again, or not. Not thread-safe.
+// peer earns its way by packets, as handshakes of strangers must not. A way is asked for anew each
+// second, as routes and neighbours may have changed, and is lost when the peer does not answer;
+// then the kernel finds it again, or not. Not thread-safe.
 #pragma once
 
+#include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "link/udp/io/connected_peer_vote.h"
 #include "link/udp/io/packet_io.h"
 #include "link/udp/io/socket_io.h"
 #include "link/udp/xdp/rtnetlink.h"
@@ -36,14 +39,9 @@ class XdpIo final : public PacketIo {
     bool native = true;
     bool native_veth = false;
   };
-  struct Counters {
-    std::uint64_t lanes = 0;               ///< that have been made
-    std::uint64_t sent = 0, received = 0;  ///< packets
-    std::uint64_t malformed = 0;           ///< frames that no datagram for us was in
-  };
 
-  /// Takes the sockets over. After XdpProgram::possible().
-  static Result<std::unique_ptr<XdpIo>> open(std::unique_ptr<SocketIo> sockets,
+  /// Takes the sockets over, unless it fails. After XdpProgram::possible().
+  static Result<std::unique_ptr<XdpIo>> open(std::unique_ptr<SocketIo>& sockets,
                                              const Options& options);
   ~XdpIo() override;
 
@@ -60,14 +58,9 @@ class XdpIo final : public PacketIo {
   SocketAddress local_address() const override { return sockets_->local_address(); }
   std::uint32_t packets_of_room() const override;
   PacketPath path_to(const SocketAddress& peer) const override;
-  const Counters& counters() const { return counters_; }
-  /// Whether packets to that peer go by AF_XDP now.
-  bool has_way(const SocketAddress& peer) const { return path_to(peer) != PacketPath::kSockets; }
 
  private:
-  static constexpr std::size_t kCandidates = 64;
-  static constexpr unsigned kWorth = 32;  ///< trains that earn a way
-  static constexpr unsigned kMostPatience = 1u << 20;
+  static constexpr std::size_t kVotes = 64;
   static constexpr unsigned kDetours = 1u << 18;  ///< trains by the sockets, then it is tried anew
   static constexpr unsigned kSettle = 64;         ///< trains after one too large for frames
   static constexpr std::size_t kMostWays = 1024;
@@ -82,11 +75,6 @@ class XdpIo final : public PacketIo {
     bool native = false;  ///< takes packets of any size
     bool broken = false;
   };
-  /// A device that cannot.
-  struct Refusal {
-    int device;
-    std::uint64_t retry_at;  ///< kNever: it never will
-  };
   struct Way {
     Lane* lane = nullptr;  ///< null: by the UDP sockets for now
     FrameHeader header;
@@ -98,25 +86,17 @@ class XdpIo final : public PacketIo {
       return source == SocketAddress{} || source == lane->address;
     }
   };
-  struct Candidate {
-    SocketAddress peer;
-    unsigned trains = 0;
-    unsigned patience = kWorth;
-  };
   struct Hash {
     std::size_t operator()(const SocketAddress& a) const;
   };
 
-  XdpIo(std::unique_ptr<SocketIo> sockets, const Options& options)
-      : sockets_(std::move(sockets)), options_(options) {}
-  Status prepare();
+  XdpIo(std::unique_ptr<SocketIo> sockets, Rtnetlink kernel, const Options& options);
   Way* way_to(const SocketAddress& peer);
   Way* earn(const SocketAddress& peer);
-  Candidate& candidate(const SocketAddress& peer);
+  ConnectedPeerVote& vote_of(const SocketAddress& peer) { return votes_[Hash()(peer) % kVotes]; }
   bool find_way(const SocketAddress& peer, Way* way);
   Lane* lane_at(int device, const Ipv4& ip);
   void refuse(int device, const Error& why);
-  bool is_refused(int device) const;
   Result<std::unique_ptr<Lane>> make_lane(const NetDevice& device, const Ipv4& ip);
   void keep_apart(const Lane& lane);
   static bool fits(Way& way, std::size_t bytes, std::size_t segment);
@@ -131,15 +111,16 @@ class XdpIo final : public PacketIo {
 
   std::unique_ptr<SocketIo> sockets_;
   const Options options_;
-  pid_t owner_ = 0;
-  std::optional<Rtnetlink> kernel_;
-  std::optional<RouteWatch> changes_;
+  const pid_t owner_;
+  Rtnetlink kernel_;
+  std::uint64_t asked_at_ = 0;  ///< when all ways were last asked for anew
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::vector<Refusal> refused_;
+  std::map<int, std::uint64_t> refused_;  ///< devices that cannot, and when each is tried again
   std::unordered_map<SocketAddress, Way, Hash> ways_;
   SocketAddress last_peer_;  ///< of the last train, and its way
   Way* last_way_ = nullptr;
-  std::array<Candidate, kCandidates> candidates_;
+  /// Which peers have earned a way. Those whose numbers meet take votes from each other.
+  std::array<ConnectedPeerVote, kVotes> votes_;
   std::size_t first_lane_ = 0;  ///< that the last receive() read
   unsigned looks_ = 0;          ///< since the last at the sockets
   bool by_sockets_ = true;      ///< they had something last
@@ -148,7 +129,6 @@ class XdpIo final : public PacketIo {
   bool armed_ = true;
   bool lane_is_full_ = false;  ///< the train that waits for room goes by a lane
   bool any_broken_ = false;
-  Counters counters_;
 };
 
 }  // namespace clan::udp

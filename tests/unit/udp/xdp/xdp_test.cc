@@ -223,7 +223,7 @@ TEST_F(XdpTest, ALaneWhoseFramesAreAllWithTheDeviceIsNotReadyToSend) {
   const auto send = [&] { return io->send({peer, bytes.size(), bytes.size()}, bytes); };
   unsigned sent = 0;
   while (sent < 4 * XdpSocket::kSend && send() == PacketIo::Sent::kSent) ++sent;
-  ASSERT_TRUE(io->has_way(peer));
+  ASSERT_NE(io->path_to(peer), PacketPath::kSockets);
   ASSERT_LT(sent, 4 * XdpSocket::kSend) << "the device keeps none";
   std::array<Arrival, 8> arrivals;
   io->woken();
@@ -243,15 +243,6 @@ TEST_F(XdpTest, AThreadInAnotherNamespaceIsKnown) {
   ASSERT_EQ(::unshare(CLONE_NEWNET), 0);
   const Fd there(::socket(AF_XDP, SOCK_RAW, 0));
   EXPECT_FALSE(same_network(here.get(), there.get()));
-}
-
-TEST_F(XdpTest, AChangeOfADeviceIsTold) {
-  auto watch = RouteWatch::open();
-  ASSERT_TRUE(watch.ok());
-  EXPECT_FALSE(watch->changed());
-  ASSERT_TRUE(set_loopback(false));
-  EXPECT_TRUE(watch->changed());
-  EXPECT_FALSE(watch->changed());
 }
 
 TEST_F(XdpTest, ADeviceThatMakesOneOfPacketsIsKnown) {
@@ -276,8 +267,7 @@ TEST_F(XdpTest, PeersOfTheLoopbackDeviceStayWithTheSockets) {
     for (int looks = 0; looks < 100'000 && n == 0; ++looks) n = io->receive(arrivals);
     ASSERT_EQ(n, 1u);
   }
-  EXPECT_FALSE(io->has_way(ourselves));
-  EXPECT_EQ(io->counters().lanes, 0u);
+  EXPECT_EQ(io->path_to(ourselves), PacketPath::kSockets);
   EXPECT_EQ(program_at_device(), 0u);
 }
 
