@@ -58,17 +58,15 @@ class ToySecurity final : public udp::Security {
    public:
     Keys(udp::Mode mode, std::uint64_t key, bool client)
         : mode_(mode), key_(key), client_(client) {}
-    void seal(std::uint64_t number, std::span<const std::byte> header, std::span<std::byte> body,
-              std::span<std::byte> out) override {
-      crypt(number, body, client_);
-      const udp::Tag t = packet_tag(number, header, body, client_);
-      std::memcpy(out.data(), t.data(), t.size());
+    void seal(std::uint64_t number, std::span<std::byte> packet) override {
+      crypt(number, body_of(packet), client_);
+      const udp::Tag t = packet_tag(number, packet, client_);
+      std::memcpy(packet.last(t.size()).data(), t.data(), t.size());
     }
-    bool open(std::uint64_t number, std::span<const std::byte> header, std::span<std::byte> body,
-              std::span<const std::byte> in) override {
-      const udp::Tag t = packet_tag(number, header, body, !client_);
-      if (!udp::same_tag(t, in)) return false;
-      crypt(number, body, !client_);
+    bool open(std::uint64_t number, std::span<std::byte> packet) override {
+      const udp::Tag t = packet_tag(number, packet, !client_);
+      if (!udp::same_tag(t, packet.last(t.size()))) return false;
+      crypt(number, body_of(packet), !client_);
       return true;
     }
     udp::Tag accept_mac() override { return tag(key_, std::as_bytes(std::span(&key_, 1))); }
@@ -88,9 +86,12 @@ class ToySecurity final : public udp::Security {
         }
       }
     }
-    udp::Tag packet_tag(std::uint64_t number, std::span<const std::byte> header,
-                        std::span<const std::byte> body, bool client) const {
-      return tag(toy_hash(key_for(number, client), number, siphash(key_, 8, header), 0), body);
+    static std::span<std::byte> body_of(std::span<std::byte> packet) {
+      return packet.subspan(udp::kDataHeader, packet.size() - udp::kDataHeader - udp::kTagBytes);
+    }
+    udp::Tag packet_tag(std::uint64_t number, std::span<std::byte> packet, bool client) const {
+      const std::uint64_t header = siphash(key_, 8, packet.first(udp::kDataHeader));
+      return tag(toy_hash(key_for(number, client), number, header, 0), body_of(packet));
     }
     udp::Mode mode_;
     std::uint64_t key_;

@@ -17,7 +17,7 @@ constexpr std::size_t kAeadTagBytes = 16;
 using AeadKey = std::span<const std::byte, kAeadKeyBytes>;
 using Nonce = std::array<std::byte, kNonceBytes>;
 
-/// Not thread-safe. Each nonce is sealed once.
+/// Not thread-safe. Each nonce is sealed once. Without a body the tag is that of GMAC.
 class Aead {
  public:
   using Bytes = std::span<const std::byte>;
@@ -31,9 +31,13 @@ class Aead {
   /// The reverse. False: the tag is of something else; `body` is then worthless.
   virtual bool decrypt(const Nonce& nonce, Bytes header, std::span<std::byte> body,
                        const AeadTag& tag) = 0;
-  /// The tag of both where nothing is encrypted (GMAC). False: the library has failed.
-  virtual bool authenticate(const Nonce& nonce, Bytes header, Bytes body, AeadTag* tag) = 0;
 };
+
+/// Bytes as the libraries have them.
+inline const unsigned char* raw(const std::byte* p) {
+  return reinterpret_cast<const unsigned char*>(p);
+}
+inline unsigned char* raw(std::byte* p) { return reinterpret_cast<unsigned char*>(p); }
 
 /// Null: OpenSSL has failed.
 std::unique_ptr<Aead> make_openssl_aead(AeadKey key);

@@ -15,48 +15,36 @@
 namespace clan::udp {
 namespace {
 
-// Never unloaded, and the manager never freed: its table is read by every key.
-class IpsecMb {
- public:
-  /// Null: cannot be used here.
-  static const IMB_MGR* manager() {
-    static const IMB_MGR* const made = make();
-    return made;
-  }
-
- private:
-  static const IMB_MGR* make() {
-    void* library = ::dlopen("libIPSec_MB.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) return nullptr;
-    const auto find = [library](const char* name, auto* call) {
-      *call = reinterpret_cast<std::remove_pointer_t<decltype(call)>>(::dlsym(library, name));
-      return *call != nullptr;
-    };
-    decltype(&imb_get_version) version = nullptr;
-    decltype(&alloc_mb_mgr) allocate = nullptr;
-    decltype(&init_mb_mgr_auto) initialize = nullptr;
-    decltype(&imb_get_errno) error = nullptr;
-    decltype(&free_mb_mgr) release = nullptr;
-    // Where its table has what differs from one minor version to the next.
-    if (!find("imb_get_version", &version) || version() >> 8 != IMB_VERSION_NUM >> 8 ||
-        !find("alloc_mb_mgr", &allocate) || !find("init_mb_mgr_auto", &initialize) ||
-        !find("imb_get_errno", &error) || !find("free_mb_mgr", &release)) {
-      return nullptr;
-    }
-    IMB_MGR* manager = allocate(0);
-    if (manager == nullptr) return nullptr;
-    initialize(manager, nullptr);
-    // It computes AES by tables where the processor does not: not in constant time.
-    constexpr std::uint64_t kWanted =
-        IMB_FEATURE_AESNI | IMB_FEATURE_PCLMULQDQ | IMB_FEATURE_SELF_TEST_PASS;
-    if (error(manager) == 0 && (manager->features & kWanted) == kWanted) return manager;
-    release(manager);
+// Never unloaded, and the manager never freed: its table is read by every key. Null: it cannot be
+// used here.
+const IMB_MGR* load_manager() {
+  void* library = ::dlopen("libIPSec_MB.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  const auto find = [library](const char* name, auto* call) {
+    *call = reinterpret_cast<std::remove_pointer_t<decltype(call)>>(::dlsym(library, name));
+    return *call != nullptr;
+  };
+  decltype(&imb_get_version) version = nullptr;
+  decltype(&alloc_mb_mgr) allocate = nullptr;
+  decltype(&init_mb_mgr_auto) initialize = nullptr;
+  decltype(&imb_get_errno) error = nullptr;
+  decltype(&free_mb_mgr) release = nullptr;
+  // Where its table has what differs from one minor version to the next.
+  if (!find("imb_get_version", &version) || version() >> 8 != IMB_VERSION_NUM >> 8 ||
+      !find("alloc_mb_mgr", &allocate) || !find("init_mb_mgr_auto", &initialize) ||
+      !find("imb_get_errno", &error) || !find("free_mb_mgr", &release)) {
     return nullptr;
   }
-};
-
-const std::uint8_t* raw(const std::byte* p) { return reinterpret_cast<const std::uint8_t*>(p); }
-std::uint8_t* raw(std::byte* p) { return reinterpret_cast<std::uint8_t*>(p); }
+  IMB_MGR* manager = allocate(0);
+  if (manager == nullptr) return nullptr;
+  initialize(manager, nullptr);
+  // It computes AES by tables where the processor does not: not in constant time.
+  constexpr std::uint64_t kWanted =
+      IMB_FEATURE_AESNI | IMB_FEATURE_PCLMULQDQ | IMB_FEATURE_SELF_TEST_PASS;
+  if (error(manager) == 0 && (manager->features & kWanted) == kWanted) return manager;
+  release(manager);
+  return nullptr;
+}
 
 class IpsecMbAead final : public Aead {
  public:
@@ -85,15 +73,6 @@ class IpsecMbAead final : public Aead {
     return same_tag(right, tag);
   }
 
-  bool authenticate(const Nonce& nonce, Bytes header, Bytes body, AeadTag* tag) override {
-    gcm_context_data context;
-    IMB_AES256_GMAC_INIT(&manager_, &key_, &context, raw(nonce.data()), nonce.size());
-    IMB_AES256_GMAC_UPDATE(&manager_, &key_, &context, raw(header.data()), header.size());
-    IMB_AES256_GMAC_UPDATE(&manager_, &key_, &context, raw(body.data()), body.size());
-    IMB_AES256_GMAC_FINALIZE(&manager_, &key_, &context, raw(tag->data()), tag->size());
-    return true;
-  }
-
  private:
   const IMB_MGR& manager_;
   alignas(64) gcm_key_data key_;  // as the library has it for itself
@@ -102,7 +81,7 @@ class IpsecMbAead final : public Aead {
 }  // namespace
 
 std::unique_ptr<Aead> make_ipsec_mb_aead(AeadKey key) {
-  const IMB_MGR* const manager = IpsecMb::manager();
+  static const IMB_MGR* const manager = load_manager();
   if (manager == nullptr) return nullptr;
   return std::make_unique<IpsecMbAead>(manager, key);
 }

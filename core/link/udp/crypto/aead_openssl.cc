@@ -6,9 +6,6 @@
 namespace clan::udp {
 namespace {
 
-const unsigned char* raw(const std::byte* p) { return reinterpret_cast<const unsigned char*>(p); }
-unsigned char* raw(std::byte* p) { return reinterpret_cast<unsigned char*>(p); }
-
 struct ContextDeleter {
   void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
 };
@@ -38,11 +35,6 @@ class OpensslAead final : public Aead {
     return begin(c, nonce) &&
            EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_GCM_SET_TAG, kAeadTagBytes, copy.data()) == 1 &&
            add(c, header) && turn(c, body) && end(c);
-  }
-
-  bool authenticate(const Nonce& nonce, Bytes header, Bytes body, AeadTag* tag) override {
-    EVP_CIPHER_CTX* const c = seals_.get();
-    return begin(c, nonce) && add(c, header) && add(c, body) && end(c) && get_tag(c, tag);
   }
 
  private:

@@ -25,9 +25,6 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-const unsigned char* raw(const std::byte* p) { return reinterpret_cast<const unsigned char*>(p); }
-unsigned char* raw(std::byte* p) { return reinterpret_cast<unsigned char*>(p); }
-
 /// 32 bytes that are wiped when they go.
 struct Secret {
   std::array<std::byte, 32> bytes{};
@@ -108,9 +105,8 @@ class Share final : public KeyShare {
 class DirectionKey {
  public:
   DirectionKey(const Secret& direction, std::uint64_t index) : index_(index) {
-    std::array<std::byte, 8> context;
-    for (std::size_t i = 0; i < 8; ++i)
-      context[i] = static_cast<std::byte>(index >> (56 - 8 * i) & 0xff);
+    const std::uint64_t number = big_endian(index);
+    const Bytes context = std::as_bytes(std::span(&number, 1));
     Secret key, iv;
     const OpenSslUse use;
     if (!use || !expand(direction, "clan key", context, &key) ||
@@ -125,21 +121,11 @@ class DirectionKey {
   DirectionKey& operator=(const DirectionKey&) = delete;
   std::uint64_t index() const { return index_; }
 
-  bool seal(bool encrypts, std::uint64_t number, Bytes header, std::span<std::byte> body,
-            Tag* tag) {
-    if (!aead_) return false;
-    const Nonce nonce = nonce_of(number);
-    return encrypts ? aead_->encrypt(nonce, header, body, tag)
-                    : aead_->authenticate(nonce, header, body, tag);
+  bool seal(std::uint64_t number, Bytes header, std::span<std::byte> body, Tag* tag) {
+    return aead_ && aead_->encrypt(nonce_of(number), header, body, tag);
   }
-
-  bool open(bool encrypts, std::uint64_t number, Bytes header, std::span<std::byte> body,
-            const Tag& tag) {
-    if (!aead_) return false;
-    const Nonce nonce = nonce_of(number);
-    Tag right;
-    return encrypts ? aead_->decrypt(nonce, header, body, tag)
-                    : aead_->authenticate(nonce, header, body, &right) && same_tag(right, tag);
+  bool open(std::uint64_t number, Bytes header, std::span<std::byte> body, const Tag& tag) {
+    return aead_ && aead_->decrypt(nonce_of(number), header, body, tag);
   }
 
  private:
@@ -165,25 +151,25 @@ class Keys final : public Session {
         receiving_(receiving),
         accept_(accept) {}
 
-  void seal(std::uint64_t number, Bytes header, std::span<std::byte> body,
-            std::span<std::byte> tag) override {
+  void seal(std::uint64_t number, std::span<std::byte> packet) override {
     const std::uint64_t index = number >> kNumberBits;
     if (!seal_ || seal_->index() != index) seal_ = std::make_unique<DirectionKey>(sending_, index);
+    const std::span<std::byte> body = body_of(packet);
     Tag made{};
-    if (!seal_->seal(encrypts_, number, header, body, &made)) {
+    if (!seal_->seal(number, packet.first(clear_bytes(packet)), body, &made)) {
       // There is no memory: a packet that nobody accepts, and nothing in clear.
       std::fill(body.begin(), body.end(), std::byte{0});
       made = {};
     }
-    std::copy(made.begin(), made.end(), tag.begin());
+    std::copy(made.begin(), made.end(), packet.last(kTagBytes).begin());
   }
 
-  bool open(std::uint64_t number, Bytes header, std::span<std::byte> body, Bytes tag) override {
+  bool open(std::uint64_t number, std::span<std::byte> packet) override {
     DirectionKey* key = opening_key(number >> kNumberBits);
     if (key == nullptr) return false;
-    Tag copy;
-    std::copy(tag.begin(), tag.end(), copy.begin());
-    if (!key->open(encrypts_, number, header, body, copy)) return false;
+    Tag tag;
+    std::copy_n(packet.last(kTagBytes).begin(), tag.size(), tag.begin());
+    if (!key->open(number, packet.first(clear_bytes(packet)), body_of(packet), tag)) return false;
     newest_ = std::max(newest_, key->index());
     return true;
   }
@@ -191,6 +177,15 @@ class Keys final : public Session {
   Tag accept_mac() override { return accept_; }
 
  private:
+  // What is authenticated alone: in mode 1 all that is before the tag.
+  std::size_t clear_bytes(Bytes packet) const {
+    return encrypts_ ? kDataHeader : packet.size() - kTagBytes;
+  }
+  std::span<std::byte> body_of(std::span<std::byte> packet) const {
+    const std::size_t clear = clear_bytes(packet);
+    return packet.subspan(clear, packet.size() - kTagBytes - clear);
+  }
+
   // The key that is in use, the one before it for packets that are late, and the next: what a
   // stranger writes into a packet's number makes us derive no others.
   DirectionKey* opening_key(std::uint64_t index) {

@@ -167,11 +167,7 @@ bool Endpoint::next_silent(SocketAddress* at) {
 
 void Endpoint::seal(Connection& c, std::span<std::byte> packet) {
   if (!c.session_) return write_check(packet);
-  Reader header(packet.subspan(16));
-  const auto number = header.number<std::uint64_t>();
-  c.session_->seal(number, packet.first(kDataHeader),
-                   packet.subspan(kDataHeader, packet.size() - kDataHeader - kTagBytes),
-                   packet.last(kTagBytes));
+  c.session_->seal(Reader(packet.subspan(16)).number<std::uint64_t>(), packet);
 }
 
 bool Endpoint::next_answer(std::span<std::byte> out, Train* train) {
@@ -283,10 +279,9 @@ void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> pack
     return;
   }
   const auto body = packet.subspan(kDataHeader, packet.size() - kDataHeader - tag);
-  const bool right =
-      c.session_ ? Reader(packet.subspan(4)).number<std::uint32_t>() == 0 &&
-                       c.session_->open(number, packet.first(kDataHeader), body, packet.last(tag))
-                 : check_is_right(packet);
+  const bool right = c.session_ ? Reader(packet.subspan(4)).number<std::uint32_t>() == 0 &&
+                                      c.session_->open(number, packet)
+                                : check_is_right(packet);
   if (!right) {
     ++counters_.wrong_check;
     return;

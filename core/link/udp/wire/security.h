@@ -19,12 +19,11 @@ using Tag = std::array<std::byte, kTagBytes>;
 class Session {
  public:
   virtual ~Session() = default;
-  /// Seals `body` in place (mode 2: encrypts it) with `header` authenticated.
-  virtual void seal(std::uint64_t number, std::span<const std::byte> header,
-                    std::span<std::byte> body, std::span<std::byte> tag) = 0;
-  /// The reverse. False: not made by the peer; `body` is then worthless.
-  virtual bool open(std::uint64_t number, std::span<const std::byte> header,
-                    std::span<std::byte> body, std::span<const std::byte> tag) = 0;
+  /// Seals a DATA packet in place: authenticates it, encrypts what is behind its header in mode 2,
+  /// and puts the tag into the last kTagBytes.
+  virtual void seal(std::uint64_t number, std::span<std::byte> packet) = 0;
+  /// The reverse. False: not made by the peer; `packet` is then worthless.
+  virtual bool open(std::uint64_t number, std::span<std::byte> packet) = 0;
   /// The MAC of ACCEPT under the new keys.
   virtual Tag accept_mac() = 0;
 };

@@ -12,7 +12,7 @@
 
 namespace clan::udp {
 
-constexpr std::uint32_t kSecurityAbi = 1;
+constexpr std::uint32_t kSecurityAbi = 2;
 constexpr const char* kSecurityLibrary = "libclan-crypto.so.0";
 constexpr const char* kSecuritySymbol = "clan_security_library";
 
