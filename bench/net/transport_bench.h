@@ -43,25 +43,28 @@ inline sockaddr_in kernel_address(const SocketAddress& a) {
 }
 
 /// One endpoint, one peer. `most`: bytes of a message that is not taken piece by piece.
-struct End final : EndpointSink {
+struct End final : EndpointSink, MessageSink {
   End(std::unique_ptr<PacketIo> packets, const std::string& path, std::size_t most);
   int on_request(const SocketAddress&, std::span<const std::byte>, std::span<std::byte>,
                  std::size_t*) override {
     return 0;
   }
-  void on_established(Connection& c, std::span<const std::byte>) override { connection = &c; }
-  bool on_fragment(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t total,
+  void on_established(Connection& c, std::span<const std::byte>) override {
+    connection = &c;
+    c.user = this;
+  }
+  bool on_fragment(std::uint8_t, std::span<const std::byte>, std::uint32_t total,
                    std::uint32_t offset, std::span<const std::byte> bytes) override {
     if (total > memory.size()) return false;
     std::memcpy(memory.data() + offset, bytes.data(), bytes.size());
     return true;
   }
-  void on_message(Connection& c, std::uint8_t channel, std::span<const std::byte>, std::uint32_t,
+  void on_message(std::uint8_t channel, std::span<const std::byte>, std::uint32_t,
                   std::span<const std::byte> payload) override {
     ++messages;
-    if (echo && channel == 0) (void)endpoint->send(c, 0, {{}, payload});
+    if (echo && channel == 0) (void)endpoint->send(*connection, 0, {{}, payload});
   }
-  void on_sent(Connection&, std::uint8_t, std::uint64_t) override { ++sent; }
+  void on_sent(std::uint8_t, std::uint64_t) override { ++sent; }
   void on_down(Connection&, int err) override {
     connection = nullptr;
     if (!echo) std::printf("the connection ended: %s\n", std::strerror(err));

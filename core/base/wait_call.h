@@ -1,6 +1,7 @@
-// Waits: poll and epoll past the C library (clan/detail/system_call.h): where the engine lives in a
-// program under the interposer, its own waits are none of the program's. Sanitizer builds go by the
-// C library, whose calls tell them what a thread that waits sees.
+// Calls past the C library (clan/detail/system_call.h), and waits by poll and epoll. Where the
+// engine lives in a program under the interposer, its own waits are none of the program's; and a
+// thread cannot be cancelled in a call by which it holds a mutex. Sanitizer builds go by the C
+// library, whose calls tell them what a thread sees behind a wait or a receive.
 #pragma once
 
 #include <poll.h>
@@ -19,28 +20,26 @@
 
 namespace clan::sys {
 
+/// Makes the call with that number, with the arguments of the C library's `plain`.
+template <typename Plain, typename... Arguments>
+long past_libc([[maybe_unused]] Plain plain, [[maybe_unused]] long number, Arguments... arguments) {
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  return call(number, arguments...);
+#else
+  return plain(arguments...);
+#endif
+}
+
 /// Changes `left`, as the kernel does.
 inline int ppoll(pollfd* fds, nfds_t count, timespec* left) {
-  return static_cast<int>(call(SYS_ppoll, fds, count, left, nullptr, std::size_t{0}));
+  return static_cast<int>(past_libc(::ppoll, SYS_ppoll, fds, count, left, nullptr));
 }
 inline int epoll_ctl(int epoll, int how, int fd, epoll_event* event) {
-  return static_cast<int>(call(SYS_epoll_ctl, epoll, how, fd, event));
+  return static_cast<int>(past_libc(::epoll_ctl, SYS_epoll_ctl, epoll, how, fd, event));
 }
 inline int epoll_wait(int epoll, epoll_event* events, int most, int timeout_ms) {
-  return static_cast<int>(call(SYS_epoll_wait, epoll, events, most, timeout_ms));
+  return static_cast<int>(past_libc(::epoll_wait, SYS_epoll_wait, epoll, events, most, timeout_ms));
 }
-#else
-inline int ppoll(pollfd* fds, nfds_t count, timespec* left) {
-  return ::ppoll(fds, count, left, nullptr);
-}
-inline int epoll_ctl(int epoll, int how, int fd, epoll_event* event) {
-  return ::epoll_ctl(epoll, how, fd, event);
-}
-inline int epoll_wait(int epoll, epoll_event* events, int most, int timeout_ms) {
-  return ::epoll_wait(epoll, events, most, timeout_ms);
-}
-#endif
 
 /// Sleeps until one of them is ready. As futex_wait(): 0, ETIMEDOUT or EINTR.
 inline int poll_until(std::span<pollfd> fds, std::uint64_t deadline_ns) {

@@ -1,5 +1,5 @@
-// How often this program has allocated: for tests of what must not. Not counted under sanitizers,
-// which have an allocator of their own.
+// How often this program has allocated, and how much a part of it has: for tests of what must not
+// allocate or grow. Not counted under sanitizers, which have an allocator of their own.
 #pragma once
 
 #include <cstdint>
@@ -12,4 +12,16 @@
 
 namespace clan::test {
 std::uint64_t allocations();
+
+/// While it lives, what its thread allocates and frees is added to `*account`; null: to none.
+class Charge {
+ public:
+  explicit Charge(std::int64_t* account);
+  ~Charge();
+  Charge(const Charge&) = delete;
+  Charge& operator=(const Charge&) = delete;
+
+ private:
+  std::int64_t* before_;
+};
 }  // namespace clan::test

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "udp/allocations.h"
+
 namespace clan::test {
 
 using udp::Connection;
@@ -191,13 +193,15 @@ Node::Node(Network& network, std::size_t index, const udp::Options& options,
 }
 
 void Node::restart() {
+  const Charge charge(&memory_);
   endpoint_ = std::make_unique<udp::Endpoint>(
       options_, *this, [this] { return network_.random().next() | 1; }, security_);
+  const Charge nobody(nullptr);
   talks_.clear();
 }
 
 Talk& Node::connect(std::size_t to, const Traffic& out, const Traffic& in) {
-  talks_.push_back(std::make_unique<Talk>());
+  talks_.push_back(std::make_unique<Talk>(*this));
   Talk& talk = *talks_.back();
   talk.client = true;
   talk.peer = to;
@@ -209,7 +213,10 @@ Talk& Node::connect(std::size_t to, const Traffic& out, const Traffic& in) {
   std::memcpy(greeting + sizeof in, &out, sizeof out);
   put(std::span(greeting).subspan(2 * sizeof(Traffic)), index_);
   const auto address = Network::address_of(to, network_.node(to).port());
-  talk.connection = endpoint_->connect(address, greeting, network_.now());
+  {
+    const Charge charge(&memory_);
+    talk.connection = endpoint_->connect(address, greeting, network_.now());
+  }
   talk.connection->user = &talk;
   pump();
   return talk;
@@ -218,7 +225,10 @@ Talk& Node::connect(std::size_t to, const Traffic& out, const Traffic& in) {
 void Node::close(Talk& talk, int err) {
   if (talk.down) return;
   talk.closing = true;
-  endpoint_->close(*talk.connection, err, network_.now());
+  {
+    const Charge charge(&memory_);
+    endpoint_->close(*talk.connection, err, network_.now());
+  }
   pump();
 }
 
@@ -249,6 +259,7 @@ void Node::offer(Talk& talk) {
         talk.lent[c][index] = std::move(payload);
         m.payload = talk.lent[c][index];
       }
+      const Charge charge(&memory_);
       if (const int err = endpoint_->send(*talk.connection, c, m); err != 0) {
         network_.report("send failed with " + std::to_string(err));
         return;
@@ -263,12 +274,18 @@ void Node::offer(Talk& talk) {
 }
 
 void Node::receive(const SocketAddress& from, std::span<std::byte> packet) {
-  endpoint_->receive(from, packet, network_.now());
+  {
+    const Charge charge(&memory_);
+    endpoint_->receive(from, packet, network_.now());
+  }
   pump();
 }
 
 void Node::on_wake() {
-  endpoint_->on_timeout(network_.now());
+  {
+    const Charge charge(&memory_);
+    endpoint_->on_timeout(network_.now());
+  }
   if (network_.now() >= look_at_) {
     look_at_ = udp::kNever;
     for (auto& t : talks_) {
@@ -281,7 +298,11 @@ void Node::on_wake() {
 void Node::pump() {
   static std::vector<std::byte> buffer(udp::Endpoint::kTrainBytes + 1000);
   for (int turns = 0;; ++turns) {
-    const udp::Train train = endpoint_->transmit(buffer, network_.now());
+    udp::Train train;
+    {
+      const Charge charge(&memory_);
+      train = endpoint_->transmit(buffer, network_.now());
+    }
     if (train.bytes == 0) break;
     if (train.segment == 0 || train.bytes > udp::Endpoint::kTrainBytes)
       network_.report("a train of no shape");
@@ -294,7 +315,7 @@ void Node::pump() {
       break;
     }
   }
-  if (++pumps_ % 64 == 0) most_memory_ = std::max(most_memory_, endpoint_->memory_bytes());
+  most_memory_ = std::max(most_memory_, memory_);
   network_.wake_at(index_, std::min(endpoint_->next_timeout(), look_at_));
 }
 
@@ -305,8 +326,9 @@ int Node::on_request(const SocketAddress&, std::span<const std::byte> greeting,
 }
 
 void Node::on_established(Connection& c, std::span<const std::byte> greeting) {
+  const Charge nobody(nullptr);
   if (c.user == nullptr) {
-    talks_.push_back(std::make_unique<Talk>());
+    talks_.push_back(std::make_unique<Talk>(*this));
     Talk& talk = *talks_.back();
     talk.connection = &c;
     std::memcpy(static_cast<void*>(&talk.out), greeting.data(), sizeof(Traffic));
@@ -318,73 +340,71 @@ void Node::on_established(Connection& c, std::span<const std::byte> greeting) {
   offer(talk_of(c));
 }
 
-bool Node::on_fragment(Connection& c, std::uint8_t channel, std::span<const std::byte> header,
-                       std::uint32_t total, std::uint32_t offset,
-                       std::span<const std::byte> bytes) {
-  Talk& talk = talk_of(c);
+bool Talk::on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
+                       std::uint32_t offset, std::span<const std::byte> bytes) {
+  const Charge nobody(nullptr);
   if (header.size() != kHeaderBytes) {
-    network_.report("a header of another length");
+    node.report("a header of another length");
     return false;
   }
   const std::uint64_t index = get(header);
   if (index % 3 == 0 && total < 100'000 && channel != 3) return false;  // to be kept
-  if (first_wrong_byte(bytes, pattern_seed(talk.in, channel, index), offset) != bytes.size()) {
-    network_.report("a fragment with wrong bytes");
+  if (first_wrong_byte(bytes, pattern_seed(in, channel, index), offset) != bytes.size()) {
+    node.report("a fragment with wrong bytes");
   }
-  auto at = std::find_if(talk.placing.begin(), talk.placing.end(),
+  auto at = std::find_if(placing.begin(), placing.end(),
                          [&](const auto& p) { return p.channel == channel && p.index == index; });
-  if (at == talk.placing.end()) {
-    talk.placing.push_back({channel, index, {}});
-    at = talk.placing.end() - 1;
+  if (at == placing.end()) {
+    placing.push_back({channel, index, {}});
+    at = placing.end() - 1;
   }
   std::uint64_t fresh = 0;
   at->placed.for_each_missing(offset, offset + bytes.size(),
                               [&](auto b, auto e) { fresh += e - b; });
-  if (fresh != bytes.size()) network_.report("bytes of a fragment come twice");
+  if (fresh != bytes.size()) node.report("bytes of a fragment come twice");
   at->placed.add(offset, offset + bytes.size());
   return true;
 }
 
-void Node::on_message(Connection& c, std::uint8_t channel, std::span<const std::byte> header,
-                      std::uint32_t total, std::span<const std::byte> payload) {
-  Talk& talk = talk_of(c);
-  if (talk.down) network_.report("a message after the connection's end");
-  if (header.size() != kHeaderBytes || get(header.subspan(8)) != talk.in.seed) {
-    network_.report("a message with a wrong header");
+void Talk::on_message(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
+                      std::span<const std::byte> payload) {
+  const Charge nobody(nullptr);
+  if (down) node.report("a message after the connection's end");
+  if (header.size() != kHeaderBytes || get(header.subspan(8)) != in.seed) {
+    node.report("a message with a wrong header");
     return;
   }
   const std::uint64_t index = get(header);
-  if (index != talk.next_in[channel]) {
-    network_.report("message " + std::to_string(index) + " of channel " + std::to_string(channel) +
-                    " came when " + std::to_string(talk.next_in[channel]) + " was due");
+  if (index != next_in[channel]) {
+    node.report("message " + std::to_string(index) + " of channel " + std::to_string(channel) +
+                " came when " + std::to_string(next_in[channel]) + " was due");
     return;
   }
-  ++talk.next_in[channel];
-  if (total != message_bytes(talk.in, channel, index))
-    network_.report("a message of another length");
+  ++next_in[channel];
+  if (total != message_bytes(in, channel, index)) node.report("a message of another length");
   if (!payload.empty() || total == 0) {
-    if (payload.size() != total || !is_pattern(payload, pattern_seed(talk.in, channel, index), 0)) {
-      network_.report("a message with wrong bytes");
+    if (payload.size() != total || !is_pattern(payload, pattern_seed(in, channel, index), 0)) {
+      node.report("a message with wrong bytes");
     }
     return;
   }
-  auto at = std::find_if(talk.placing.begin(), talk.placing.end(),
+  auto at = std::find_if(placing.begin(), placing.end(),
                          [&](const auto& p) { return p.channel == channel && p.index == index; });
-  if (at == talk.placing.end() || at->placed.size() != 1 ||
-      !(at->placed[0] == udp::Range{0, total})) {
-    network_.report("a message was released before all of it was placed");
+  if (at == placing.end() || at->placed.size() != 1 || !(at->placed[0] == udp::Range{0, total})) {
+    node.report("a message was released before all of it was placed");
     return;
   }
-  talk.placing.erase(at);
+  placing.erase(at);
 }
 
-void Node::on_sent(Connection& c, std::uint8_t channel, std::uint64_t token) {
-  Talk& talk = talk_of(c);
-  ++talk.confirmed;
-  if (token < talk.lent[channel].size()) std::vector<std::byte>().swap(talk.lent[channel][token]);
+void Talk::on_sent(std::uint8_t channel, std::uint64_t token) {
+  const Charge nobody(nullptr);
+  ++confirmed;
+  if (token < lent[channel].size()) std::vector<std::byte>().swap(lent[channel][token]);
 }
 
 void Node::on_down(Connection& c, int err) {
+  const Charge nobody(nullptr);
   if (c.user == nullptr) return;  // was never established
   Talk& talk = talk_of(c);
   if (talk.down) network_.report("a connection ends twice");

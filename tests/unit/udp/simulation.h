@@ -128,7 +128,15 @@ class Network {
 };
 
 /// One connection as its node sees it.
-struct Talk {
+struct Talk final : udp::MessageSink {
+  explicit Talk(Node& of) : node(of) {}
+  bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
+                   std::uint32_t offset, std::span<const std::byte> bytes) override;
+  void on_message(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
+                  std::span<const std::byte> payload) override;
+  void on_sent(std::uint8_t channel, std::uint64_t token) override;
+
+  Node& node;
   udp::Connection* connection = nullptr;
   bool client = false;
   bool established = false;
@@ -167,7 +175,10 @@ class Node final : public udp::EndpointSink {
   std::vector<std::unique_ptr<Talk>>& talks() { return talks_; }
   udp::Endpoint& endpoint() { return *endpoint_; }
   void set_refusal(int err) { refusal_ = err; }
-  std::size_t most_memory() const { return most_memory_; }
+  /// The most that its endpoint has had allocated.
+  std::int64_t most_memory() const { return most_memory_; }
+  std::int64_t memory() const { return memory_; }
+  void report(const std::string& what) { network_.report(what); }
 
   // The network.
   void receive(const udp::SocketAddress& from, std::span<std::byte> packet);
@@ -179,12 +190,6 @@ class Node final : public udp::EndpointSink {
   int on_request(const udp::SocketAddress& from, std::span<const std::byte> greeting,
                  std::span<std::byte> answer, std::size_t* answer_bytes) override;
   void on_established(udp::Connection& c, std::span<const std::byte> greeting) override;
-  bool on_fragment(udp::Connection& c, std::uint8_t channel, std::span<const std::byte> header,
-                   std::uint32_t total, std::uint32_t offset,
-                   std::span<const std::byte> bytes) override;
-  void on_message(udp::Connection& c, std::uint8_t channel, std::span<const std::byte> header,
-                  std::uint32_t total, std::span<const std::byte> payload) override;
-  void on_sent(udp::Connection& c, std::uint8_t channel, std::uint64_t token) override;
   void on_down(udp::Connection& c, int err) override;
 
  private:
@@ -200,8 +205,7 @@ class Node final : public udp::EndpointSink {
   std::vector<std::unique_ptr<Talk>> talks_;
   std::uint64_t look_at_ = udp::kNever;
   int refusal_ = 0;
-  std::size_t most_memory_ = 0;
-  std::uint64_t pumps_ = 0;
+  std::int64_t memory_ = 0, most_memory_ = 0;
 };
 
 /// The size and the header of message `index` of a channel of `traffic`.

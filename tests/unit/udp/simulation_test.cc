@@ -177,7 +177,7 @@ class Troubles {
     while (!served() && n_.now() < end && n_.problem().empty()) go_on_for(20 * kMillisecond);
     if (!served()) n_.report("not all clients were served 30 s after the last trouble");
     for (std::size_t i = 0; i <= clients_; ++i) {
-      if (n_.node(i).most_memory() > 16u << 20) n_.report("a node took more than 16 MB");
+      if (n_.node(i).most_memory() > 16 << 20) n_.report("a node took more than 16 MB");
     }
     return n_.problem().empty() ? "" : n_.problem() + "\n" + describe(n_);
   }
@@ -249,7 +249,7 @@ TEST(Simulation, AThousandSendersShareAPort) {
   std::size_t ended = 0;
   for (auto& talk : n.node(0).talks()) ended += talk->received_all();
   EXPECT_EQ(ended, kSenders);
-  EXPECT_LT(n.node(0).most_memory(), kSenders * 64 * 1024);
+  EXPECT_LT(n.node(0).most_memory(), std::int64_t{kSenders} * 64 * 1024);
 }
 
 // Ten connections through one bottleneck: Jain's index of what they carry in a second.

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <utility>
 
-#include "clan/detail/system_call.h"
+#include "base/wait_call.h"
 
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
@@ -84,7 +84,7 @@ struct Control {
 };
 
 /// What has been said beside one that has come.
-void read_control(msghdr& m, DatagramSocket::Received* out) {
+void read_control(msghdr& m, Arrival* out) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
     if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
       int value = 0;
@@ -116,33 +116,10 @@ bool refuses(msghdr& m) {
   return false;
 }
 
-// Past the C library: there these are points at which a thread can be cancelled, and the node's
-// mutex is held. For the sanitizers by it: ThreadSanitizer takes it that what a thread did before
-// it sent is seen behind a receive.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-long send_bytes(int fd, std::span<const std::byte> bytes) {
-  return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-}
-long send_message(int fd, const msghdr& m) { return ::sendmsg(fd, &m, MSG_NOSIGNAL); }
+// Past the C library: the node's mutex is held.
 long receive_message(int fd, msghdr& m, int flags = 0) {
-  return ::recvmsg(fd, &m, MSG_DONTWAIT | flags);
+  return sys::past_libc(::recvmsg, SYS_recvmsg, fd, &m, MSG_DONTWAIT | flags);
 }
-long receive_bytes(int fd, std::span<std::byte> to) {
-  return ::recv(fd, to.data(), to.size(), MSG_DONTWAIT | MSG_TRUNC);
-}
-#else
-long send_bytes(int fd, std::span<const std::byte> bytes) {
-  return sys::call(SYS_sendto, fd, bytes.data(), bytes.size(), MSG_NOSIGNAL, nullptr, 0);
-}
-long send_message(int fd, const msghdr& m) { return sys::call(SYS_sendmsg, fd, &m, MSG_NOSIGNAL); }
-long receive_message(int fd, msghdr& m, int flags = 0) {
-  return sys::call(SYS_recvmsg, fd, &m, MSG_DONTWAIT | flags);
-}
-long receive_bytes(int fd, std::span<std::byte> to) {
-  return sys::call(SYS_recvfrom, fd, to.data(), to.size(), MSG_DONTWAIT | MSG_TRUNC, nullptr,
-                   nullptr);
-}
-#endif
 
 bool set(int fd, int level, int name, int value) {
   return ::setsockopt(fd, level, name, &value, sizeof value) == 0;
@@ -175,19 +152,15 @@ Result<DatagramSocket> DatagramSocket::open(Family family, int buffer_bytes) {
 Status DatagramSocket::bind(const SocketAddress& local) {
   sockaddr_storage address;
   const socklen_t length = to_kernel(local, family_ != Family::kIpv4, &address);
-  if (::bind(fd(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
-    return errno_error("binding a UDP socket");
-  }
-  return {};
+  const bool bound = ::bind(fd(), reinterpret_cast<sockaddr*>(&address), length) == 0;
+  return bound ? Status() : errno_error("binding a UDP socket");
 }
 
 Status DatagramSocket::connect(const SocketAddress& to) {
   sockaddr_storage address;
   const socklen_t length = to_kernel(to, family_ != Family::kIpv4, &address);
-  if (::connect(fd(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
-    return errno_error("connecting a UDP socket");
-  }
-  return {};
+  const bool connected = ::connect(fd(), reinterpret_cast<sockaddr*>(&address), length) == 0;
+  return connected ? Status() : errno_error("connecting a UDP socket");
 }
 
 bool DatagramSocket::share_port(bool on) { return set(fd(), SOL_SOCKET, SO_REUSEPORT, on ? 1 : 0); }
@@ -232,10 +205,6 @@ bool same_network(int socket, int other) {
   return cookies[0] == cookies[1];
 }
 
-bool DatagramSocket::same_network(const DatagramSocket& other) const {
-  return udp::same_network(fd(), other.fd());
-}
-
 DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<const std::byte> bytes,
                                           std::size_t segment, const SocketAddress* from) {
   sockaddr_storage address;
@@ -260,7 +229,9 @@ DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<con
   // Without address and train the short call does the same with less to copy.
   const bool plain = to == nullptr && control.size == 0;
   for (bool again = false;;) {
-    const long n = plain ? send_bytes(fd(), bytes) : send_message(fd(), message);
+    const long n = plain ? sys::past_libc(::sendto, SYS_sendto, fd(), bytes.data(), bytes.size(),
+                                          MSG_NOSIGNAL, nullptr, 0)
+                         : sys::past_libc(::sendmsg, SYS_sendmsg, fd(), &message, MSG_NOSIGNAL);
     if (n >= 0) [[likely]]
       return Sent::kSent;
     const int err = errno;
@@ -285,7 +256,7 @@ DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<con
   }
 }
 
-bool DatagramSocket::receive(std::span<std::byte> to, Received* out) {
+bool DatagramSocket::receive(std::span<std::byte> to, Arrival* out) {
   sockaddr_storage address;
   iovec part{to.data(), to.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int)) + kSourceSpace];
@@ -304,21 +275,24 @@ bool DatagramSocket::receive(std::span<std::byte> to, Received* out) {
     m.msg_controllen = sizeof control;
   }
   out->from = socket_address(address);
-  out->bytes = (m.msg_flags & MSG_TRUNC) != 0 ? 0 : static_cast<std::size_t>(n);
-  out->segment = out->bytes;
+  out->bytes = to.first((m.msg_flags & MSG_TRUNC) != 0 ? 0 : static_cast<std::size_t>(n));
+  out->segment = out->bytes.size();
   out->at = {};
   read_control(m, out);
   return true;
 }
 
-bool DatagramSocket::receive_plain(std::span<std::byte> to, std::size_t* bytes) {
+bool DatagramSocket::receive_plain(std::span<std::byte> to, Arrival* out) {
   long n = -1;
-  for (int i = 0; (n = receive_bytes(fd(), to)) < 0; ++i) {
+  for (int i = 0; (n = sys::past_libc(::recvfrom, SYS_recvfrom, fd(), to.data(), to.size(),
+                                      MSG_DONTWAIT | MSG_TRUNC, nullptr, nullptr)) < 0;
+       ++i) {
     if (errno == EAGAIN || i >= kMostAgain) return false;
     if (errno != EINTR) take_errors();
   }
   const auto whole = static_cast<std::size_t>(n);  // also of what is cut
-  *bytes = whole > to.size() ? 0 : whole;
+  out->bytes = to.first(whole > to.size() ? 0 : whole);
+  out->segment = out->bytes.size();
   return true;
 }
 

@@ -15,6 +15,22 @@
 
 namespace clan::udp {
 
+/// Packets that came together from one address: all `segment` bytes long but the last, which may be
+/// shorter.
+struct Arrival {
+  SocketAddress from;
+  std::span<std::byte> bytes;  ///< valid until the next receive(); may be written to
+  std::size_t segment = 0;
+  SocketAddress at{};  ///< which of our addresses they came to, without a port; all 0: not known
+};
+
+enum class Sent {
+  kSent,    ///< or dropped on the way, as any packet may be
+  kLater,   ///< no room: it is to be offered again
+  kTooBig,  ///< larger than the device takes; or, of a train, no segmentation offload for it
+  kFailed,  ///< the kernel has no way to that address
+};
+
 class DatagramSocket {
  public:
   enum class Family {
@@ -22,18 +38,7 @@ class DatagramSocket {
     kIpv6,
     kIpv4,
   };
-  enum class Sent {
-    kSent,    ///< or dropped on the way
-    kLater,   ///< no room
-    kTooBig,  ///< or, of a train, no segmentation offload for it
-    kFailed,  ///< the kernel has no way to that address
-  };
-  struct Received {
-    SocketAddress from;
-    SocketAddress at;  ///< which of our addresses it came to, without a port; or all 0
-    std::size_t bytes = 0;
-    std::size_t segment = 0;  ///< what GRO has made one of; else `bytes`
-  };
+  using Sent = udp::Sent;
   static constexpr std::size_t kMostRefusals = 16;  ///< kept; there will be more of the same
 
   /// A socket that is not bound. `buffer_bytes` is asked for; the kernel gives what
@@ -47,7 +52,7 @@ class DatagramSocket {
   /// Whether another socket of the same user that says so too may bind the same port.
   bool share_port(bool on);
   bool use_gro(bool on);
-  /// From now on Received::at is filled in.
+  /// From now on Arrival::at is filled in.
   bool tell_destination();
 
   /// To `to`, or to where it is connected (null). `segment` shorter than `bytes`: a train. `from`:
@@ -56,10 +61,10 @@ class DatagramSocket {
             const SocketAddress* from = nullptr);
   /// One datagram, or what GRO has made one of. 0 bytes: it is not CLAN's. False: there is
   /// none.
-  bool receive(std::span<std::byte> to, Received* out);
+  bool receive(std::span<std::byte> to, Arrival* out);
   /// For a socket that is connected and has no GRO: receives bytes alone, for which the kernel does
   /// less. 0 bytes: it is not CLAN's.
-  bool receive_plain(std::span<std::byte> to, std::size_t* bytes);
+  bool receive_plain(std::span<std::byte> to, Arrival* out);
   /// The kernel has reported an error of the socket: what it has noted about packets that have
   /// left.
   void take_errors();
@@ -73,8 +78,6 @@ class DatagramSocket {
   Result<SocketAddress> local_address() const;
   std::optional<SocketAddress> peer_address() const;
   std::size_t receive_buffer() const;
-  /// Whether both would reach the same hosts: a thread may have changed its network namespace.
-  bool same_network(const DatagramSocket& other) const;
 
  private:
   Fd socket_;
@@ -82,7 +85,8 @@ class DatagramSocket {
   std::vector<SocketAddress> refusals_;
 };
 
-/// Whether two sockets are of one network namespace.
+/// Whether two sockets are of one network namespace, so that both would reach the same hosts: a
+/// thread may have changed its own.
 bool same_network(int socket, int other);
 
 }  // namespace clan::udp

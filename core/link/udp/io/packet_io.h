@@ -16,29 +16,19 @@
 
 #include "clan/face/path_page.h"
 #include "clan/result.h"
+#include "link/udp/io/datagram_socket.h"
 #include "link/udp/transport/endpoint.h"
 #include "link/udp/wire/socket_address.h"
 
 namespace clan::udp {
 
-/// Packets that came together from one address: all `segment` bytes long but the last, which may be
-/// shorter.
-struct Arrival {
-  SocketAddress from;
-  std::span<std::byte> bytes;  ///< valid until the next receive(); may be written to
-  std::size_t segment = 0;
-  SocketAddress at{};  ///< which of our addresses they came to, without a port; all 0: not known
-};
-
 class PacketIo {
  public:
-  enum class Sent {
-    kSent,    ///< or dropped on the way, as any packet may be
-    kLater,   ///< no room: ask with want_room(), offer it again when the descriptor is readable
-    kTooBig,  ///< the segments are larger than the device takes
-  };
+  using Sent = udp::Sent;
 
   virtual ~PacketIo() = default;
+  /// kLater: ask with want_room(), and offer it again when the descriptor is readable. Never
+  /// kFailed: that is as if the network had lost it.
   virtual Sent send(const Train& train, std::span<const std::byte> bytes) = 0;
   /// What has come, at most out.size() arrivals. 0: nothing.
   virtual std::size_t receive(std::span<Arrival> out) = 0;
@@ -108,7 +98,22 @@ class PacketPump {
     return send(now) || some;
   }
   /// Sends what may be sent.
-  bool flush(std::uint64_t now) { return send(now); }
+  bool send(std::uint64_t now) {
+    bool any = false;
+    has_more_ = false;
+    tried_at_ = now;
+    for (int i = 0; i < kMostTrains; ++i) {
+      if (train_.bytes == 0) train_ = endpoint_.transmit(buffer_, now);
+      if (train_.bytes == 0) return any;
+      const PacketIo::Sent sent = io_.send(train_, std::span(buffer_).first(train_.bytes));
+      if (sent == PacketIo::Sent::kLater) return any;
+      any = true;
+      if (sent == PacketIo::Sent::kTooBig) endpoint_.on_too_big(train_.to, train_.segment, now);
+      train_.bytes = 0;
+    }
+    has_more_ = true;
+    return true;
+  }
   /// Whether a train waits for room in the socket.
   bool waits_for_room() const { return train_.bytes != 0; }
   /// The last call that sent has sent as much as one does, and there may be more: no packet and no
@@ -155,23 +160,6 @@ class PacketPump {
       endpoint_.on_refused(refused, now);
     }
     return n > 0;
-  }
-
-  bool send(std::uint64_t now) {
-    bool any = false;
-    has_more_ = false;
-    tried_at_ = now;
-    for (int i = 0; i < kMostTrains; ++i) {
-      if (train_.bytes == 0) train_ = endpoint_.transmit(buffer_, now);
-      if (train_.bytes == 0) return any;
-      const PacketIo::Sent sent = io_.send(train_, std::span(buffer_).first(train_.bytes));
-      if (sent == PacketIo::Sent::kLater) return any;
-      any = true;
-      if (sent == PacketIo::Sent::kTooBig) endpoint_.on_too_big(train_.to, train_.segment, now);
-      train_.bytes = 0;
-    }
-    has_more_ = true;
-    return true;
   }
 
   Endpoint& endpoint_;

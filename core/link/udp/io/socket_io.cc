@@ -14,7 +14,6 @@ namespace {
 constexpr std::size_t kTruesize = 832;  ///< what the kernel charges for a small datagram
 constexpr unsigned kLooks = 8;          ///< at one socket, before the other is read
 constexpr unsigned kMostStrays = 16;    ///< of the second socket's peer, at the main one
-constexpr unsigned kMostReads = 4096;   ///< of a socket that is to be empty
 
 using Family = DatagramSocket::Family;
 
@@ -130,7 +129,7 @@ void SocketIo::stop_gro() {
 // A link-local address would bind it to an interface; and an address of the other family than the
 // one that the main socket is bound to is not reached by it either.
 bool SocketIo::can_join(const SocketAddress& peer) const {
-  if (!options_.second_socket || stage_ == Stage::kLeaving || peer.scope != 0) return false;
+  if (!options_.second_socket || leaving_ || peer.scope != 0) return false;
   return is_wildcard(local_) || is_ipv4(local_) == is_ipv4(peer);
 }
 
@@ -141,7 +140,8 @@ Status SocketIo::join(const SocketAddress& peer, const SocketAddress& source) {
   const bool ipv4 = is_ipv4(peer);
   auto made = DatagramSocket::open(ipv4 ? Family::kIpv4 : Family::kIpv6, options_.buffer_bytes);
   if (!made) return made.error();
-  if (!made->same_network(main_)) return Error{EXDEV, "the thread is in another network namespace"};
+  if (!same_network(made->fd(), main_.fd()))
+    return Error{EXDEV, "the thread is in another network namespace"};
   if (offload_ && gro_ && !made->use_gro(true)) return Error{EOPNOTSUPP, "GRO on one socket only"};
   SocketAddress local = local_;
   if (!is_wildcard(source))
@@ -167,10 +167,10 @@ Status SocketIo::join(const SocketAddress& peer, const SocketAddress& source) {
   second_ = std::move(*made);
   peer_ = peer;
   source_ = source;
-  strays_ = reads_ = alone_ = 0;
+  strays_ = alone_ = 0;
   patience_ = kAlone;
   emptied_ = false;
-  stage_ = Stage::kFresh;
+  fresh_ = true;
   ++counters_.joined;
   changed();
   return {};
@@ -184,16 +184,14 @@ void SocketIo::leave() {
   SocketAddress nobody = loopback(second_.family() == Family::kIpv4, local_.port);
   if (!is_wildcard(source_)) nobody.ip = source_.ip;
   (void)second_.connect(nobody);
-  stage_ = Stage::kLeaving;
+  leaving_ = true;
   plain_ = false;  // what comes to it now has to say where from
-  reads_ = 0;
 }
 
 void SocketIo::close_second() {
   if (armed_) (void)watch(second_, EPOLL_CTL_DEL);
   second_.close();
-  stage_ = Stage::kNone;
-  second_first_ = false;
+  leaving_ = second_first_ = false;
   ++counters_.left;
   note_full(false);  // what waited for it goes by the main one
   changed();
@@ -207,43 +205,36 @@ void SocketIo::doubt(const SocketAddress& peer) {
 
 // --- sending -------------------------------------------------------------------------------------
 
-DatagramSocket::Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
-                                       std::span<const std::byte> bytes, std::size_t segment,
-                                       const SocketAddress* from) {
-  using Way = DatagramSocket::Sent;
+Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
+                       std::span<const std::byte> bytes, std::size_t segment,
+                       const SocketAddress* from) {
   if (offload_ || segment >= bytes.size()) {
-    const Way sent = socket.send(to, bytes, segment, from);
-    if (sent != Way::kTooBig || segment >= bytes.size() || segment > kBasePacket) return sent;
+    const Sent sent = socket.send(to, bytes, segment, from);
+    if (sent != Sent::kTooBig || segment >= bytes.size() || segment > kBasePacket) return sent;
     if (&socket != &main_) return sent;
     offload_ = false;  // packets of the least size: it is GSO that the kernel does not have
   }
   for (std::size_t at = 0; at < bytes.size(); at += segment) {
     const auto packet = bytes.subspan(at, std::min(segment, bytes.size() - at));
-    const Way s = socket.send(to, packet, segment, from);
+    const Sent s = socket.send(to, packet, segment, from);
     // A rest that finds no room is lost, like packets in any queue that is full.
-    if (s != Way::kSent && at == 0) return s;
+    if (s != Sent::kSent && at == 0) return s;
   }
-  return Way::kSent;
+  return Sent::kSent;
 }
 
 PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> bytes) {
-  using Way = DatagramSocket::Sent;
   vote_.note(train.to);
   bool tried = false;
   const bool has_second = connected() && train.to == peer_;
   if (has_second && train.from == source_) {
-    const Way sent = send_by(second_, nullptr, bytes, train.segment, nullptr);
-    if (sent == Way::kSent) [[likely]]
-      return Sent::kSent;
-    if (sent == Way::kLater) {
-      note_full(true);
-      return Sent::kLater;
-    }
+    const Sent sent = send_by(second_, nullptr, bytes, train.segment, nullptr);
+    if (sent == Sent::kLater) note_full(true);
+    if (sent == Sent::kSent || sent == Sent::kLater) [[likely]]
+      return sent;
     tried = true;
   } else if (!has_second && vote_.is(train.to) && can_join(train.to)) {
-    if (stage_ == Stage::kFresh) {
-      // Its peer's packets are in both sockets: they would overtake each other.
-    } else if (connected()) {
+    if (connected()) {
       leave();
     } else if (!join(train.to, train.from)) {
       ++counters_.refused;
@@ -251,15 +242,12 @@ PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> byt
     }
   }
   const SocketAddress* source = train.from == SocketAddress{} ? nullptr : &train.from;
-  const Way sent = send_by(main_, &train.to, bytes, train.segment, source);
-  if (sent == Way::kLater) {
-    note_full(false);
-    return Sent::kLater;
-  }
-  if (sent == Way::kTooBig) return Sent::kTooBig;
+  const Sent sent = send_by(main_, &train.to, bytes, train.segment, source);
+  if (sent == Sent::kLater) note_full(false);
+  if (sent == Sent::kLater || sent == Sent::kTooBig) return sent;
   // What the second socket cannot do and this one can is not the packet's fault: a source address
   // that is no more.
-  if (tried && sent == Way::kSent) doubt(train.to);
+  if (tried && sent == Sent::kSent) doubt(train.to);
   return Sent::kSent;  // or lost, as when there is no route
 }
 
@@ -274,30 +262,31 @@ bool SocketIo::next_refusal(SocketAddress* to) {
 std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> out) {
   const std::size_t most = std::min(out.size(), kSlots);
   std::size_t count = 0;
-  DatagramSocket::Received got;
   while (count < most) {
     const auto slot = std::span(slots_).subspan(count * kSlotBytes, kSlotBytes);
     ++counters_.asked;
+    Arrival& got = out[count];
     if (plain_ && &socket == &second_) {
-      if (!second_.receive_plain(slot, &got.bytes)) break;
-      got.from = peer_, got.segment = got.bytes;
+      if (!second_.receive_plain(slot, &got)) break;
+      got.from = peer_;
     } else if (!socket.receive(slot, &got)) {
       break;
     }
     if (&socket == &second_) got.at = source_;  // what it is bound to
     // Also one without bytes, or with too many to be a packet, of which nothing is taken: a peer
     // that floods us with these must not keep the thread here.
-    out[count++] = {got.from, slot.first(got.bytes), got.segment, got.at};
+    ++count;
     // A short one is most often alone: it is processed before the kernel is asked again. Not where
     // the last look has found one, too.
-    if (offload_ && got.bytes < kLoneBytes && !in_a_row_) break;
+    if (offload_ && got.bytes.size() < kLoneBytes && !in_a_row_) break;
   }
   return count;
 }
 
 std::size_t SocketIo::receive_from_main(std::span<Arrival> out) {
   const std::size_t n = receive_from(main_, out);
-  if (stage_ != Stage::kSettled) return n;
+  fresh_ = fresh_ && n > 0;
+  if (fresh_ || !connected()) return n;
   // A few of the peer's packets may come here: they went to another of our addresses. If they go
   // on, it was a mistake.
   for (std::size_t i = 0; i < n; ++i) {
@@ -313,7 +302,7 @@ std::size_t SocketIo::receive_from_main(std::span<Arrival> out) {
 std::size_t SocketIo::receive_from_second(std::span<Arrival> out) {
   const std::size_t n = receive_from(second_, out);
   emptied_ = emptied_ || n == 0;
-  if (n == 0 || stage_ != Stage::kSettled) return n;
+  if (n == 0 || !connected()) return n;
   const bool is_long = std::any_of(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(n),
                                    [](const Arrival& a) { return a.bytes.size() >= kLoneBytes; });
   if (is_long) {
@@ -336,20 +325,6 @@ void SocketIo::set_plain(bool on) {
   if (!on) patience_ = std::min(2 * patience_, kMostAlone);
 }
 
-// One socket is emptied before the other is read: packets keep their order.
-std::size_t SocketIo::receive_between(std::span<Arrival> out) {
-  const bool fresh = stage_ == Stage::kFresh;
-  const std::size_t n = fresh ? receive_from_main(out) : receive_from_second(out);
-  if (n > 0 && ++reads_ < kMostReads) return n;
-  if (fresh) {
-    stage_ = Stage::kSettled;
-    second_first_ = true;
-  } else {
-    close_second();
-  }
-  return n > 0 ? n : (fresh ? receive_from_second(out) : receive_from(main_, out));
-}
-
 std::size_t SocketIo::receive(std::span<Arrival> out) {
   const std::size_t n = look(out);
   in_a_row_ = n > 0;
@@ -357,8 +332,15 @@ std::size_t SocketIo::receive(std::span<Arrival> out) {
 }
 
 std::size_t SocketIo::look(std::span<Arrival> out) {
-  if (stage_ == Stage::kNone) return receive_from(main_, out);
-  if (stage_ != Stage::kSettled) return receive_between(out);
+  if (leaving_) {
+    if (const std::size_t n = receive_from_second(out); n > 0) return n;
+    close_second();
+  }
+  if (!second_) return receive_from(main_, out);
+  if (fresh_) {  // packets keep their order
+    if (const std::size_t n = receive_from_main(out); n > 0) return n;
+    second_first_ = true;
+  }
   const bool second = second_first_;
   // The other one comes first now and then, or a socket that always has something would keep it
   // waiting.

@@ -6,13 +6,8 @@
 //   second   the same port, connected to the peer that most packets go to: the kernel finds route
 //            and socket of its packets without a look-up, each way
 //
-//   none --join()--> fresh --> settled --leave()--> leaving --> none
-//
-//   fresh     main may still have packets of that peer that came before: it is read until it is
-//             empty
-//   settled   both are read, mostly the one that had something last
-//   leaving   the second is connected to nobody any more: what has come to it is read, then it is
-//             closed
+// Both are read, mostly the one that had something last. A second one that is left is connected to
+// nobody any more: what has come to it is read, then it is closed.
 //
 // While what comes to the second is short and alone, as in a ping-pong, it is plain: without GRO,
 // and asked for bytes only. A train ends that.
@@ -72,7 +67,6 @@ class SocketIo final : public PacketIo {
   const SocketAddress* connected_peer() const { return connected() ? &peer_ : nullptr; }
 
  private:
-  enum class Stage { kNone, kFresh, kSettled, kLeaving };
   static constexpr std::size_t kSlots = 8;
   static constexpr std::size_t kSlotBytes = 65'536;
   static constexpr std::size_t kLoneBytes = 1024;  ///< shorter arrivals are passed on at once
@@ -80,20 +74,18 @@ class SocketIo final : public PacketIo {
 
   SocketIo() = default;
   Status prepare(const SocketAddress& local, const Options& options);
-  bool connected() const { return stage_ == Stage::kFresh || stage_ == Stage::kSettled; }
+  bool connected() const { return second_ && !leaving_; }
   Status watch(const DatagramSocket& socket, int how) const;
   void ask_for_room();
   bool waits_at(const DatagramSocket& socket) const;
   void note_full(bool second);
   std::size_t look(std::span<Arrival> out), look_at_other(std::span<Arrival> out);
   std::size_t receive_from(DatagramSocket& socket, std::span<Arrival> out);
-  std::size_t receive_between(std::span<Arrival> out);
   std::size_t receive_from_second(std::span<Arrival> out);
   void set_plain(bool on);
   std::size_t receive_from_main(std::span<Arrival> out);
-  DatagramSocket::Sent send_by(DatagramSocket& socket, const SocketAddress* to,
-                               std::span<const std::byte> bytes, std::size_t segment,
-                               const SocketAddress* from);
+  Sent send_by(DatagramSocket& socket, const SocketAddress* to, std::span<const std::byte> bytes,
+               std::size_t segment, const SocketAddress* from);
   bool can_join(const SocketAddress& peer) const;
   Status join(const SocketAddress& peer, const SocketAddress& source);
   void leave();
@@ -103,14 +95,14 @@ class SocketIo final : public PacketIo {
   DatagramSocket main_, second_;
   Fd ready_;  ///< an epoll set of both, if it is armed
   bool armed_ = true;
-  Stage stage_ = Stage::kNone;
+  bool leaving_ = false;
   SocketAddress peer_, source_;  ///< of the second socket; source_ all 0: the routes' choice
   ConnectedPeerVote vote_;
   bool second_first_ = false;   ///< it had something last
   unsigned looks_ = 0;          ///< at one of the two, since the last at the other
   bool look_at_all_ = false;    ///< a read that finds nothing at one reads the other
   bool in_a_row_ = false;       ///< the last look has found something
-  unsigned reads_ = 0;          ///< of the socket that is to be empty, since this stage began
+  bool fresh_ = false;          ///< main may have packets of that peer that came before
   unsigned strays_ = 0;         ///< of this peer
   bool plain_ = false;          ///< the second has no GRO, and is asked for bytes alone
   bool emptied_ = false;        ///< nothing is in the second of before it was connected

@@ -15,14 +15,6 @@ namespace clan::udp {
 
 UdpLink::UdpLink(std::shared_ptr<UdpNode> node, Connection& connection, const Greeting& peer)
     : node_(std::move(node)), connection_(&connection), peer_(peer) {}
-UdpLink::~UdpLink() = default;
-
-nic::LinkCapabilities UdpLink::capabilities() const {
-  nic::LinkCapabilities c;
-  c.translates = true;
-  c.name = "udp";
-  return c;
-}
 
 // A holder of the pre-shared key counts as our own user: user ids of other hosts mean nothing here.
 uid_t UdpLink::remote_uid() const { return node_->owner_.uid; }
@@ -140,8 +132,7 @@ void UdpLink::cancel(std::uint64_t token) {
   std::lock_guard lock(node_->mutex_);
   for (auto it = pending_.begin(); it != pending_.end(); ++it) {
     Pending& p = it->second;
-    const bool transfer = p.kind == Pending::Kind::kWrite || p.kind == Pending::Kind::kRead;
-    if (!transfer || p.cancelled || p.token != token) continue;
+    if (!p.is_transfer() || p.cancelled || p.token != token) continue;
     if (connection_ != nullptr && !p.sent) connection_->detach(kBulk, it->first);
     p.cancelled = true;
     p.local = nullptr;

@@ -41,15 +41,18 @@ constexpr std::uint8_t kUrgent = 0, kBulk = 3;
 
 class UdpNode;
 
-class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpLink> {
+class UdpLink final : public nic::Link,
+                      public MessageSink,
+                      public std::enable_shared_from_this<UdpLink> {
  public:
   static constexpr std::size_t kMostTransfers = 16;    ///< under way to one peer; more are kBusy
   static constexpr std::uint64_t kMostRead = 1 << 20;  ///< bytes that one kRead asks for
 
   UdpLink(std::shared_ptr<UdpNode> node, Connection& connection, const Greeting& peer);
-  ~UdpLink() override;
 
-  nic::LinkCapabilities capabilities() const override;
+  nic::LinkCapabilities capabilities() const override {
+    return {.translates = true, .name = "udp"};
+  }
   NodeId remote_node() const override { return {peer_.node}; }
   uid_t remote_uid() const override;
   pid_t remote_pid() const override { return static_cast<pid_t>(peer_.pid); }
@@ -81,15 +84,15 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
   void shut_down() override;
   void abandon_after_fork() override;
 
-  /// How the path does.
+  // MessageSink, under the node's mutex.
+  bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
+                   std::uint32_t offset, std::span<const std::byte> bytes) override;
+  void on_message(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
+                  std::span<const std::byte> payload) override;
+  void on_sent(std::uint8_t channel, std::uint64_t token) override;
 
   // For the node, under its mutex.
-  bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
-                   std::uint32_t offset, std::span<const std::byte> bytes);
-  void on_message(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
-                  std::span<const std::byte> payload);
-  void on_sent(std::uint64_t token);
-  void on_down(int err);
+  void on_down();
   void send_revoked(std::uint32_t aperture, std::uint32_t generation);
   /// How the path does, for PathStatsPage; and a number that is another one when it has changed.
   PathValues path() const;
@@ -113,6 +116,7 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
     std::uint64_t token = 0;
     std::byte* local = nullptr;
     std::uint64_t length = 0;
+    bool is_transfer() const { return kind == Kind::kWrite || kind == Kind::kRead; }
   };
   /// A chunk of RDMA on its way to us.
   struct Incoming {
@@ -137,6 +141,8 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
                     std::uint64_t offset) const;
 
   // udp_link_questions.cc
+  template <typename Done>
+  void wait_until(std::uint64_t deadline, Done&& done);
   Result<Pending> wait(std::uint64_t request);
   void wait_for_turn(std::uint64_t bytes), end_turn(std::uint64_t bytes);
   Status get_piece(const nic::RemoteHandle& handle, std::uint64_t offset,
@@ -147,11 +153,12 @@ class UdpLink final : public nic::Link, public std::enable_shared_from_this<UdpL
                          Rights right, int* err) const;
   Incoming* incoming(const LinkHeader& h);
   int place(const LinkHeader& h, std::uint64_t offset, std::span<const std::byte> bytes,
-            const RangeSet* taken);
+            const RangeSet& taken);
   static void add_placed(const Incoming& chunk, const LinkHeader& h, RangeSet* to);
   void place_bulk(const LinkHeader& h, std::uint64_t offset, std::span<const std::byte> bytes);
   void take_put(const LinkHeader& h, std::span<const std::byte> bytes);
   bool take_read_data(const LinkHeader& h, std::uint32_t offset, std::span<const std::byte> bytes);
+  void end_read(const LinkHeader& h, std::uint32_t total, std::span<const std::byte> payload);
   void take_urgent(const LinkHeader& h, std::uint32_t total, std::span<const std::byte> payload);
   void take_bulk(const LinkHeader& h, std::uint32_t total, std::span<const std::byte> payload);
   void run_bulk();

@@ -3,7 +3,6 @@
 
 #include "clan/detail/clock.h"
 #include "clan/detail/dekker.h"
-#include "clan/detail/log.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"
 
@@ -16,59 +15,45 @@ constexpr std::uint64_t kMostAsked = 8 << 20;
 
 }  // namespace
 
-Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
+// Polls for a while, then sleeps, until `done()`, asked under the mutex, the link's end or the
+// deadline.
+template <typename Done>
+void UdpLink::wait_until(std::uint64_t deadline, Done&& done) {
   const std::uint64_t begin = monotonic_ns();
-  while (monotonic_ns() - begin < kSpin) {
-    node_->progress();
-    std::lock_guard lock(node_->mutex_);
-    if (pending_[request].answered || !alive()) break;
-  }
-  const std::uint64_t deadline = begin + kAnswerTimeout;
-  for (int rc = 0; rc != ETIMEDOUT;) {
-    // PAIR udp_node.answers: an answer that comes after this look changes the word
+  for (std::uint64_t now = begin; now < deadline; now = monotonic_ns()) {
+    // PAIR udp_node.answers: what comes after this look changes the word
     const std::uint32_t seen = dekker::load(node_->answers_);
     {
       std::lock_guard lock(node_->mutex_);
-      if (pending_[request].answered || !alive()) break;
+      if (done() || !alive()) return;
     }
-    rc = node_->sleep({&node_->answers_, seen, {}, deadline});
+    if (now - begin < kSpin) {
+      node_->progress();
+    } else {
+      (void)node_->sleep({&node_->answers_, seen, {}, deadline});
+    }
   }
+}
+
+Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
+  wait_until(monotonic_ns() + kAnswerTimeout, [&] { return pending_[request].answered; });
   std::lock_guard lock(node_->mutex_);
   const Pending p = pending_[request];
   pending_.erase(request);
   end_turn(p.length);
   if (p.answered) return p;
   if (!alive()) return Error{ECONNRESET, "the peer is gone"};
-  if (connection_ != nullptr) {
-    const ConnectionCounters& c = connection_->counters();
-    CLAN_WARN(
-        "process %u of another host has not answered for 10 s: %llu packets sent, %llu lost, %llu "
-        "received, %llu bytes under way, %llu waiting",
-        peer_.pid, static_cast<unsigned long long>(c.packets_sent),
-        static_cast<unsigned long long>(c.lost),
-        static_cast<unsigned long long>(c.packets_received),
-        static_cast<unsigned long long>(connection_->under_way()),
-        static_cast<unsigned long long>(connection_->queued_bytes(kUrgent) +
-                                        connection_->queued_bytes(kBulk)));
-  }
   return Error{ETIMEDOUT, "the peer did not answer within 10 s"};
 }
 
 // A peer ends the connection with one that asks for more than it serves, so of many threads that
 // read at once some wait. Without the mutex; the bytes are asked for when it returns.
 void UdpLink::wait_for_turn(std::uint64_t bytes) {
-  for (;;) {
-    // PAIR udp_node.answers: a turn that comes after this look changes the word
-    const std::uint32_t seen = dekker::load(node_->answers_);
-    {
-      std::lock_guard lock(node_->mutex_);
-      if (!alive() || asked_bytes_ + bytes <= kMostAsked) {
-        asked_bytes_ += bytes;
-        return;
-      }
-    }
-    (void)node_->sleep({&node_->answers_, seen, {}, monotonic_ns() + kAnswerTimeout});
-  }
+  wait_until(kNever, [&] {
+    if (alive() && asked_bytes_ + bytes > kMostAsked) return false;
+    asked_bytes_ += bytes;
+    return true;
+  });
 }
 
 // Under the mutex.

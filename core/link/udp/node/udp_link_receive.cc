@@ -15,7 +15,8 @@ namespace {
 constexpr std::size_t kMostIncoming = 4 * UdpLink::kMostTransfers;
 constexpr std::uint64_t kMostReplyBytes = 32 << 20;
 constexpr std::uint64_t kMostAnswers = 16 << 20;  ///< positions of channel 0 that wait to be sent
-constexpr std::size_t kShortReply = 1024;         ///< shorter answers go with the urgent messages
+constexpr std::size_t kMostOobWaiting = 16'384;
+constexpr std::size_t kShortReply = 1024;  ///< shorter answers go with the urgent messages
 /// in a token: a reply that was charged with so many bytes
 constexpr std::uint64_t kReply = std::uint64_t{1} << 63;
 constexpr std::size_t kWord = sizeof(std::uint64_t);
@@ -43,9 +44,8 @@ void copy_in(std::byte* to, std::span<const std::byte> from) {
 // The peer broke the protocol; said once, as what it sends until the end is still processed.
 void UdpLink::misbehaved() {
   if (connection_ == nullptr || connection_->state() != Connection::State::kEstablished) return;
-  if (!detached_) {
-    node_->tell({UdpNode::UpCall::Kind::kMisbehaviour, shared_from_this(), {}, 0, 0, 0});
-  }
+  if (!detached_)
+    node_->tell([link = shared_from_this()](auto& sink) { sink.on_misbehaviour(link); });
   node_->endpoint_.close(*connection_, EPROTO, monotonic_ns());
 }
 
@@ -77,15 +77,11 @@ nic::Nic::Landing UdpLink::land(const LinkHeader& h, std::uint64_t offset, std::
 
 // Copies to [offset, ...) of the aperture but for what is in `taken`.
 int UdpLink::place(const LinkHeader& h, std::uint64_t offset, std::span<const std::byte> bytes,
-                   const RangeSet* taken) {
+                   const RangeSet& taken) {
   int err = 0;
   auto landing = land(h, offset, bytes.size(), Rights::kWrite, &err);
   if (err != 0) return err;
-  if (taken == nullptr) {
-    copy_in(landing.get(), bytes);
-    return 0;
-  }
-  taken->for_each_missing(offset, offset + bytes.size(), [&](std::uint64_t from, std::uint64_t to) {
+  taken.for_each_missing(offset, offset + bytes.size(), [&](std::uint64_t from, std::uint64_t to) {
     copy_in(landing.get() + (from - offset), bytes.subspan(from - offset, to - from));
   });
   return 0;
@@ -119,7 +115,7 @@ void UdpLink::place_bulk(const LinkHeader& h, std::uint64_t offset,
        ++it) {
     add_placed(*it, h, &later);
   }
-  chunk->err = place(h, offset, bytes, later.empty() ? nullptr : &later);
+  chunk->err = place(h, offset, bytes, later);
   if (chunk->err == 0) chunk->placed.add(offset, offset + bytes.size());
 }
 
@@ -195,6 +191,14 @@ bool UdpLink::take_read_data(const LinkHeader& h, std::uint32_t offset,
   return true;
 }
 
+void UdpLink::end_read(const LinkHeader& h, std::uint32_t total,
+                       std::span<const std::byte> payload) {
+  const auto it = pending_.find(h.request);
+  const bool whole = it == pending_.end() || h.err != 0 || it->second.length == total;
+  if (!whole || !take_read_data(h, 0, payload)) misbehaved();
+  finish(h.request, static_cast<int>(h.err));
+}
+
 // --- answers -------------------------------------------------------------------------------------
 
 void UdpLink::complete(std::uint64_t request, Pending& pending) {
@@ -202,12 +206,8 @@ void UdpLink::complete(std::uint64_t request, Pending& pending) {
   pending_.erase(request);
   --transfers_;
   if (detached_) return;
-  node_->tell({UdpNode::UpCall::Kind::kTransferDone,
-               shared_from_this(),
-               {},
-               done.token,
-               done.cancelled ? ECANCELED : done.err,
-               done.err == 0 && !done.cancelled ? done.length : 0});
+  node_->tell_transfer(done.token, done.cancelled ? ECANCELED : done.err,
+                       done.err == 0 && !done.cancelled ? done.length : 0);
 }
 
 void UdpLink::finish(std::uint64_t request, int err) {
@@ -216,14 +216,14 @@ void UdpLink::finish(std::uint64_t request, int err) {
   Pending& p = it->second;
   p.answered = true;
   p.err = err;
-  if (p.kind == Pending::Kind::kGet || p.kind == Pending::Kind::kImport) {
+  if (!p.is_transfer()) {
     node_->announce();
   } else if (p.sent) {
     complete(request, p);
   }
 }
 
-void UdpLink::on_sent(std::uint64_t token) {
+void UdpLink::on_sent(std::uint8_t, std::uint64_t token) {
   if ((token & kReply) != 0) {
     reply_bytes_ -= token & ~kReply;
     return;
@@ -234,25 +234,22 @@ void UdpLink::on_sent(std::uint64_t token) {
   if (it->second.answered) complete(token, it->second);
 }
 
-void UdpLink::on_down(int) {
+void UdpLink::on_down() {
   if (connection_ != nullptr) connection_->detach_all();
   connection_ = nullptr;
   if (detached_) return;
   detached_ = true;
   // PAIR udp_link.alive: what came before is placed
   words::store_release(alive_, false);
-  for (const auto& [request, p] : pending_) {
-    if (p.kind != Pending::Kind::kWrite && p.kind != Pending::Kind::kRead) continue;
-    const int err = p.cancelled ? ECANCELED : ECONNRESET;
-    node_->tell({UdpNode::UpCall::Kind::kTransferDone, shared_from_this(), {}, p.token, err, 0});
-  }
-  std::erase_if(pending_, [](const auto& entry) {
-    return entry.second.kind == Pending::Kind::kWrite || entry.second.kind == Pending::Kind::kRead;
+  std::erase_if(pending_, [this](const auto& entry) {
+    const Pending& p = entry.second;
+    if (p.is_transfer()) node_->tell_transfer(p.token, p.cancelled ? ECANCELED : ECONNRESET, 0);
+    return p.is_transfer();
   });
   transfers_ = 0;
   incoming_.clear();
   bulk_waiting_.clear();
-  node_->tell({UdpNode::UpCall::Kind::kDown, shared_from_this(), {}, 0, 0, 0});
+  node_->tell([link = shared_from_this()](auto& sink) { sink.on_link_down(link); });
   node_->announce();
 }
 
@@ -288,14 +285,7 @@ void UdpLink::on_message(std::uint8_t channel, std::span<const std::byte> header
 
 void UdpLink::take_bulk(const LinkHeader& h, std::uint32_t total,
                         std::span<const std::byte> payload) {
-  if (h.type == LinkMessageType::kReadData) {
-    if (!take_read_data(h, 0, payload)) misbehaved();
-    auto it = pending_.find(h.request);
-    const bool whole = it == pending_.end() || h.err != 0 || it->second.length == total;
-    if (!whole) misbehaved();
-    finish(h.request, static_cast<int>(h.err));
-    return;
-  }
+  if (h.type == LinkMessageType::kReadData) return end_read(h, total, payload);
   const bool write = h.type == LinkMessageType::kWrite;
   if ((!write && h.type != LinkMessageType::kRead) || bulk_waiting_.size() >= kMostIncoming)
     return misbehaved();
@@ -309,7 +299,7 @@ void UdpLink::take_put(const LinkHeader& h, std::span<const std::byte> bytes) {
   for (const Incoming& chunk : incoming_) {
     if (chunk.header.after > urgent_released_) add_placed(chunk, h, &later);
   }
-  const int err = place(h, h.offset, bytes, later.empty() ? nullptr : &later);
+  const int err = place(h, h.offset, bytes, later);
   if (err == 0) {
     nic::match_for_packets(node_->owner_.nic->image(), h.aperture, h.offset, bytes.size(),
                            nic::AccessKind::kWrite);
@@ -337,7 +327,8 @@ void UdpLink::take_oob(std::span<const std::byte> payload) {
   if (payload.size() < kFixed || payload.size() > sizeof message) return misbehaved();
   std::memcpy(static_cast<void*>(&message), payload.data(), payload.size());
   if (message.length != payload.size() - kFixed) return misbehaved();
-  node_->tell({UdpNode::UpCall::Kind::kOob, shared_from_this(), message, 0, 0, 0});
+  if (node_->waiting_up_calls() >= kMostOobWaiting) return;  // as where an endpoint's queue is full
+  node_->tell([link = shared_from_this(), message](auto& sink) { sink.on_oob(link, message); });
 }
 
 void UdpLink::take_urgent(const LinkHeader& h, std::uint32_t total,
@@ -353,13 +344,7 @@ void UdpLink::take_urgent(const LinkHeader& h, std::uint32_t total,
       if (it != imported_.end()) it->second.refused = h.err != 0 ? static_cast<int>(h.err) : ESTALE;
       return;
     }
-    case LinkMessageType::kReadData: {
-      auto it = pending_.find(h.request);
-      const bool whole = it == pending_.end() || h.err != 0 || it->second.length == total;
-      if (!whole || !take_read_data(h, 0, payload)) misbehaved();
-      finish(h.request, static_cast<int>(h.err));
-      return;
-    }
+    case LinkMessageType::kReadData: end_read(h, total, payload); return;
     case LinkMessageType::kWriteDone:
     case LinkMessageType::kImportDone: finish(h.request, static_cast<int>(h.err)); return;
     case LinkMessageType::kWrite: misbehaved(); return;

@@ -22,7 +22,6 @@ namespace {
 // short ago; or at a tick, when it has looked so often since the last tick.
 constexpr std::uint64_t kJustNow = 30'000;
 constexpr std::uint64_t kLately = 100'000;  ///< a thread has looked: it is back in a moment
-constexpr std::size_t kMostOobWaiting = 16'384;
 constexpr int kMostRuns = 64;  ///< of the pump, before other descriptors get their turn
 
 }  // namespace
@@ -57,8 +56,6 @@ UdpNode::UdpNode(NodeOwner owner, std::unique_ptr<PacketIo> io, std::unique_ptr<
           options, *this, [] { return random_u64(); }, security_.get()),
       pump_(endpoint_, *io_) {}
 
-UdpNode::~UdpNode() = default;
-
 Result<std::shared_ptr<UdpNode>> UdpNode::create(NodeOwner owner, std::unique_ptr<PacketIo> io,
                                                  std::unique_ptr<Security> security,
                                                  const Options& options) {
@@ -71,12 +68,11 @@ Result<std::shared_ptr<UdpNode>> UdpNode::create(NodeOwner owner, std::unique_pt
 Status UdpNode::start() {
   timer_ = Fd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!timer_) return errno_error("timerfd_create");
-  auto kick = create_eventfd();
-  if (!kick) return kick.error();
-  kick_ = std::move(*kick);
-  auto wake = create_eventfd();
-  if (!wake) return wake.error();
-  wake_ = std::move(*wake);
+  for (Fd* fd : {&kick_, &wake_}) {
+    auto made = create_eventfd();
+    if (!made) return made.error();
+    *fd = std::move(*made);
+  }
   Reactor& reactor = *owner_.reactor;
   auto event = [&](Event::Kind kind, int fd) {
     return reactor.add(fd, std::make_shared<Event>(weak_from_this(), kind, fd));
@@ -105,7 +101,7 @@ void UdpNode::show_paths() {
 
 void UdpNode::flush(std::uint64_t now) {
   cork_.leave(now);
-  (void)pump_.flush(now);
+  (void)pump_.send(now);
 }
 
 // After a call that may have something to send.
@@ -120,12 +116,23 @@ void UdpNode::after_call() {
   if (told_) kick();
 }
 
-void UdpNode::tell(UpCall call) {
+void UdpNode::tell(std::function<void(nic::LinkSink&)> call) {
+  queue_up_call({std::move(call), false});
+}
+
+void UdpNode::tell_transfer(std::uint64_t token, int err, std::uint64_t bytes) {
+  queue_up_call({[=](nic::LinkSink& sink) { sink.on_transfer_done(token, err, bytes); }, true});
+}
+
+void UdpNode::queue_up_call(UpCall call) {
   std::lock_guard lock(told_mutex_);
-  // As where an endpoint's queue is full.
-  if (call.kind == UpCall::Kind::kOob && up_calls_.size() >= kMostOobWaiting) return;
   up_calls_.push_back(std::move(call));
   told_ = true;
+}
+
+std::size_t UdpNode::waiting_up_calls() {
+  std::lock_guard lock(told_mutex_);
+  return up_calls_.size();
 }
 
 void UdpNode::kick() {
@@ -233,29 +240,21 @@ void UdpNode::drive(bool timer) {
     told_ = false;
     lock.unlock();
   }
-  hand_out();
+  (void)hand_out(HandOut::kAll);
 }
 
-// Driver thread, without the mutex: the engine may call us in these.
-void UdpNode::hand_out() {
+// The engine may call us in these. False: what is left is the driver thread's.
+bool UdpNode::hand_out(HandOut which) {
   for (;;) {
-    UpCall call;
+    UpCall next;
     {
       std::lock_guard lock(told_mutex_);
-      if (up_calls_.empty()) return;
-      call = std::move(up_calls_.front());
+      if (up_calls_.empty()) return true;
+      if (which == HandOut::kTransfers && !up_calls_.front().is_of_transfer) return false;
+      next = std::move(up_calls_.front());
       up_calls_.pop_front();
     }
-    nic::LinkSink& sink = *owner_.sink;
-    switch (call.kind) {
-      case UpCall::Kind::kOob: sink.on_oob(call.link, call.message); break;
-      case UpCall::Kind::kTransferDone:
-        sink.on_transfer_done(call.token, call.err, call.bytes);
-        break;
-      case UpCall::Kind::kDown: sink.on_link_down(call.link); break;
-      case UpCall::Kind::kMisbehaviour: sink.on_misbehaviour(call.link); break;
-      case UpCall::Kind::kDialled: go_on_dialling(call.dialling); break;
-    }
+    next.call(*owner_.sink);
   }
 }
 
@@ -297,22 +296,6 @@ void UdpNode::send_revocations() {
 
 // --- up-calls of the transport -------------------------------------------------------------------
 
-bool UdpNode::on_fragment(Connection& c, std::uint8_t channel, std::span<const std::byte> header,
-                          std::uint32_t total, std::uint32_t offset,
-                          std::span<const std::byte> bytes) {
-  UdpLink* link = link_of(c);
-  return link == nullptr || link->on_fragment(channel, header, total, offset, bytes);
-}
-
-void UdpNode::on_message(Connection& c, std::uint8_t channel, std::span<const std::byte> header,
-                         std::uint32_t total, std::span<const std::byte> payload) {
-  if (UdpLink* link = link_of(c)) link->on_message(channel, header, total, payload);
-}
-
-void UdpNode::on_sent(Connection& c, std::uint8_t, std::uint64_t token) {
-  if (UdpLink* link = link_of(c)) link->on_sent(token);
-}
-
 void UdpNode::on_down(Connection& c, int err) {
   end_dialling(c, err == 0 ? ECONNRESET : err, {});
   auto it = links_.find(&c);
@@ -321,7 +304,7 @@ void UdpNode::on_down(Connection& c, int err) {
   links_.erase(it);
   if (owner_.path_stats != nullptr) owner_.path_stats->remove(link.get());
   c.user = nullptr;
-  link->on_down(err);
+  link->on_down();
 }
 
 // --- the end -------------------------------------------------------------------------------------
@@ -339,8 +322,6 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
   for (auto& [connection, dialling] : dialling_) {
     open.push_back(connection);
     dialling->connection = nullptr;
-    dialling->err = ESHUTDOWN;
-    dialling->done = true;
     unsaid.push_back(std::exchange(dialling->ended, nullptr));
   }
   dialling_.clear();
@@ -376,14 +357,6 @@ void UdpNode::break_links(int err) {
   for (Connection* c : open) endpoint_.close(*c, err, monotonic_ns());
   for (Connection* c : open) on_down(*c, err);
   kick();
-}
-
-bool UdpNode::all_acknowledged() {
-  std::lock_guard lock(mutex_);
-  return std::all_of(links_.begin(), links_.end(), [](const auto& entry) {
-    const Connection& c = *entry.first;
-    return c.under_way() == 0 && c.queued_bytes(0) == 0 && c.queued_bytes(3) == 0;
-  });
 }
 
 void UdpNode::abandon_after_fork() {

@@ -57,7 +57,6 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   static Result<std::shared_ptr<UdpNode>> create(NodeOwner owner, std::unique_ptr<PacketIo> io,
                                                  std::unique_ptr<Security> security,
                                                  const Options& options);
-  ~UdpNode();
 
   /// A link with the node there. ECONNREFUSED: no such service; ETIMEDOUT: no answer, another key.
   Result<Dialled> dial(const SocketAddress& to, const std::string& service,
@@ -88,7 +87,6 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   void abandon_after_fork();
 
   void break_links(int err);  ///< for tests: as if the peers were dead
-  bool all_acknowledged();    ///< nothing waits to be sent or acknowledged
   // relaxed: a child has one thread
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
 
@@ -96,12 +94,6 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   int on_request(const SocketAddress& from, std::span<const std::byte> greeting,
                  std::span<std::byte> answer, std::size_t* answer_bytes) override;
   void on_established(Connection& connection, std::span<const std::byte> greeting) override;
-  bool on_fragment(Connection& connection, std::uint8_t channel, std::span<const std::byte> header,
-                   std::uint32_t total, std::uint32_t offset,
-                   std::span<const std::byte> bytes) override;
-  void on_message(Connection& connection, std::uint8_t channel, std::span<const std::byte> header,
-                  std::uint32_t total, std::span<const std::byte> payload) override;
-  void on_sent(Connection& connection, std::uint8_t channel, std::uint64_t token) override;
   void on_down(Connection& connection, int err) override;
 
  private:
@@ -109,30 +101,26 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   friend class UdpLink;
   class Event;
 
-  /// For the sink, called by the driver thread.
+  /// For the sink. By the driver thread, but for those of transfers: by any that has no locks.
   struct UpCall {
-    enum class Kind : std::uint8_t { kOob, kTransferDone, kDown, kMisbehaviour, kDialled };
-    Kind kind;
-    std::shared_ptr<UdpLink> link;
-    OobMessage message;
-    std::uint64_t token = 0;
-    int err = 0;
-    std::uint64_t bytes = 0;
-    std::shared_ptr<Dialling> dialling = {};
+    std::function<void(nic::LinkSink&)> call;
+    bool is_of_transfer = false;
   };
-  Result<Dialled> dial_once(const SocketAddress& to, const std::string& service,
-                            std::uint64_t deadline_ns, int redirections);
+  enum class HandOut : std::uint8_t { kAll, kTransfers };
+  Greeting own_greeting() const;
   Status ask(std::shared_ptr<Dialling> dialling);
   void end_dialling(Connection& connection, int err, Dialled found);
   void go_on_dialling(const std::shared_ptr<Dialling>& dialling);
   std::shared_ptr<UdpLink> make_link(Connection& connection, const Greeting& peer);
-  UdpLink* link_of(Connection& connection) { return static_cast<UdpLink*>(connection.user); }
 
   UdpNode(NodeOwner owner, std::unique_ptr<PacketIo> io, std::unique_ptr<Security> security,
           const Options& options);
   Status start();
   bool on_driver_thread() const { return owner_.reactor->on_reactor_thread(); }
-  void tell(UpCall call);
+  void tell(std::function<void(nic::LinkSink&)> call);
+  void tell_transfer(std::uint64_t token, int err, std::uint64_t bytes);
+  void queue_up_call(UpCall call);
+  std::size_t waiting_up_calls();
   void announce_revoked(std::shared_ptr<UdpLink> link, std::uint32_t aperture,
                         std::uint32_t generation);
 
@@ -143,15 +131,14 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   void announce(), show_paths(), watch_socket(bool on), hand_to_driver(), keep_out();
   void kick(), wake_driver(), after_call(), rouse_sleeper();
   using Lock = std::unique_lock<std::recursive_mutex>;
-  void before_sleep(UdpLink* link);
-  void after_sleep(UdpLink* link);
+  int sleep_aside(Lock& lock, const Sleep& what);
   int sleep_in_charge(Lock& lock);
   void tell_in_charge(Lock& lock);
   bool word_has_changed() const, left_to_others(bool tick, std::uint64_t now);
-  bool hand_out_transfers();  ///< without the mutex
+  bool hand_out(HandOut which);  ///< without the mutex
 
   // Driver thread.
-  void drive(bool timer), hand_out();
+  void drive(bool timer);
 
   const NodeOwner owner_;
   const Mode mode_;
@@ -181,7 +168,10 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   std::atomic<bool> asleep_{false};
   unsigned others_asleep_ = 0;  ///< threads that the driver thread has to wake
   bool keep_watching_ = false;
-  SleepsElsewhere elsewhere_;
+  /// When a thread began to sleep on the descriptor elsewhere, as in poll() of a program: 0, it has
+  /// not come for packets; and how often since the last tick.
+  std::uint64_t armed_at_ = 0;
+  unsigned armed_ = 0;
   bool told_ = false;  ///< up-calls that the driver thread has not been kicked for
   std::unordered_map<Connection*, std::shared_ptr<Dialling>> dialling_;
   std::unordered_map<Connection*, std::shared_ptr<UdpLink>> links_;

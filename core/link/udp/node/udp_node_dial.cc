@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "base/wait_call.h"
@@ -50,40 +51,42 @@ Error failure(int err, const std::string& service, int redirections, bool speaks
 Result<Dialled> UdpNode::dial(const SocketAddress& to, const std::string& service,
                               std::uint64_t deadline_ns) {
   if (on_driver_thread()) return Error{EDEADLK, "the driver thread cannot wait for itself"};
-  SocketAddress at = to;
-  for (int i = 0; i <= kMostRedirections; ++i) {
-    auto found = dial_once(at, service, deadline_ns, i);
-    if (!found || found->peer.port == 0) return found;
-    at.port = found->peer.port;  // another process of that host has it
-    found->link->shut_down();
-  }
-  return failure(ELOOP, service, kMostRedirections);
-}
-
-Result<Dialled> UdpNode::dial_once(const SocketAddress& to, const std::string& service,
-                                   std::uint64_t deadline_ns, int redirections) {
-  auto dialling = std::make_shared<Dialling>();
-  dialling->redirections = redirections;
-  dialling->to = to;
-  dialling->service = service;
+  struct Answer {
+    std::optional<Result<Dialled>> found;
+    bool wanted = true;
+  };
+  auto answer = std::make_shared<Answer>();  // under the mutex
+  const auto begun = begin_dial(to, service, [this, answer](Result<Dialled> found) {
+    std::lock_guard lock(mutex_);
+    if (!answer->wanted && found) found->link->shut_down();
+    if (answer->wanted) answer->found = std::move(found);
+    changed_.notify_all();
+  });
+  if (!begun) return begun.error();
+  Dialling& dialling = **begun;
   std::unique_lock lock(mutex_);
-  if (auto s = ask(dialling); !s) return s.error();
-  if (!sys::wait_until(changed_, lock, deadline_ns, [&] { return dialling->done; })) {
-    const bool speaks = Endpoint::has_answered(*dialling->connection);
-    dialling_.erase(dialling->connection);
-    endpoint_.close(*dialling->connection, ETIMEDOUT, monotonic_ns());
-    return failure(ETIMEDOUT, service, redirections, speaks);
-  }
-  if (dialling->err == 0) return std::move(dialling->found);
-  return failure(dialling->err, service, redirections, dialling->speaks);
+  (void)sys::wait_until(changed_, lock, deadline_ns,
+                        [&] { return answer->found.has_value() || shut_down_; });
+  answer->wanted = false;
+  if (answer->found) return std::move(*answer->found);
+  if (shut_down_) return Error{ESHUTDOWN, "the context has been shut down"};
+  const bool speaks =
+      dialling.connection != nullptr && Endpoint::has_answered(*dialling.connection);
+  give_up(dialling);
+  return failure(ETIMEDOUT, service, dialling.redirections, speaks);
 }
 
-// Under the mutex: the host is asked, at the port that we know by now.
-Status UdpNode::ask(std::shared_ptr<Dialling> dialling) {
+Greeting UdpNode::own_greeting() const {
   Greeting ours;
   ours.node = owner_.node.value;
   ours.uid = owner_.uid;
   ours.pid = static_cast<std::uint32_t>(::getpid());
+  return ours;
+}
+
+// Under the mutex: the host is asked, at the port that we know by now.
+Status UdpNode::ask(std::shared_ptr<Dialling> dialling) {
+  Greeting ours = own_greeting();
   ours.service = dialling->service;
   std::array<std::byte, kMostGreeting> greeting;
   const std::size_t n = write_greeting(greeting, ours);
@@ -133,13 +136,7 @@ void UdpNode::end_dialling(Connection& connection, int err, Dialled found) {
   dialling->speaks = Endpoint::has_answered(connection);
   dialling->err = err;
   dialling->found = std::move(found);
-  dialling->done = true;
-  if (dialling->ended) {
-    UpCall call{UpCall::Kind::kDialled, {}, {}};
-    call.dialling = dialling;
-    tell(std::move(call));
-  }
-  announce();
+  tell([this, dialling](nic::LinkSink&) { go_on_dialling(dialling); });
 }
 
 // Driver thread, without the mutex.
@@ -150,7 +147,6 @@ void UdpNode::go_on_dialling(const std::shared_ptr<Dialling>& dialling) {
   if (port != 0) {  // another process of that host has it
     std::exchange(dialling->found.link, nullptr)->shut_down();
     dialling->to.port = port;
-    dialling->done = false;
     if (++dialling->redirections > kMostRedirections) {
       dialling->err = ELOOP;
     } else {
@@ -177,12 +173,9 @@ std::shared_ptr<UdpLink> UdpNode::make_link(Connection& c, const Greeting& peer)
 
 int UdpNode::on_request(const SocketAddress&, std::span<const std::byte> greeting,
                         std::span<std::byte> answer, std::size_t* answer_bytes) {
-  Greeting client, ours;
+  Greeting client, ours = own_greeting();
   if (shut_down_) return ESHUTDOWN;
   if (!read_greeting(greeting, &client)) return EPROTO;
-  ours.node = owner_.node.value;
-  ours.uid = owner_.uid;
-  ours.pid = static_cast<std::uint32_t>(::getpid());
   if (!client.service.empty()) {
     if (const int err = owner_.find_service(client.service, &ours); err != 0) return err;
   }

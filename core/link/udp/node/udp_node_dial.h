@@ -21,11 +21,9 @@ struct Dialled {
 
 /// Under the node's mutex.
 struct Dialling {
-  bool done = false;
   int err = 0;
   bool speaks = false;  ///< the host has answered, if only by asking for a cookie
   Dialled found;
-  // Where no thread waits for it:
   /// From the driver thread, without the mutex; empty once it has been called or given up.
   std::function<void(Result<Dialled>)> ended;
   Connection* connection = nullptr;  ///< while the host has not answered

@@ -57,7 +57,7 @@ void UdpNode::fetch() {
   if (!lock.owns_lock() || !poll()) return;
   told_ = false;
   lock.unlock();
-  if (!hand_out_transfers()) wake_driver();
+  if (!hand_out(HandOut::kTransfers)) wake_driver();
 }
 
 // Whether what is sent may wait for a moment: a thread looks in short turns. If it ends that, the
@@ -85,21 +85,6 @@ bool UdpNode::poll() {
   note_timer();
   rouse_sleeper();
   return told_;
-}
-
-// Without the mutex. False: something is left, for the driver thread.
-bool UdpNode::hand_out_transfers() {
-  for (;;) {
-    UpCall call;
-    {
-      std::lock_guard lock(told_mutex_);
-      if (up_calls_.empty()) return true;
-      if (up_calls_.front().kind != UpCall::Kind::kTransferDone) return false;
-      call = std::move(up_calls_.front());
-      up_calls_.pop_front();
-    }
-    owner_.sink->on_transfer_done(call.token, call.err, call.bytes);
-  }
 }
 
 // --- ticks ---------------------------------------------------------------------------------------
@@ -138,16 +123,8 @@ bool UdpNode::put_off_tick(std::uint64_t now) {
 int UdpNode::sleep(const Sleep& what) {
   Lock lock(mutex_, std::defer_lock);
   if (!abandoned()) lock.lock();
-  if (abandoned() || shut_down_ || in_charge_ != nullptr || on_driver_thread() || !io_->arm(true)) {
-    if (lock.owns_lock()) lock.unlock();
-    before_sleep(what.link);
-    // PAIR tripwire.sleepers: before the futex compares
-    if (what.futex_sleepers != nullptr) dekker::announce(*what.futex_sleepers, 1);
-    const int rc = what.fds.empty() ? futex_wait(*what.word, what.seen, what.deadline_ns)
-                                    : sys::poll_until(what.fds, what.deadline_ns);
-    after_sleep(what.link);
-    return rc;
-  }
+  if (abandoned() || shut_down_ || in_charge_ != nullptr || on_driver_thread() || !io_->arm(true))
+    return sleep_aside(lock, what);
   send_revocations();     // the tick that would may be put off for as long as threads come back
   flush(monotonic_ns());  // what it has left for its next look
   in_charge_ = &what;
@@ -164,6 +141,32 @@ int UdpNode::sleep(const Sleep& what) {
     keep_out();
     (void)put_off_tick(monotonic_ns());
   }
+  return rc;
+}
+
+// As anywhere: others fetch the packets.
+int UdpNode::sleep_aside(Lock& lock, const Sleep& what) {
+  const bool counts = lock.owns_lock();  // not in a forked child
+  if (counts) {
+    if (what.link != nullptr) what.link->watch(true);
+    ++others_asleep_;
+    polled_at_ = 0;
+    if (!shut_down_) flush(monotonic_ns());
+    if (!shut_down_ && in_charge_ == nullptr && !watching_) {
+      hand_to_driver();
+    } else if (!shut_down_ && (what.link != nullptr || pump_.has_more())) {
+      note_timer();
+    }
+    lock.unlock();
+  }
+  // PAIR tripwire.sleepers: before the futex compares
+  if (what.futex_sleepers != nullptr) dekker::announce(*what.futex_sleepers, 1);
+  const int rc = what.fds.empty() ? futex_wait(*what.word, what.seen, what.deadline_ns)
+                                  : sys::poll_until(what.fds, what.deadline_ns);
+  if (!counts || abandoned()) return rc;
+  lock.lock();
+  --others_asleep_;
+  if (what.link != nullptr) what.link->watch(false);
   return rc;
 }
 
@@ -214,7 +217,7 @@ void UdpNode::tell_in_charge(Lock& lock) {
   if (in_charge_->locks == Sleep::Locks::kSome) return kick();
   told_ = false;
   lock.unlock();
-  if (!hand_out_transfers()) wake_driver();
+  if (!hand_out(HandOut::kTransfers)) wake_driver();
   lock.lock();
 }
 
@@ -234,28 +237,6 @@ void UdpNode::wake_sleepers() {
   if (!abandoned() && dekker::load(asleep_)) signal_eventfd(wake_.get());
 }
 
-void UdpNode::before_sleep(UdpLink* link) {
-  if (abandoned()) return;
-  std::lock_guard lock(mutex_);
-  if (link != nullptr) link->watch(true);
-  ++others_asleep_;
-  polled_at_ = 0;
-  if (shut_down_) return;
-  flush(monotonic_ns());
-  if (in_charge_ != nullptr || watching_) {
-    if (link != nullptr || pump_.has_more()) note_timer();
-    return;
-  }
-  hand_to_driver();
-}
-
-void UdpNode::after_sleep(UdpLink* link) {
-  if (abandoned()) return;
-  std::lock_guard lock(mutex_);
-  --others_asleep_;
-  if (link != nullptr) link->watch(false);
-}
-
 // --- asleep elsewhere ----------------------------------------------------------------------------
 
 bool UdpNode::arm_descriptor() {
@@ -263,8 +244,8 @@ bool UdpNode::arm_descriptor() {
   Lock lock(mutex_);
   if (shut_down_) return true;
   std::uint64_t now = monotonic_ns();
-  const bool often = now - elsewhere_.armed_at < kAway;
-  elsewhere_ = {now, elsewhere_.armed + 1};
+  const bool often = now - std::exchange(armed_at_, now) < kAway;
+  ++armed_;
   cork_.look();
   if (!io_->arm(true)) hand_to_driver();
   if (often && in_charge_ == nullptr && others_asleep_ == 0 && !keep_watching_) {
@@ -279,7 +260,7 @@ bool UdpNode::arm_descriptor() {
   rouse_sleeper();
   if (std::exchange(told_, false)) {
     lock.unlock();
-    if (!hand_out_transfers()) wake_driver();
+    if (!hand_out(HandOut::kTransfers)) wake_driver();
   }
   return !more;
 }
@@ -289,10 +270,10 @@ bool UdpNode::arm_descriptor() {
 bool UdpNode::left_to_others(bool tick, std::uint64_t now) {
   const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: written under the mutex
   if (!ticks || others_asleep_ > 0 || keep_watching_) return false;
-  const bool came = !tick || std::exchange(elsewhere_.armed, 0) > 0;
-  if (now - elsewhere_.armed_at >= kAway) return false;
+  const bool came = !tick || std::exchange(armed_, 0) > 0;
+  if (now - armed_at_ >= kAway) return false;
   if (came || !pump(now)) return true;
-  elsewhere_.armed_at = 0;
+  armed_at_ = 0;
   return false;
 }
 

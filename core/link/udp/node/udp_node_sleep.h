@@ -29,10 +29,4 @@ struct Sleep {
   enum class Locks { kSome, kNone } locks = Locks::kSome;
 };
 
-/// Sleeps on the node's descriptor elsewhere, as in poll() of a program: seen only as they begin.
-struct SleepsElsewhere {
-  std::uint64_t armed_at = 0;  ///< 0: the thread has not come for packets
-  unsigned armed = 0;          ///< since the last tick
-};
-
 }  // namespace clan::udp

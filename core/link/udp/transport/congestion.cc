@@ -5,21 +5,6 @@
 
 namespace clan::udp {
 
-void Congestion::restart(std::uint32_t packet_bytes) {
-  packet_ = packet_bytes;
-  window_ = kFirstPackets * packet_;
-  round_least_ = ~std::uint64_t{0};
-  acked_ = lost_ = 0;
-  above_since_ = 0;
-  draining_until_ = 0;
-  drained_at_ = 0;
-  low_ = ~std::uint64_t{0};
-  limited_ = competitive_ = false;
-  slow_start_ = true;
-  tokens_ = static_cast<std::int64_t>(kLeastBurst);
-  filled_at_ = 0;
-}
-
 // A small window is allowed more delay than a large one (Swift's flow scaling): so connections that
 // share a queue come to equal windows, also when they have not all seen the same shortest round
 // trip.

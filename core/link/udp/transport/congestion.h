@@ -30,10 +30,11 @@ class Congestion {
   /// twice as long each time until it holds 50 round trips
   static constexpr std::uint64_t kDrainEvery = 500'000'000;
 
-  explicit Congestion(std::uint32_t packet_bytes) { restart(packet_bytes); }
+  explicit Congestion(std::uint32_t packet_bytes)
+      : window_(kFirstPackets * packet_bytes), packet_(packet_bytes) {}
 
   /// A new path: forgets everything.
-  void restart(std::uint32_t packet_bytes);
+  void restart(std::uint32_t packet_bytes) { *this = Congestion(packet_bytes); }
   /// The window holds the least number of packets of this size, or nothing would leave any more.
   void set_packet_bytes(std::uint32_t bytes) {
     packet_ = bytes;
@@ -68,9 +69,9 @@ class Congestion {
   static std::uint64_t drain_interval(const RttEstimator& rtt);
   void shrink(std::uint64_t percent_left);
 
-  std::uint64_t window_ = 0;
-  std::uint64_t packet_ = 0;
-  std::uint64_t round_least_ = 0;
+  std::uint64_t window_;
+  std::uint64_t packet_;
+  std::uint64_t round_least_ = ~std::uint64_t{0};
   std::uint64_t acked_ = 0;
   std::uint64_t lost_ = 0;
   std::uint64_t above_since_ = 0;  ///< the delay has been above the target since; 0: it is not
@@ -79,11 +80,12 @@ class Congestion {
   std::uint64_t draining_until_ = 0;  ///< 0: does not drain
   std::uint64_t saved_window_ = 0;
   std::uint64_t drained_at_ = 0;
-  std::uint64_t low_ = 0;  ///< the shortest round trip since the queue has filled again
+  /// the shortest round trip since the queue has filled again
+  std::uint64_t low_ = ~std::uint64_t{0};
   bool limited_ = false;
   bool slow_start_ = true;
   bool competitive_ = false;
-  std::int64_t tokens_ = 0;
+  std::int64_t tokens_ = static_cast<std::int64_t>(kLeastBurst);
   std::uint64_t filled_at_ = 0;
 };
 

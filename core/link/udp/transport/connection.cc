@@ -21,8 +21,6 @@ Connection::Connection(EndpointSink& sink, const Options& options, std::uint64_t
   }
 }
 
-Connection::~Connection() = default;
-
 void Connection::establish(std::uint64_t peer_id, const Parameters& peer, std::uint64_t now) {
   peer_id_ = peer_id;
   heard_at_ = now;
@@ -93,7 +91,7 @@ void Connection::on_refused(std::uint64_t now) {
 
 void Connection::on_too_big(std::size_t bytes, std::uint64_t now) {
   mtu_.on_too_big(bytes, now);
-  congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
+  note_mtu();
 }
 
 std::uint64_t Connection::silence() const {
@@ -120,8 +118,7 @@ std::uint64_t Connection::next_timeout() const {
       std::min({ack_at_, loss_at_, gone_at_, close_deadline_, pace_at_ == 0 ? kNever : pace_at_});
   if (starved_since_ != kNever) at = std::min(at, starved_since_ + options_.dead);
   if (packets_under_way_ > 0) {
-    at = std::min(at, last_asked_at_ + (probe_timeout() << std::min(timeouts_, 10u)));
-    at = std::min(at, last_asked_at_ + kMostProbeWait);
+    at = std::min(at, last_asked_at_ + probe_wait());
   } else {
     at = std::min(at, heard_at_ + silence());
     at = std::min(at, mtu_.due_at());
@@ -150,9 +147,8 @@ void Connection::on_timeout(std::uint64_t now) {
   const std::uint64_t waits_since = std::min(unanswered_since_, starved_since_);
   if (waits_since != kNever && now - waits_since >= options_.dead) return end(ETIMEDOUT);
   if (now >= loss_at_) detect_loss(now);
-  const std::uint64_t wait = std::min(probe_timeout() << std::min(timeouts_, 10u), kMostProbeWait);
   if (packets_under_way_ > 0) {
-    if (now >= last_asked_at_ + wait) on_probe_timeout(now);
+    if (now >= last_asked_at_ + probe_wait()) on_probe_timeout(now);
   } else if (now >= heard_at_ + silence()) {
     ping_ = true;
     heard_at_ = now;  // the next question in as long again; whether this one is answered is
@@ -167,14 +163,6 @@ void Connection::on_timeout(std::uint64_t now) {
 
 void Connection::detach_all() {
   for (SendChannel& c : send_) c.detach_all();
-}
-
-std::size_t Connection::memory_bytes() const {
-  std::size_t bytes =
-      sizeof *this + log_.memory_bytes() + acked_.memory_bytes() + received_.memory_bytes();
-  for (const SendChannel& c : send_) bytes += c.memory_bytes();
-  for (const auto& c : receive_) bytes += sizeof *c + c->memory_bytes();
-  return bytes;
 }
 
 }  // namespace clan::udp

@@ -12,6 +12,7 @@
 // Times in ns of a monotonic clock; every call brings the time. Not thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -19,7 +20,6 @@
 #include "link/udp/transport/congestion.h"
 #include "link/udp/transport/connection_parts.h"
 #include "link/udp/transport/mtu.h"
-#include "link/udp/transport/optimistic_ack_guard.h"
 #include "link/udp/transport/receive_channel.h"
 #include "link/udp/transport/received_numbers.h"
 #include "link/udp/transport/rtt.h"
@@ -32,13 +32,12 @@ namespace clan::udp {
 
 class Endpoint;
 
-class Connection final : private MessageSink, private PathQuestion, private EndpointNotes {
+class Connection final : private PathQuestion, private EndpointNotes {
  public:
   enum class State : std::uint8_t { kHello, kAccepted, kEstablished, kClosing, kDraining, kGone };
 
   Connection(EndpointSink& sink, const Options& options, std::uint64_t id,
              const SocketAddress& address, std::uint64_t now);
-  ~Connection();
 
   // --- for the user of the endpoint, through it -------------------------------------------------
   State state() const { return state_; }
@@ -50,8 +49,7 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   const ConnectionCounters& counters() const { return counters_; }
   std::uint64_t queued_bytes(std::uint8_t channel) const { return send_[channel].queued_bytes(); }
   std::uint64_t under_way() const { return under_way_; }
-  std::size_t memory_bytes() const;
-  void* user = nullptr;  ///< the sink's own
+  MessageSink* user = nullptr;  ///< set by the endpoint's user; null: messages are dropped
   /// The payload of a message that was not copied is copied now; its memory is not read any more.
   void detach(std::uint8_t channel, std::uint64_t token) { send_[channel].detach(token); }
   void detach_all();
@@ -66,8 +64,8 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   void close(int err, std::uint64_t now);
   void establish(std::uint64_t peer_id, const Parameters& peer, std::uint64_t now);
   /// A DATA packet that has passed its check: its frames. `from`: where it came from.
-  void receive(std::uint64_t number, std::span<const std::byte> frames, std::size_t packet_bytes,
-               const SocketAddress& from, std::uint64_t now);
+  void receive(std::uint64_t number, std::span<const std::byte> frames, const SocketAddress& from,
+               std::uint64_t now);
   bool seen(std::uint64_t number) const { return received_.seen(number); }
   /// Writes the next packet, not sealed, of at most `limit` bytes with room for a tag. 0: nothing
   /// to send now.
@@ -90,17 +88,11 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   void end(int err);
   bool gone() const { return state_ == State::kGone; }
 
-  // MessageSink
-  bool on_fragment(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
-                   std::uint32_t offset, std::span<const std::byte> bytes) override;
-  void on_message(std::uint8_t channel, std::span<const std::byte> header, std::uint32_t total,
-                  std::span<const std::byte> payload) override;
-
   // connection_receive.cc
-  enum class Verdict { kFine, kLater, kBroken };
-  Verdict take_frames(std::span<const std::byte> frames, const SocketAddress& from,
+  using Outcome = ReceiveChannel::Outcome;
+  Outcome take_frames(std::span<const std::byte> frames, const SocketAddress& from,
                       std::uint64_t now, bool* asks, bool* at_once);
-  Verdict take_message(const Frame& frame);
+  Outcome take_message(const Frame& frame);
   bool take_ack(const Frame& frame, std::uint64_t now);
   void take_response(std::uint64_t value, const SocketAddress& from, std::uint64_t now);
   void note_to_acknowledge(bool at_once, std::uint64_t now);
@@ -111,7 +103,11 @@ class Connection final : private MessageSink, private PathQuestion, private Endp
   void item_lost(const SentItem& item);
   void detect_loss(std::uint64_t now);
   void slide_log();
+  void note_mtu() { congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current())); }
   std::uint64_t probe_timeout() const;
+  std::uint64_t probe_wait() const {
+    return std::min(probe_timeout() << std::min(timeouts_, 10u), kMostProbeWait);
+  }
   void on_probe_timeout(std::uint64_t now);
 
   // connection_send.cc

@@ -27,14 +27,14 @@ void Connection::packet_acked(std::uint64_t number, std::uint64_t now) {
   if (p.reported != 0) received_.stop_reporting(p.reported);
   if (p.mtu_probe) {
     mtu_.on_probe_acked(p.bytes, now);
-    congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
+    note_mtu();
   }
   mtu_.on_acked(p.bytes);
   for (std::size_t i = 0; i < p.items; ++i) {
     const SentItem item = log_.item(p, i);
     if (item.kind == SentItem::Kind::kPositions) {
       send_[item.channel].on_acked(item.range, [&](std::uint64_t token) {
-        if (!told_down_) sink_.on_sent(*this, item.channel, token);
+        if (!told_down_ && user != nullptr) user->on_sent(item.channel, token);
       });
     } else if (item.kind == SentItem::Kind::kClose) {
       close_needed_ = false;
@@ -73,9 +73,7 @@ void Connection::packet_lost(std::uint64_t number, std::uint64_t now) {
   } else {
     ++counters_.lost;
     congestion_.on_lost(1);
-    if (mtu_.on_lost(p.bytes, p.sent_at, now)) {
-      congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
-    }
+    if (mtu_.on_lost(p.bytes, p.sent_at, now)) note_mtu();
   }
   for (std::size_t i = 0; i < p.items; ++i) item_lost(log_.item(p, i));
 }
@@ -127,18 +125,14 @@ void Connection::on_probe_timeout(std::uint64_t now) {
       continue;
     }
     largest = std::max(largest, p.bytes);
-    if (mtu_.on_timed_out(p.bytes, now)) {
-      congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
-    }
+    if (mtu_.on_timed_out(p.bytes, now)) note_mtu();
     for (std::size_t i = 0; i < p.items; ++i) item_lost(log_.item(p, i));
   }
   // The oldest may be small, and what leaves in their place is cut for a path MTU that is no more.
   for (std::uint64_t n = log_.next(); largest <= kBasePacket && n-- > log_.base();) {
     const SentPacket& p = log_[n];
     if (!p.under_way || p.mtu_probe) continue;
-    if (mtu_.on_timed_out(p.bytes, now)) {
-      congestion_.set_packet_bytes(static_cast<std::uint32_t>(mtu_.current()));
-    }
+    if (mtu_.on_timed_out(p.bytes, now)) note_mtu();
     break;
   }
   // The question that an address is asked may be behind all that went to the one before, where

@@ -8,25 +8,21 @@
 namespace clan::udp {
 
 void Connection::receive(std::uint64_t number, std::span<const std::byte> frames,
-                         std::size_t packet_bytes, const SocketAddress& from, std::uint64_t now) {
+                         const SocketAddress& from, std::uint64_t now) {
   if (state_ == State::kDraining || state_ == State::kGone) return;
   heard();
   ++counters_.packets_received;
-  counters_.bytes_received += packet_bytes;
   const bool newest = number > received_.largest();
   bool asks = false, at_once = false;
-  const Verdict verdict = take_frames(frames, from, now, &asks, &at_once);
-  if (verdict == Verdict::kBroken) {
+  const Outcome outcome = take_frames(frames, from, now, &asks, &at_once);
+  if (outcome == Outcome::kBroken) {
     received_.add(number);                                     // once is enough
     if (state_ == State::kClosing && close_err_ != 0) return;  // ends already
     go_down(EPROTO);
     close(EPROTO, now);
     return;
   }
-  if (verdict == Verdict::kLater) {
-    ++counters_.later;
-    return;
-  }
+  if (outcome == Outcome::kLater) return;
   heard_at_ = now;
   const bool gap = received_.add(number);
   if (newest) {
@@ -51,13 +47,13 @@ void Connection::note_to_acknowledge(bool at_once, std::uint64_t now) {
   ack_at_ = std::min(ack_at_, now + delay);
 }
 
-Connection::Verdict Connection::take_frames(std::span<const std::byte> frames,
+Connection::Outcome Connection::take_frames(std::span<const std::byte> frames,
                                             const SocketAddress& from, std::uint64_t now,
                                             bool* asks, bool* at_once) {
   Reader in(frames);
   Frame frame;
   while (in.left() > 0) {
-    if (!read_frame(in, &frame)) return Verdict::kBroken;
+    if (!read_frame(in, &frame)) return Outcome::kBroken;
     if (frame.type != FrameType::kPadding && frame.type != FrameType::kAck) *asks = true;
     // The link knows that this is over: only what we sent still matters.
     if (told_down_ && frame.type != FrameType::kAck) continue;
@@ -65,21 +61,21 @@ Connection::Verdict Connection::take_frames(std::span<const std::byte> frames,
       case FrameType::kPadding: break;
       case FrameType::kPing: *at_once = true; break;
       case FrameType::kAck:
-        if (!take_ack(frame, now)) return Verdict::kBroken;
+        if (!take_ack(frame, now)) return Outcome::kBroken;
         break;
       case FrameType::kCredit:
         if (send_[frame.channel].set_limit(frame.position)) starved_since_ = kNever;
         break;
       case FrameType::kData:
       case FrameType::kFragment:
-        if (const Verdict v = take_message(frame); v != Verdict::kFine) return v;
+        if (const Outcome o = take_message(frame); o != Outcome::kTaken) return o;
         break;
       case FrameType::kClose:
         *at_once = true;
         state_ = State::kDraining;  // for as long as the acknowledgement takes
         close_deadline_ = now + probe_timeout();
         go_down(frame.value == 0 ? 0 : ECONNRESET);
-        return Verdict::kFine;  // nothing comes after it
+        return Outcome::kTaken;  // nothing comes after it
       case FrameType::kChallenge:
         response_ = frame.value;
         response_to_send_ = true;
@@ -87,18 +83,16 @@ Connection::Verdict Connection::take_frames(std::span<const std::byte> frames,
       case FrameType::kResponse: take_response(frame.value, from, now); break;
     }
   }
-  return Verdict::kFine;
+  return Outcome::kTaken;
 }
 
-Connection::Verdict Connection::take_message(const Frame& frame) {
+Connection::Outcome Connection::take_message(const Frame& frame) {
+  if (user == nullptr) return Outcome::kTaken;
   ReceiveChannel& channel = *receive_[frame.channel];
-  switch (channel.receive(frame, *this)) {
-    case ReceiveChannel::Outcome::kBroken: return Verdict::kBroken;
-    case ReceiveChannel::Outcome::kLater: return Verdict::kLater;
-    case ReceiveChannel::Outcome::kTaken: break;
-  }
-  if (channel.raise_limit()) credit_to_tell_ |= static_cast<std::uint8_t>(1u << frame.channel);
-  return Verdict::kFine;
+  const Outcome outcome = channel.receive(frame, *user);
+  if (outcome == Outcome::kTaken && channel.raise_limit())
+    credit_to_tell_ |= static_cast<std::uint8_t>(1u << frame.channel);
+  return outcome;
 }
 
 // False: acknowledges what was never sent.
@@ -149,17 +143,6 @@ void Connection::take_response(std::uint64_t value, const SocketAddress& from, s
   address_ = candidate_;
   congestion_.restart(kBasePacket);
   mtu_.start(largest_packet_, now);
-}
-
-bool Connection::on_fragment(std::uint8_t channel, std::span<const std::byte> header,
-                             std::uint32_t total, std::uint32_t offset,
-                             std::span<const std::byte> bytes) {
-  return told_down_ || sink_.on_fragment(*this, channel, header, total, offset, bytes);
-}
-
-void Connection::on_message(std::uint8_t channel, std::span<const std::byte> header,
-                            std::uint32_t total, std::span<const std::byte> payload) {
-  if (!told_down_) sink_.on_message(*this, channel, header, total, payload);
 }
 
 }  // namespace clan::udp

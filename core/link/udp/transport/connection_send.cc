@@ -70,7 +70,6 @@ bool Connection::write_ack(Writer& out, SentPacket& packet, std::uint64_t now) {
   to_acknowledge_ = 0;
   ack_now_ = false;
   ack_at_ = kNever;
-  ++counters_.acks_sent;
   return true;
 }
 

@@ -22,8 +22,6 @@ Endpoint::Endpoint(const Options& options, EndpointSink& sink,
       mode_(security == nullptr ? Mode::kOff : security->mode()),
       cookie_key_{random_(), random_()} {}
 
-Endpoint::~Endpoint() = default;
-
 Connection& Endpoint::add(std::unique_ptr<Connection> connection) {
   Connection& c = *connection;
   c.mode_ = mode_;
@@ -254,40 +252,28 @@ void Endpoint::watch(Connection& c, bool on, std::uint64_t now) {
 void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> packet,
                             std::uint64_t now) {
   const std::size_t tag = mode_ == Mode::kOff ? 0 : kTagBytes;
-  if (packet.size() < kDataHeader + tag) {
-    ++counters_.malformed;
-    return;
-  }
+  if (packet.size() < kDataHeader + tag) return count(counters_.malformed);
   Reader in(packet.subspan(kCommonHeader));
   const auto id = in.number<std::uint64_t>();
   const auto number = in.number<std::uint64_t>();
-  if (number > kMostNumber) {  // number + 1 is always a number, too
-    ++counters_.malformed;
-    return;
-  }
+  // number + 1 is always a number, too
+  if (number > kMostNumber) return count(counters_.malformed);
   auto it = by_id_.find(id);
   if (it == by_id_.end()) {
-    ++counters_.unknown;
-    if (mode_ != Mode::kOff || check_is_right(packet)) {
-      if (packet.size() >= kLeastReset) send_reset(from, id, number, now);
-    }
+    const bool right = mode_ != Mode::kOff || check_is_right(packet);
+    if (right && packet.size() >= kLeastReset) send_reset(from, id, number, now);
     return;
   }
   Connection& c = *it->second;
-  if (c.state_ == Connection::State::kHello || number == 0 || c.seen(number)) {
-    ++c.counters_.duplicates;
-    return;
-  }
+  if (c.state_ == Connection::State::kHello || number == 0 || c.seen(number))
+    return count(c.counters_.duplicates);
   const auto body = packet.subspan(kDataHeader, packet.size() - kDataHeader - tag);
   const bool right = c.session_ ? Reader(packet.subspan(4)).number<std::uint32_t>() == 0 &&
                                       c.session_->open(number, packet)
                                 : check_is_right(packet);
-  if (!right) {
-    ++counters_.wrong_check;
-    return;
-  }
-  if (c.state_ == Connection::State::kAccepted) establish_server(c, now);
-  c.receive(number, body, packet.size(), from, now);
+  if (!right) return count(counters_.wrong_check);
+  if (c.state_ == Connection::State::kAccepted) establish_server(c);
+  c.receive(number, body, from, now);
   touch(c, now);
 }
 
@@ -297,29 +283,16 @@ void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, s
   asked_at_ = at;
   PacketType type;
   Mode mode;
-  if (!read_common(packet, &type, &mode)) {
-    ++counters_.malformed;
-    return;
-  }
+  if (!read_common(packet, &type, &mode)) return count(counters_.malformed);
   if (type == PacketType::kData) {
-    if (mode != mode_) {
-      ++counters_.wrong_mode;
-    } else {
-      receive_data(from, packet, now);
-    }
-    return;
+    if (mode != mode_) return count(counters_.wrong_mode);
+    return receive_data(from, packet, now);
   }
-  if (!check_is_right(packet)) {
-    ++counters_.wrong_check;
-    return;
-  }
+  if (!check_is_right(packet)) return count(counters_.wrong_check);
   // The MAC of a handshake was made while the check was 0.
   std::fill_n(packet.begin() + 4, 4, std::byte{0});
   Handshake h;
-  if (!read_handshake(packet, &h)) {
-    ++counters_.malformed;
-    return;
-  }
+  if (!read_handshake(packet, &h)) return count(counters_.malformed);
   if (h.mode != mode_) {
     ++counters_.wrong_mode;
     if (h.type == PacketType::kHello) refuse(from, h, EPROTO);
@@ -342,13 +315,6 @@ std::uint64_t Endpoint::bytes_left() const {
     for (std::uint8_t channel = 0; channel < kChannels; ++channel)
       bytes += c->queued_bytes(channel);
   }
-  return bytes;
-}
-
-std::size_t Endpoint::memory_bytes() const {
-  std::size_t bytes = sizeof *this + heap_.capacity() * sizeof(Connection*);
-  for (const auto& [id, c] : by_id_)
-    bytes += c->memory_bytes() + 2 * sizeof(std::pair<std::uint64_t, void*>);
   return bytes;
 }
 

@@ -31,8 +31,8 @@ struct Train {
 };
 
 struct EndpointCounters {
-  std::uint64_t malformed = 0, wrong_check = 0, unknown = 0, retries = 0, bad_cookies = 0,
-                refused = 0, resets_sent = 0, resets_taken = 0, dropped_answers = 0, wrong_mode = 0;
+  std::uint64_t malformed = 0, wrong_check = 0, retries = 0, bad_cookies = 0, resets_taken = 0,
+                wrong_mode = 0;
 };
 
 class Endpoint {
@@ -43,7 +43,6 @@ class Endpoint {
   /// `random` gives 64 unpredictable bits. `security` null: mode off. Both outlive the endpoint.
   Endpoint(const Options& options, EndpointSink& sink, std::function<std::uint64_t()> random,
            Security* security);
-  ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
@@ -79,7 +78,6 @@ class Endpoint {
   std::size_t connections() const { return by_id_.size(); }
   std::size_t half_open() const { return half_open_; }
   const EndpointCounters& counters() const { return counters_; }
-  std::size_t memory_bytes() const;
   /// The bytes of messages that have not been acknowledged.
   std::uint64_t bytes_left() const;
 
@@ -103,6 +101,8 @@ class Endpoint {
    private:
     Endpoint& endpoint_;
   };
+
+  static void count(std::uint64_t& counter) { ++counter; }
 
   // endpoint.cc
   Connection& add(std::unique_ptr<Connection> connection);
@@ -137,9 +137,10 @@ class Endpoint {
   void send_reset(const SocketAddress& from, std::uint64_t id, std::uint64_t number,
                   std::uint64_t now);
   void seal_hello(Connection& connection);
-  void establish_server(Connection& connection, std::uint64_t now);
+  void establish_server(Connection& connection);
   std::size_t handshake_packet(Connection& connection, std::span<std::byte> out, std::uint64_t now);
   Connection* in_hello(std::uint64_t id);
+  bool mac_is_right(const Handshake& h, std::span<const std::byte> packet);
 
   const Options options_;
   EndpointSink& sink_;

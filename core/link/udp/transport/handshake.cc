@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "base/random.h"
 #include "link/udp/transport/connection_parts.h"
@@ -65,8 +66,7 @@ void Endpoint::seal_hello(Connection& c) {
   std::fill_n(state.packet.begin() + 4, 4, std::byte{0});
   if (security_ != nullptr) {
     const Tag tag = security_->mac(std::span(state.packet).first(state.signed_bytes));
-    std::copy(tag.begin(), tag.end(),
-              state.packet.begin() + static_cast<std::ptrdiff_t>(state.signed_bytes));
+    std::memcpy(state.packet.data() + state.signed_bytes, tag.data(), tag.size());
   }
   write_check(state.packet);
 }
@@ -84,6 +84,10 @@ Connection* Endpoint::in_hello(std::uint64_t id) {
   auto it = by_id_.find(id);
   return it != by_id_.end() && it->second->state_ == Connection::State::kHello ? it->second.get()
                                                                                : nullptr;
+}
+
+bool Endpoint::mac_is_right(const Handshake& h, std::span<const std::byte> packet) {
+  return security_ == nullptr || same_tag(security_->mac(packet.first(h.signed_bytes)), h.mac);
 }
 
 void Endpoint::on_retry(const Handshake& h, std::uint64_t now) {
@@ -121,10 +125,7 @@ void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
     auto session =
         security_->agree(*state.share, h.share, true, std::span(hello).first(state.signed_bytes),
                          packet.first(h.signed_bytes));
-    if (!session || !same_tag(session->accept_mac(), h.mac)) {
-      ++counters_.wrong_check;
-      return;
-    }
+    if (!session || !same_tag(session->accept_mac(), h.mac)) return count(counters_.wrong_check);
     c->session_ = std::move(session);
   }
   auto finished = std::move(c->handshake_);
@@ -143,10 +144,7 @@ void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
 void Endpoint::on_refuse(const Handshake& h, std::span<const std::byte> packet, std::uint64_t now) {
   Connection* c = in_hello(h.to);
   if (c == nullptr) return;
-  if (security_ != nullptr && !same_tag(security_->mac(packet.first(h.signed_bytes)), h.mac)) {
-    ++counters_.wrong_check;
-    return;
-  }
+  if (!mac_is_right(h, packet)) return count(counters_.wrong_check);
   c->end(h.err == 0 ? ECONNREFUSED : static_cast<int>(h.err));
   touch(*c, now);
 }
@@ -176,10 +174,7 @@ bool Endpoint::cookie_is_right(const SocketAddress& from, const Handshake& hello
 // A packet that belongs to no connection, from the address that was asked: a firewall on the way
 // knows no other. Null, and dropped, when there are many: it will be asked for again.
 Endpoint::Answer* Endpoint::new_answer(const SocketAddress& to) {
-  if (answers_.size() >= kMostAnswers) {
-    ++counters_.dropped_answers;
-    return nullptr;
-  }
+  if (answers_.size() >= kMostAnswers) return nullptr;
   Answer& a = answers_.push_back();
   a.to = to;
   a.from = asked_at_;
@@ -194,14 +189,12 @@ void Endpoint::answer(const SocketAddress& to, Handshake& h) {
   a.bytes.resize(write_handshake(a.bytes, h));
   if (h.mode != Mode::kOff && h.type != PacketType::kRetry && security_ != nullptr) {
     const Tag tag = security_->mac(std::span(a.bytes).first(h.signed_bytes));
-    std::copy(tag.begin(), tag.end(),
-              a.bytes.begin() + static_cast<std::ptrdiff_t>(h.signed_bytes));
+    std::memcpy(a.bytes.data() + h.signed_bytes, tag.data(), tag.size());
   }
   write_check(a.bytes);
 }
 
 void Endpoint::refuse(const SocketAddress& from, const Handshake& hello, int err) {
-  ++counters_.refused;
   Handshake h;
   h.type = PacketType::kRefuse;
   h.mode = hello.mode;
@@ -212,10 +205,7 @@ void Endpoint::refuse(const SocketAddress& from, const Handshake& hello, int err
 
 void Endpoint::on_hello(const SocketAddress& from, const Handshake& h, std::span<std::byte> packet,
                         std::uint64_t now) {
-  if (h.id == 0) {
-    ++counters_.malformed;
-    return;
-  }
+  if (h.id == 0) return count(counters_.malformed);
   if (!cookie_is_right(from, h, now)) {
     if (h.cookie.mac != 0) ++counters_.bad_cookies;
     ++counters_.retries;
@@ -227,10 +217,7 @@ void Endpoint::on_hello(const SocketAddress& from, const Handshake& h, std::span
     answer(from, retry);
     return;
   }
-  if (security_ != nullptr && !same_tag(security_->mac(packet.first(h.signed_bytes)), h.mac)) {
-    ++counters_.wrong_check;
-    return;
-  }
+  if (!mac_is_right(h, packet)) return count(counters_.wrong_check);
   auto known = by_peer_id_.find(h.id);
   if (known != by_peer_id_.end()) {  // our ACCEPT was lost or is late
     Connection& c = *known->second;
@@ -276,8 +263,7 @@ void Endpoint::accept(const SocketAddress& from, const Handshake& h, std::span<s
                                       std::span(state->packet).first(reply.signed_bytes));
     if (!made->session_) return;
     const Tag tag = made->session_->accept_mac();
-    std::copy(tag.begin(), tag.end(),
-              state->packet.begin() + static_cast<std::ptrdiff_t>(reply.signed_bytes));
+    std::memcpy(state->packet.data() + reply.signed_bytes, tag.data(), tag.size());
   }
   write_check(state->packet);
   made->handshake_ = std::move(state);
@@ -294,7 +280,7 @@ void Endpoint::accept(const SocketAddress& from, const Handshake& h, std::span<s
 }
 
 // The client's first packet has passed its check.
-void Endpoint::establish_server(Connection& c, std::uint64_t) {
+void Endpoint::establish_server(Connection& c) {
   c.state_ = Connection::State::kEstablished;
   --half_open_;
   auto finished = std::move(c.handshake_);
@@ -312,7 +298,6 @@ void Endpoint::send_reset(const SocketAddress& from, std::uint64_t id, std::uint
   }
   if (resets_this_second_ >= kMostResets) return;
   ++resets_this_second_;
-  ++counters_.resets_sent;
   Handshake h;
   h.type = PacketType::kReset;
   h.mode = mode_;
@@ -324,10 +309,7 @@ void Endpoint::send_reset(const SocketAddress& from, std::uint64_t id, std::uint
 void Endpoint::on_reset(const Handshake& h, std::span<const std::byte> packet, std::uint64_t now) {
   auto it = by_peer_id_.find(h.to);
   if (it == by_peer_id_.end()) return;
-  if (security_ != nullptr && !same_tag(security_->mac(packet.first(h.signed_bytes)), h.mac)) {
-    ++counters_.wrong_check;
-    return;
-  }
+  if (!mac_is_right(h, packet)) return count(counters_.wrong_check);
   Connection& c = *it->second;
   if (c.state_ == Connection::State::kAccepted) return;
   ++counters_.resets_taken;

@@ -29,7 +29,6 @@ class MtuDiscovery {
     search_from(now);
   }
   std::size_t current() const { return current_; }
-  std::uint32_t black_holes() const { return black_holes_; }
 
   /// The size of the probe that should leave now, or 0.
   std::size_t due(std::uint64_t now) const {
@@ -84,7 +83,6 @@ class MtuDiscovery {
   static constexpr std::uint64_t kSettle = 1'000'000'000;
 
   void fall_back(std::uint64_t now) {
-    ++black_holes_;
     current_ = kBasePacket;
     search_from(now + kSettle);
   }
@@ -108,7 +106,6 @@ class MtuDiscovery {
   /// losses in a row, each of a packet that left after the last was noticed
   unsigned vanished_ = 0;
   std::uint64_t vanished_at_ = 0;  ///< when the last was noticed
-  std::uint32_t black_holes_ = 0;
   bool probing_ = false;
 };
 

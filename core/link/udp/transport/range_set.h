@@ -27,7 +27,6 @@ class RangeSet {
   const Range& back() const { return ranges_.back(); }
   void clear() { ranges_.clear(); }
   void release_memory() { std::vector<Range>().swap(ranges_); }
-  std::size_t memory_bytes() const { return ranges_.capacity() * sizeof(Range); }
 
   void add(std::uint64_t begin, std::uint64_t end) {
     if (begin >= end) return;

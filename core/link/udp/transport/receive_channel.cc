@@ -2,63 +2,45 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 namespace clan::udp {
 
-// The message of `frame` among those that are not released, or where it belongs. False: it overlaps
+// The message of `frame` among those that are not released, or a new one. Null: it contradicts
 // another.
-bool ReceiveChannel::find(const Frame& frame, std::size_t* index, bool* known) const {
-  std::size_t low = 0, high = order_.size();
-  while (low < high) {  // the first that begins at or after the frame's
-    const std::size_t middle = (low + high) / 2;
-    if (incoming_[order_[middle]].position < frame.position) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
+ReceiveChannel::Incoming* ReceiveChannel::message_of(const Frame& frame) {
+  const auto next = incoming_.lower_bound(frame.position);
+  if (next != incoming_.end() && next->first == frame.position) {
+    Incoming& m = next->second;
+    const bool same = m.total == frame.total && m.header_bytes == frame.header.size() &&
+                      std::equal(frame.header.begin(), frame.header.end(), m.header.begin());
+    return same ? &m : nullptr;
   }
-  *index = low;
-  *known = low < order_.size() && incoming_[order_[low]].position == frame.position;
-  if (*known) return true;
-  if (frame.position < released_) return false;
-  if (low > 0 && incoming_[order_[low - 1]].end() > frame.position) return false;
-  return low == order_.size() ||
-         incoming_[order_[low]].position >= frame.position + kHeaderCharge + frame.total;
-}
-
-bool ReceiveChannel::matches(const Incoming& m, const Frame& frame) const {
-  return m.total == frame.total && m.header_bytes == frame.header.size() &&
-         std::equal(frame.header.begin(), frame.header.end(), m.header.begin());
-}
-
-ReceiveChannel::Incoming& ReceiveChannel::add(std::size_t index, const Frame& frame) {
-  std::uint32_t slot;
-  if (!free_.empty()) {
-    slot = free_.back();
-    free_.pop_back();
-  } else {
-    slot = static_cast<std::uint32_t>(incoming_.size());
-    incoming_.emplace_back();
-  }
-  Incoming& m = incoming_[slot];
-  m.position = frame.position;
+  const std::uint64_t end = frame.position + kHeaderCharge + frame.total;
+  if (frame.position < released_) return nullptr;
+  if (next != incoming_.begin() && std::prev(next)->second.end > frame.position) return nullptr;
+  if (next != incoming_.end() && next->first < end) return nullptr;
+  if (spare_.empty()) spare_.push_back(Messages{{0, Incoming()}}.extract(0));
+  spare_.back().key() = frame.position;
+  Incoming& m = incoming_.insert(std::move(spare_.back())).position->second;
+  spare_.pop_back();
+  m.end = end;
   m.total = frame.total;
   m.where = Incoming::Where::kUnknown;
   m.header_bytes = static_cast<std::uint8_t>(frame.header.size());
   std::copy(frame.header.begin(), frame.header.end(), m.header.begin());
-  m.kept.clear();
-  order_.insert(index, slot);
-  return m;
+  return &m;
 }
 
 // Passes on or keeps those bytes of the frame that have not come before. False: too long to be
 // kept.
 bool ReceiveChannel::take_new_bytes(Incoming& m, const Frame& frame, MessageSink& sink) {
-  const std::uint64_t at = m.position + kHeaderCharge + frame.offset;
+  const std::uint64_t at = frame.position + kHeaderCharge + frame.offset;
   bool fits = true;
   auto take = [&](std::uint64_t begin, std::uint64_t end) {
     const auto piece = frame.payload.subspan(begin - at, end - begin);
-    const auto offset = static_cast<std::uint32_t>(begin - m.position - kHeaderCharge);
+    const auto offset = static_cast<std::uint32_t>(begin - frame.position - kHeaderCharge);
     if (m.where != Incoming::Where::kKept &&
         sink.on_fragment(channel_, {m.header.data(), m.header_bytes}, m.total, offset, piece)) {
       m.where = Incoming::Where::kPlaced;
@@ -70,10 +52,7 @@ bool ReceiveChannel::take_new_bytes(Incoming& m, const Frame& frame, MessageSink
       fits = false;
       return;
     }
-    if (m.kept.size() != m.total) {
-      m.kept.resize(m.total);
-      kept_bytes_ += m.total;
-    }
+    m.kept.resize(m.total);
     std::memcpy(m.kept.data() + offset, piece.data(), piece.size());
   };
   beyond_.for_each_missing(std::max(at, next_), at + frame.payload.size(), take);
@@ -81,17 +60,14 @@ bool ReceiveChannel::take_new_bytes(Incoming& m, const Frame& frame, MessageSink
 }
 
 void ReceiveChannel::release(MessageSink& sink) {
-  while (!order_.empty()) {
-    const std::uint32_t slot = order_.front();
-    if (incoming_[slot].end() > next_) return;
-    order_.pop_front();
-    Incoming& m = incoming_[slot];
-    released_ = m.end();
+  while (!incoming_.empty() && incoming_.begin()->second.end <= next_) {
+    auto first = incoming_.extract(incoming_.begin());
+    Incoming& m = first.mapped();
+    released_ = m.end;
     sink.on_message(channel_, {m.header.data(), m.header_bytes}, m.total, m.kept);
-    kept_bytes_ -= m.kept.size();
     m.kept.clear();
     if (m.kept.capacity() > kMostSpare) std::vector<std::byte>().swap(m.kept);
-    free_.push_back(slot);
+    spare_.push_back(std::move(first));
   }
 }
 
@@ -104,23 +80,18 @@ ReceiveChannel::Outcome ReceiveChannel::receive(const Frame& frame, MessageSink&
   if (end <= next_) return Outcome::kTaken;  // all of it has been here
 
   if (frame.position == next_ && frame.offset == 0 && end == message_end &&
-      order_.empty()) {  // the common case
+      incoming_.empty()) {  // the common case
     next_ = released_ = end;
     sink.on_message(channel_, frame.header, frame.total, frame.payload);
     if (!beyond_.empty())
-      return Outcome::kBroken;  // cannot be: what is beyond belongs to a message in order_
+      return Outcome::kBroken;  // cannot be: what is beyond belongs to a message in incoming_
     return Outcome::kTaken;
   }
 
-  std::size_t index;
-  bool known;
-  if (!find(frame, &index, &known)) return Outcome::kBroken;
-  if (known && !matches(incoming_[order_[index]], frame)) return Outcome::kBroken;
-  if (begin > next_ && (beyond_.size() >= kMostGaps || (!known && order_.size() >= kMostPending))) {
+  if (begin > next_ && (beyond_.size() >= kMostGaps || incoming_.size() >= kMostPending))
     return Outcome::kLater;
-  }
-  Incoming& m = known ? incoming_[order_[index]] : add(index, frame);
-  if (!take_new_bytes(m, frame, sink)) return Outcome::kBroken;
+  Incoming* const m = message_of(frame);
+  if (m == nullptr || !take_new_bytes(*m, frame, sink)) return Outcome::kBroken;
   if (begin <= next_) {
     next_ = end;
     while (!beyond_.empty() && beyond_.front().begin <= next_) {
@@ -132,22 +103,6 @@ ReceiveChannel::Outcome ReceiveChannel::receive(const Frame& frame, MessageSink&
     beyond_.add(begin, end);
   }
   return Outcome::kTaken;
-}
-
-std::size_t ReceiveChannel::memory_bytes() const {
-  std::size_t bytes = incoming_.capacity() * sizeof(Incoming) +
-                      order_.capacity() * sizeof(std::uint32_t) +
-                      free_.capacity() * sizeof(std::uint32_t) + beyond_.memory_bytes();
-  for (const Incoming& m : incoming_) bytes += m.kept.capacity();
-  return bytes;
-}
-
-void ReceiveChannel::release_memory() {
-  if (!order_.empty()) return;
-  std::vector<Incoming>().swap(incoming_);
-  std::vector<std::uint32_t>().swap(free_);
-  order_.release_memory();
-  beyond_.release_memory();
 }
 
 }  // namespace clan::udp

@@ -2,7 +2,7 @@
 // order sent.
 //
 //   positions:   released | arrived, not released | gap | arrived | gap ...
-//                         front of order_       next_     beyond_
+//                         front of incoming_    next_     beyond_
 //
 // What the link does not place is kept until it is released: within the credit, so memory is
 // bounded. Everything in a frame is input: a contradiction is kBroken, and the connection ends. Not
@@ -12,16 +12,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
 #include "link/udp/transport/range_set.h"
-#include "link/udp/transport/ring_queue.h"
 #include "link/udp/wire/wire.h"
 
 namespace clan::udp {
 
-/// The taker of a channel's messages.
+/// The user of a connection: the taker of its channels' messages.
 class MessageSink {
  public:
   /// Bytes of a message, before it is complete, in any order; no byte twice. True: placed, not to
@@ -32,6 +32,8 @@ class MessageSink {
   /// The message and all before it are complete. `payload` is empty when it was placed.
   virtual void on_message(std::uint8_t channel, std::span<const std::byte> header,
                           std::uint32_t total, std::span<const std::byte> payload) = 0;
+  /// A message that was sent with `notify` has been acknowledged in full.
+  virtual void on_sent(std::uint8_t channel, std::uint64_t token) = 0;
 
  protected:
   ~MessageSink() = default;
@@ -47,9 +49,7 @@ class ReceiveChannel {
   static constexpr std::size_t kMostGaps = 256;
   static constexpr std::size_t kMostPending = 4096;       ///< messages that wait for earlier ones
   static constexpr std::uint32_t kMostKept = 128 * 1024;  ///< of one message that is not placed
-
-  /// of a slot's buffer that waits for the next message
-  static constexpr std::size_t kMostSpare = 2048;
+  static constexpr std::size_t kMostSpare = 2048;         ///< of a buffer that is kept for the next
 
   ReceiveChannel(std::uint8_t channel, std::uint64_t window)
       : window_(window), limit_(window), channel_(channel) {}
@@ -63,24 +63,22 @@ class ReceiveChannel {
     limit_ = next_ + window_;
     return true;
   }
-  std::size_t kept_bytes() const { return kept_bytes_; }
-  std::size_t memory_bytes() const;
-  void release_memory();
+  void release_memory() {
+    std::vector<Messages::node_type>().swap(spare_);
+    beyond_.release_memory();
+  }
 
  private:
   struct Incoming {
-    std::uint64_t position = 0;
+    std::uint64_t end = 0;  ///< position behind it
     std::uint32_t total = 0;
     std::uint8_t header_bytes = 0;
     enum class Where : std::uint8_t { kUnknown, kPlaced, kKept } where = Where::kUnknown;
     std::array<std::byte, kMostHeader> header;
     std::vector<std::byte> kept;
-    std::uint64_t end() const { return position + kHeaderCharge + total; }
   };
 
-  bool find(const Frame& frame, std::size_t* index, bool* known) const;
-  Incoming& add(std::size_t index, const Frame& frame);
-  bool matches(const Incoming& m, const Frame& frame) const;
+  Incoming* message_of(const Frame& frame);
   bool take_new_bytes(Incoming& m, const Frame& frame, MessageSink& sink);
   void release(MessageSink& sink);
 
@@ -89,10 +87,9 @@ class ReceiveChannel {
   std::uint64_t next_ = 0;
   std::uint64_t released_ = 0;  ///< all messages that end here or before
   RangeSet beyond_;
-  RingQueue<std::uint32_t> order_;  ///< indices into incoming_, by position
-  std::vector<Incoming> incoming_;
-  std::vector<std::uint32_t> free_;
-  std::size_t kept_bytes_ = 0;
+  using Messages = std::map<std::uint64_t, Incoming>;
+  Messages incoming_;                       ///< by position: those that are not released
+  std::vector<Messages::node_type> spare_;  ///< of those that are, for the next: no allocation
   std::uint8_t channel_;
 };
 

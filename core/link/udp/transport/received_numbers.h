@@ -61,8 +61,6 @@ class ReceivedNumbers {
     return true;
   }
 
-  std::size_t memory_bytes() const { return ranges_.memory_bytes(); }
-
  private:
   RangeSet ranges_;
   std::uint64_t floor_ = 1;  ///< number 0 is never used

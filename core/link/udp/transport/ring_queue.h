@@ -29,14 +29,6 @@ class RingQueue {
     --size_;
   }
   void pop_back() { --size_; }
-  /// Makes room before element i, by moving those behind it.
-  void insert(std::size_t i, T value) {
-    push_back();
-    for (std::size_t k = size_ - 1; k > i; --k) (*this)[k] = std::move((*this)[k - 1]);
-    (*this)[i] = std::move(value);
-  }
-  std::size_t capacity() const { return slots_.size(); }
-  void clear() { size_ = 0; }
   /// Precondition: empty().
   void release_memory() {
     std::vector<T>().swap(slots_);

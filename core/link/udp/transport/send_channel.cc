@@ -105,13 +105,6 @@ void SendChannel::detach_all() {
   for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].detach();
 }
 
-std::size_t SendChannel::memory_bytes() const {
-  std::size_t owned = 0;
-  for (std::size_t i = 0; i < messages_.size(); ++i) owned += messages_[i].owned.capacity();
-  return owned + messages_.capacity() * sizeof(Outgoing) + lost_.memory_bytes() +
-         acked_.memory_bytes();
-}
-
 void SendChannel::release_memory() {
   if (!messages_.empty()) return;
   messages_.release_memory();

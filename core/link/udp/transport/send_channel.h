@@ -83,7 +83,6 @@ class SendChannel {
   void detach(std::uint64_t token);
   void detach_all();
 
-  std::size_t memory_bytes() const;
   /// Gives back what an idle channel does not need.
   void release_memory();
 

@@ -1,5 +1,5 @@
 // SentLog: what each packet under way carries, by packet number. Two rings; no allocation in the
-// steady state. Not thread-safe.
+// steady state. OptimisticAckGuard: which numbers carry none. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -71,9 +71,6 @@ class SentLog {
     ++base_;
   }
 
-  std::size_t memory_bytes() const {
-    return packets_.capacity() * sizeof(SentPacket) + items_.capacity() * sizeof(SentItem);
-  }
   void release_memory() {
     if (!packets_.empty()) return;
     packets_.release_memory();
@@ -85,6 +82,30 @@ class SentLog {
   RingQueue<SentPacket> packets_;
   RingQueue<SentItem> items_;
   std::uint64_t first_item_ = 0;
+};
+
+/// Skips a packet number now and then. A peer that acknowledges it acknowledges what it has not
+/// received, so that we send faster than the path carries (RFC 9000, 21.4).
+class OptimisticAckGuard {
+ public:
+  static constexpr std::uint64_t kFirst = 256;   ///< within so many packets the first is skipped
+  static constexpr std::uint64_t kEvery = 8192;  ///< and the next within so many after it
+
+  void begin(std::uint64_t random) { at_ = 2 + random % kFirst; }
+  /// Whether `next` is not to be sent.
+  bool due(std::uint64_t next) const { return next >= at_; }
+  void skip(std::uint64_t number, std::uint64_t random) {
+    last_ = number;
+    at_ = number + 1 + random % kEvery;
+  }
+  /// Whether the number skipped last is in [first, last].
+  bool within(std::uint64_t first, std::uint64_t last) const {
+    return first <= last_ && last_ <= last;
+  }
+
+ private:
+  std::uint64_t at_ = ~std::uint64_t{0};
+  std::uint64_t last_ = ~std::uint64_t{0};
 };
 
 }  // namespace clan::udp

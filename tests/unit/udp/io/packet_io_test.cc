@@ -67,22 +67,25 @@ SocketAddress address(std::uint16_t port) {
   return at;
 }
 
-struct NotesSink final : EndpointSink {
+struct NotesSink final : EndpointSink, MessageSink {
   int on_request(const SocketAddress&, std::span<const std::byte>, std::span<std::byte>,
                  std::size_t* bytes) override {
     *bytes = 0;
     return 0;
   }
-  void on_established(Connection& c, std::span<const std::byte>) override { connection = &c; }
-  bool on_fragment(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t,
-                   std::uint32_t, std::span<const std::byte>) override {
+  void on_established(Connection& c, std::span<const std::byte>) override {
+    connection = &c;
+    c.user = this;
+  }
+  bool on_fragment(std::uint8_t, std::span<const std::byte>, std::uint32_t, std::uint32_t,
+                   std::span<const std::byte>) override {
     return false;
   }
-  void on_message(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t,
+  void on_message(std::uint8_t, std::span<const std::byte>, std::uint32_t,
                   std::span<const std::byte>) override {
     ++messages;
   }
-  void on_sent(Connection&, std::uint8_t, std::uint64_t) override {}
+  void on_sent(std::uint8_t, std::uint64_t) override {}
   void on_down(Connection&, int err) override {
     connection = nullptr;
     down = err;
@@ -152,9 +155,9 @@ TEST_F(PumpTest, SaysWhetherThereWasAnything) {
 TEST_F(PumpTest, TakesATrainApartIntoItsPackets) {
   connect();
   ASSERT_EQ(send(10), 0);
-  EXPECT_TRUE(a.pump.flush(now));
+  EXPECT_TRUE(a.pump.send(now));
   ASSERT_EQ(send(10), 0);
-  EXPECT_TRUE(a.pump.flush(now));
+  EXPECT_TRUE(a.pump.send(now));
   ASSERT_EQ(a.io.sent.size(), 2u);
   FakeIo::Packet train = a.io.sent[0];
   ASSERT_EQ(train.bytes.size(), a.io.sent[1].bytes.size());
@@ -222,7 +225,7 @@ TEST_F(PumpTest, TellsTheEndpointWhatTheDeviceDoesNotTake) {
   ASSERT_GT(largest, kBasePacket);
   ASSERT_EQ(send(largest), 0);
   a.io.answer = PacketIo::Sent::kTooBig;
-  EXPECT_TRUE(a.pump.flush(now));
+  EXPECT_TRUE(a.pump.send(now));
   EXPECT_FALSE(a.pump.waits_for_room()) << "it is dropped, as by a path that does not take it";
   EXPECT_LT(a.sink.connection->mtu().current(), largest);
 }
@@ -231,21 +234,21 @@ TEST_F(PumpTest, SendsSixteenTrainsAtATimeAndNoMore) {
   for (std::uint16_t port = 2000; port < 2020; ++port) {
     ASSERT_NE(a.endpoint.connect(address(port), {}, now), nullptr);
   }
-  EXPECT_TRUE(a.pump.flush(now));
+  EXPECT_TRUE(a.pump.send(now));
   EXPECT_EQ(a.io.offered, 16);
   EXPECT_TRUE(a.pump.has_more());
   EXPECT_EQ(a.pump.next_timeout(), 0u) << "nothing tells a thread that sleeps of the other four";
-  EXPECT_TRUE(a.pump.flush(now));
+  EXPECT_TRUE(a.pump.send(now));
   EXPECT_EQ(a.io.offered, 20);
   EXPECT_FALSE(a.pump.has_more());
-  EXPECT_FALSE(a.pump.flush(now));
+  EXPECT_FALSE(a.pump.send(now));
 }
 
 TEST_F(PumpTest, ALookThatFindsSomethingSendsNothingAFewTimes) {
   connect();
   const auto arrive = [&] {
     ASSERT_EQ(send(10), 0);
-    EXPECT_TRUE(a.pump.flush(now));
+    EXPECT_TRUE(a.pump.send(now));
     carry(a, b);
   };
   const std::vector<std::byte> answer = pattern(5, 9);

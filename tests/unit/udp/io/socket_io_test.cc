@@ -16,7 +16,7 @@ namespace {
 using test::is_pattern;
 using test::pattern;
 
-struct End final : EndpointSink {
+struct End final : EndpointSink, MessageSink {
   std::unique_ptr<SocketIo> io;
   std::unique_ptr<Endpoint> endpoint;
   std::unique_ptr<PacketPump> pump;
@@ -41,23 +41,26 @@ struct End final : EndpointSink {
                  std::size_t*) override {
     return 0;
   }
-  void on_established(Connection& c, std::span<const std::byte>) override { connection = &c; }
-  bool on_fragment(Connection&, std::uint8_t channel, std::span<const std::byte>, std::uint32_t,
+  void on_established(Connection& c, std::span<const std::byte>) override {
+    connection = &c;
+    c.user = this;
+  }
+  bool on_fragment(std::uint8_t channel, std::span<const std::byte>, std::uint32_t,
                    std::uint32_t offset, std::span<const std::byte> bytes) override {
     if (channel != 3) return false;
     std::copy(bytes.begin(), bytes.end(), memory.begin() + offset);
     placed += bytes.size();
     return true;
   }
-  void on_message(Connection&, std::uint8_t channel, std::span<const std::byte>,
-                  std::uint32_t total, std::span<const std::byte> payload) override {
+  void on_message(std::uint8_t channel, std::span<const std::byte>, std::uint32_t total,
+                  std::span<const std::byte> payload) override {
     const bool right =
         channel == 3 ? is_pattern(std::span<const std::byte>(memory).first(total), messages, 0)
                      : is_pattern(payload, messages, 0) && payload.size() == total;
     wrong += right ? 0 : 1;
     ++messages;
   }
-  void on_sent(Connection&, std::uint8_t, std::uint64_t) override { ++sent; }
+  void on_sent(std::uint8_t, std::uint64_t) override { ++sent; }
   void on_down(Connection&, int why) override {
     down = true;
     err = why;
@@ -113,7 +116,7 @@ TEST_P(SocketIoTest, ADescriptorThatIsNotArmedShowsWhatHasComeOnceItIs) {
   };
   const auto send = [&](std::uint64_t number) {
     const auto bytes = pattern(100, number);
-    return a_.endpoint->send(*a_.connection, 0, {{}, bytes}) == 0 && a_.pump->flush(monotonic_ns());
+    return a_.endpoint->send(*a_.connection, 0, {{}, bytes}) == 0 && a_.pump->send(monotonic_ns());
   };
   ASSERT_TRUE(run([&] { return a_.connection->under_way() == 0; }));
   ASSERT_TRUE(b_.io->arm(false));
@@ -142,7 +145,7 @@ TEST_P(SocketIoTest, ALookThatFindsSomethingLeavesTheAcknowledgementToTheAnswer)
       const auto bytes = pattern(1100, i);
       if (from.endpoint->send(*from.connection, 0, {{}, bytes}) != 0) return false;
     }
-    return from.pump->flush(monotonic_ns());
+    return from.pump->send(monotonic_ns());
   };
   const auto hear = [](End& end, std::uint64_t messages) {
     const std::uint64_t until = monotonic_ns() + 20 * kSecond;
@@ -727,7 +730,7 @@ TEST_F(SecondSocketPacketsTest, TheSourceAddressIsTheMainOnes) {
     send(*io, *peer.local_address(), kMany);
     ASSERT_NE(io->connected_peer(), nullptr);
     std::vector<std::byte> room(100);
-    DatagramSocket::Received first, got;
+    Arrival first, got;
     ASSERT_TRUE(peer.receive(room, &first));
     for (int i = 1; i < kMany; ++i) {
       ASSERT_TRUE(peer.receive(room, &got));
@@ -748,7 +751,7 @@ TEST_F(SecondSocketPacketsTest, TheSourceAddressIsThatOfItsTrainsWhereTheyHaveOn
     ASSERT_EQ(io->send({*peer.local_address(), 8, 8, asked}, bytes), PacketIo::Sent::kSent);
   ASSERT_NE(io->connected_peer(), nullptr);
   std::vector<std::byte> room(100);
-  DatagramSocket::Received got;
+  Arrival got;
   for (int i = 0; i < kMany; ++i) {
     ASSERT_TRUE(peer.receive(room, &got));
     ASSERT_TRUE(got.from == to) << to_string(got.from);
@@ -787,7 +790,7 @@ TEST_F(SecondSocketPacketsTest, OneBoundToAnAddressHasBothThere) {
   send(*io, *peer.local_address(), kMany);
   ASSERT_NE(io->connected_peer(), nullptr);
   std::vector<std::byte> room(100);
-  DatagramSocket::Received got;
+  Arrival got;
   for (int i = 0; i < kMany; ++i) {
     ASSERT_TRUE(peer.receive(room, &got));
     ASSERT_TRUE(got.from == io->local_address());

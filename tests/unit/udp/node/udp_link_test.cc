@@ -389,19 +389,22 @@ TEST_F(LinkPair, APutWakesWhatSleepsOnATripwireThere) {
 }
 
 // A peer that speaks the link's messages itself, and gives no credit for any that come back.
-struct Stranger final : EndpointSink {
+struct Stranger final : EndpointSink, MessageSink {
   int on_request(const SocketAddress&, std::span<const std::byte>, std::span<std::byte>,
                  std::size_t*) override {
     return ECONNREFUSED;
   }
-  void on_established(Connection& c, std::span<const std::byte>) override { connection = &c; }
-  bool on_fragment(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t,
-                   std::uint32_t, std::span<const std::byte>) override {
+  void on_established(Connection& c, std::span<const std::byte>) override {
+    connection = &c;
+    c.user = this;
+  }
+  bool on_fragment(std::uint8_t, std::span<const std::byte>, std::uint32_t, std::uint32_t,
+                   std::span<const std::byte>) override {
     return true;
   }
-  void on_message(Connection&, std::uint8_t, std::span<const std::byte>, std::uint32_t,
+  void on_message(std::uint8_t, std::span<const std::byte>, std::uint32_t,
                   std::span<const std::byte>) override {}
-  void on_sent(Connection&, std::uint8_t, std::uint64_t) override {}
+  void on_sent(std::uint8_t, std::uint64_t) override {}
   void on_down(Connection&, int why) override {
     connection = nullptr;
     err = why;

@@ -32,6 +32,7 @@ struct Notes : MessageSink {
                   std::span<const std::byte> payload) override {
     messages.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
   }
+  void on_sent(std::uint8_t, std::uint64_t) override {}
 };
 
 /// `n` bytes of a message, from `offset`.
@@ -65,10 +66,8 @@ TEST(ReceiveChannel, HandsOnInTheOrderSentWhatComesInAnother) {
   EXPECT_EQ(channel.receive(whole(third, "three"), notes), Outcome::kTaken);
   EXPECT_EQ(channel.receive(whole(second, "two"), notes), Outcome::kTaken);
   EXPECT_TRUE(notes.messages.empty());
-  EXPECT_EQ(channel.kept_bytes(), 8u);
   EXPECT_EQ(channel.receive(whole(0, "one"), notes), Outcome::kTaken);
   EXPECT_EQ(notes.messages, (std::vector<std::string>{"one", "two", "three"}));
-  EXPECT_EQ(channel.kept_bytes(), 0u);
 }
 
 TEST(ReceiveChannel, TakesEachByteOnceHoweverPiecesOverlap) {

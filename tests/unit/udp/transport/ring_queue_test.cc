@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "support/pattern.h"
+#include "udp/allocations.h"
 
 namespace clan::udp {
 namespace {
@@ -20,7 +21,7 @@ TEST(RingQueue, DoesWhatADequeDoes) {
   RingQueue<int> ring;
   std::deque<int> expected;
   for (int i = 0; i < kSteps; ++i) {
-    switch (r.below(5)) {
+    switch (r.below(4)) {
       case 0:
       case 1:
         ring.push_back(i);
@@ -31,16 +32,10 @@ TEST(RingQueue, DoesWhatADequeDoes) {
         ring.pop_front();
         expected.pop_front();
         break;
-      case 3:
+      default:
         if (expected.empty()) break;
         ring.pop_back();
         expected.pop_back();
-        break;
-      default: {
-        const std::size_t at = r.below(expected.size() + 1);
-        ring.insert(at, i);
-        expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(at), i);
-      }
     }
     ASSERT_EQ(ring.size(), expected.size());
     ASSERT_EQ(ring.empty(), expected.empty());
@@ -53,7 +48,7 @@ TEST(RingQueue, KeepsWhatItsSlotsOwn) {
   RingQueue<std::vector<char>> ring;
   ring.push_back().assign(1000, 'x');
   ring.pop_front();
-  for (std::size_t i = 0; i + 1 < ring.capacity(); ++i) {
+  for (std::size_t i = 0; i + 1 < 8; ++i) {  // the ring begins with 8 slots
     ring.push_back();
     ring.pop_front();
   }
@@ -61,12 +56,13 @@ TEST(RingQueue, KeepsWhatItsSlotsOwn) {
 }
 
 TEST(RingQueue, GivesItsMemoryBackWhenItIsToldTo) {
+  std::int64_t used = 0;
+  const test::Charge charge(&used);
   RingQueue<int> ring;
   for (int i = 0; i < 100; ++i) ring.push_back(i);
-  EXPECT_EQ(ring.capacity(), 128u);
-  ring.clear();
+  for (int i = 0; i < 100; ++i) ring.pop_front();
   ring.release_memory();
-  EXPECT_EQ(ring.capacity(), 0u);
+  EXPECT_EQ(used, 0);
   ring.push_back(1);
   EXPECT_EQ(ring.front(), 1);
 }

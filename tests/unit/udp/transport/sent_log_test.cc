@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "udp/allocations.h"
+
 namespace clan::udp {
 namespace {
 
@@ -60,14 +62,15 @@ TEST(SentLog, ForgetsAPacketThatWasNotSent) {
 }
 
 TEST(SentLog, ReleasesItsMemoryOnlyWhenNothingIsUnderWay) {
+  std::int64_t used = 0;
+  const test::Charge charge(&used);
   SentLog log;
   log.add();
   log.release_memory();
-  EXPECT_GT(log.memory_bytes(), 0u);
   EXPECT_TRUE(log.has(1));
   log.pop_front();
   log.release_memory();
-  EXPECT_EQ(log.memory_bytes(), 0u);
+  EXPECT_EQ(used, 0);
   EXPECT_EQ(log.next(), 2u) << "numbers are never used again";
 }
 
@@ -77,6 +80,33 @@ TEST(SentLog, CountsAProbeOfTheMtuAsNothing) {
   EXPECT_EQ(p.weight(), 1200u);
   p.mtu_probe = true;
   EXPECT_EQ(p.weight(), 0u);
+}
+
+TEST(OptimisticAckGuard, IsOneOfTheFirstAndThenOneOfManyButNeverNumberOne) {
+  for (const std::uint64_t random : {std::uint64_t{0}, std::uint64_t{77}, ~std::uint64_t{0}}) {
+    OptimisticAckGuard s;
+    EXPECT_FALSE(s.due(1'000'000)) << "it has not begun";
+    s.begin(random);
+    std::uint64_t next = 1;
+    while (!s.due(next)) ++next;
+    EXPECT_GT(next, 1u);
+    EXPECT_LE(next, 1 + OptimisticAckGuard::kFirst);
+    s.skip(next, random);
+    std::uint64_t second = next + 1;
+    while (!s.due(second)) ++second;
+    EXPECT_LE(second, next + OptimisticAckGuard::kEvery);
+  }
+}
+
+TEST(OptimisticAckGuard, IsFoundInWhatAPeerAcknowledges) {
+  OptimisticAckGuard s;
+  s.begin(0);
+  EXPECT_FALSE(s.within(1, 1'000'000)) << "none has been skipped";
+  s.skip(10, 0);
+  EXPECT_TRUE(s.within(10, 10));
+  EXPECT_TRUE(s.within(1, 20));
+  EXPECT_FALSE(s.within(1, 9));
+  EXPECT_FALSE(s.within(11, 20));
 }
 
 }  // namespace
