@@ -27,7 +27,9 @@ struct MappingQuery {
   std::uint64_t query_addr = 0;
   std::uint64_t start = 0;
   std::uint64_t end = 0;
-  std::uint64_t more[8] = {};  // what else it can be asked for, and is not
+  std::uint64_t more[3] = {};  // what else it can be asked for, and is not
+  std::uint64_t inode = 0;
+  std::uint64_t rest[4] = {};
 };
 static_assert(sizeof(MappingQuery) == 104);
 constexpr unsigned long kQueryMapping = _IOWR('f', 17, MappingQuery);
