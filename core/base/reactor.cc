@@ -16,23 +16,23 @@
 namespace clan {
 namespace {
 
-class Timer final : public Pollable {
+class Once final : public Pollable {
  public:
-  Timer(Reactor& reactor, Fd fd, std::function<void()> then)
+  Once(Reactor& reactor, Fd fd, std::function<void(Fd)> then)
       : reactor_(reactor), fd_(std::move(fd)), then_(std::move(then)) {}
   void on_ready(std::uint32_t) override {
     // The event may be of a descriptor that had this number before.
-    std::uint64_t times;
-    if (::read(fd_.get(), &times, sizeof times) != sizeof times) return;
+    pollfd ready{fd_.get(), POLLIN | POLLRDHUP, 0};
+    if (sys::poll_until({&ready, 1}, 0) != 0) return;
     reactor_.remove(fd_.get());
-    then_();
+    then_(std::move(fd_));
   }
   void abandon_after_fork() override { fd_.reset(); }
 
  private:
   Reactor& reactor_;
   Fd fd_;
-  const std::function<void()> then_;
+  const std::function<void(Fd)> then_;
 };
 
 }  // namespace
@@ -100,8 +100,12 @@ Result<int> Reactor::call_at(std::uint64_t at_ns, std::function<void()> then) {
   when.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000u);
   if (::timerfd_settime(fd.get(), TFD_TIMER_ABSTIME, &when, nullptr) != 0)
     return errno_error("timerfd_settime");
+  return once(std::move(fd), [then = std::move(then)](Fd) { then(); });
+}
+
+Result<int> Reactor::once(Fd fd, std::function<void(Fd fd)> then) {
   const int number = fd.get();
-  if (auto s = add(number, std::make_shared<Timer>(*this, std::move(fd), std::move(then))); !s)
+  if (auto s = add(number, std::make_shared<Once>(*this, std::move(fd), std::move(then))); !s)
     return s.error();
   return number;
 }

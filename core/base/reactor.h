@@ -43,6 +43,9 @@ class Reactor {
   /// what remove() takes to prevent that; until then, or until the call has begun, the number is
   /// taken.
   Result<int> call_at(std::uint64_t at_ns, std::function<void()> then);
+  /// Calls `then` once on the reactor's thread with `fd`, which has input then or has ended.
+  /// Returns its number, for remove().
+  Result<int> once(Fd fd, std::function<void(Fd fd)> then);
   /// After it returns (on another thread) the pollable may still finish one call that had begun.
   void remove(int fd);
   /// Whether on_ready() is also called while `fd` has room for output.

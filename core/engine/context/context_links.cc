@@ -83,9 +83,8 @@ void ContextCore::on_client(Fd socket, std::uint32_t endpoint) {
   char probe;
   ssize_t n = ::recv(socket.get(), &probe, 1, MSG_PEEK | MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR))
-    return (void)FirstInput::await(reactor_, std::move(socket), [this, endpoint](Fd spoken) {
-      on_client(std::move(spoken), endpoint);
-    });
+    return (void)reactor_.once(
+        std::move(socket), [this, endpoint](Fd spoken) { on_client(std::move(spoken), endpoint); });
   auto peer = link::answer(
       std::move(socket), node_, doorbell_.get(), [this](uid_t uid) { return lane(uid); }, endpoint);
   if (!peer) {

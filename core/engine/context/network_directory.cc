@@ -184,8 +184,8 @@ bool Network::watch_holder() {
   const uid_t owner = found ? *found : ::geteuid();
   auto socket = connect_abstract(holder_name(owner, options_.directory_port), 0);
   if (!socket || !is_user(owner, socket->get())) return false;
-  const auto watched = FirstInput::await(
-      context_.reactor(), std::move(*socket),
+  const auto watched = context_.reactor().once(
+      std::move(*socket),
       [this, since = monotonic_ns()](Fd) { holder_ended(monotonic_ns() - since); });
   if (!watched) return false;
   if (owner != ::geteuid()) {

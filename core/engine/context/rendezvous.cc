@@ -37,15 +37,4 @@ void Acceptor::on_ready(std::uint32_t) {
   }
 }
 
-Status FirstInput::await(Reactor& reactor, Fd fd, Then then) {
-  const int number = fd.get();
-  return reactor.add(number, std::make_shared<FirstInput>(reactor, std::move(fd), std::move(then)));
-}
-
-void FirstInput::on_ready(std::uint32_t) {
-  if (!fd_) return;
-  reactor_.remove(fd_.get());
-  then_(std::move(fd_));
-}
-
 }  // namespace clan::engine

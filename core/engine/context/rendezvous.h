@@ -44,21 +44,4 @@ class Acceptor final : public Pollable {
   Take take_;
 };
 
-/// A descriptor whose owner waits for its first input, or for its end: gives it back then.
-class FirstInput final : public Pollable {
- public:
-  using Then = std::function<void(Fd fd)>;
-  /// Calls `then` once, on the driver thread.
-  static Status await(Reactor& reactor, Fd fd, Then then);
-  FirstInput(Reactor& reactor, Fd fd, Then then)
-      : reactor_(reactor), fd_(std::move(fd)), then_(std::move(then)) {}
-  void on_ready(std::uint32_t) override;
-  void abandon_after_fork() override { fd_.reset(); }
-
- private:
-  Reactor& reactor_;
-  Fd fd_;
-  const Then then_;
-};
-
 }  // namespace clan::engine

@@ -22,8 +22,7 @@ class Clients {
   void on_client(Fd socket) {
     char byte = 0;
     if (::recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
-      (void)FirstInput::await(reactor_, std::move(socket),
-                              [this](Fd client) { on_client(std::move(client)); });
+      (void)reactor_.once(std::move(socket), [this](Fd client) { on_client(std::move(client)); });
       note("silent");
       return;
     }
