@@ -5,8 +5,6 @@
 #include <cassert>
 #include <new>
 
-#include "nic/tlb_entry.h"
-
 namespace clan {
 namespace {
 

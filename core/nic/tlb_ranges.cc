@@ -5,8 +5,6 @@
 #include <array>
 #include <cassert>
 
-#include "nic/tlb_entry.h"
-
 namespace clan {
 namespace {
 
