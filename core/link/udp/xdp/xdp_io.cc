@@ -258,9 +258,6 @@ PacketIo::Sent XdpIo::send(const Train& train, std::span<const std::byte> bytes)
   if (way != nullptr && way->lane != nullptr && way->leaves_from(train.from)) [[likely]] {
     const std::size_t segment = std::min(train.segment, bytes.size());
     if (auto sent = send_frames(*way, bytes, segment)) return note(*sent, true);
-  } else if (way != nullptr && ++way->detours % kDetours == 0) {
-    way->stale = true;
-    last_way_ = nullptr;
   }
   return note(sockets_->send(train, bytes), false);
 }

@@ -61,8 +61,7 @@ class XdpIo final : public PacketIo {
 
  private:
   static constexpr std::size_t kVotes = 64;
-  static constexpr unsigned kDetours = 1u << 18;  ///< trains by the sockets, then it is tried anew
-  static constexpr unsigned kSettle = 64;         ///< trains after one too large for frames
+  static constexpr unsigned kSettle = 64;  ///< trains after one too large for frames
   static constexpr std::size_t kMostWays = 1024;
   static constexpr std::size_t kMostLanes = 8;
 
@@ -79,7 +78,6 @@ class XdpIo final : public PacketIo {
     Lane* lane = nullptr;  ///< null: by the UDP sockets for now
     FrameHeader header;
     bool stale = true;      ///< to be asked for anew
-    unsigned detours = 0;   ///< trains that went by the sockets
     unsigned settling = 0;  ///< how many more will, after one too large for frames has
     /// Its frames may carry packets with that source.
     bool leaves_from(const SocketAddress& source) const {
