@@ -9,7 +9,7 @@
 
 #include "base/fd.h"
 #include "base/random.h"
-#include "link/udp/wire/security_loader.h"
+#include "link/udp/wire/security.h"
 #include "transport_bench.h"
 
 namespace clan::udp {

@@ -7,7 +7,7 @@
 #include "engine/context/context_core.h"
 #include "link/udp/io/socket_io.h"
 #include "link/udp/node/udp_link.h"
-#include "link/udp/wire/security_loader.h"
+#include "link/udp/wire/security.h"
 #include "link/udp/xdp/packet_choice.h"
 
 namespace clan::engine {

@@ -15,7 +15,7 @@
 
 #include "link/udp/crypto/aead.h"
 #include "link/udp/crypto/openssl_use.h"
-#include "link/udp/wire/security_loader.h"
+#include "link/udp/wire/security.h"
 
 namespace clan::udp {
 

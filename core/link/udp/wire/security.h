@@ -1,6 +1,7 @@
 // Security and Session: the cryptography that the transport needs, as an interface. Modes 1 and 2
 // only; mode 0 has neither. docs/wire.md says which keys there are. Implementations come from a
-// library that is well kept, never from here. Not thread-safe: used under the endpoint's lock.
+// library that is well kept, never from here; it is loaded when a mode needs it, and given the key.
+// Not thread-safe: used under the endpoint's lock.
 #pragma once
 
 #include <array>
@@ -8,7 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
+#include "clan/result.h"
 #include "link/udp/wire/wire.h"
 
 namespace clan::udp {
@@ -56,5 +60,25 @@ inline bool same_tag(std::span<const std::byte> a, std::span<const std::byte> b)
   for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
   return difference == std::byte{0};
 }
+
+// --- the library with the cryptography -----------------------------------------------------------
+
+constexpr std::uint32_t kSecurityAbi = 2;
+constexpr const char* kSecurityLibrary = "libclan-crypto.so.0";
+constexpr const char* kSecuritySymbol = "clan_security_library";
+
+struct SecurityLibrary {
+  std::uint32_t abi;
+  /// Null: the cryptographic library has failed.
+  Security* (*make)(Mode mode, const std::byte* key, std::size_t key_bytes);
+};
+
+/// Mode off: null. `library` is for tests; by default libclan-crypto.so.0 beside this library, or
+/// where the dynamic linker finds it.
+Result<std::unique_ptr<Security>> load_security(Mode mode, const std::string& key_file,
+                                                const char* library = nullptr);
+/// The same with a key that has been read.
+Result<std::unique_ptr<Security>> load_security_with(Mode mode, std::string_view key,
+                                                     const char* library = nullptr);
 
 }  // namespace clan::udp

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "link/udp/wire/security_loader.h"
+#include "link/udp/wire/security.h"
 #include "support/pattern.h"
 #include "support/streams.h"
 #include "udp/key_files.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "link/udp/crypto/aead.h"
-#include "link/udp/wire/security_loader.h"
+#include "link/udp/wire/security.h"
 #include "support/pattern.h"
 #include "support/streams.h"
 #include "udp/key_files.h"

@@ -1,5 +1,7 @@
 // The rules for the key's file, and the library of cryptography that is loaded: which of these is
 // taken. What it does is tested in crypto/crypto_security_test.cc.
+#include "link/udp/wire/security.h"
+
 #include <gtest/gtest.h>
 #include <linux/securebits.h>
 #include <sys/prctl.h>
@@ -10,7 +12,6 @@
 #include <string>
 
 #include "clan/face/key_file.h"
-#include "link/udp/wire/security_loader.h"
 #include "udp/key_files.h"
 
 namespace clan::test {

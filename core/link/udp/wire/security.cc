@@ -1,4 +1,4 @@
-#include "link/udp/wire/security_loader.h"
+#include "link/udp/wire/security.h"
 
 #include <dlfcn.h>
 
