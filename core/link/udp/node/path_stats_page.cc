@@ -47,12 +47,6 @@ void PathStatsPage::remove(const UdpLink* link) {
   write(static_cast<std::size_t>(it - entries_.begin()), {});
 }
 
-void PathStatsPage::clear() {
-  for (const Entry& entry : entries_) {
-    if (entry.link != nullptr) remove(entry.link);
-  }
-}
-
 void PathStatsPage::show() {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];

@@ -28,7 +28,6 @@ class PathStatsPage {
   void set_port(std::uint16_t port);
   void add(const UdpLink* link);
   void remove(const UdpLink* link);
-  void clear();
   /// What has changed.
   void show();
   /// The same, unless it was done a moment ago.

@@ -335,8 +335,10 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
     (void)::poll(&fd, 1, 1);
     io_->woken();
   }
-  if (owner_.path_stats != nullptr) owner_.path_stats->clear();
-  for (auto& [connection, link] : links_) link->forget_connection();
+  for (auto& [connection, link] : links_) {
+    if (owner_.path_stats != nullptr) owner_.path_stats->remove(link.get());
+    link->forget_connection();
+  }
   links_.clear();
   // Nobody will read the calls that were queued until just now; they hold links, and the links this
   // node.

@@ -161,8 +161,4 @@ void Connection::on_timeout(std::uint64_t now) {
   }
 }
 
-void Connection::detach_all() {
-  for (SendChannel& c : send_) c.detach_all();
-}
-
 }  // namespace clan::udp

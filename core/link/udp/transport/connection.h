@@ -52,7 +52,9 @@ class Connection final : private PathQuestion, private EndpointNotes {
   MessageSink* user = nullptr;  ///< set by the endpoint's user; null: messages are dropped
   /// The payload of a message that was not copied is copied now; its memory is not read any more.
   void detach(std::uint8_t channel, std::uint64_t token) { send_[channel].detach(token); }
-  void detach_all();
+  void detach_all() {
+    for (SendChannel& c : send_) c.detach({});
+  }
 
  private:
   friend class Endpoint;

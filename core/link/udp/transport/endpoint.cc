@@ -45,7 +45,6 @@ int Endpoint::send(Connection& c, std::uint8_t channel, const Message& message) 
 
 void Endpoint::close(Connection& c, int err, std::uint64_t now) {
   if (c.told_down_) return;
-  const Inside inside(*this);
   c.close(err, now);
   touch(c, now);
 }
@@ -137,7 +136,7 @@ void Endpoint::sweep() {
 }
 
 void Endpoint::on_timeout(std::uint64_t now) {
-  const Inside inside(*this);
+  const Sweep sweep{*this};
   // All that are due now, each once: one that stays due must not keep the others waiting.
   due_.clear();
   silent_.clear();
@@ -193,7 +192,7 @@ void Endpoint::fill_train(Connection& c, std::span<std::byte> out, std::uint64_t
 }
 
 Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
-  const Inside inside(*this);
+  const Sweep sweep{*this};
   Train train;
   // Answers and connections in turn: a flood of strangers must not keep the connections from
   // sending.
@@ -231,7 +230,7 @@ void Endpoint::on_too_big(const SocketAddress& to, std::size_t bytes, std::uint6
 }
 
 void Endpoint::on_refused(const SocketAddress& to, std::uint64_t now) {
-  const Inside inside(*this);
+  const Sweep sweep{*this};
   for (auto& [id, c] : by_id_) {
     if (!(c->address_ == to)) continue;
     c->on_refused(now);
@@ -279,7 +278,7 @@ void Endpoint::receive_data(const SocketAddress& from, std::span<std::byte> pack
 
 void Endpoint::receive(const SocketAddress& from, std::span<std::byte> packet, std::uint64_t now,
                        const SocketAddress& at) {
-  const Inside inside(*this);
+  const Sweep sweep{*this};
   asked_at_ = at;
   PacketType type;
   Mode mode;

@@ -87,19 +87,11 @@ class Endpoint {
     std::vector<std::byte> bytes;
   };
 
-  /// A call from outside; the last to return takes away the connections that are gone. close() in
-  /// an up-call is inside another.
-  class Inside {
-   public:
-    explicit Inside(Endpoint& endpoint) : endpoint_(endpoint) { ++endpoint_.inside_; }
-    ~Inside() {
-      if (--endpoint_.inside_ == 0) endpoint_.sweep();
-    }
-    Inside(const Inside&) = delete;
-    Inside& operator=(const Inside&) = delete;
-
-   private:
-    Endpoint& endpoint_;
+  /// Takes away the connections that are gone when a call returns. close() leaves that to the next
+  /// one: it may be called in an up-call.
+  struct Sweep {
+    Endpoint& endpoint;
+    ~Sweep() { endpoint.sweep(); }
   };
 
   static void count(std::uint64_t& counter) { ++counter; }
@@ -159,7 +151,6 @@ class Endpoint {
   RingQueue<Answer> answers_;
   bool answered_ = false;  ///< the last train was an answer
   std::vector<Connection*> gone_;
-  unsigned inside_ = 0;
   std::size_t half_open_ = 0;
   std::uint64_t reset_second_ = 0;
   unsigned resets_this_second_ = 0;

@@ -95,14 +95,10 @@ void SendChannel::on_lost(const Range& range) {
       [this](std::uint64_t begin, std::uint64_t end) { lost_.add(begin, end); });
 }
 
-void SendChannel::detach(std::uint64_t token) {
+void SendChannel::detach(std::optional<std::uint64_t> token) {
   for (std::size_t i = 0; i < messages_.size(); ++i) {
-    if (messages_[i].notify && messages_[i].token == token) messages_[i].detach();
+    if (!token || (messages_[i].notify && messages_[i].token == *token)) messages_[i].detach();
   }
-}
-
-void SendChannel::detach_all() {
-  for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].detach();
 }
 
 void SendChannel::release_memory() {

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -80,8 +81,7 @@ class SendChannel {
 
   /// Payloads that were not copied are copied now, of the message with this token or of all: their
   /// memory is not read any more.
-  void detach(std::uint64_t token);
-  void detach_all();
+  void detach(std::optional<std::uint64_t> token);
 
   /// Gives back what an idle channel does not need.
   void release_memory();

@@ -314,7 +314,7 @@ TEST_F(Sending, AllPayloadsCanBeDetachedAtOnceAndOneByItsTokenAlone) {
   const Range carried = sent.carried;
   ASSERT_TRUE(next());
   EXPECT_EQ(sent.payload(), "two");
-  channel.detach_all();
+  channel.detach({});
   one = "---";
   channel.on_lost(carried);
   ASSERT_TRUE(next());
