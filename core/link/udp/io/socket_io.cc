@@ -11,6 +11,7 @@
 namespace clan::udp {
 namespace {
 
+constexpr int kBufferBytes = 4 << 20;   ///< asked for; see DatagramSocket::open()
 constexpr std::size_t kTruesize = 832;  ///< what the kernel charges for a small datagram
 constexpr unsigned kLooks = 8;          ///< at one socket, before the other is read
 constexpr unsigned kMostStrays = 16;    ///< of the second socket's peer, at the main one
@@ -35,9 +36,8 @@ Result<std::unique_ptr<SocketIo>> SocketIo::open(const SocketAddress& local,
 }
 
 Status SocketIo::prepare(const SocketAddress& local, const Options& options) {
-  options_ = options;
-  auto made = DatagramSocket::open(Family::kBoth, options.buffer_bytes);
-  if (!made) made = DatagramSocket::open(Family::kIpv4, options.buffer_bytes);
+  auto made = DatagramSocket::open(Family::kBoth, kBufferBytes);
+  if (!made) made = DatagramSocket::open(Family::kIpv4, kBufferBytes);
   if (!made) return made.error();
   main_ = std::move(*made);
   offload_ = options.segment_offload && main_.use_gro(true);
@@ -129,7 +129,7 @@ void SocketIo::stop_gro() {
 // A link-local address would bind it to an interface; and an address of the other family than the
 // one that the main socket is bound to is not reached by it either.
 bool SocketIo::can_join(const SocketAddress& peer) const {
-  if (!options_.second_socket || leaving_ || peer.scope != 0) return false;
+  if (leaving_ || peer.scope != 0) return false;
   return is_wildcard(local_) || is_ipv4(local_) == is_ipv4(peer);
 }
 
@@ -138,7 +138,7 @@ bool SocketIo::can_join(const SocketAddress& peer) const {
 // look-up has the same to go by; or, for packets that have a source, to that.
 Status SocketIo::join(const SocketAddress& peer, const SocketAddress& source) {
   const bool ipv4 = is_ipv4(peer);
-  auto made = DatagramSocket::open(ipv4 ? Family::kIpv4 : Family::kIpv6, options_.buffer_bytes);
+  auto made = DatagramSocket::open(ipv4 ? Family::kIpv4 : Family::kIpv6, kBufferBytes);
   if (!made) return made.error();
   if (!same_network(made->fd(), main_.fd()))
     return Error{EXDEV, "the thread is in another network namespace"};

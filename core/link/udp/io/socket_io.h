@@ -30,8 +30,6 @@ class SocketIo final : public PacketIo {
  public:
   struct Options {
     bool segment_offload = true;  ///< false: as a kernel without GSO and GRO
-    bool second_socket = true;    ///< false: every peer by the main one
-    int buffer_bytes = 4 << 20;   ///< asked for; the kernel gives what net.core.rmem_max allows
   };
   struct Counters {
     std::uint64_t joined = 0, left = 0;  ///< second sockets
@@ -91,7 +89,6 @@ class SocketIo final : public PacketIo {
   void leave();
   void close_second();
 
-  Options options_;
   DatagramSocket main_, second_;
   Fd ready_;  ///< an epoll set of both, if it is armed
   bool armed_ = true;

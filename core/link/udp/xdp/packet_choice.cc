@@ -12,7 +12,7 @@ Result<std::unique_ptr<PacketIo>> open_packets(const SocketAddress& local, Packe
   if (packets == Packets::kSockets) return std::unique_ptr<PacketIo>(std::move(*sockets));
   Status possible = XdpProgram::possible();
   if (possible) {
-    auto xdp = XdpIo::open(*sockets, {});
+    auto xdp = XdpIo::open(*sockets);
     if (xdp) return std::unique_ptr<PacketIo>(std::move(*xdp));
     possible = xdp.error();
   }

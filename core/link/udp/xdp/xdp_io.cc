@@ -25,18 +25,14 @@ constexpr std::size_t kMostRefusals = 64;
 
 // --- life ----------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<XdpIo>> XdpIo::open(std::unique_ptr<SocketIo>& sockets,
-                                           const Options& options) {
+Result<std::unique_ptr<XdpIo>> XdpIo::open(std::unique_ptr<SocketIo>& sockets) {
   auto kernel = Rtnetlink::open();
   if (!kernel) return kernel.error();
-  return std::unique_ptr<XdpIo>(new XdpIo(std::move(sockets), std::move(*kernel), options));
+  return std::unique_ptr<XdpIo>(new XdpIo(std::move(sockets), std::move(*kernel)));
 }
 
-XdpIo::XdpIo(std::unique_ptr<SocketIo> sockets, Rtnetlink kernel, const Options& options)
-    : sockets_(std::move(sockets)),
-      options_(options),
-      owner_(::getpid()),
-      kernel_(std::move(kernel)) {}
+XdpIo::XdpIo(std::unique_ptr<SocketIo> sockets, Rtnetlink kernel)
+    : sockets_(std::move(sockets)), owner_(::getpid()), kernel_(std::move(kernel)) {}
 
 // A forked child has the same sockets and shares in programs: it closes what it has of them, and
 // leaves them to its parent.
@@ -101,7 +97,8 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
   if (!same_network(lane->socket->fd(), kernel_.fd()))
     return Error{EXDEV, "the thread is in another network namespace"};
   using Where = XdpProgram::Where;
-  const bool native = options_.native && (!device.veth || options_.native_veth);
+  // In veth's driver it takes segmentation offload from all packets of the device (docs/wire.md).
+  const bool native = !device.veth;
   auto program = XdpProgram::join(kernel_, device.index, native ? Where::kNative : Where::kGeneric);
   if (!program && native && program.error().err != EBUSY)
     program = XdpProgram::join(kernel_, device.index, Where::kGeneric);

@@ -33,16 +33,8 @@ namespace clan::udp {
 
 class XdpIo final : public PacketIo {
  public:
-  struct Options {
-    /// In the driver where that can; but of veth, where it takes segmentation offload from all
-    /// packets of the device (docs/wire.md).
-    bool native = true;
-    bool native_veth = false;
-  };
-
   /// Takes the sockets over, unless it fails. After XdpProgram::possible().
-  static Result<std::unique_ptr<XdpIo>> open(std::unique_ptr<SocketIo>& sockets,
-                                             const Options& options);
+  static Result<std::unique_ptr<XdpIo>> open(std::unique_ptr<SocketIo>& sockets);
   ~XdpIo() override;
 
   Sent send(const Train& train, std::span<const std::byte> bytes) override;
@@ -88,7 +80,7 @@ class XdpIo final : public PacketIo {
     std::size_t operator()(const SocketAddress& a) const;
   };
 
-  XdpIo(std::unique_ptr<SocketIo> sockets, Rtnetlink kernel, const Options& options);
+  XdpIo(std::unique_ptr<SocketIo> sockets, Rtnetlink kernel);
   Way* way_to(const SocketAddress& peer);
   Way* earn(const SocketAddress& peer);
   ConnectedPeerVote& vote_of(const SocketAddress& peer) { return votes_[Hash()(peer) % kVotes]; }
@@ -108,7 +100,6 @@ class XdpIo final : public PacketIo {
   void drop_broken_lanes();
 
   std::unique_ptr<SocketIo> sockets_;
-  const Options options_;
   const pid_t owner_;
   Rtnetlink kernel_;
   std::uint64_t asked_at_ = 0;  ///< when all ways were last asked for anew
