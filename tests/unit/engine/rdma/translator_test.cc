@@ -21,10 +21,10 @@ ContextOptions keeping() {
 }
 
 struct Mapped {
-  explicit Mapped(std::size_t pages)
+  explicit Mapped(std::size_t pages, int kind = MAP_PRIVATE)
       : bytes(pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))),
         data(static_cast<std::byte*>(
-            ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {}
+            ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0))) {}
   ~Mapped() { ::munmap(data, bytes); }
   std::size_t bytes;
   std::byte* data;
