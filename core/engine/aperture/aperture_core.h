@@ -79,7 +79,7 @@ class RemoteApertureCore {
   std::uint32_t rdma_handle_ = 0;
 };
 
-class TripwireCore final : public OobSink, public std::enable_shared_from_this<TripwireCore> {
+class TripwireCore final : public OobSink {
  public:
   TripwireCore(std::shared_ptr<ApertureCore> aperture, std::uint32_t index)
       : aperture_(std::move(aperture)), index_(index), endpoint_(aperture_->context_pointer()) {}
@@ -87,11 +87,7 @@ class TripwireCore final : public OobSink, public std::enable_shared_from_this<T
 
   std::uint32_t index() const { return index_; }
   nic::Nic& nic() { return aperture_->nic(); }
-  void arm();
   void note_armed();
-  Status wait(std::uint64_t deadline_ns);
-  Status bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag);
-  Status watch(nic::Link& link);
   void fire();
   /// False once the aperture has been revoked: its number may belong to another tripwire then.
   bool valid() const { return aperture_->live() && aperture_->context().usable(); }
@@ -100,6 +96,7 @@ class TripwireCore final : public OobSink, public std::enable_shared_from_this<T
   void on_link_down(const std::shared_ptr<nic::Link>& link) override;
 
  private:
+  friend class clan::Tripwire;
   std::shared_ptr<ApertureCore> aperture_;
   std::uint32_t index_;
   std::uint32_t fired_when_armed_ = 0;

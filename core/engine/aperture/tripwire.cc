@@ -18,40 +18,6 @@ void TripwireCore::note_armed() {
   fired_when_armed_ = dekker::load(nic().image().signals->tripwires[index_].fired);
 }
 
-void TripwireCore::arm() {
-  note_armed();
-  if (!valid()) return;
-  // PAIR tripwire.sleepers: before the owner's last look; fire() loads it after fired has changed
-  dekker::announce(nic().image().signals->tripwires[index_].sleepers, 1);
-  nic().arm(index_);
-}
-
-Status TripwireCore::wait(std::uint64_t deadline_ns) {
-  auto& signal = nic().image().signals->tripwires[index_];
-  ContextCore& context = aperture_->context();
-  // PAIR tripwire.fired: changed before fire() looks for sleepers
-  while (dekker::load(signal.fired) == fired_when_armed_) {
-    if (!context.usable()) return unusable_error();
-    if (!valid()) return Error{ESTALE, "the aperture of this tripwire has been revoked"};
-    // In slices, so that the end of the context is noticed without a wake-up of its own.
-    int rc = futex_wait(signal.fired, fired_when_armed_,
-                        std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
-    if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for a tripwire"};
-    if (rc == ETIMEDOUT && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
-      return Error{ETIMEDOUT, "the tripwire did not fire in time"};
-    }
-  }
-  note_armed();
-  return {};
-}
-
-Status TripwireCore::bind(std::shared_ptr<EventQueueCore> queue, std::uint64_t tag) {
-  std::lock_guard lock(mutex_);
-  const Status bound = events_.bind(std::move(queue), EventKind::kTripwire, tag);
-  if (bound && valid()) nic().bind_event(index_, events_.queue->index(), events_.event);
-  return bound;
-}
-
 void TripwireCore::fire() {
   shm::NicSignals& signals = *nic().image().signals;
   // PAIR tripwire.state: what the caller has to say precedes it; test_and_clear() sees it
@@ -60,17 +26,6 @@ void TripwireCore::fire() {
   futex_wake(signals.tripwires[index_].fired);
   std::lock_guard lock(mutex_);
   events_.post();
-}
-
-Status TripwireCore::watch(nic::Link& link) {
-  if (endpoint_.number() == 0) {
-    if (auto s = endpoint_.begin(weak_from_this()); !s) return s;
-  }
-  // PAIR tripwire.watched: before the check whether the link lives, which ends before that is
-  // reported
-  dekker::announce(watched_, &link);
-  if (!link.alive()) fire();
-  return {};
 }
 
 void TripwireCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
@@ -100,7 +55,13 @@ Result<Tripwire> Tripwire::create(const Aperture& aperture, std::uint64_t offset
   return Tripwire(std::make_shared<engine::TripwireCore>(aperture.core(), *index));
 }
 
-void Tripwire::arm() { core_->arm(); }
+void Tripwire::arm() {
+  core_->note_armed();
+  if (!core_->valid()) return;
+  // PAIR tripwire.sleepers: before the owner's last look; fire() loads it after fired has changed
+  dekker::announce(core_->nic().image().signals->tripwires[core_->index()].sleepers, 1);
+  core_->nic().arm(core_->index());
+}
 void Tripwire::disarm() {
   if (core_->valid()) core_->nic().disarm(core_->index());
 }
@@ -113,11 +74,42 @@ std::uint32_t Tripwire::count() const {
   return words::load_acquire(core_->nic().image().signals->tripwires[core_->index()].fired);
 }
 Status Tripwire::wait(std::int64_t timeout_ms) {
-  return core_->wait(deadline_after_ms(timeout_ms));
+  const std::uint64_t deadline_ns = deadline_after_ms(timeout_ms);
+  auto& signal = core_->nic().image().signals->tripwires[core_->index()];
+  const std::uint32_t seen = core_->fired_when_armed_;
+  // PAIR tripwire.fired: changed before fire() looks for sleepers
+  while (dekker::load(signal.fired) == seen) {
+    if (!core_->aperture_->context().usable()) return engine::unusable_error();
+    if (!core_->valid()) return Error{ESTALE, "the aperture of this tripwire has been revoked"};
+    // In slices, so that the end of the context is noticed without a wake-up of its own.
+    const int rc =
+        futex_wait(signal.fired, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+    if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for a tripwire"};
+    if (rc == ETIMEDOUT && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
+      return Error{ETIMEDOUT, "the tripwire did not fire in time"};
+    }
+  }
+  core_->note_armed();
+  return {};
 }
 Status Tripwire::register_with(EventQueue& queue, std::uint64_t tag) {
-  return core_->bind(queue.core(), tag);
+  engine::EventBinding& events = core_->events_;
+  std::lock_guard lock(core_->mutex_);
+  const Status bound = events.bind(queue.core(), EventKind::kTripwire, tag);
+  if (bound && core_->valid())
+    core_->nic().bind_event(core_->index(), events.queue->index(), events.event);
+  return bound;
 }
-Status Tripwire::watch(const RemoteAperture& peer) { return core_->watch(peer.core()->link()); }
+Status Tripwire::watch(const RemoteAperture& peer) {
+  nic::Link& link = peer.core()->link();
+  if (core_->endpoint_.number() == 0) {
+    if (auto s = core_->endpoint_.begin(core_); !s) return s;
+  }
+  // PAIR tripwire.watched: before the check whether the link lives, which ends before that is
+  // reported
+  dekker::announce(core_->watched_, &link);
+  if (!link.alive()) core_->fire();
+  return {};
+}
 
 }  // namespace clan

@@ -166,18 +166,16 @@ Result<std::size_t> StreamCore::end() const {
 class ListenerCore final : public Inbox<std::shared_ptr<Connection>> {
  public:
   explicit ListenerCore(const std::shared_ptr<ContextCore>& context)
-      : Inbox(context, EventKind::kConnection, context->options().backlog), context_(context) {}
+      : Inbox(context, EventKind::kConnection, context->options().backlog) {}
 
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override {
     if (message.type != kOobConnect) return;
     if (is_full()) return Connection::refuse(*link, message, ECONNREFUSED);
-    auto connection = Connection::accept(context_, link, message, ConnectionKind::kStream);
+    auto connection =
+        Connection::accept(context().shared_from_this(), link, message, ConnectionKind::kStream);
     if (!connection) return Connection::refuse(*link, message, connection.error().err);
     deliver(std::move(*connection));
   }
-
- private:
-  const std::shared_ptr<ContextCore> context_;
 };
 
 }  // namespace clan::engine

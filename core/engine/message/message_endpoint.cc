@@ -43,33 +43,6 @@ bool MessageEndpointCore::hot_pending() const {
   return false;
 }
 
-Result<MessageInfo> MessageEndpointCore::recv(std::span<std::byte> buffer,
-                                              std::uint64_t deadline_ns) {
-  for (;;) {
-    // Hot rings first and for a while: a peer in conversation answers within a few cache-line
-    // transfers.
-    for (int i = 0; i < kHotLooks; ++i) {
-      if (hot_pending()) break;
-    }
-    if (find_front() && !front_.offered && !front_.assembled) [[likely]]
-      return take(buffer);
-    auto m = try_recv(buffer);
-    if (m.ok() || m.error().err != EAGAIN) return m;
-    if (auto s = tell_departure(); !s) return s.error();
-    Status s;
-    const auto asleep = [&] {
-      s = sleep(deadline_ns);
-      return s.ok();
-    };
-    if (std::exchange(armed_fd_, false)) waiter_.slept();
-    if (waiter_.wait([&] { return something_new(); }, awaited(), deadline_ns, asleep) ==
-        WaitResult::kTimedOut) {
-      return Error{ETIMEDOUT, "no message in time"};
-    }
-    if (!s) return s.error();
-  }
-}
-
 bool MessageEndpointCore::something_new() {
   return hot_pending() || arrivals_->pending() || progress_sends();
 }
@@ -234,14 +207,45 @@ Result<MessageInfo> MessageEndpoint::try_recv(std::span<std::byte> buffer) {
   return core_->try_recv(buffer);
 }
 Result<MessageInfo> MessageEndpoint::recv(std::span<std::byte> buffer, std::int64_t timeout_ms) {
-  return core_->recv(buffer, deadline_after_ms(timeout_ms));
+  MessageEndpointCore& core = *core_;
+  const std::uint64_t deadline_ns = deadline_after_ms(timeout_ms);
+  for (;;) {
+    // Hot rings first and for a while: a peer in conversation answers within a few cache-line
+    // transfers.
+    for (int i = 0; i < engine::kHotLooks; ++i) {
+      if (core.hot_pending()) break;
+    }
+    if (core.find_front() && !core.front_.offered && !core.front_.assembled) [[likely]]
+      return core.take(buffer);
+    auto m = core.try_recv(buffer);
+    if (m.ok() || m.error().err != EAGAIN) return m;
+    if (auto s = core.tell_departure(); !s) return s.error();
+    Status s;
+    const auto asleep = [&] {
+      s = core.sleep(deadline_ns);
+      return s.ok();
+    };
+    if (std::exchange(core.armed_fd_, false)) core.waiter_.slept();
+    if (core.waiter_.wait([&] { return core.something_new(); }, core.awaited(), deadline_ns,
+                          asleep) == WaitResult::kTimedOut) {
+      return Error{ETIMEDOUT, "no message in time"};
+    }
+    if (!s) return s.error();
+  }
 }
 Result<IncomingMessage> MessageEndpoint::peek() { return core_->peek(); }
 Result<IncomingMessage> MessageEndpoint::peek_fetched() { return core_->peek(engine::Fetch::kNo); }
 Result<MessageInfo> MessageEndpoint::take(std::span<std::byte> buffer) {
   return core_->take(buffer);
 }
-void MessageEndpoint::drop() { core_->drop(); }
+void MessageEndpoint::drop() {
+  const engine::MessageFront& front = core_->front_;
+  if (front.peer != nullptr && !front.assembled && !front.offered) [[likely]] {
+    std::exchange(core_->front_.peer, nullptr)->connection->consume(front.record);
+    return;
+  }
+  (void)core_->take({});
+}
 Status MessageEndpoint::register_with(EventQueue& queue, std::uint64_t tag) {
   engine::EventBinding& user = core_->user_;
   if (user) return Error{EBUSY, "the endpoint is registered with an event queue already"};

@@ -46,9 +46,7 @@ class MessageEndpointCore final : public OobSink,
 
   Result<IncomingMessage> peek(Fetch fetch = Fetch::kYes);
   Result<MessageInfo> take(std::span<std::byte> buffer);
-  void drop();
   Result<MessageInfo> try_recv(std::span<std::byte> buffer);
-  Result<MessageInfo> recv(std::span<std::byte> buffer, std::uint64_t deadline_ns);
 
   // OobSink, driver thread. Every connection learns by itself of a peer that has gone.
   void on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage& message) override;

@@ -196,14 +196,6 @@ Result<MessageInfo> MessageEndpointCore::take(std::span<std::byte> buffer) {
   return Error{EAGAIN, "the sender offered memory that cannot be read"};
 }
 
-void MessageEndpointCore::drop() {
-  if (front_.peer != nullptr && !front_.assembled && !front_.offered) [[likely]] {
-    std::exchange(front_.peer, nullptr)->connection->consume(front_.record);
-    return;
-  }
-  (void)take({});
-}
-
 Result<MessageInfo> MessageEndpointCore::try_recv(std::span<std::byte> buffer) {
   while (find_front()) {
     // A message that its sender took back is no reason to say that there is none.
