@@ -1,27 +1,19 @@
 #include "attach/attach.h"
 
-#include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <sched.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <new>
+#include <mutex>
 #include <utility>
 
-#include "attach/find_pipe.h"
 #include "clan/detail/clock.h"
 #include "clan/detail/dekker.h"
-#include "clan/detail/log.h"
-#include "clan/detail/words.h"
 #include "clan/face/socket_face.h"
 #include "clan/face/wait.h"
-#include "kernel/proc.h"
 #include "kernel/sock_diag.h"
 #include "kernel/tcp.h"
 #include "os/signals.h"
@@ -30,10 +22,10 @@
 #include "state/hooks.h"
 #include "state/remote.h"
 #include "state/socket.h"
-#include "state/socket_pool.h"
 #include "state/withdraw.h"
 #include "table/buffers.h"
 #include "table/open_file.h"
+#include "table/slot_table.h"
 #include "tcp/call_gate.h"
 
 namespace clan::preload {
@@ -59,27 +51,6 @@ void introduce(int fd, Socket& s, const Route& r) {
   put(socket_face::kRemoteAddress, r.remote.address);
 }
 
-// In memory that processes share over fork.
-std::atomic<std::uint32_t>* shared_moves = nullptr;
-
-// Nobody has the pipe any more. All that it carried had been read: the rest is TCP's.
-bool ends_by_tcp(int fd, OpenFileState& slot) {
-  constexpr int kUntilClosedMs = 100;  // the other end has let go of the pipe, and closes next
-  // PAIR preload.moved: the pipe's last holder has handed the end of the connection over
-  if (slot.pipe_fd.load(std::memory_order_acquire) < 0) return true;
-  // relaxed: its last holder has closed it since
-  if ((slot.pipe_end.load(std::memory_order_relaxed) & OpenFileState::kReadToEnd) == 0)
-    return false;
-  pollfd p{fd, POLLRDHUP, 0};
-  if (sys::poll(&p, 1, kUntilClosedMs) <= 0) return false;
-  char doorbells[64];
-  while (sys::recv(fd, doorbells, sizeof doorbells, MSG_DONTWAIT) > 0) {
-  }
-  slot.pin();
-  slot.pipe_fd.store(-1, std::memory_order_release);  // PAIR preload.moved: the same
-  return true;
-}
-
 // Compares the kernel's counts of bytes with those of this library's calls, which all have
 // returned. If they differ, the program calls the kernel past the library, or a BPF program
 // redirects what is sent, and neither end could tell where TCP ends and the pipe begins.
@@ -96,23 +67,8 @@ bool all_went_through_us(int fd, const OpenFileState& slot) {
           (fin && info.tcpi_bytes_received == received + 1));
 }
 
-// Where others find the pipe.
-void name_pipe(Socket& s) {
-  OpenFileState& slot = s.open_file();
-  slot.pipe_pid.store(::getpid(), std::memory_order_relaxed);  // relaxed: published by pipe_fd
-  slot.pipe_end.store(s.pipe.end(), std::memory_order_relaxed);
-  // PAIR preload.moved: publishes which end it is
-  slot.pipe.store(s.pipe.inode(), std::memory_order_release);
-  // PAIR preload.moved: publishes which pipe it is
-  slot.pipe_fd.store(s.pipe.memfd(), std::memory_order_release);
-}
-
-/// sockets are being counted for a child: none moves meanwhile
-std::atomic<bool> fork_under_way{false};
-
-}  // namespace
-
-void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
+// The socket is the pipe's from now on: its end has been published, and calls wait at the gates.
+void begin_sharing(int fd, Socket& s) {
   guard_buffers();
   s.pipe.use_locks(s.open_file().locks);
   const WaitOptions wait = is_remote(s) ? kRemoteWait : WaitOptions{};
@@ -127,11 +83,8 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
     s.low_water.store(low_water, std::memory_order_relaxed);
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
   }
-  count_pipe(s, moves && s.pipe.end() == 1);
+  count_pipe(s, s.pipe.end() == 1);
   limit_as_tcp(fd, s);
-  if (!counted) add_holders(s.mine(), 1);
-  // PAIR preload.to_follow: it is among kHolders before it is not among these
-  if (!dekker::swap(s.not_to_follow, true)) dekker::subtract(s.open_file().to_follow, 1);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   unsay(s);
   // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
@@ -140,24 +93,7 @@ void begin_sharing(int fd, Socket& s, bool counted, bool moves) {
   hooks.migrated(s);
 }
 
-std::uint32_t moves_of_shared() {
-  // PAIR preload.moves: sees which pipe, through OpenFileState::pipe_fd
-  return shared_moves != nullptr ? words::load_acquire(*shared_moves) : 0;
-}
-
-void forbid_moves() {
-  // PAIR preload.forking: before Socket::moving is tried
-  dekker::announce(fork_under_way, true);
-  if (shared_moves != nullptr) return;
-  void* memory =
-      sys::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory != MAP_FAILED) shared_moves = new (memory) std::atomic<std::uint32_t>{0};
-}
-
-void allow_moves() {
-  // PAIR preload.forking: all have been counted
-  dekker::announce(fork_under_way, false);
-}
+}  // namespace
 
 bool create_pipe(int fd, Socket& s) {
   auto pipe = Pipe::create(socket_face::kMemfdName, ring_bytes(), 1);
@@ -168,8 +104,6 @@ bool create_pipe(int fd, Socket& s) {
 
 bool enter_pipe(int fd, Socket& s, const Route& route) {
   const DeferSignals undisturbed;
-  // PAIR preload.forking: behind Socket::moving. The child counts what has been decided
-  if (dekker::load(fork_under_way)) return false;
   OpenFileState& slot = s.open_file();
   const std::int32_t me = closer_id();
   if (!OpenFileState::try_close(slot.receives, me)) return false;
@@ -179,11 +113,8 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
     OpenFileState::open(slot.receives, me);
     return false;
   }
-  // PAIR preload.held: Dekker, behind the closed gates, with what pins it or passes it
-  const std::uint64_t held = dekker::load(slot.held);
-  // PAIR preload.alone: behind the closed gates
-  const bool not_alone = dekker::load(slot.alone) != 0 && OpenFileState::users(held) > 1;
-  if (dekker::load(slot.pinned) != 0 || OpenFileState::on_its_way(held) != 0 || not_alone) {
+  // PAIR preload.held: Dekker, behind the closed gates, with what pins, passes or forks it
+  if (dekker::load(slot.pinned) != 0 || !OpenFileState::is_alone(dekker::load(slot.held))) {
     OpenFileState::open(slot.sends, me);
     OpenFileState::open(slot.receives, me);
     return false;
@@ -203,13 +134,12 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   // PAIR face.state: before kAttached, which lets the other end publish
   s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1, std::memory_order_seq_cst);
   s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1, std::memory_order_seq_cst);
-  name_pipe(s);
-  const bool inherited = s.inherited.load(std::memory_order_relaxed);
-  // relaxed: published with the state
-  if (inherited) s.followed.store(true, std::memory_order_relaxed);
-  // PAIR preload.moves: behind pipe_fd
-  if (shared_moves != nullptr && inherited) words::add(*shared_moves, 1);
-  begin_sharing(fd, s, false, true);
+  slot.moved.store(1, std::memory_order_relaxed);  // relaxed: published by the name
+  // By which the other end finds the locks. Without a name it waits for this one to go back.
+  (void)name_slot(fd, slot);
+  // relaxed: published with the state. A fork that comes now waits at the gates, and says so anew
+  s.inherited.store(false, std::memory_order_relaxed);
+  begin_sharing(fd, s);
   // PAIR face.state: the other end may send through the pipe
   add_state(s.mine(), socket_face::kAttached);
   OpenFileState::open(slot.sends, me);
@@ -217,84 +147,13 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   return true;
 }
 
-void lock_between_forks(Socket& s) {
-  for (;;) {
-    // PAIR preload.forking: before Socket::moving is taken, and behind that
-    while (dekker::load(fork_under_way)) sched_yield();
-    s.moving.lock();
-    if (!dekker::load(fork_under_way)) return;
-    s.moving.unlock();
-  }
-}
-
-void join_pipe(int fd, Socket& s, OpenFileState& slot, Pipe pipe, const Route& route,
-               bool follows) {
-  const DeferSignals undisturbed;
-  lock_between_forks(s);
-  withdraw_offer(s);
-  exchange_slot(s, slot);
-  s.share();
-  s.not_to_follow.store(!follows, std::memory_order_relaxed);  // relaxed: under `moving`
-  s.followed.store(true, std::memory_order_relaxed);           // relaxed: under `moving`
-  s.pipe = std::move(pipe);
-  introduce(fd, s, route);
-  name_pipe(s);
-  begin_sharing(fd, s, true, false);
-  s.moving.unlock();
-}
-
-void catch_up(int fd, Socket& s) {
-  OpenFileState& slot = s.open_file();
-  // PAIR preload.moved: sees which pipe it is
-  const int memfd = slot.pipe_fd.load(std::memory_order_acquire);
-  if (memfd < 0 || s.shared()) return;
-  KeepErrno keep;
-  TryLockGuard once(s);
-  // PAIR preload.forking: behind Socket::moving
-  if (!once || s.shared() || dekker::load(fork_under_way)) return;
-  // relaxed: behind pipe_fd
-  int end = slot.pipe_end.load(std::memory_order_relaxed) & ~OpenFileState::kReadToEnd;
-  const std::uint64_t cookie = cookie_of(fd);
-  const auto mover = static_cast<unsigned>(slot.pipe_pid.load(std::memory_order_relaxed));
-  auto pipe = open_pipe_of(open_memfd_of(mover, memfd, kPipeLink, O_RDWR), end, cookie);
-  if (!pipe) {  // the process that moved it is gone
-    const int other = find_pipe(cookie, &end);
-    pipe = open_pipe_of(other, end, cookie);
-  }
-  if (!pipe && ends_by_tcp(fd, slot)) return;
-  if (!pipe) {
-    log_line(
-        LogLevel::kError,
-        "a connection was moved to shared memory by process %d, which shared it with this one, and "
-        "cannot be followed there (%s); it is reset. CLAN_DISABLE=1 avoids that for this program",
-        slot.pipe_pid.load(std::memory_order_relaxed), pipe.error().what);
-    s.become(Socket::State::kKernel);
-    s.inherited.store(false, std::memory_order_relaxed);  // there is nobody to follow any more
-    return reset_connection(fd);
-  }
-  withdraw_offer(s);
-  s.pipe = std::move(*pipe);
-  begin_sharing(fd, s, false, false);
-}
-
-void move_only_alone(int fd, Socket& s) {
-  KeepErrno keep;
-  const DeferSignals undisturbed;
-  dekker::announce(s.open_file().alone, 1);  // PAIR preload.alone: before the check of the gate
-  await_mover(s.open_file().receives);
-  catch_up(fd, s);
-}
-
 bool keep_on_tcp(int fd, Socket& s, reasons::Why why) {
   KeepErrno keep;
   const DeferSignals undisturbed;
   s.open_file().pin();
-  await_mover(s.open_file().receives);
-  if (s.inherited.load(std::memory_order_relaxed)) catch_up(fd, s);
-  s.moving.lock();
+  const std::lock_guard locked(s.moving);
   const auto state = s.state_now();
   if (state == Socket::State::kTcp || state == Socket::State::kOffered) stay(fd, s, why);
-  s.moving.unlock();
   return !s.shared();
 }
 

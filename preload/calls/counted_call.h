@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attach/attach.h"
 #include "clan/face/pipe.h"
 #include "demote/demote.h"
 #include "migrate/policy.h"
@@ -41,13 +40,11 @@ ssize_t counted_call(int fd, int flags, Call&& call, Moved&& moved, const Bytes&
   SocketRef s = acquire(fd);
   if (!s) return below();
   return keeping_errno([&]() -> ssize_t {
-    // relaxed: of this process
-    if (s->shared() && !s->inherited.load(std::memory_order_relaxed)) [[likely]]
+    if (s->shared()) [[likely]]
       return moved(*s);
-    if (!s->shared()) kSends ? before_send(fd, *s) : before_receive(fd, *s);
+    kSends ? before_send(fd, *s) : before_receive(fd, *s);
     NapsInCall naps(fd, *s, flags, kSends ? SO_SNDTIMEO : SO_RCVTIMEO);
     for (std::uint32_t turn = 0;; ++turn) {
-      if (s->inherited.load(std::memory_order_relaxed)) catch_up(fd, *s);
       if (s->shared()) return moved(*s);
       OpenFileState& slot = s->open_file();
       auto& gate = kSends ? slot.sends : slot.receives;
@@ -55,7 +52,7 @@ ssize_t counted_call(int fd, int flags, Call&& call, Moved&& moved, const Bytes&
       bool done = false;
       {
         const OpenFileState::UnderWay counted(gate);
-        done = counted && !s->shared() && !moved_elsewhere(*s);
+        done = counted && !s->shared();
         if (done) n = below();
         // relaxed: read behind the closed gate
         if (n > 0 && (kSends || (flags & (MSG_PEEK | kNotOfTheStream)) == 0))

@@ -1,5 +1,4 @@
-// Programs that are executed: what they find of our connections, and whether they can make use of
-// it.
+// Programs that are executed: connections that they have go back to TCP.
 #include "share/exec.h"
 
 #include <alloca.h>
@@ -14,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <initializer_list>
 #include <utility>
 
 #include "af_clan/af_clan.h"
@@ -30,13 +28,12 @@ using namespace clan::preload;
 
 namespace {
 
-// `call` with an environment that has `more`, and not the library.
+// `call` with an environment that has `more`, unless it is null; `without`: and not the library.
 template <typename Call>
-int call_with(char* const* environment, bool without, std::initializer_list<char*> more,
-              Call&& call) {
+int call_with(char* const* environment, bool without, char* more, Call&& call) {
   std::size_t count = 0;
   while (environment != nullptr && environment[count] != nullptr) ++count;
-  auto** with = static_cast<char**>(alloca((count + more.size() + 1) * sizeof(char*)));
+  auto** with = static_cast<char**>(alloca((count + 2) * sizeof(char*)));
   std::size_t used = 0;
   for (std::size_t i = 0; i < count; ++i) {
     with[used++] = environment[i];
@@ -45,26 +42,22 @@ int call_with(char* const* environment, bool without, std::initializer_list<char
     with[used - 1] = text;
     if (!without_us(environment[i], text)) --used;
   }
-  for (char* variable : more) {
-    if (variable != nullptr) with[used++] = variable;
-  }
+  if (more != nullptr) with[used++] = more;
   with[used] = nullptr;
   return call(static_cast<char* const*>(with));
 }
 
-// `call` with an environment that lists the library's connections and names. A program that does
-// not load us takes no notice.
+// `call` with an environment that lists the names of AF_CLAN. A program that does not load us takes
+// no notice.
 template <typename Call>
 int exec(const char* path, char* const* environment, Call&& call) {
   if (!in_borrowed_memory()) finish_resends();
   char* names = af_clan_used.load(std::memory_order_relaxed) ? af_clan_inheritance() : nullptr;
-  char* connections = hand_on_connections(path, environment);
+  before_exec();
   const bool without = must_do_without_us(path, environment);
-  const bool changes = names != nullptr || connections != nullptr || without;
-  const int rc =
-      changes ? call_with(environment, without, {names, connections}, call) : call(environment);
+  const int rc = names != nullptr || without ? call_with(environment, without, names, call)
+                                             : call(environment);
   KeepErrno keep;
-  if (connections != nullptr) take_pipes_back();
   use_slots_again();
   return rc;
 }
@@ -210,7 +203,7 @@ CLAN_INTERPOSE int posix_spawn(pid_t* pid, const char* path,
   const auto spawn = [&](char* const* with) {
     return real().posix_spawn(pid, path, actions, attributes, arguments, with);
   };
-  return must_do_without_us(path, environment) ? call_with(environment, true, {}, spawn)
+  return must_do_without_us(path, environment) ? call_with(environment, true, nullptr, spawn)
                                                : spawn(environment);
 }
 CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file,
@@ -226,7 +219,7 @@ CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file,
   const bool searches = std::strchr(file, '/') == nullptr && *file != 0;
   const char* const path = searches && along_path(file, found, may_execute) ? found : file;
   const bool without = must_do_without_us(path, environment);
-  return without ? call_with(environment, true, {}, spawn) : spawn(environment);
+  return without ? call_with(environment, true, nullptr, spawn) : spawn(environment);
 }
 CLAN_INTERPOSE int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
                                                     int to) {

@@ -185,8 +185,6 @@ CLAN_INTERPOSED(ssize_t, splice,
   if (n == 0 || (flags & ~kKnown) != 0)  // nothing is moved
     return real().splice(from, from_offset, to, to_offset, n, flags);
   SocketRef source = acquire(from), target = acquire(to);
-  if (source && source->inherited) catch_up(from, *source);
-  if (target && target->inherited) catch_up(to, *target);
   // Splicing takes the bytes past us: a connection that does it stays with the kernel.
   if (source && !source->shared()) (void)keep_on_tcp(from, *source, clan::reasons::Why::kSpliced);
   if (target && !target->shared()) (void)keep_on_tcp(to, *target, clan::reasons::Why::kSpliced);

@@ -12,11 +12,9 @@
 #include "calls/interpose.h"
 #include "demote/demote.h"
 #include "os/real.h"
-#include "os/scratch.h"
 #include "os/sys.h"
 #include "os/timeout.h"
 #include "share/passing.h"
-#include "share/pipes_along.h"
 #include "stream/iovec_slice.h"
 #include "stream/receive.h"
 #include "stream/send.h"
@@ -84,18 +82,10 @@ ssize_t receive_messages(int fd, Socket& s, mmsghdr* messages, unsigned count, i
   return n;
 }
 
-ssize_t kernel_recvmsg(int fd, msghdr* message, int flags) {
-  return is_af_clan_packet(fd) ? af_clan_recvmsg(fd, message, flags)
-                               : real().recvmsg(fd, message, flags);
-}
-
 ssize_t plain_recvmsg(int fd, msghdr* message, int flags) {
-  if (known(fd) || !may_bring_pipes(message)) return kernel_recvmsg(fd, message, flags);
-  const Scratch control(message->msg_controllen + kRoomForPipes);
-  if (!control) return kernel_recvmsg(fd, message, flags);
-  msghdr with = with_room_for_pipes(*message, control.as<void>());
-  const ssize_t n = kernel_recvmsg(fd, &with, flags);
-  if (n >= 0) take_pipes(with, message, fd, (flags & MSG_PEEK) != 0);
+  if (is_af_clan_packet(fd)) return af_clan_recvmsg(fd, message, flags);
+  const ssize_t n = real().recvmsg(fd, message, flags);
+  if (n >= 0) adopt_passed(*message, fd, (flags & MSG_PEEK) != 0);
   return n;
 }
 
@@ -104,46 +94,11 @@ ssize_t plain_sendmsg(int fd, const msghdr* message, int flags) {
                                : real().sendmsg(fd, message, flags);
 }
 
-int kernel_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
-  if (is_af_clan_packet(fd)) return af_clan_recvmmsg(fd, messages, count, flags, timeout);
-  return real().recvmmsg(fd, messages, count, flags, timeout);
-}
-
 int plain_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
-  constexpr unsigned kMost = 1024;
-  const unsigned looked_at = messages != nullptr && !known(fd) ? std::min(count, kMost) : 0;
-  bool any = false;
-  for (unsigned i = 0; !any && i < looked_at; ++i) any = may_bring_pipes(&messages[i].msg_hdr);
-  if (!any) return kernel_recvmmsg(fd, messages, count, flags, timeout);
-  count = looked_at;
-  std::size_t bytes = 0;
-  for (unsigned i = 0; i < count; ++i) {
-    bytes += CMSG_ALIGN(messages[i].msg_hdr.msg_controllen) + kRoomForPipes;
-  }
-  const Scratch memory(count * sizeof(mmsghdr) + bytes);
-  if (!memory) return kernel_recvmmsg(fd, messages, count, flags, timeout);
-  auto* with = memory.as<mmsghdr>();
-  char* control = memory.as<char>() + count * sizeof(mmsghdr);
-  for (unsigned i = 0; i < count; ++i) {
-    with[i] = {with_room_for_pipes(messages[i].msg_hdr, control), 0};
-    control += CMSG_ALIGN(messages[i].msg_hdr.msg_controllen) + kRoomForPipes;
-  }
-  const int n = kernel_recvmmsg(fd, with, count, flags, timeout);
-  for (int i = 0; i < n; ++i) {
-    take_pipes(with[i].msg_hdr, &messages[i].msg_hdr, fd, (flags & MSG_PEEK) != 0);
-    messages[i].msg_len = with[i].msg_len;
-  }
+  if (is_af_clan_packet(fd)) return af_clan_recvmmsg(fd, messages, count, flags, timeout);
+  const int n = real().recvmmsg(fd, messages, count, flags, timeout);
+  for (int i = 0; i < n; ++i) adopt_passed(messages[i].msg_hdr, fd, (flags & MSG_PEEK) != 0);
   return n;
-}
-
-// Sends a message with descriptors, each of which pass_on() has prepared.
-ssize_t send_passing(int fd, const msghdr& message, int flags) {
-  const PipesToSend pipes(message);
-  const ssize_t n = plain_sendmsg(fd, pipes.message(), flags);
-  if (n >= 0 || errno != ETOOMANYREFS || !pipes.any()) return n;
-  // it may be one too many because of internal ones
-  for_each_passed(message, [](int other) { leave_pipe(other, true, clan::reasons::Why::kPassed); });
-  return plain_sendmsg(fd, &message, flags);
 }
 
 int plain_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
@@ -180,12 +135,9 @@ CLAN_INTERPOSED_BYTES(ssize_t, sendmsg, (int fd, const msghdr* message, int flag
                       (fd, message, flags)) {
   leave_if_tcps(fd, flags);
   const bool passes = message != nullptr && message->msg_controllen > 0;
-  if (passes) for_each_passed(*message, [fd](int other) { pass_on(other, fd); });
+  if (passes) for_each_passed(*message, pass_on);
   const ssize_t rc = sending(
-      fd, flags,
-      [&] {
-        return passes ? send_passing(fd, *message, flags) : plain_sendmsg(fd, message, flags);
-      },
+      fd, flags, [&] { return plain_sendmsg(fd, message, flags); },
       [&](Socket& s) -> ssize_t {
         if (message->msg_iovlen > kMostVectors) {
           errno = EMSGSIZE;

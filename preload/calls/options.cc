@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "af_clan/af_clan.h"
-#include "attach/attach.h"
 #include "calls/interpose.h"
 #include "clan/af_clan.h"
 #include "clan/face/socket_face.h"
@@ -47,7 +46,7 @@ bool keep_option(int fd, Socket& s, std::uint64_t bit, bool on) {
 // As the program has such an option; -1: as TCP says, which is asked behind this.
 int kept_value(int fd, int level, int name) {
   if (level != IPPROTO_TCP) return -1;
-  const SocketRef s = hold_current(fd);
+  const SocketRef s = acquire(fd);
   const std::uint64_t bit = s ? kept_option(*s, level, name) : 0;
   if (bit == 0) return -1;
   return (state_of(s->mine()) & bit) != 0 ? 1 : 0;
@@ -63,7 +62,7 @@ CLAN_INTERPOSED(int, getsockopt, (int fd, int level, int name, void* value, sock
   if (level == SOL_SOCKET && name == SO_ERROR && value != nullptr && size != nullptr &&
       *size >= sizeof(int)) {
     // The kernel's may be of a doorbell.
-    if (SocketRef s = hold_current(fd); s && s->shared()) {
+    if (SocketRef s = acquire(fd); s && s->shared()) {
       *static_cast<int*>(value) = take_error(fd, *s);
       *size = sizeof(int);
       return 0;
@@ -75,11 +74,11 @@ CLAN_INTERPOSED(int, getsockopt, (int fd, int level, int name, void* value, sock
   const int kept = kept_value(fd, level, name);
   const int rc = real().getsockopt(fd, level, name, value, size);
   if (rc == 0 && level == SOL_SOCKET && name == SO_RCVLOWAT && *size == sizeof(int)) {
-    if (SocketRef s = hold_current(fd); s && keeps_low_water(*s))
+    if (SocketRef s = acquire(fd); s && keeps_low_water(*s))
       *static_cast<int*>(value) = s->low_water.load(std::memory_order_relaxed);
   }
   if (rc == 0 && level == IPPROTO_TCP && name == TCP_INFO) {
-    if (SocketRef s = hold_current(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
+    if (SocketRef s = acquire(fd)) show_pipe_in_tcp_info(fd, *s, value, *size);
   }
   if (rc == 0 && kept >= 0 && *size == sizeof(int)) *static_cast<int*>(value) = kept;
   if (rc == 0 && is_af_clan(fd) && level == SOL_SOCKET && *size == sizeof(int)) {
@@ -93,13 +92,13 @@ CLAN_INTERPOSED(int, setsockopt, (int fd, int level, int name, const void* value
                 (fd, level, name, value, size)) {
   if (const KernelsOption* option = kernels_option(level, name, value, size))
     leave_pipe(fd, option->at_once, option->why);
-  if (SocketRef s = hold_current(fd); s && size >= sizeof(int) && value != nullptr) {
+  if (SocketRef s = acquire(fd); s && size >= sizeof(int) && value != nullptr) {
     if (const std::uint64_t bit = kept_option(*s, level, name); bit != 0) {
       if (!keep_option(fd, *s, bit, *static_cast<const int*>(value) != 0)) return 0;
     }
   }
   if (level == SOL_SOCKET && name == SO_RCVLOWAT && size >= sizeof(int) && value != nullptr) {
-    if (SocketRef s = hold_current(fd)) {
+    if (SocketRef s = acquire(fd)) {
       const int mark = low_water_as_tcp(fd, *static_cast<const int*>(value));
       s->low_water.store(mark, std::memory_order_relaxed);  // relaxed: a number by itself
       if (keeps_low_water(*s)) return 0;
@@ -110,7 +109,7 @@ CLAN_INTERPOSED(int, setsockopt, (int fd, int level, int name, const void* value
   constexpr int kOfBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};
   if (rc == 0 && level == SOL_SOCKET &&
       std::ranges::find(kOfBuffers, name) != std::end(kOfBuffers)) {
-    if (SocketRef s = hold_current(fd); s && s->shared()) limit_as_tcp(fd, *s);
+    if (SocketRef s = acquire(fd); s && s->shared()) limit_as_tcp(fd, *s);
   }
   return rc;
 }

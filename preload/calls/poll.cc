@@ -12,7 +12,6 @@
 #include <new>
 #include <optional>
 
-#include "attach/attach.h"
 #include "calls/interpose.h"
 #include "os/real.h"
 #include "os/scratch.h"
@@ -39,7 +38,7 @@ struct Watched {
   Watched(const pollfd* fds, nfds_t count) {
     for (nfds_t i = 0; i < count; ++i) {
       if (fds[i].fd < 0) continue;
-      const SocketRef s = hold_current(fds[i].fd);
+      const SocketRef s = acquire(fds[i].fd);
       if (s && !s->polled.load(std::memory_order_relaxed))  // relaxed: a hint
         s->polled.store(true, std::memory_order_relaxed);
       if (!s && is_seen_set(fds[i].fd)) take_off_pipes(fds[i].fd);

@@ -21,7 +21,6 @@
 #include "os/real.h"
 #include "os/sandbox.h"
 #include "os/sys.h"
-#include "share/exec.h"
 #include "share/fork.h"
 #include "share/process_end.h"
 #include "table/unseen_sets.h"
@@ -38,7 +37,6 @@ __attribute__((constructor)) void start() {
   ::pthread_atfork(
       before_fork, [] { after_fork(false); }, [] { after_fork(true); });
   if (!is_filtered()) see_sets_at_start();
-  take_over_connections();
   af_clan_take_over();
 }
 
@@ -92,7 +90,6 @@ CLAN_INTERPOSE int clone(int (*run)(void*), void* stack, int flags, void* argume
 
 CLAN_INTERPOSE int unshare(int flags) noexcept {
   if ((flags & CLONE_FILES) != 0) before_leaving_table();
-  if ((flags & ~CLONE_FILES) != 0) before_identity_changes();
   return real().unshare(flags);
 }
 
@@ -137,6 +134,5 @@ CLAN_INTERPOSE int prctl(int option, ...) {
   for (unsigned long& argument : a) argument = va_arg(list, unsigned long);
   va_end(list);
   if (option == PR_SET_SECCOMP) enter_sandbox(clan::reasons::Why::kSandboxed);
-  if (option == PR_SET_DUMPABLE && a[0] != 1) before_identity_changes();
   return static_cast<int>(sys::call(SYS_prctl, option, a[0], a[1], a[2], a[3]));
 }

@@ -143,8 +143,7 @@ CLAN_INTERPOSED(int, getsockname, (int fd, sockaddr* address, socklen_t* size),
 CLAN_INTERPOSED(int, getpeername, (int fd, sockaddr* address, socklen_t* size),
                 (fd, address, size)) {
   if (is_af_clan(fd)) return af_clan_getpeername(fd, address, size);
-  if (const SocketRef s = hold_current(fd); s && s->shared())
-    return name_of_peer(fd, *s, address, size);
+  if (const SocketRef s = acquire(fd); s && s->shared()) return name_of_peer(fd, *s, address, size);
   return real().getpeername(fd, address, size);
 }
 
@@ -236,7 +235,7 @@ CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
                 (fd, request, argument)) {
   const bool of_sent = request == SIOCOUTQ || request == SIOCOUTQNSD;
   if (request == FIONREAD || of_sent) {
-    SocketRef s = hold_current(fd);
+    SocketRef s = acquire(fd);
     if (s && s->shared() && argument != nullptr && !(of_sent && sends_tcp(*s))) {
       // What is in the pipe is with the peer: TCP would have it acknowledged.
       *static_cast<int*>(argument) = of_sent ? 0 : bytes_to_read(fd, *s);
@@ -245,7 +244,7 @@ CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
   }
   if (request == SIOCATMARK) {
     // Urgent data comes by TCP, behind all of the pipe and the last doorbell.
-    if (SocketRef s = hold_current(fd); s && s->shared()) {
+    if (SocketRef s = acquire(fd); s && s->shared()) {
       (void)readiness(fd, *s, true);
       if (s->pipe.front() == clan::PipeFront::kBytes && argument != nullptr) {
         *static_cast<int*>(argument) = 0;
@@ -269,7 +268,7 @@ CLAN_INTERPOSE int sockatmark(int fd) {
 }
 
 CLAN_INTERPOSED(int, shutdown, (int fd, int how), (fd, how)) {
-  SocketRef s = hold_current(fd);
+  SocketRef s = acquire(fd);
   const bool known_how = how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR;
   if (s && known_how) {
     // Half closed it is not worth moving any more; nor could an end that TCP reports then be

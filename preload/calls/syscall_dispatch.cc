@@ -117,20 +117,7 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_seccomp:
     case SYS_prctl:
       if (starts_sandbox(number, a)) enter_sandbox(clan::reasons::Why::kSandboxed);
-      if (number == SYS_prctl && a[0] == PR_SET_DUMPABLE) before_identity_changes();
       break;
-    case SYS_setuid:
-    case SYS_setgid:
-    case SYS_setreuid:
-    case SYS_setregid:
-    case SYS_setresuid:
-    case SYS_setresgid:
-    case SYS_chroot:
-    case SYS_setns:
-    case SYS_setfsuid:
-    case SYS_setfsgid:
-    case SYS_pivot_root:
-    case SYS_capset: before_identity_changes(); break;
     case SYS_fork:
     case SYS_clone:
     case SYS_clone3: {

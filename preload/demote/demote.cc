@@ -28,7 +28,6 @@
 #include "table/internal_fds.h"
 #include "table/open_file.h"
 #include "tcp/aborted.h"
-#include "tcp/call_gate.h"
 #include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
 
@@ -162,21 +161,11 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   return true;
 }
 
-// No process moves the socket any more. One that was just doing it has closed its counters: either
-// it has seen that, or we see here that it has moved it.
-void pin(int fd, Socket& s) {
-  OpenFileState& slot = s.open_file();
-  slot.pin();
-  if (!s.inherited.load(std::memory_order_relaxed) || s.shared()) return;
-  await_mover(slot.sends);
-  catch_up(fd, s);
-}
-
 void leave(int fd, Socket& s, Reader reader, reasons::Why why) {
   const bool to_others = reader != Reader::kThis;
   const DeferSignals undisturbed;
   KeepErrno keep;
-  pin(fd, s);
+  s.open_file().pin();
   say_why(fd, s, why);
   s.moving.lock();
   if (s.shared()) {
@@ -214,8 +203,7 @@ bool leave_alone(int fd, Socket& s) {
   s.open_file().pin();
   say_why(fd, s, reasons::Why::kNoPeer);
   (void)say_leaving(fd, s, true);
-  const bool alone = !s.inherited.load(std::memory_order_relaxed);
-  if (alone && !s.shared() && s.pipe.memfd() >= 0) close_descriptor(s);
+  if (!s.shared() && s.pipe.memfd() >= 0) close_descriptor(s);
   s.moving.unlock();
   return s.reads_kernel();
 }
@@ -229,14 +217,14 @@ void leave_pipe(int fd, bool to_others, reasons::Why why) {
   if (SocketRef s = acquire(fd)) leave(fd, *s, to_others ? Reader::kTcpAlone : Reader::kThis, why);
 }
 
-void leave_remote(int fd, Socket& s, reasons::Why why) {
-  if (is_remote(s)) s.shared() ? leave(fd, s, Reader::kThis, why) : (void)keep_on_tcp(fd, s, why);
-}
-
 void leave_all_remote() {
   if (!remote_is_loaded()) return;
-  for_each_socket([](int fd, Socket& s, void*) { leave_remote(fd, s, reasons::Why::kForked); },
-                  nullptr);
+  for_each_socket(
+      [](int fd, Socket& s, void*) {
+        if (is_remote(s) && !keep_on_tcp(fd, s, reasons::Why::kForked))
+          leave(fd, s, Reader::kThis, reasons::Why::kForked);
+      },
+      nullptr);
 }
 
 void never_move(int fd, Socket& s, reasons::Why why) {
@@ -266,12 +254,6 @@ void take_back_moved(reasons::Why why) {
           leave(fd, s, Reader::kThis, *static_cast<const reasons::Why*>(because));
       },
       &why);
-}
-
-void leave_to_others(int fd, Socket& s) {
-  if (s.shared() && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
-    leave(fd, s, Reader::kThis, reasons::Why::kForked);
-  }
 }
 
 void before_disconnect(int fd, Socket& s) {

@@ -40,10 +40,9 @@ bool leave_alone(int fd, Socket& s);
 /// more after so many of our calls that moved bytes; without a pipe they cost less.
 void give_up_on_peer(int fd, Socket& s);
 
-/// Takes a connection to another host back before a process has it that no component carries it
-/// for, and waits until the other host has done its part. What has not been read stays in its pipe.
-void leave_remote(int fd, Socket& s, reasons::Why why);
-/// Does so with all of this process, before a fork.
+/// Takes all connections to other hosts back before a fork, as no component carries them in the
+/// child, and waits until the other hosts have done their part. What has not been read stays in its
+/// pipe.
 void leave_all_remote();
 
 /// Keeps it on TCP, or does leave_pipe(fd, true) if it has moved.
@@ -59,10 +58,6 @@ void leave_all_pipes(reasons::Why why);
 
 /// Those that are in a pipe go back, without a wait for it.
 void take_back_moved(reasons::Why why);
-
-/// This process is about to lose the socket, which others have too. If its pipe is known to nobody
-/// else yet, the connection stays on TCP: they could not find it.
-void leave_to_others(int fd, Socket& s);
 
 /// The application takes the connection off its socket, connect() with AF_UNSPEC: what the other
 /// end is to know before the kernel tells it of a reset; and, when the kernel has done it, what is

@@ -135,8 +135,8 @@ bool send_anew(int fd, Socket& s, int socket, int taken, const Scratch& memory) 
 // False: its locks cannot be found, as its process is out of descriptors.
 bool leave_in_its_place(Socket& s, int socket, pid_t pid) {
   auto other = s.pipe.at_other_end();
-  OpenFileState* const slot =
-      other ? find_slot_of_pipe(pid, s.pipe.inode(), 1 - s.pipe.end()) : nullptr;
+  SocketIdentity id;
+  OpenFileState* const slot = other && identify(socket, &id) ? find_slot(id, pid) : nullptr;
   if (slot == nullptr) return false;
   other->use_locks(slot->locks);
   // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read

@@ -79,7 +79,7 @@ void settle(int fd, Socket& s) {
     return;
   }
   slot.pin();
-  slot.pipe_fd.store(-1, std::memory_order_relaxed);  // relaxed: it is pinned
+  slot.moved.store(0, std::memory_order_relaxed);  // relaxed: a word alone
   s.become(Socket::State::kKernel);
 }
 

@@ -6,9 +6,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "os/scratch.h"
 #include "os/sys.h"
@@ -36,40 +34,6 @@ bool counts_as_we_do(const char* pid) {
   const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/pid", ours, sizeof ours);
   const long m = sys::call(SYS_readlinkat, AT_FDCWD, path, theirs, sizeof theirs);
   return n > 0 && n == m && std::memcmp(ours, theirs, static_cast<std::size_t>(n)) == 0;
-}
-
-namespace {
-
-// The number behind a name in what /proc/PID/status says, of one line; -1: it is not there.
-long number_in(const char* status, const char* name, int column) {
-  const char* at = std::strstr(status, name);
-  if (at == nullptr) return -1;
-  for (at += std::strlen(name); column > 0 && *at != 0 && *at != '\n'; ++at) {
-    if (*at == '\t') --column;
-  }
-  return std::strtol(at, nullptr, 10);
-}
-
-bool read_status(const char* pid, char* text, std::size_t size) {
-  char path[40];
-  std::snprintf(path, sizeof path, "/proc/%s/status", pid);
-  return sys::read_file(path, text, size) > 0;
-}
-
-}  // namespace
-
-bool may_as_much(pid_t pid) {
-  constexpr std::size_t kSize = Scratch::kUsual / 2;  // the line of groups may be long
-  const Scratch memory(2 * kSize);
-  if (!memory) return false;
-  char number[16], *theirs = memory.as<char>(), *ours = theirs + kSize;
-  std::snprintf(number, sizeof number, "%d", static_cast<int>(pid));
-  if (!read_status(number, theirs, kSize) || !read_status("self", ours, kSize)) return false;
-  for (const auto& [name, column] :
-       {std::pair{"\nUid:", 2}, {"\nSeccomp:", 1}, {"\nSeccomp_filters:", 1}}) {
-    if (number_in(theirs, name, column) != number_in(ours, name, column)) return false;
-  }
-  return true;
 }
 
 bool maps(pid_t pid, std::string_view wanted) {

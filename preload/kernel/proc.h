@@ -107,12 +107,7 @@ inline pid_t process_behind(int socket) {
 }
 /// The process is in our pid namespace, not in one below it.
 bool counts_as_we_do(const char* pid);
-/// What we may do to find a pipe the process may, too: it is of our user, and behind no more
-/// filters of system calls.
-bool may_as_much(pid_t pid);
 /// What the process has mapped shows this, as /proc/PID/maps says it. One that ends shows nothing.
 bool maps(pid_t pid, std::string_view text);
-/// The process has mapped this library.
-inline bool loads_library(pid_t pid) { return maps(pid, "/libclan-preload.so"); }
 
 }  // namespace clan::preload

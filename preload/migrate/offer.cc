@@ -143,11 +143,10 @@ void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
     return stay(fd, s, why);
   if (!create_pipe(fd, s)) return;
   const bool kept = move_high(s.pipe);
-  const bool others_could_follow = kept || !s.inherited.load(std::memory_order_relaxed);
   PassedBells bells;
   if (kept) bells.make(s, rendezvous);
   // The other end may use the pipe as soon as it has it: be ready first.
-  if (!others_could_follow || !enter_pipe(fd, s, route)) {
+  if (!enter_pipe(fd, s, route)) {
     s.pipe = Pipe();
     s.Bells::reset();
     return;
@@ -220,11 +219,7 @@ void look_for_taker(int fd, Socket& s) {
   }
   if (too_large_here(*pipe)) return stay(fd, s, Why::kAddressSpace);
   s.pipe = std::move(*pipe);
-  if (!move_high(s.pipe)) {
-    if (s.inherited.load(std::memory_order_relaxed))
-      return stay(fd, s, Why::kNoDescriptors);  // others could not follow
-    close_descriptor(s);
-  }
+  if (!move_high(s.pipe)) close_descriptor(s);
   s.offer_calls.store(0, std::memory_order_relaxed);
   // made since the offer
   if (const Why unseen = unseen_use(); unseen != Why::kNone) return stay(fd, s, unseen);

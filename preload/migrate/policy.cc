@@ -45,8 +45,13 @@ void consider(int fd, Socket& s) {
     return stay(fd, s,
                 is_in_a_table(s.open_file()) ? reasons::Why::kPinned : reasons::Why::kNoMemory);
   }
-  // not yet
-  if (OpenFileState::on_its_way(s.open_file().held.load(std::memory_order_relaxed)) != 0) return;
+  // relaxed: enter_pipe() checks again
+  if (!OpenFileState::is_alone(s.open_file().held.load(std::memory_order_relaxed))) {
+    if (calls(s) < kFirstLook) return;
+    say_why(fd, s, reasons::Why::kSeveral);
+    for (auto* count : {&s.sends, &s.receives}) count->store(0, std::memory_order_relaxed);  // anew
+    return;
+  }
   if (state == Socket::State::kOffered) {
     if (is_remote(s)) {
       const std::uint32_t n = s.offer_calls.fetch_add(1, std::memory_order_relaxed);

@@ -155,7 +155,7 @@ void end() {
   the_program->for_each(
       [](int fd, Socket& s, void*) {
         if (!is_remote(s)) return;
-        if (s.shared() && s.left_at_exit.set_first()) {
+        if (s.shared() && (state_of(s.mine()) & socket_face::kClosed) == 0) {
           add_state(s.mine(), socket_face::kClosed);
           (void)s.pipe.end_sending();
           return wake(fd, s);

@@ -16,11 +16,6 @@ void before_fork();
 
 void after_fork(bool in_child);
 
-/// Acts before this process may no longer read others' /proc, or they its own: it changes its user,
-/// its root, or its namespaces, or gives up rights. Connections that it shares are followed while
-/// that is possible, and move from then on while one process alone has them.
-void before_identity_changes();
-
 /// In the parent: there is no child.
 void fork_has_failed();
 

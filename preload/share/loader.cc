@@ -2,12 +2,9 @@
 
 #include <elf.h>
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/xattr.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 
 #include "clan/detail/log.h"
@@ -18,48 +15,27 @@ namespace clan::preload {
 namespace {
 
 // By the name of a program's interpreter, in its file.
-Loader loader_named(int file, const Elf64_Phdr& part) {
+bool is_musl(int file, const Elf64_Phdr& part) {
   char name[512];
   const std::size_t length =
       part.p_filesz < sizeof name ? static_cast<std::size_t>(part.p_filesz) : sizeof name - 1;
   const long n = sys::call(SYS_pread64, file, name, length, part.p_offset);
   name[n > 0 ? n : 0] = 0;
-  return std::strstr(name, "/ld-musl-") != nullptr ? Loader::kCannot : Loader::kLoadsUs;
+  return std::strstr(name, "/ld-musl-") != nullptr;
 }
 
-constexpr char kPreload[] = "LD_PRELOAD=";
-
-}  // namespace
-
-bool names_us(char* const* environment) {
-  bool loads = false, serves = true;
-  for (; environment != nullptr && *environment != nullptr; ++environment) {
-    if (std::strncmp(*environment, "LD_PRELOAD=", 11) == 0) {
-      loads = std::strstr(*environment, "libclan-preload") != nullptr;
-    } else if (std::strncmp(*environment, "CLAN_DISABLE=", 13) == 0 ||
-               std::strncmp(*environment, "CLAN_CONFIG=", 12) == 0) {
-      const char* name = (*environment)[5] == 'D' ? "CLAN_DISABLE" : "CLAN_CONFIG";
-      const char* ours = ::getenv(name);  // what it says has not kept us from serving
-      serves &= ours != nullptr && std::strcmp(std::strchr(*environment, '=') + 1, ours) == 0;
-    }
-  }
-  return loads && serves;
-}
-
-Loader loader_of(const char* path, int depth) {
+// A program, or a script's interpreter, has the loader of another C library (musl), which does not
+// start a program behind a library that is not its own.
+bool has_other_loader(const char* path, int depth) {
   struct Closed {
     int fd;
     ~Closed() {
       if (fd >= 0) sys::close(fd);
     }
   } file{static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC))};
-  struct stat st {};
-  if (file.fd < 0 || sys::fstat(file.fd, &st) != 0 || (st.st_mode & (S_ISUID | S_ISGID)) != 0)
-    return Loader::kLeavesUs;
-  if (::fgetxattr(file.fd, "security.capability", nullptr, 0) >= 0) return Loader::kLeavesUs;
   constexpr std::size_t kHead = 4096;
   const Scratch memory(Scratch::kUsual);
-  if (!memory) return Loader::kLeavesUs;
+  if (file.fd < 0 || !memory) return false;
   char* const head = memory.as<char>();
   const long n = sys::call(SYS_read, file.fd, head, kHead - 1);
   head[n > 0 ? n : 0] = 0;
@@ -67,27 +43,30 @@ Loader loader_of(const char* path, int depth) {
     const char* from = head + 2 + std::strspn(head + 2, " \t");
     const std::size_t length = std::strcspn(from, " \t\n");
     char interpreter[512];
-    if (depth > 3 || length == 0 || length >= sizeof interpreter) return Loader::kLeavesUs;
+    if (depth > 3 || length == 0 || length >= sizeof interpreter) return false;
     std::memcpy(interpreter, from, length);
     interpreter[length] = 0;
-    return loader_of(interpreter, depth + 1);
+    return has_other_loader(interpreter, depth + 1);
   }
   Elf64_Ehdr elf;
   std::memcpy(&elf, head, sizeof elf);
   if (n < static_cast<long>(sizeof elf) || std::memcmp(elf.e_ident, ELFMAG, SELFMAG) != 0 ||
       elf.e_ident[EI_CLASS] != ELFCLASS64) {
-    return Loader::kLeavesUs;
+    return false;
   }
   for (unsigned i = 0; i < elf.e_phnum; ++i) {
     Elf64_Phdr part;
     const std::uint64_t at = elf.e_phoff + std::uint64_t{i} * sizeof part;
-    if (elf.e_phoff > kHead || at + sizeof part > static_cast<std::uint64_t>(n))
-      return Loader::kLeavesUs;
+    if (elf.e_phoff > kHead || at + sizeof part > static_cast<std::uint64_t>(n)) return false;
     std::memcpy(&part, head + at, sizeof part);
-    if (part.p_type == PT_INTERP) return loader_named(file.fd, part);
+    if (part.p_type == PT_INTERP) return is_musl(file.fd, part);
   }
-  return Loader::kLeavesUs;
+  return false;
 }
+
+constexpr char kPreload[] = "LD_PRELOAD=";
+
+}  // namespace
 
 bool is_preload(const char* variable) {
   return std::strncmp(variable, kPreload, sizeof kPreload - 1) == 0;
@@ -117,7 +96,7 @@ bool must_do_without_us(const char* path, char* const* environment) {
     loads |= is_preload(*at) && std::strstr(*at, "libclan-preload") != nullptr;
   }
   KeepErrno keep;
-  if (!loads || loader_of(path, 0) != Loader::kCannot) return false;
+  if (!loads || !has_other_loader(path, 0)) return false;
   CLAN_WARN("%s is linked with musl: it will run without CLAN", path);
   return true;
 }

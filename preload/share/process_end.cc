@@ -5,14 +5,12 @@
 
 #include <cstring>
 
-#include "clan/face/socket_face.h"
 #include "demote/demote.h"
 #include "demote/resend.h"
 #include "os/config.h"
 #include "os/memory_owner.h"
 #include "os/sys.h"
 #include "share/reasons.h"
-#include "state/face.h"
 #include "state/hooks.h"
 #include "state/remote.h"
 #include "state/socket.h"
@@ -34,20 +32,11 @@ void at_exit() {
       [](int fd, Socket& s, void*) {
         if (s.offer_name.get() != 0) withdraw_offer(s);
         if (s.shared()) (void)say_linger(fd, s);
-        if (s.shared()) hand_over_end(fd, s);
-        (void)leave_slot(s);
+        const bool others = leave_slot(s);
         use_slot_no_more(s);
         count_for_test(s);
         // Unread ones would make our end a reset.
-        if (s.shared() && !s.inherited.load(std::memory_order_relaxed) && doorbells_waiting(s)) {
-          (void)drain_doorbells(fd, s);
-        }
-        if (!s.shared() || !s.inherited.load(std::memory_order_relaxed) ||
-            !s.left_at_exit.set_first())
-          return;
-        leave_to_others(fd, s);
-        if (s.mine().words[clan::socket_face::kHolders].load(std::memory_order_relaxed) > 1)
-          add_holders(s.mine(), -1);
+        if (s.shared() && !others && doorbells_waiting(s)) (void)drain_doorbells(fd, s);
       },
       nullptr);
 }

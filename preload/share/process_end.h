@@ -5,13 +5,12 @@
 
 namespace clan::preload {
 
-/// Processes that share our sockets must find their pipes when we are gone.
+/// Takes back what this process has in memory that others see.
 void at_exit();
 
 /// A sandbox is about to be closed around the process: it knows the system calls of the program,
 /// not ours, and may kill for any other. Nothing moves here any more, and what has moved goes back
-/// while that is possible. Sockets that other processes share with us stay on TCP there too, as we
-/// could not follow them.
+/// while that is possible.
 void enter_sandbox(reasons::Why why);
 
 /// A thread is about to have a table of descriptors of its own, or a process without our memory to

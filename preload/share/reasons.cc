@@ -86,7 +86,7 @@ void remove(std::uint32_t of, bool process, Goes goes) {
 void tell(int fd, const Socket& s, const Reason& reason) {
   constexpr std::uint32_t kAll = 8;
   static std::atomic<std::uint32_t> told[static_cast<std::size_t>(Why::kCount)];
-  if (log_level() < LogLevel::kInfo || reason.why == Why::kUnused) return;
+  if (log_level() < LogLevel::kInfo || reasons::may_pass(reason.why)) return;
   const std::uint32_t times =
       told[static_cast<std::size_t>(reason.why)].fetch_add(1, std::memory_order_relaxed) + 1;
   if (times > kAll && !std::has_single_bit(times)) return;
@@ -115,7 +115,7 @@ void publish_why(int fd, Socket& s, Why why, std::uint32_t number) {
   const DeferSignals undisturbed;
   const Why before = s.said.load(std::memory_order_relaxed);
   const bool again = why != Why::kUnused && before == why;
-  const bool less = reasons::is_weak(why) && before != Why::kNone && before != Why::kUnused;
+  const bool less = reasons::is_weak(why) && !reasons::may_pass(before);
   Reason reason{s.said_inode.load(std::memory_order_relaxed), why, false, number};
   if (again || less) {
     if (reason.of != 0) return;

@@ -26,7 +26,6 @@ constinit Hooks hooks{
     .unsaid = withdraw_why,
     .process_said = publish_of_process,
     .unseen_use = take_back_moved,
-    .before_last_close = hand_over_end,
     .last_close = shared_close,
 };
 

@@ -24,11 +24,4 @@ inline std::uint64_t doorbells_of(const PipePage::Face& face, std::memory_order 
   return face.words[socket_face::kDoorbells].load(order);
 }
 
-/// `by` processes more of this end, or fewer, that have not closed it. Answers how many there were.
-inline std::uint64_t add_holders(PipePage::Face& face, int by) {
-  // order: the last one to close sees that it is the last
-  return face.words[socket_face::kHolders].fetch_add(static_cast<std::uint64_t>(std::int64_t{by}),
-                                                     std::memory_order_seq_cst);
-}
-
 }  // namespace clan::preload

@@ -24,7 +24,6 @@ struct Hooks {
   void (*process_said)(reasons::Why why, std::uint32_t number);
   void (*unseen_use)(reasons::Why why);  ///< see unseen_use()
   // To the connection (stream/).
-  void (*before_last_close)(int fd, Socket& s);        ///< see hand_over_end()
   void (*last_close)(int fd, Socket& s, bool others);  ///< see shared_close()
 };
 extern constinit Hooks hooks;

@@ -109,8 +109,6 @@ Result call(Result (*RemoteConnections::*what)(Declared...), HandedBack&&... giv
 bool remote_is_loaded() { return the_table.load(std::memory_order_relaxed) != nullptr; }
 
 void move_to_other_host(int fd, Socket& s, const Route* route) {
-  // A process that shares it cannot follow, and has no component of its own for it.
-  if (s.inherited.load(std::memory_order_relaxed)) return stay(fd, s, reasons::Why::kForked);
   if (!has_component()) return stay(fd, s, reasons::Why::kNoNetwork);
   call(&RemoteConnections::move, fd, s, route);
 }

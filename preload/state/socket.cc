@@ -19,11 +19,9 @@ void set(auto& field, auto value) { field.store(value, std::memory_order_relaxed
 void Identity::reset() {
   client = false;
   set(inherited, false);
-  set(followed, false);
   set(nonblocking, -1);
   pipe = Pipe();
-  left_at_exit.reset();
-  for (auto* flag : {&left_slot, &not_to_follow}) set(*flag, false);
+  for (auto* flag : {&left_slot, &uses_no_slot}) set(*flag, false);
   last_fork = 0;
   slot = nullptr;
   set(state, State::kTcp);

@@ -36,12 +36,10 @@ struct Socket : Identity, Bells, Transfer, Migration, Demotion, Watch {
 
   PipePage::Face& mine() const { return pipe.my_face(); }
   PipePage::Face& theirs() const { return pipe.peer_face(); }
-  /// For good, in all processes that have it, and no set remembers it.
+  /// For good, and no set remembers it.
   bool stays_on_tcp() const {
     return state.load(std::memory_order_relaxed) == State::kKernel &&
-           !in_sets.load(std::memory_order_relaxed) &&
-           (!inherited.load(std::memory_order_relaxed) ||
-            slot->pinned.load(std::memory_order_relaxed) != 0);
+           !in_sets.load(std::memory_order_relaxed);
   }
   bool shared() const {
     // PAIR preload.shared: sees the pipe
@@ -50,13 +48,6 @@ struct Socket : Identity, Bells, Transfer, Migration, Demotion, Watch {
   /// For the next connection, when nobody has this one any more.
   void reset();
 };
-
-/// One has, and we have not followed yet.
-inline bool moved_elsewhere(const Socket& s) {
-  return s.inherited.load(std::memory_order_relaxed) && !s.shared() &&
-         // PAIR preload.moved: sees which pipe it is
-         s.open_file().pipe_fd.load(std::memory_order_acquire) >= 0;
-}
 
 /// Adds up for tests what went by shared memory (os/test_settings.h). Both ends count what they
 /// find that the other one has not counted: at close, exit and _exit. A process that is killed

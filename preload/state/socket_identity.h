@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "clan/face/pipe.h"
-#include "state/latch.h"
 #include "table/open_file.h"
 
 namespace clan::preload {
@@ -24,14 +23,13 @@ struct Identity {
   std::atomic<int> fds{0};   ///< descriptors alone
   std::atomic<State> state{State::kTcp};
   bool client = false;
-  std::atomic<bool> inherited{false};  ///< other processes may have the same open file
-  std::atomic<bool> followed{false};   ///< and may have to find its pipe by our descriptor
-  std::atomic<int> nonblocking{-1};    ///< as last heard; -1: ask
+  /// other processes may have the same open file
+  std::atomic<bool> inherited{false};
+  std::atomic<int> nonblocking{-1};  ///< as last heard; -1: ask
   OpenFileState* slot = nullptr;  ///< from before others find the Socket; of one in the pool none
   Pipe pipe;
-  Latch left_at_exit;                      ///< counted out when the process ended
-  std::atomic<bool> left_slot{false};      ///< not among the users of its slot any more
-  std::atomic<bool> not_to_follow{false};  ///< nor among those that are to follow
+  std::atomic<bool> left_slot{false};     ///< not among the holders of its slot any more
+  std::atomic<bool> uses_no_slot{false};  ///< nor among the users
   /// which it has been counted for; under the lock of fork
   std::uint64_t last_fork = 0;
 
@@ -43,10 +41,7 @@ struct Identity {
   /// Under Migration::moving; elsewhere it may be old.
   State state_now() const { return state.load(std::memory_order_relaxed); }
   /// Other processes may have the same open file from now on.
-  void share() {
-    // order: before the checks of its gate and its pipe that follow
-    inherited.store(true, std::memory_order_seq_cst);
-  }
+  void share() { inherited.store(true, std::memory_order_relaxed); }  // relaxed: of this process
   /// For the next connection. Not the counts of references: there are none. Relaxed stores: a
   /// thread that gets the Socket next gets it by the pool's lock.
   void reset();

@@ -71,11 +71,16 @@ void give_back_socket(Socket* s) {
   pool.leave();
 }
 
-void exchange_slot(Socket& s, OpenFileState& slot) {
-  dekker::subtract(s.slot->held, 1);  // PAIR preload.held: nobody else has it
+bool exchange_slot(Socket& s, OpenFileState& slot) {
   pool.enter();
-  give_back_slot(std::exchange(s.slot, &slot));
+  const bool may = gives_slots();
+  if (may) {
+    // PAIR preload.held: nobody else has it
+    dekker::subtract(s.slot->held, OpenFileState::kProcess);
+    give_back_slot(std::exchange(s.slot, &slot));
+  }
   pool.leave();
+  return may;
 }
 
 void lock_sockets() { pool.enter(); }

@@ -13,8 +13,9 @@ Socket* take_socket_under_lock();
 /// Nobody has it: it is empty from now on.
 void give_back_socket(Socket* s);
 
-/// The socket is another process's, which has `slot`: it has that one from now on.
-void exchange_slot(Socket& s, OpenFileState& slot);
+/// The socket is another process's, which has `slot`: it has that one from now on. False: later, as
+/// the process forks, and has counted the child in the one before.
+bool exchange_slot(Socket& s, OpenFileState& slot);
 
 /// The pool of Sockets, for fork. Behind the locks of epoll sets and of AF_CLAN.
 void lock_sockets();

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "clan/detail/dekker.h"
 #include "clan/face/socket_face.h"
 #include "demote/demote.h"
 #include "demote/demote_on_request.h"
@@ -56,22 +55,6 @@ bool end_by_pipe(int fd, Socket& s) {
   return true;
 }
 
-// The other end is gone, and TCP holds its FIN or reset and no byte.
-bool only_end_is_left(int fd, Socket& s) {
-  // One that shuts down or says in the pipe that it ends closes next, or stays and reads.
-  const Moment moment;
-  do {
-    const std::uint64_t theirs = state_of(s.theirs());
-    if (((theirs | state_of(s.mine())) & (kLeaving | kGone)) != 0) return false;
-    // The pipe, not TCP, reports an end that is only shut down.
-    const bool is_closed = closed(fd);
-    if (is_closed && ((theirs & kReset) != 0 || drain_doorbells(fd, s))) return true;
-    if (!is_closed && !has_ended(s) && (theirs & socket_face::kClosed) == 0) return false;
-    nap();
-  } while (!moment.over());
-  return false;
-}
-
 }  // namespace
 
 bool tell_end(int fd, Socket& s) {
@@ -92,26 +75,6 @@ bool tell_end(int fd, Socket& s) {
   return true;
 }
 
-void hand_over_end(int fd, Socket& s) {
-  // relaxed: the pipe and its holders do not become more when the other end has closed
-  const bool last = s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) <= 1;
-  OpenFileState& slot = s.open_file();
-  // PAIR preload.to_follow: a process that follows now has the pipe, and needs no word of this
-  if (!last || dekker::load(slot.to_follow) <= 0 || is_remote(s)) return;
-  const KeepErrno keep;
-  const DeferSignals undisturbed;
-  if (!s.has_drained() || bytes_to_read(fd, s) > 0) return;
-  if (!only_end_is_left(fd, s)) {
-    // relaxed: a word by itself; it is read by a process that finds the pipe's descriptor closed
-    if (has_ended(s)) slot.pipe_end.fetch_or(OpenFileState::kReadToEnd, std::memory_order_relaxed);
-    return;
-  }
-  read_kernel(fd, s);
-  slot.pin();
-  // PAIR preload.moved: it is TCP's again; catch_up() looks when it has not found the pipe
-  slot.pipe_fd.store(-1, std::memory_order_release);
-}
-
 // What the kernel does at the last close is a matter of the open file, whichever process closes
 // last.
 bool say_linger(int fd, Socket& s) {
@@ -126,14 +89,12 @@ bool say_linger(int fd, Socket& s) {
 void shared_close(int fd, Socket& s, bool others) {
   KeepErrno keep;
   const bool at_once = say_linger(fd, s);
-  if (s.left_at_exit) return;
-  if (s.mine().words[socket_face::kHolders].load(std::memory_order_relaxed) > 1)
-    leave_to_others(fd, s);
+  // One to another host, when the process ended.
+  if ((state_of(s.mine()) & socket_face::kClosed) != 0) return;
   // relaxed: of this process, or of another one
   const std::uint64_t mover = s.mine().words[socket_face::kProcess].load(std::memory_order_relaxed);
   if (static_cast<pid_t>(mover >> 32) == ::getpid()) add_state(s.mine(), socket_face::kMoverClosed);
-  // Others go on, or will when they follow.
-  if (add_holders(s.mine(), -1) != 1 || others) return;
+  if (others) return;  // they go on
   // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such
   // bytes.
   const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end;

@@ -6,13 +6,8 @@
 namespace clan::preload {
 
 /// The last descriptor of the process is about to be closed. `others`: another process has the
-/// socket.
+/// socket open.
 void shared_close(int fd, Socket& s, bool others);
-
-/// The same, before the process leaves its slot. The other end has closed and this process has
-/// read all of it, so the pipe goes with us: processes that share this end and have not followed
-/// find what TCP says of such a connection, and no pipe to look for.
-void hand_over_end(int fd, Socket& s);
 
 /// A process that has the socket closes it, or ends: the other end is to know whether that is a
 /// reset, by SO_LINGER. True: it is.

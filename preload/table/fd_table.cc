@@ -120,7 +120,6 @@ void drop(Socket* s, int fd) {
   if (s->is_watched()) hooks.left_descriptor(*s, fd);
   // PAIR preload.refs: the same, for descriptors
   if (words::subtract(s->fds, 1) == 1) {
-    if (s->shared()) hooks.before_last_close(fd, *s);
     const bool others = leave_slot(*s);
     if (s->shared()) hooks.last_close(fd, *s, others);
   }
@@ -161,7 +160,7 @@ bool no_set_need_know(int fd) {
   const Entry* e = entry(fd, false);
   // PAIR preload.entry
   const Socket* s = e != nullptr ? words::load_acquire(*e) : nullptr;
-  return s != nullptr && s->stays_on_tcp() && !s->inherited.load(std::memory_order_relaxed);
+  return s != nullptr && s->stays_on_tcp();
 }
 
 bool is_the_kernels(int fd) {
@@ -169,14 +168,13 @@ bool is_the_kernels(int fd) {
   // Not held: a Socket's memory stays one's, and what is read here of another one is no worse than
   // old. PAIR preload.entry
   const Socket* s = e != nullptr ? words::load_acquire(*e) : nullptr;
-  return s == nullptr || (s->state.load(std::memory_order_relaxed) == Socket::State::kKernel &&
-                          !s->inherited.load(std::memory_order_relaxed));
+  return s == nullptr || s->state.load(std::memory_order_relaxed) == Socket::State::kKernel;
 }
 
-void adopt(int fd, bool client, int nonblocking, bool always) {
+void adopt(int fd, bool client, int nonblocking) {
   KeepErrno keep;
-  if (!always && (config().disabled || rings_alive())) return;
-  if (!always && !permits_moving()) return say_what_is_refused();
+  if (config().disabled || rings_alive()) return;
+  if (!permits_moving()) return say_what_is_refused();
   keep_away_from(fd);
   Entry* e = entry(fd, true);
   if (e == nullptr) return forget(fd);
@@ -202,7 +200,7 @@ void adopt(int fd, bool client, int nonblocking, bool always) {
     say_why(fd, *held, reasons::Why::kStandardStream);
 }
 
-void probe(int fd, bool always) {
+void probe(int fd) {
   KeepErrno keep;
   if (acquire(fd)) return;
   const int domain = sys::socket_option(fd, SO_DOMAIN);
@@ -210,11 +208,7 @@ void probe(int fd, bool always) {
   const int protocol = sys::socket_option(fd, SO_PROTOCOL);
   if (protocol != IPPROTO_TCP && protocol != 0) return;
   if (sys::socket_option(fd, SO_TYPE) != SOCK_STREAM) return;
-  adopt(fd, false, -1, always);
-  SocketRef s = acquire(fd);
-  if (!s) return;
-  s->share();
-  count_bytes_before(fd, s->open_file());
+  adopt(fd, false, -1);
 }
 
 bool duplicate_entry(int from, int to) {

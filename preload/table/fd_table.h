@@ -27,12 +27,11 @@ class SocketRef {
 /// is closing it; not under a lock that a close takes.
 SocketRef acquire(int fd, bool waits = true);
 
-/// A TCP socket that has just appeared here. `nonblocking`: -1 unknown. `always`: also where none
-/// moves.
-void adopt(int fd, bool client, int nonblocking, bool always = false);
+/// A TCP socket that has just appeared here. `nonblocking`: -1 unknown.
+void adopt(int fd, bool client, int nonblocking);
 
-/// A TCP socket that came from another process and is new here.
-void probe(int fd, bool always = false);
+/// A descriptor that came from another process: adopts it if it is a TCP socket.
+void probe(int fd);
 
 /// `to` names the same open file as `from`, which may be unknown. What `to` named before is
 /// forgotten. False: there is no room in the table, and what is done by that number nobody sees.

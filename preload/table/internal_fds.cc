@@ -76,9 +76,7 @@ int close_ours_below(int end) {
         // One that has gone back to TCP keeps its pipe: a thread may be reading it.
         if (s.shared() || s.state_now() == Socket::State::kKernel) {
           const int memfd = s.pipe.memfd();
-          if (ours(memfd) && s.shared() && s.followed.load(std::memory_order_relaxed)) {
-            r.all = false;
-          } else if (ours(memfd)) {
+          if (ours(memfd)) {
             close_descriptor(s);
             ++r.closed;
           }
@@ -181,19 +179,9 @@ Result<Pipe> open_high(int memfd, int end) {
   return pipe;
 }
 
-namespace {
-
-// Its descriptor is another's now, or is about to go.
-void forget_descriptor(Socket& s) {
-  s.open_file().pipe_fd.store(-1, std::memory_order_relaxed);  // relaxed: nothing is published
-  s.pipe.set_memfd(-1);
-}
-
-}  // namespace
-
 void close_descriptor(Socket& s) {
   const int memfd = s.pipe.memfd();
-  forget_descriptor(s);
+  s.pipe.set_memfd(-1);
   sys::close(memfd);
 }
 
@@ -223,7 +211,7 @@ void disown(unsigned first, unsigned last) {
           return number >= 0 && static_cast<unsigned>(number) >= r.first &&
                  static_cast<unsigned>(number) <= r.last;
         };
-        if (s.pipe && gone(s.pipe.memfd())) forget_descriptor(s);
+        if (s.pipe && gone(s.pipe.memfd())) s.pipe.set_memfd(-1);
         for (auto* fd : {&s.offer_fd, &s.window_fd}) {
           if (gone(fd->get())) fd->keep(-1);
         }

@@ -2,8 +2,8 @@
 // must never be why it gets none: they have numbers in the upper quarter of those allowed, or half
 // if need be, and of very many lower ones, and go when it comes near.
 //
-// A pipe without a descriptor works on. What needs one (exec, SCM_RIGHTS) takes the connection back
-// to TCP, and `clan stat` sees it only in the process at its other end.
+// A pipe without a descriptor works on, but `clan stat` sees it only in the process at its other
+// end.
 #pragma once
 
 #include <algorithm>

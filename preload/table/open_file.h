@@ -96,35 +96,35 @@ struct alignas(256) OpenFileState {
   std::atomic<std::uint32_t> owes_ring[2] = {};
   /// Bytes that calls of this library have sent and received while the connection was on TCP.
   std::atomic<std::uint64_t> sent{0}, received{0};
-  std::atomic<std::int32_t> pipe_pid{0};  ///< the process that moved it
-  std::atomic<std::int32_t> pipe_fd{-1};  ///< its descriptor of the pipe
-  std::atomic<std::int32_t> pipe_end{0};  ///< its end there; and kReadToEnd
-  /// A process has read the other end's last record, and was done with the connection: behind the
-  /// pipe TCP holds doorbells and the end.
-  static constexpr std::int32_t kReadToEnd = 2;
   /// a process has the open file that we cannot reach: never move it
   std::atomic<std::int32_t> pinned{0};
-  /// Processes that have the open file may not look into each other's /proc, by which one finds
-  /// the pipe that another has made: it moves only while one has it.
-  std::atomic<std::int32_t> alone{0};
-  /// Processes among these that have not followed into the pipe, and so are not among its kHolders.
-  std::atomic<std::int32_t> to_follow{1};
-  /// What has the open file: processes (bits 0 to 31; one that was killed, or executed another
-  /// program, counts), and descriptors that have been passed to a process that has not said yet
-  /// that it knows of this (bits 32 to 47). Above, which life of the slot it is: see passing.cc.
+  /// What has the open file; a process that was killed counts as long as it is:
+  ///
+  ///   bits 0 to 20    processes that may have calls on it under way
+  ///   bits 21 to 41   those of them that have not closed it
+  ///   bits 42 to 51   descriptors that have been passed, and whose receivers have not said yet
+  ///                   that they know of this
+  ///   above           which life of the slot it is, see share/passing.cc
   std::atomic<std::uint64_t> held{0};
-  static constexpr std::uint64_t kOnItsWay = std::uint64_t{1} << 32;
-  static std::uint64_t users(std::uint64_t held) { return held & (kOnItsWay - 1); }
-  static std::uint64_t on_its_way(std::uint64_t held) { return held >> 32 & 0xffff; }
-  /// The word for the next socket, with one user.
-  static std::uint64_t renewed(std::uint64_t held) { return ((held >> 48) + 1) << 48 | 1; }
+  static constexpr std::uint64_t kUser = 1, kHolder = 1u << 21, kProcess = kUser | kHolder;
+  static constexpr std::uint64_t kOnItsWay = std::uint64_t{1} << 42;
+  static constexpr unsigned kLife = 52;  ///< a shift
+  static std::uint64_t users(std::uint64_t held) { return held & (kHolder - 1); }
+  static std::uint64_t holders(std::uint64_t held) { return held / kHolder & (kHolder - 1); }
+  static std::uint64_t on_its_way(std::uint64_t held) { return held / kOnItsWay & 0x3ff; }
+  /// The calling process alone has it, and may move it.
+  static bool is_alone(std::uint64_t held) { return users(held) == 1 && on_its_way(held) == 0; }
+  /// The word for the next socket, of one process.
+  static std::uint64_t renewed(std::uint64_t held) {
+    return ((held >> kLife) + 1) << kLife | kProcess;
+  }
   Resent again;
   // By which others find the slot.
   std::atomic<std::uint64_t> cookie{0};  ///< SO_COOKIE; 0: not to be found by its socket
   std::atomic<std::uint64_t> inode{0};   ///< of the socket
-  std::atomic<std::uint64_t> pipe{0};    ///< inode of the pipe's memfd; 0: it has not moved
   std::atomic<std::uint32_t> pids{0};    ///< sys::pid_namespace() of its processes
   std::atomic<std::uint32_t> client{0};
+  std::atomic<std::uint32_t> moved{0};  ///< it is in a pipe
 
   /// For another open file, before any other process finds it. What threads left closed or locked
   /// stays so for as long as they live.
@@ -137,12 +137,11 @@ std::int32_t closer_id();
 /// The thread that has closed a counter with this word has ended: sys::has_ended().
 bool closer_has_died(std::uint64_t word);
 
-/// Counts what others have sent and received by TCP so far as this library's.
-void count_bytes_before(int fd, OpenFileState& slot);
-
-/// This process has closed the socket. True: others have it that have not followed into the pipe.
+/// This process has closed the socket. True: others have it open.
 bool leave_slot(Socket& s);
 /// It has no call on it under way either, or ends: it is none of the slot's users.
 void use_slot_no_more(Socket& s);
+/// It goes on after all.
+void use_slot_again(Socket& s);
 
 }  // namespace clan::preload

@@ -88,9 +88,7 @@ OpenFileState* own_table() {
 bool take(OpenFileState& slot, bool also_lost) {
   // PAIR preload.held: which life it is
   std::uint64_t held = dekker::load(slot.held);
-  // relaxed: a moved connection has its pipe in the message, and may yet be received
-  const bool may_be_lost = also_lost && slot.pipe.load(std::memory_order_relaxed) == 0;
-  if (OpenFileState::users(held) != 0 || (OpenFileState::on_its_way(held) != 0 && !may_be_lost))
+  if (OpenFileState::users(held) != 0 || (OpenFileState::on_its_way(held) != 0 && !also_lost))
     return false;
   // PAIR preload.gate: sees what calls have done
   if (slot.sends.load(std::memory_order_seq_cst) != 0 ||
@@ -104,73 +102,20 @@ bool take(OpenFileState& slot, bool also_lost) {
   return true;
 }
 
-// What a slot is looked for by: the socket, or an end of a pipe.
-struct Wanted {
-  SocketIdentity id;
-  std::uint64_t pipe = 0;
-  int end = 0;
-  bool is(const OpenFileState& slot) const {
-    if (pipe != 0) {
-      // PAIR preload.moved: sees the rest of the name
-      return slot.pipe.load(std::memory_order_acquire) == pipe &&
-             // relaxed: behind the pipe
-             (slot.pipe_end.load(std::memory_order_relaxed) & 1) == end &&
-             slot.pids.load(std::memory_order_relaxed) == sys::pid_namespace() &&
-             slot.held.load(std::memory_order_relaxed) << 16 != 0;  // users, or on its way to one
-    }
-    // PAIR preload.slot_name: sees the rest of the name
-    return slot.cookie.load(std::memory_order_acquire) == id.cookie &&
-           // relaxed: behind the cookie
-           slot.inode.load(std::memory_order_relaxed) == id.inode &&
-           slot.pids.load(std::memory_order_relaxed) == sys::pid_namespace();
-  }
-};
-
-OpenFileState* find_in(OpenFileState* slots, const Wanted& wanted) {
+OpenFileState* find_in(OpenFileState* slots, const SocketIdentity& wanted) {
   const std::size_t count = slots != nullptr ? in_use(slots) : 0;
   for (std::size_t i = 1; i < count; ++i) {
-    if (wanted.is(slots[i])) return slots + i;
+    const OpenFileState& slot = slots[i];
+    // PAIR preload.slot_name: sees the rest of the name
+    if (slot.cookie.load(std::memory_order_acquire) == wanted.cookie &&
+        // relaxed: behind the cookie
+        slot.inode.load(std::memory_order_relaxed) == wanted.inode &&
+        slot.pids.load(std::memory_order_relaxed) == sys::pid_namespace()) {
+      return slots + i;
+    }
   }
   return nullptr;
 }
-
-// Keeps no more of another process's table mapped than the page with the slot, for as long as this
-// process has that (drop_slot()).
-constexpr std::uintptr_t kPage = 4096;
-OpenFileState* find_in_memfd(int memfd, const Wanted& wanted) {
-  OpenFileState* const table = is_slot_table(memfd) ? map_table(memfd) : nullptr;
-  if (table == nullptr) return nullptr;
-  auto* const begin = reinterpret_cast<std::byte*>(table);
-  OpenFileState* const found = find_in(table, wanted);
-  if (found == nullptr) return sys::munmap(begin, kBytes), nullptr;
-  std::byte* const page = begin + (reinterpret_cast<std::byte*>(found) - begin) / kPage * kPage;
-  const auto before = static_cast<std::size_t>(page - begin);
-  if (before > 0) sys::munmap(begin, before);
-  sys::munmap(page + kPage, kBytes - before - kPage);
-  return found;
-}
-
-OpenFileState* find(const Wanted& wanted, pid_t hint, pid_t other) {
-  // PAIR preload.slots
-  OpenFileState* found = find_in(own.load(std::memory_order_acquire), wanted);
-  if (found != nullptr || !sys::proc_is_ours()) return found;
-  const auto is_there = [&](const char* pid) {
-    return any_memfd_of(pid, reasons::kMemfdLink, [&](int memfd) {
-      found = find_in_memfd(memfd, wanted);
-      sys::close(memfd);
-      return found != nullptr;
-    });
-  };
-  for (const pid_t one : {hint, other}) {
-    char pid[16];
-    std::snprintf(pid, sizeof pid, "%d", static_cast<int>(one));
-    if (one > 0 && is_there(pid)) return found;
-  }
-  (void)any_process(is_there);
-  return found;
-}
-
-}  // namespace
 
 bool is_slot_table(int memfd) {
   struct stat about {};
@@ -183,6 +128,24 @@ bool is_slot_table(int memfd) {
          magic == kMagic;
 }
 
+// Keeps no more of another process's table mapped than the page with the slot, for as long as this
+// process has that (drop_slot()).
+constexpr std::uintptr_t kPage = 4096;
+OpenFileState* find_in_memfd(int memfd, const SocketIdentity& wanted) {
+  OpenFileState* const table = is_slot_table(memfd) ? map_table(memfd) : nullptr;
+  if (table == nullptr) return nullptr;
+  auto* const begin = reinterpret_cast<std::byte*>(table);
+  OpenFileState* const found = find_in(table, wanted);
+  if (found == nullptr) return sys::munmap(begin, kBytes), nullptr;
+  std::byte* const page = begin + (reinterpret_cast<std::byte*>(found) - begin) / kPage * kPage;
+  const auto before = static_cast<std::size_t>(page - begin);
+  if (before > 0) sys::munmap(begin, before);
+  sys::munmap(page + kPage, kBytes - before - kPage);
+  return found;
+}
+
+}  // namespace
+
 bool identify(int fd, SocketIdentity* id) {
   struct stat socket {};
   socklen_t size = sizeof id->cookie;
@@ -190,6 +153,15 @@ bool identify(int fd, SocketIdentity* id) {
     return false;
   if (sys::fstat(fd, &socket) != 0) return false;
   id->inode = socket.st_ino;
+  return true;
+}
+
+bool name_slot(int fd, OpenFileState& slot) {
+  SocketIdentity id;
+  if (!identify(fd, &id)) return false;
+  slot.inode.store(id.inode, std::memory_order_relaxed);  // relaxed: published by the cookie
+  // PAIR preload.slot_name: the slot is this socket's
+  slot.cookie.store(id.cookie, std::memory_order_release);
   return true;
 }
 
@@ -227,6 +199,7 @@ OpenFileState* take_slot() {
 }
 
 void give_no_slots(bool until_fork_is_over) { fork_is_under_way = until_fork_is_over; }
+bool gives_slots() { return !fork_is_under_way; }
 
 void give_back_slot(OpenFileState* slot) {
   if (slot == nullptr || slot == &pinned_slot) return;
@@ -245,37 +218,26 @@ void drop_slot(OpenFileState* slot) {
   sys::munmap(at - reinterpret_cast<std::uintptr_t>(at) % kPage, kPage);
 }
 
-bool is_findable(const OpenFileState& slot) {
-  // relaxed: a number alone
-  return is_own(slot) && passing_memfd.load(std::memory_order_relaxed) >= 0;
-}
-
 bool is_in_a_table(const OpenFileState& slot) { return &slot != &pinned_slot; }
 
-void take_over_table(int memfd) {
-  OpenFileState* none = nullptr;
-  OpenFileState* taken = is_slot_table(memfd) ? map_table(memfd) : nullptr;
-  // PAIR preload.slots: as own_table()
-  if (taken == nullptr || !own.compare_exchange_strong(none, taken, std::memory_order_acq_rel)) {
-    if (taken != nullptr) sys::munmap(taken, kBytes);
-    sys::close(memfd);
-    return;
+OpenFileState* find_slot(const SocketIdentity& id, pid_t hint) {
+  // PAIR preload.slots
+  OpenFileState* found = find_in(own.load(std::memory_order_acquire), id);
+  if (found != nullptr || !sys::proc_is_ours()) return found;
+  const auto is_there = [&](const char* pid) {
+    return any_memfd_of(pid, reasons::kMemfdLink, [&](int memfd) {
+      found = find_in_memfd(memfd, id);
+      sys::close(memfd);
+      return found != nullptr;
+    });
+  };
+  for (const pid_t one : {hint, static_cast<pid_t>(sys::call(SYS_getppid))}) {
+    char pid[16];
+    std::snprintf(pid, sizeof pid, "%d", static_cast<int>(one));
+    if (one > 0 && is_there(pid)) return found;
   }
-  sys::fcntl(memfd, F_SETFD, FD_CLOEXEC);
-  passing_memfd.store(memfd, std::memory_order_relaxed);  // relaxed: a number alone
-}
-
-OpenFileState* find_slot(int through, const SocketIdentity& id) {
-  return find({id}, process_behind(through), static_cast<pid_t>(sys::call(SYS_getppid)));
-}
-
-OpenFileState* find_slot_of_pipe(pid_t hint, std::uint64_t pipe, int end,
-                                 std::span<const int> memfds) {
-  const Wanted wanted{{}, pipe, end};
-  for (const int memfd : memfds) {
-    if (OpenFileState* slot = find_in_memfd(memfd, wanted)) return slot;
-  }
-  return find(wanted, hint, static_cast<pid_t>(sys::call(SYS_getppid)));
+  (void)any_process(is_there);
+  return found;
 }
 
 }  // namespace clan::preload

@@ -1,9 +1,11 @@
-// The table of Slots: memory of the processes of an end, which a child of fork() has too, and which
-// others find that get a descriptor by exec or SCM_RIGHTS. In the memfd of clan/face/reasons.h.
+// The table of Slots: memory of the processes of an end, which a child of fork() has too. A process
+// that receives a descriptor by SCM_RIGHTS finds it, and so does one that does the part of this end
+// in going back to TCP. In the memfd of clan/face/reasons.h.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
-#include <span>
 
 #include "table/open_file.h"
 
@@ -17,6 +19,10 @@ struct SocketIdentity {
 /// False: the kernel does not say.
 bool identify(int fd, SocketIdentity* id);
 
+/// Names the slot by its socket `fd`, so that other processes find it. False: the kernel does not
+/// say.
+bool name_slot(int fd, OpenFileState& slot);
+
 /// Takes a slot for a socket that is new in this process. Where there is none to be had, one that
 /// is pinned, and that all such sockets share. Under the lock of the pool of Sockets.
 OpenFileState* take_slot();
@@ -27,9 +33,8 @@ void give_back_slot(OpenFileState* slot);
 /// take_slot() gives none but the pinned one while the process forks: the child's are counted.
 /// Under that lock, too.
 void give_no_slots(bool until_fork_is_over);
+bool gives_slots();
 
-/// Others can find the slot, by a descriptor of this process.
-bool is_findable(const OpenFileState& slot);
 /// It is not the one that sockets share which have none in a table.
 bool is_in_a_table(const OpenFileState& slot);
 
@@ -38,21 +43,10 @@ std::atomic<std::uint64_t>* reason_words();
 /// It has been made.
 bool has_table();
 
-/// The file is the table of slots of some process.
-bool is_slot_table(int memfd);
-
-/// Takes over the table of the program that executed this one. `memfd` passes.
-void take_over_table(int memfd);
-
-/// Finds the slot of a socket that others have named by its identity: in the table of the process
-/// that made the AF_UNIX socket `through`, of our parent, or of anybody. Null: there is none in
-/// this process's pid namespace. What is found is exchange_slot()'s or drop_slot()'s.
-OpenFileState* find_slot(int through, const SocketIdentity& id);
-
-/// Finds the slot of that end of a pipe: among tables that came with its descriptor (`memfds`), in
-/// that of process `hint`, or of anybody. As find_slot().
-OpenFileState* find_slot_of_pipe(pid_t hint, std::uint64_t pipe, int end,
-                                 std::span<const int> memfds = {});
+/// Finds the slot of a socket by its name: in the table of this process, of process `hint` (0: not
+/// known), of our parent, or of anybody. Null: there is none in this process's pid namespace. What
+/// is found is exchange_slot()'s or drop_slot()'s.
+OpenFileState* find_slot(const SocketIdentity& id, pid_t hint);
 
 /// A slot that was found is not needed any more.
 void drop_slot(OpenFileState* slot);

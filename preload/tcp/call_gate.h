@@ -14,9 +14,8 @@ namespace clan::preload {
 /// thread sends again what the other end gave back, which may take long.
 bool await_gate(OpenFileState::Counter& counter, std::uint32_t turn);
 
-/// Waits until no thread moves the socket that has not seen what its caller has announced before
-/// (OpenFileState::pinned, `alone`, a descriptor on its way). `counter`: one that such a thread
-/// closes.
+/// Waits until no thread moves the socket that has not seen what its caller has announced before in
+/// OpenFileState::held. `counter`: one that such a thread closes.
 void await_mover(OpenFileState::Counter& counter);
 
 /// Closes a counter while it lives: a lock of all processes of the end. Once the connection

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "attach/attach.h"
 #include "clan/face/pipe.h"
 #include "demote/demote.h"
 #include "os/real.h"
@@ -149,7 +148,7 @@ void note_plain(int epfd, int op) {
 }
 
 int control(int epfd, int op, int fd, epoll_event* event) {
-  SocketRef s = hold_current(fd);
+  SocketRef s = acquire(fd);
   if (!s || s->stays_on_tcp()) {  // nothing to remember
     note_plain(epfd, op);
     const int rc = real().epoll_ctl(epfd, op, fd, event);

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <utility>
 
-#include "attach/attach.h"
 #include "clan/face/wait.h"
 #include "state/remote.h"
 #include "state/socket.h"
@@ -51,7 +50,6 @@ Set* make(int epfd) {
   set->waiter.emplace(WaitOptions{});
   set->remote_waiter.emplace(kRemoteWait);
   set->plain = !is_empty(epfd);
-  set->seen_moves = moves_of_shared() - 1;
   // PAIR preload.sets: publishes the set. order: before the load of plain_sleepers, as in add()
   sets[epfd].store(set, std::memory_order_seq_cst);
   reach(epfd);

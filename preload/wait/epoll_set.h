@@ -110,8 +110,6 @@ struct Set {
   SetUse* use = nullptr;  ///< if it has lived through a fork
   /// several use it, and its sockets are on their way to TCP
   std::atomic<bool> taken_back{false};
-  /// moves_of_shared() at the last check of what others have moved
-  std::atomic<std::uint32_t> seen_moves{0};
   List<Interest*> interests;  ///< all
   List<Interest*> watched;    ///< moved ones
   List<ReadyEvent> found;     ///< of the gather() under way

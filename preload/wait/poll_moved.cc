@@ -9,7 +9,6 @@
 #include <new>
 #include <utility>
 
-#include "attach/attach.h"
 #include "clan/detail/clock.h"
 #include "os/scratch.h"
 #include "os/sys.h"
@@ -93,7 +92,6 @@ PolledSet::PolledSet(pollfd* fds, nfds_t count, const Memory& memory, const Kern
   set_.names = set_.refs = 1;
   set_.kernels_turn.store(false, std::memory_order_relaxed);
   set_.plain.store(false, std::memory_order_relaxed);
-  set_.seen_moves.store(moves_of_shared(), std::memory_order_relaxed);
   set_.watched = {0, room, memory.watched};
   set_.found = {0, static_cast<std::uint32_t>(most_found(count)), memory.found};
   for (nfds_t i = 0; i < count; ++i) {

@@ -75,8 +75,7 @@ void going_back(Socket& s) {
 }
 
 void stayed(Socket& s) {
-  // A process that shares the open file may still move it.
-  if (!s.is_watched() || s.inherited.load(std::memory_order_relaxed)) return;
+  if (!s.is_watched()) return;
   for_interests(s, [](Interest& i) {
     if (!i.moved && !i.parked) leave_to_kernel(i);
   });
@@ -103,20 +102,6 @@ void left_descriptor(Socket& s, int fd) {
     if (stays) change(*i.set, EPOLL_CTL_DEL, fd, nullptr);
     remove(&i);
   });
-}
-
-bool lasts_in_set(const Socket& s) {
-  const KeepErrno keep;
-  bool lasts = false;
-  for_interests(s, [&](const Interest& i) {
-    for (int epfd = 0; epfd < sets_below() && !lasts; ++epfd) {
-      // relaxed: under the lock
-      if (sets[epfd].load(std::memory_order_relaxed) != i.set) continue;
-      const int flags = sys::fcntl(epfd, F_GETFD);
-      lasts = flags >= 0 && (flags & FD_CLOEXEC) == 0;
-    }
-  });
-  return lasts;
 }
 
 bool set_sleeps(const Socket& s, std::uint32_t events) {

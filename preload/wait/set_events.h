@@ -33,10 +33,6 @@ void before_descriptor_goes(int fd);
 /// we.
 void left_descriptor(Socket& s, int fd);
 
-/// Whether a set that stays open over exec has the socket, by any of its descriptors: the program
-/// that is executed does not know what was asked, and the kernel keeps it while one stays open.
-bool lasts_in_set(const Socket& s);
-
 /// A thread sleeps in a set that holds the socket. `events`: and waits for any of these; 0 = all.
 bool set_sleeps(const Socket& s, std::uint32_t events);
 

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "attach/attach.h"
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
 #include "demote/demote.h"
@@ -104,15 +103,6 @@ bool used_by_several(Set& set) {
   return true;
 }
 
-bool follow_others(Set& set) {
-  const std::uint32_t moves = moves_of_shared();
-  if (moves == set.seen_moves) return false;
-  set.seen_moves = moves;
-  KeepErrno keep;
-  return for_sockets(
-      set, [](const Interest& i) { return !i.moved && moved_elsewhere(*i.socket); }, catch_up);
-}
-
 void take_back(Set& set) {
   // relaxed: one of those that come does it
   if (set.taken_back.exchange(true, std::memory_order_relaxed)) return;
@@ -122,8 +112,8 @@ void take_back(Set& set) {
         const Socket& s = *i.socket;
         // relaxed: leave_pipe() looks again
         if (s.open_file().pinned.load(std::memory_order_relaxed) == 0) return true;
-        return s.shared() ? (state_of(s.mine()) & (socket_face::kLeaving | socket_face::kGone)) == 0
-                          : moved_elsewhere(s);
+        return s.shared() &&
+               (state_of(s.mine()) & (socket_face::kLeaving | socket_face::kGone)) == 0;
       },
       [](int fd, Socket&) { leave_pipe(fd, false, reasons::Why::kSharedSet); });
   // Those that another of its users has taken back, too.
@@ -134,20 +124,6 @@ void take_back(Set& set) {
       },
       [](int fd, Socket& s) { say_why(fd, s, reasons::Why::kSharedSet); });
   if (!is_noticed(*set.use)) wake_first_user(set);
-}
-
-int without_moved(Set& set, epoll_event* events, int n) {
-  const Guard guard(set);
-  for (std::uint32_t k = 0; k < set.interests.count; ++k) {
-    const Interest& i = *set.interests.at[k];
-    if (i.moved) {
-      n = static_cast<int>(
-          std::remove_if(events, events + n,
-                         [&](const epoll_event& e) { return e.data.u64 == i.data.u64; }) -
-          events);
-    }
-  }
-  return n;
 }
 
 void take_off_pipes(int epfd) {
@@ -166,8 +142,7 @@ void take_off_pipes(int epfd) {
       [](const Interest& i) {
         const Socket& s = *i.socket;
         // relaxed: keep_on_tcp() looks again
-        return s.shared() || moved_elsewhere(s) ||
-               s.open_file().pinned.load(std::memory_order_relaxed) == 0;
+        return s.shared() || s.open_file().pinned.load(std::memory_order_relaxed) == 0;
       },
       take_off_pipe);
 }

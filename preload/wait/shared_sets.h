@@ -1,5 +1,5 @@
 // Sets whose sockets go back to TCP, as processes share them over fork or as they are themselves
-// waited for; and sockets in sets that other processes have moved.
+// waited for.
 #pragma once
 
 #include <sys/epoll.h>
@@ -16,18 +16,12 @@ namespace clan::preload {
 /// A process uses the set. True: several do. Under the lock.
 bool used_by_several(Set& set);
 
-/// What other processes have moved of the set is moved here too. True: there was something.
-bool follow_others(Set& set);
-
 /// Several processes use the set: its sockets go back to TCP.
 void take_back(Set& set);
 
 /// Takes the sockets of a set that is polled, or in another set, back to TCP: only the kernel can
 /// report a set as ready. What is put into it later stays on TCP.
 void take_off_pipes(int epfd);
-
-/// A raw event of a socket that another process had moved already was a doorbell.
-int without_moved(Set& set, epoll_event* events, int n);
 
 /// The set is about to be changed by this process. True: several use it.
 bool changes_shared(int epfd);

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "attach/attach.h"
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
 #include "clan/face/wait.h"
@@ -116,9 +115,6 @@ class Wait {
         case Next::kGone:
           return sleep_(events_, most_, left_ns());  // nobody can wait there any more
         case Next::kAgain: told = n < -1 ? -1 - n : -1; continue;
-        case Next::kFollow:
-          if (follow_others(*use_.get())) told = without_moved(*use_.get(), events_, told);
-          continue;
         case Next::kSleep: break;
       }
       if (asks) continue;
@@ -133,7 +129,7 @@ class Wait {
   }
 
  private:
-  enum class Next { kDone, kGone, kAgain, kFollow, kSleep };
+  enum class Next { kDone, kGone, kAgain, kSleep };
   static constexpr int kGoOn = -2;
 
   bool moved_ones_turn() const {
@@ -145,23 +141,16 @@ class Wait {
 
   // What there is, without waiting.
   Next look(int told, std::uint64_t before, int* n) {
-    bool several = false;
     Set* set = nullptr;
     {
       const Guard guard = use_.get() != nullptr ? Guard(*use_.get()) : Guard(epfd_);
       set = use_.get() != nullptr ? use_.get() : guard.set();
       if (set == nullptr || (set->names == 0 && told <= 0)) return Next::kGone;
-      several = used_by_several(*set);
-      const bool looks = several ? !set->taken_back : set->seen_moves != moves_of_shared();
-      several_ = several;
+      several_ = used_by_several(*set);
+      const bool takes_back = several_ && !set->taken_back;
       moved_ = set->moved > 0;
-      // it may be of doorbells of what another process has moved
-      if (told > 0 && looks && !several) {
-        use_.take(*set);
-        return Next::kFollow;
-      }
       if (told > 0) fetch_ahead(*set);
-      if (told > 0 || (moved_ && !looks))
+      if (told > 0 || (moved_ && !takes_back))
         *n = gather(*set, events_, most_, told, before, waits_ && std::exchange(first_, false),
                     !tried_);
       if (*n > 0) {
@@ -170,12 +159,12 @@ class Wait {
       }
       use_.take(*set);
       if (guard.owes() && !std::exchange(tried_, true)) return Next::kAgain;
-      if (!looks) {
+      if (!takes_back) {
         spins_ = moved_ && waits_ && view_.take(*set);
         return Next::kSleep;
       }
     }
-    several ? take_back(*set) : (void)follow_others(*set);
+    take_back(*set);
     return Next::kAgain;
   }
 

@@ -294,14 +294,14 @@ TEST(End, ClosedWithLingerOfASecondItIsOrderly) {
   EXPECT_TRUE(ends(pair.far));
 }
 
-// A parent keeps the socket and leaves it to its child, which moves it, reads it to its end and is
-// done with it: nobody has the pipe any more (kamailio's main process, its readers, and sipp).
-TEST(End, IsSeenByAProcessThatDidNotFollowTheOneThatMovedIt) {
+// A parent keeps the socket and leaves it to its child, which reads it to its end and is done with
+// it.
+TEST(End, IsSeenByAProcessThatHasNotReadTheConnectionItself) {
   for (const bool exits : {false, true}) {
     for (const bool peer_shuts_down : {false, true}) {
       for (const bool shuts_down : {false, true}) {
-        Pair pair(false);
-        const pid_t mover = child([&] {
+        Pair pair;
+        const pid_t reader = child([&] {
           pair.close_near();
           const int result = echo(pair.far);
           if (exits) std::exit(result);
@@ -311,7 +311,7 @@ TEST(End, IsSeenByAProcessThatDidNotFollowTheOneThatMovedIt) {
         ping(pair.near, 100);
         EXPECT_TRUE(by_pipe(pair.near));
         peer_shuts_down ? (void)::shutdown(pair.near, SHUT_RDWR) : pair.close_near();
-        EXPECT_EQ(result_of(mover), 0);
+        EXPECT_EQ(result_of(reader), 0);
         pair.close_near();
         if (shuts_down) {
           EXPECT_EQ(::shutdown(pair.far, SHUT_RDWR), 0) << std::strerror(errno);

@@ -279,7 +279,7 @@ void expect_echo_after(const std::function<void(const char* self)>& execute) {
     return 1;
   });
   ping(peer.fd, 50);
-  EXPECT_TRUE(by_pipe(peer.fd));
+  EXPECT_TRUE(by_tcp(peer.fd));
 }
 
 TEST(SecondNames, ExecuteByEachOfThem) {

@@ -92,6 +92,15 @@ def polled():
     kept = select.epoll()
     kept.register(s, select.EPOLLIN)
     select.select([kept], [], [], 0)
+def share():
+    global kept
+    go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(go[1])
+        os.read(go[0], 1)
+        os._exit(0)
+    kept = None, go, child
 def hand_over():
     global kept
     kept = socket.socketpair()
@@ -226,8 +235,8 @@ DEEDS = {
     "file_limit": ("small()", "the limit of file sizes (ulimit -f)", 2),
     "set": ("sets()", "it is in an epoll set that several processes use", 2),
     "polled": ("polled()", "an epoll set that has it is polled, or in another set", 2),
-    "passed": ("hand_over()", "it was passed to a process that cannot follow it (SCM_RIGHTS)", 2),
-    "executed": ("execute()", "it was handed to a program that cannot follow it (exec, dup2)", 2),
+    "passed": ("hand_over()", "it was passed to another process (SCM_RIGHTS)", 2),
+    "executed": ("execute()", "it was handed to another program (exec, dup2)", 2),
 }
 # The library gives these reasons only once the connection has moved.
 ONLY_LATE = {"set", "passed"}
@@ -262,6 +271,19 @@ def spliced(options, directory):
         doer.do("splice()")
         other.do("s.recv(7, socket.MSG_WAITALL) and None")
         connection.says(f"process {doer.pid}: splice()")
+        connection.end()
+
+
+def several(options, directory):
+    """Until one of them has it alone; moved before, it would go on there."""
+    for which in (0, 1):
+        connection = Connected(options, directory)
+        doer = connection.ends[which]
+        doer.do("share()")
+        connection.says("several processes have it")
+        doer.do("end()")
+        connection.moves()
+        doer.do("globals().pop('kept') and None")
         connection.end()
 
 
@@ -394,8 +416,8 @@ def many(options, directory):
 
 
 WHOLE = {
-    "spliced": spliced, "unused": unused, "settings": settings, "filters": filters,
-    "in_front": in_front, "many": many, "opened": opened
+    "spliced": spliced, "several": several, "unused": unused, "settings": settings,
+    "filters": filters, "in_front": in_front, "many": many, "opened": opened
 }
 
 

@@ -44,22 +44,17 @@ CONFIG = {
 LATE = "a store that is late behind the load after it; there is no model of sets and gates"
 SOCKET_IDENTITY = {
     "become state.store seq_cst": LATE,
-    "share inherited.store seq_cst": LATE,
 }
-FACE = {"add_holders face.words.fetch_add seq_cst": RMW}
 ONE_TABLE = "as has_table(): a program makes one table, and one test sees it made"
 LIVES = "users of a slot are processes; there is no model of its lives"
-OTHER = "of another process: ThreadSanitizer sees one"
 SLOT_TABLE = {
     "is_own own.load acquire": ONE_TABLE,
     "own_table own.load acquire": ONE_TABLE,
-    "find own.load acquire": ONE_TABLE,
+    "find_slot own.load acquire": ONE_TABLE,
     "give_back_slot own.load acquire": ONE_TABLE,
     "take slot.sends.load seq_cst": LIVES,
     "take slot.receives.load seq_cst": LIVES,
     "take slot.cookie.store seq_cst": "nothing is read that comes with it",
-    "is slot.pipe.load acquire": OTHER,
-    "take_over_table own.compare_exchange_strong acq_rel": OTHER,
 }
 BEHIND = "a generation or a count behind it shows it, too; it is for processes that are killed"
 SHARED_TABLE = {
@@ -85,7 +80,6 @@ UNNOTICED = {
     "core/include/clan/detail/dekker.h": DEKKER,
     "preload/os/config.cc": CONFIG,
     "preload/state/socket_identity.h": SOCKET_IDENTITY,
-    "preload/state/face.h": FACE,
     "preload/table/slot_table.cc": SLOT_TABLE,
     "libfabric-provider/system/shared_table.cc": SHARED_TABLE,
     "core/nic/wakeup.h": WAKEUP,

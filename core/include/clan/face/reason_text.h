@@ -18,6 +18,7 @@ namespace clan::reasons {
 constexpr const char* text_of_option(Why why) {
   switch (why) {
     case Why::kInq: return "TCP_INQ";
+    case Why::kZeroCopyReceive: return "TCP_ZEROCOPY_RECEIVE";
     case Why::kTimestamp: return "SO_TIMESTAMP";
     case Why::kUlp: return "TCP_ULP";
     case Why::kRepair: return "TCP_REPAIR";
@@ -36,6 +37,7 @@ constexpr const char* text_of_option(Why why) {
 constexpr const char* text_of(Why why) {
   switch (why) {
     case Why::kUnused: return "not used enough yet";
+    case Why::kSeveral: return "several processes have it";
     case Why::kNoPeer: return "the other end runs without CLAN, or may not move";
     case Why::kNotInDirectory: return "the other end has not come to CLAN_DIR";
     case Why::kTakenBack: return "the other end took it back";
@@ -66,11 +68,11 @@ constexpr const char* text_of(Why why) {
     case Why::kSigio: return "SIGIO (O_ASYNC)";
     case Why::kSpliced: return "splice()";
     case Why::kSharedSet: return "it is in an epoll set that several processes use";
-    case Why::kPassed: return "it was passed to a process that cannot follow it (SCM_RIGHTS)";
-    case Why::kExecuted: return "it was handed to a program that cannot follow it (exec, dup2)";
+    case Why::kPassed: return "it was passed to another process (SCM_RIGHTS)";
+    case Why::kExecuted: return "it was handed to another program (exec, dup2)";
     case Why::kHalfClosed: return "it is half closed (shutdown)";
     case Why::kDisconnected: return "its socket is connected anew";
-    case Why::kForked: return "a child of fork could not share it";
+    case Why::kForked: return "a child of fork cannot share it";
     case Why::kUring: return "an io_uring";
     case Why::kBypass: return "a module calls the C library past CLAN (RTLD_DEEPBIND or dlmopen)";
     case Why::kFilter: return "the filter of system calls refuses %s";
@@ -88,7 +90,6 @@ constexpr const char* text_of(Why why) {
     case Why::kOtherNetwork: return "its thread is in another network namespace than the socket";
     case Why::kUnseenSet: return "its process has an epoll set that was made past the C library";
     case Why::kAio: return "asynchronous I/O (aio_read, lio_listio, io_submit)";
-    case Why::kZeroCopyReceive: return "TCP_ZEROCOPY_RECEIVE";
     case Why::kStream: return "a stream of the C library (fdopen)";
     default: return text_of_option(why);
   }

@@ -2,7 +2,7 @@
 // words, `clan stat` and the log read them. Behind the slots of sockets that are passed on, in the
 // same memfd:
 //
-//   /proc/PID/fd/N -> /memfd:clan-slots-10 (deleted)
+//   /proc/PID/fd/N -> /memfd:clan-slots-11 (deleted)
 //   +0            slots (preload/table/slot_table.h)
 //   +kSlotBytes   kBuckets buckets, a cache line each: 8 words, 0 = free
 //
@@ -27,8 +27,8 @@
 namespace clan::reasons {
 
 /// With the version of all that is in it: a process with another one finds none.
-constexpr char kMemfdName[] = "clan-slots-10";
-constexpr char kMemfdLink[] = "/memfd:clan-slots-10 (deleted)";  ///< as /proc/PID/fd/N shows it
+constexpr char kMemfdName[] = "clan-slots-11";
+constexpr char kMemfdLink[] = "/memfd:clan-slots-11 (deleted)";  ///< as /proc/PID/fd/N shows it
 static_assert(std::string_view(kMemfdLink).substr(7, sizeof kMemfdName - 1) == kMemfdName);
 /// What memfds of all versions are called at the beginning.
 constexpr char kMemfdPrefix[] = "clan-slots-";
@@ -54,6 +54,7 @@ enum class Why : std::uint8_t {
   kTakenBack,
   kPinned,
   kOfferLost,
+  kSeveral,
   // Settings, limits, refusals.
   kExcept,
   kOnly,
@@ -116,6 +117,8 @@ enum class Why : std::uint8_t {
 };
 
 constexpr bool is_weak(Why why) { return why < Why::kExcept; }
+/// It may move yet, and another reason takes this one's place.
+constexpr bool may_pass(Why why) { return why <= Why::kUnused || why == Why::kSeveral; }
 
 struct Reason {
   std::uint32_t of = 0;  ///< inode, or process

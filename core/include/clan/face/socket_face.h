@@ -21,7 +21,6 @@ enum Word : std::uint32_t {
   kRemoteAddress = kLocalAddress + 2,
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< doorbells this end has rung
-  kHolders,  ///< processes of this end that have not closed it; one that was killed counts
   /// when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
   /// reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its
   /// memfd of them

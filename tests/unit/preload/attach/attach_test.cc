@@ -1,6 +1,7 @@
 #include "attach/attach.h"
 
 #include "preload/tcp_pair.h"
+#include "table/slot_table.h"
 
 namespace clan::preload {
 namespace {
@@ -22,7 +23,6 @@ TEST_F(Attach, ShowsThePeerWhoseEndItIs) {
   const PipePage::Face& face = pair.socket(1).mine();
   EXPECT_EQ(face.words[socket_face::kProcess].load() >> 32, static_cast<std::uint64_t>(::getpid()));
   EXPECT_NE(face.words[socket_face::kState].load() & socket_face::kAttached, 0u);
-  EXPECT_EQ(face.words[socket_face::kHolders].load(), 1u);
   EXPECT_TRUE(pair.socket(1).shared());
 }
 
@@ -37,12 +37,27 @@ TEST_F(Attach, WaitsForACallInTheKernel) {
   EXPECT_TRUE(enter_pipe(pair.fd(1), s, route));
 }
 
-TEST_F(Attach, DoesNotHappenDuringAFork) {
+TEST_F(Attach, DoesNotHappenWhileAnotherProcessHasTheSocket) {
   make_pipe(1);
-  forbid_moves();
-  EXPECT_FALSE(enter_pipe(pair.fd(1), pair.socket(1), route));
-  allow_moves();
-  EXPECT_TRUE(enter_pipe(pair.fd(1), pair.socket(1), route));
+  Socket& s = pair.socket(1);
+  s.share();
+  s.slot->held.fetch_add(OpenFileState::kProcess);
+  EXPECT_FALSE(enter_pipe(pair.fd(1), s, route));
+  EXPECT_EQ(s.slot->sends.load() | s.slot->receives.load(), 0u);
+  s.slot->held.fetch_sub(OpenFileState::kHolder);  // it has closed it, and is in a call there
+  EXPECT_FALSE(enter_pipe(pair.fd(1), s, route));
+  s.slot->held.fetch_sub(OpenFileState::kUser);
+  EXPECT_TRUE(enter_pipe(pair.fd(1), s, route));
+  EXPECT_FALSE(s.inherited) << "it has it alone";
+}
+
+TEST_F(Attach, NamesTheSlotForTheOtherEnd) {
+  make_pipe(1);
+  ASSERT_TRUE(enter_pipe(pair.fd(1), pair.socket(1), route));
+  SocketIdentity id;
+  ASSERT_TRUE(identify(pair.fd(1), &id));
+  EXPECT_EQ(find_slot(id, 0), pair.socket(1).slot);
+  EXPECT_NE(pair.socket(1).slot->moved.load(), 0u);
 }
 
 TEST_F(Attach, DoesNotHappenToASocketThatIsPinnedOrOnItsWayToAnotherProcess) {

@@ -53,6 +53,18 @@ TEST(Policy, WaitsWhileADescriptorIsOnItsWayToAnotherProcess) {
   EXPECT_EQ(pair.socket(0).state.load(), Socket::State::kOffered);
 }
 
+TEST(Policy, WaitsWhileAnotherProcessHasTheSocket) {
+  TcpPair pair;
+  Socket& s = pair.socket(0);
+  s.open_file().held.fetch_add(OpenFileState::kProcess);
+  for (int call = 0; call < 8; ++call) before_send(pair.fd(0), s);
+  EXPECT_EQ(s.state.load(), Socket::State::kTcp);
+  EXPECT_EQ(s.said.load(), reasons::Why::kSeveral);
+  s.open_file().held.fetch_sub(OpenFileState::kProcess);
+  before_send(pair.fd(0), s);
+  EXPECT_EQ(s.state.load(), Socket::State::kOffered);
+}
+
 TEST(Policy, KeepsSocketsOnTcpWhileThereIsARing) {
   TcpPair pair;
   open_rings.fetch_add(1);

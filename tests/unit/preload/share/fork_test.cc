@@ -15,12 +15,14 @@
 namespace clan::preload {
 namespace {
 
+std::uint64_t holders_of(const Socket& s) { return OpenFileState::holders(s.slot->held.load()); }
+
 TEST(Fork, CountsTheChildAmongTheHoldersOfAConnection) {
   TcpPair pair;
   pair.migrate();
   const long child = forked_by([] { return static_cast<long>(::fork()); });
   if (child == 0) {
-    const bool both = pair.socket(0).mine().words[socket_face::kHolders].load() == 2;
+    const bool both = holders_of(pair.socket(0)) == 2;
     const bool sent = pair.send(0, "from the child") == 14;
     ::_exit(both && sent ? 0 : 1);
   }
@@ -36,8 +38,25 @@ TEST(Fork, ThatFailsCountsNobody) {
   TcpPair pair;
   pair.migrate();
   EXPECT_LT(forked_by([] { return -1L; }), 0);
-  EXPECT_EQ(pair.socket(0).mine().words[socket_face::kHolders].load(), 1u);
+  EXPECT_EQ(holders_of(pair.socket(0)), 1u);
   EXPECT_EQ(OpenFileState::users(pair.socket(0).slot->held.load()), 1u);
+}
+
+TEST(Fork, WaitsForAThreadThatMovesASocket) {
+  TcpPair pair;
+  OpenFileState& slot = pair.socket(0).open_file();
+  ASSERT_TRUE(OpenFileState::try_close(slot.receives, closer_id()));
+  std::atomic<bool> has_forked{false};
+  std::thread other([&] {
+    EXPECT_LT(forked_by([] { return -1L; }), 0);
+    has_forked = true;
+  });
+  while (OpenFileState::is_alone(slot.held.load())) ::usleep(100);
+  ::usleep(20'000);
+  EXPECT_FALSE(has_forked);
+  OpenFileState::open(slot.receives, closer_id());
+  other.join();
+  EXPECT_TRUE(OpenFileState::is_alone(slot.held.load()));
 }
 
 // Threads that take connections back to TCP may have to wait for the other ends.

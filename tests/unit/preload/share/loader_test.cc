@@ -1,54 +1,49 @@
 #include "share/loader.h"
 
-#include <elf.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 namespace clan::preload {
 namespace {
 
-bool names(std::initializer_list<const char*> variables) {
-  char* environment[8] = {};
-  std::size_t n = 0;
-  for (const char* one : variables) environment[n++] = const_cast<char*>(one);
-  return names_us(environment);
-}
+char preloads[] = "LD_PRELOAD=/lib/libclan-preload.so", home[] = "HOME=/";
+char* const with[] = {home, preloads, nullptr};
+char* const without[] = {home, nullptr};
 
-TEST(ProgramLoader, IsToldByTheEnvironment) {
-  EXPECT_FALSE(names({"HOME=/"}));
-  EXPECT_TRUE(names({"HOME=/", "LD_PRELOAD=/lib/libclan-preload.so"}));
-  EXPECT_FALSE(names({"LD_PRELOAD=/lib/other.so"}));
-  EXPECT_FALSE(names({"LD_PRELOAD=libclan-preload.so", "CLAN_DISABLE=1"}));
-  EXPECT_FALSE(names_us(nullptr));
-}
-
-TEST(ProgramLoader, OfAProgramIsTheCLibrarys) {
-  EXPECT_EQ(loader_of("/proc/self/exe", 0), clan::preload::Loader::kLoadsUs);
-  EXPECT_EQ(loader_of("/nowhere", 0), clan::preload::Loader::kLeavesUs);
-  EXPECT_EQ(loader_of("/etc/passwd", 0), clan::preload::Loader::kLeavesUs);
-}
-
-TEST(ProgramLoader, LeavesUsOutOfSetuidProgramsAndThoseOf32Bits) {
-  const std::string program = testing::TempDir() + "clan-loader-" + std::to_string(::getpid());
-  std::filesystem::copy_file("/bin/sh", program, std::filesystem::copy_options::overwrite_existing);
-  EXPECT_EQ(loader_of(program.c_str(), 0), clan::preload::Loader::kLoadsUs);
-  for (const mode_t bit : {S_ISUID, S_ISGID}) {
-    ASSERT_EQ(::chmod(program.c_str(), 0755 | bit), 0);
-    EXPECT_EQ(loader_of(program.c_str(), 0), clan::preload::Loader::kLeavesUs) << bit;
+/// A program with the loader of musl, and a script that it interprets.
+struct MuslPrograms : testing::Test {
+  MuslPrograms() {
+    std::ifstream shell("/bin/sh", std::ios::binary);
+    std::string bytes(std::istreambuf_iterator<char>(shell), {});
+    constexpr char kGnu[] = "/lib64/ld-linux-x86-64.so.2", kMusl[] = "/lib/ld-musl-x86_64.so.1";
+    if (const std::size_t at = bytes.find(kGnu); at != std::string::npos)
+      bytes.replace(at, sizeof kMusl, kMusl, sizeof kMusl);
+    std::ofstream(program, std::ios::binary) << bytes;
+    std::ofstream(script) << "#! " << program << "\n";
   }
-  ASSERT_EQ(::chmod(program.c_str(), 0755), 0);
-  std::FILE* const file = std::fopen(program.c_str(), "r+");
-  ASSERT_NE(file, nullptr);
-  std::fseek(file, EI_CLASS, SEEK_SET);
-  std::fputc(ELFCLASS32, file);
-  std::fclose(file);
-  EXPECT_EQ(loader_of(program.c_str(), 0), clan::preload::Loader::kLeavesUs);
-  ::unlink(program.c_str());
+  ~MuslPrograms() override {
+    for (const std::string& path : {program, script}) std::filesystem::remove(path);
+  }
+  const std::string program = testing::TempDir() + "clan-musl-" + std::to_string(::getpid());
+  const std::string script = program + ".sh";
+};
+
+TEST_F(MuslPrograms, StartWithoutTheLibrary) {
+  EXPECT_TRUE(must_do_without_us(program.c_str(), with));
+  EXPECT_TRUE(must_do_without_us(script.c_str(), with));
+  EXPECT_FALSE(must_do_without_us(program.c_str(), without)) << "they would anyway";
+  EXPECT_FALSE(must_do_without_us(program.c_str(), nullptr));
+}
+
+TEST_F(MuslPrograms, AreNoOthers) {
+  for (const char* path : {"/bin/sh", "/nowhere", "/etc/passwd"})
+    EXPECT_FALSE(must_do_without_us(path, with)) << path;
 }
 
 TEST(ProgramLoader, DoesWithoutTheLibraryWhereItIsTakenOut) {

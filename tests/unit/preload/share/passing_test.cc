@@ -1,4 +1,4 @@
-// Descriptors that are passed on before and after their connection has moved.
+// Descriptors that are passed on, before and after their connection has moved.
 #include "share/passing.h"
 
 #include <thread>
@@ -6,6 +6,7 @@
 #include "os/sys.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
+#include "state/socket_pool.h"
 #include "table/slot_table.h"
 
 namespace clan::preload {
@@ -24,16 +25,16 @@ struct PassingOn : testing::Test {
 };
 
 TEST_F(PassingOn, CountsADescriptorWhereItsReceiverFindsTheCount) {
-  pass_on(pair.fd(0), through[0]);
+  pass_on(pair.fd(0));
   EXPECT_EQ(on_its_way(0), 1u);
-  EXPECT_TRUE(is_findable(pair.socket(0).open_file()));
+  EXPECT_TRUE(is_in_a_table(pair.socket(0).open_file()));
   SocketIdentity id;
   ASSERT_TRUE(identify(pair.fd(0), &id));
-  EXPECT_EQ(find_slot(-1, id), &pair.socket(0).open_file());
+  EXPECT_EQ(find_slot(id, 0), &pair.socket(0).open_file());
 }
 
 TEST_F(PassingOn, KeepsTheConnectionOnTcpWhileItIsOnItsWay) {
-  pass_on(pair.fd(1), through[0]);
+  pass_on(pair.fd(1));
   pair.open_pipe();
   Route route;
   ASSERT_TRUE(route_of(pair.fd(1), &route));
@@ -44,7 +45,7 @@ TEST_F(PassingOn, KeepsTheConnectionOnTcpWhileItIsOnItsWay) {
 }
 
 TEST_F(PassingOn, IsClaimedByTheReceiverWhichThenHasTheOpenFileToo) {
-  pass_on(pair.fd(0), through[0]);
+  pass_on(pair.fd(0));
   const OpenFileState* const slot = &pair.socket(0).open_file();
   // The receiver's descriptor: another number for the same open file.
   const int received = ::dup(pair.fd(0));
@@ -59,14 +60,14 @@ TEST_F(PassingOn, IsClaimedByTheReceiverWhichThenHasTheOpenFileToo) {
   }
   EXPECT_EQ(on_its_way(0), 0u);
   EXPECT_EQ(OpenFileState::users(slot->held.load()), 2u);
-  EXPECT_EQ(slot->to_follow.load(), 2);
+  EXPECT_EQ(OpenFileState::holders(slot->held.load()), 2u);
   forget(received);
   ::close(received);
   EXPECT_EQ(OpenFileState::users(slot->held.load()), 1u);
 }
 
 TEST_F(PassingOn, ThatWasOnlyPeekedAtNeverMoves) {
-  pass_on(pair.fd(0), through[0]);
+  pass_on(pair.fd(0));
   const int received = ::dup(pair.fd(0));
   adopt_passed(received, through[1], true);
   EXPECT_NE(pair.socket(0).open_file().pinned.load(), 0);
@@ -79,34 +80,46 @@ TEST_F(PassingOn, ThatWasOnlyPeekedAtNeverMoves) {
   ::close(received);
 }
 
-// The kernel does not say whose the other end of a pair is.
-TEST_F(PassingOn, OfAMovedConnectionGoesBackWhereTheReceiverIsNotKnown) {
+TEST_F(PassingOn, OfAMovedConnectionTakesItBackToTcp) {
   pair.migrate();
   ASSERT_EQ(pair.send(0, "there"), 5);
-  pass_on(pair.fd(0), through[0]);
+  pass_on(pair.fd(0));
   EXPECT_NE(state_of(pair.socket(0).mine()) & socket_face::kLeaving, 0u);
   EXPECT_EQ(pair.receive(1), "there");
+  EXPECT_EQ(on_its_way(0), 0u);
+  not_sent(pair.fd(0));
+  EXPECT_EQ(on_its_way(0), 0u);
 }
 
-TEST_F(PassingOn, OfAMovedConnectionWaitsForAForkThatIsUnderWay) {
-  pair.migrate();
-  const int received = ::dup(pair.fd(0)), pipe = ::dup(pair.socket(0).pipe.memfd());
-  forbid_moves();
-  std::thread receiver([&] { adopt_passed(received, through[1], false, {&pipe, 1}); });
+// Which has counted the child in the slot that the receiver had before.
+TEST_F(PassingOn, WaitsForAForkOfTheReceiver) {
+  pass_on(pair.fd(0));
+  const int received = ::dup(pair.fd(0));
+  const auto fork_is_under_way = [](bool is) {
+    lock_sockets();
+    give_no_slots(is);
+    unlock_sockets();
+  };
+  fork_is_under_way(true);
+  std::thread receiver([&] { adopt_passed(received, through[1], false); });
   ::usleep(20'000);
-  allow_moves();
+  {
+    const SocketRef s = acquire(received);
+    EXPECT_TRUE(!s || &s->open_file() != &pair.socket(0).open_file());
+  }
+  fork_is_under_way(false);
   receiver.join();
   {
     const SocketRef s = acquire(received);
     ASSERT_TRUE(s);
-    EXPECT_TRUE(s->shared());
+    EXPECT_EQ(&s->open_file(), &pair.socket(0).open_file());
   }
   forget(received);
-  for (const int fd : {received, pipe}) ::close(fd);
+  ::close(received);
 }
 
 TEST_F(PassingOn, OfADescriptorThatIsNoSocketIsNothing) {
-  pass_on(through[0], through[1]);
+  pass_on(through[0]);
   not_sent(through[0]);
   EXPECT_FALSE(acquire(through[0]));
 }

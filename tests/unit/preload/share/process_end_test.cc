@@ -7,20 +7,22 @@
 namespace clan::preload {
 namespace {
 
-std::uint64_t holders_of(const Socket& s) { return s.mine().words[socket_face::kHolders].load(); }
+std::uint64_t holders_left(const Socket& s) {
+  return OpenFileState::holders(s.open_file().held.load());
+}
 
 TEST(ProcessEnd, CountsTheProcessOutOnce) {
   TcpPair pair;
   pair.migrate();
   Socket& s = pair.socket(0);
   s.inherited = true;
-  add_holders(s.mine(), 2);  // children
-  ASSERT_EQ(holders_of(s), 3u);
+  s.open_file().held.fetch_add(2 * OpenFileState::kProcess);  // children
+  ASSERT_EQ(holders_left(s), 3u);
   at_exit();
-  EXPECT_EQ(holders_of(s), 2u);
-  EXPECT_EQ(OpenFileState::users(s.open_file().held.load()), 0u);
+  EXPECT_EQ(holders_left(s), 2u);
+  EXPECT_EQ(OpenFileState::users(s.open_file().held.load()), 2u);
   at_exit();
-  EXPECT_EQ(holders_of(s), 2u);
+  EXPECT_EQ(holders_left(s), 2u);
 }
 
 TEST(ProcessEnd, LeavesAConnectionThatNobodyElseHasToItsClose) {
@@ -28,8 +30,11 @@ TEST(ProcessEnd, LeavesAConnectionThatNobodyElseHasToItsClose) {
   pair.migrate();
   ASSERT_EQ(pair.send(0, "last words"), 10);
   at_exit();
-  EXPECT_EQ(holders_of(pair.socket(0)), 1u);
+  EXPECT_EQ(holders_left(pair.socket(0)), 0u);
   EXPECT_EQ(pair.receive(1), "last words");
+  EXPECT_EQ(state_of(pair.socket(1).theirs()) & socket_face::kClosed, 0u);
+  pair.close(0);
+  EXPECT_NE(state_of(pair.socket(1).theirs()) & socket_face::kClosed, 0u);
 }
 
 TEST(ProcessEnd, TellsThatTheKernelIsToResetTheConnection) {

@@ -15,7 +15,6 @@ TEST(Wiring, GivesEachHookItsFunction) {
   EXPECT_NE(hooks.said_why, nullptr);
   EXPECT_NE(hooks.unsaid, nullptr);
   EXPECT_NE(hooks.process_said, nullptr);
-  EXPECT_NE(hooks.before_last_close, nullptr);
   EXPECT_NE(hooks.last_close, nullptr);
 }
 

@@ -25,7 +25,6 @@ TEST(Remote, ASocketOfThisHostDoesNotLeaveBeforeAFork) {
   TcpPair pair;
   pair.migrate();
   leave_all_remote();
-  leave_remote(pair.fd(0), pair.socket(0), reasons::Why::kForked);
   EXPECT_TRUE(pair.socket(0).shared());
 }
 
@@ -44,17 +43,6 @@ TEST(Remote, WithoutTheLibraryAConnectionStaysOnTcp) {
   move_to_other_host(pair.fd(0), s, &route);
   EXPECT_EQ(s.state.load(), Socket::State::kKernel);
   EXPECT_FALSE(remote_is_loaded());
-}
-
-TEST(Remote, ASocketThatOtherProcessesMayHaveStaysOnTcp) {
-  TcpPair pair;
-  Socket& s = pair.socket(0);
-  s.inherited.store(true);
-  Route route;
-  ASSERT_TRUE(route_of(pair.fd(0), &route));
-  move_to_other_host(pair.fd(0), s, &route);
-  EXPECT_EQ(s.state.load(), Socket::State::kKernel);
-  EXPECT_FALSE(is_remote(s));
 }
 
 TEST(Remote, OfASocketOfThisHostTheOtherEndsProcessorIsKnown) {

@@ -30,21 +30,5 @@ TEST(Socket, OneThatFindsItSharedSeesItsPipe) {
   socket.state.store(Socket::State::kTcp, std::memory_order_relaxed);
 }
 
-// The same, in another process.
-TEST(Socket, OneThatFindsItMovedElsewhereSeesWhichPipeItIs) {
-  Socket& socket = fresh_socket();
-  socket.inherited.store(true, std::memory_order_relaxed);
-  int pipe = 0;
-  test::hand_over(
-      [&] {
-        pipe = 1;
-        socket.open_file().pipe_fd.store(3, std::memory_order_release);
-      },
-      [&] {
-        EXPECT_TRUE(moved_elsewhere(socket));
-        EXPECT_EQ(pipe, 1);
-      });
-}
-
 }  // namespace
 }  // namespace clan::preload

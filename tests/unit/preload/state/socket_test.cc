@@ -45,16 +45,10 @@ TEST(Socket, KnowsNothingOfTheConnectionBeforeWhenItIsReset) {
   EXPECT_FALSE(s.in_sets);
 }
 
-TEST(Socket, StaysOnTcpForGoodOnlyWhenAllProcessesKnow) {
+TEST(Socket, StaysOnTcpForGoodWhenNoSetRemembersIt) {
   Socket s;
-  OpenFileState slot;
-  s.slot = &slot;
   EXPECT_FALSE(s.stays_on_tcp());
   s.state = Socket::State::kKernel;
-  EXPECT_TRUE(s.stays_on_tcp());
-  s.inherited = true;
-  EXPECT_FALSE(s.stays_on_tcp());
-  slot.pinned = 1;
   EXPECT_TRUE(s.stays_on_tcp());
   s.in_sets = true;
   EXPECT_FALSE(s.stays_on_tcp());

@@ -50,7 +50,7 @@ bool wakes_after_kill(int steps, int* published) {
   EXPECT_EQ(pair.receive(1), "");
   Socket& writer = pair.socket(0);
   writer.inherited = true;
-  add_holders(writer.mine(), 1);
+  writer.open_file().held.fetch_add(OpenFileState::kProcess);
   const auto& reader_words = writer.pipe.page().ends[1].receiver;
   std::atomic<bool> over{false};
   std::thread reader([&] {
@@ -78,7 +78,7 @@ TEST(RingKilled, AtEachStepOfASendLeavesNoReaderAsleepBehindTheNextOne) {
     EXPECT_EQ(pair.receive(1), "");
     Socket& writer = pair.socket(0);
     writer.inherited = true;
-    add_holders(writer.mine(), 1);
+    writer.open_file().held.fetch_add(OpenFileState::kProcess);
     EXPECT_TRUE(pair.socket(1).pipe.want_data());
     all = kill_after(sharer(pair), 1'000'000);
     writer.inherited = false;

@@ -14,7 +14,7 @@ TEST(SlotTable, OneThatFindsTheTableSeesWhatItsMakerHasDone) {
   test::hand_over(
       [&] {
         before = 1;
-        EXPECT_TRUE(is_findable(*take_slot()));
+        EXPECT_TRUE(is_in_a_table(*take_slot()));
       },
       [&] {
         EXPECT_TRUE(has_table());
@@ -30,12 +30,12 @@ TEST(SlotTable, OneThatFindsAnEntryByItsNameSeesWhatWasDoneBeforeItGotIt) {
   test::hand_over(
       [&] {
         before = 1;
-        // As share/passing.cc names it.
+        // As name_slot() does it.
         slot->inode.store(id.inode, std::memory_order_relaxed);
         slot->cookie.store(id.cookie, std::memory_order_release);
       },
       [&] {
-        EXPECT_EQ(find_slot(-1, id), slot);
+        EXPECT_EQ(find_slot(id, 0), slot);
         EXPECT_EQ(before, 1);
       });
   slot->cookie.store(0, std::memory_order_relaxed);

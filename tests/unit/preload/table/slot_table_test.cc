@@ -17,7 +17,7 @@ struct SlotsOfAProcess : testing::Test {
     return *slot;
   }
   static void give_back(OpenFileState& slot) {
-    slot.held.fetch_sub(1);
+    slot.held.fetch_sub(OpenFileState::kProcess);
     lock_sockets();
     give_back_slot(&slot);
     unlock_sockets();
@@ -29,27 +29,25 @@ TEST_F(SlotsOfAProcess, GivesSlotsThatReceiversFindByTheirSocket) {
   SocketIdentity id;
   ASSERT_TRUE(identify(pair.fd(0), &id));
   OpenFileState& slot = take();
-  EXPECT_TRUE(is_findable(slot));
-  EXPECT_EQ(find_slot(-1, id), nullptr);
+  EXPECT_TRUE(is_in_a_table(slot));
+  EXPECT_EQ(find_slot(id, 0), nullptr);
   slot.inode = id.inode;
   slot.cookie = id.cookie;
-  EXPECT_EQ(find_slot(-1, id), &slot);
+  EXPECT_EQ(find_slot(id, 0), &slot);
   slot.pids.fetch_xor(1);
-  EXPECT_EQ(find_slot(-1, id), nullptr) << "of another pid namespace";
+  EXPECT_EQ(find_slot(id, 0), nullptr) << "of another pid namespace";
   give_back(slot);
 }
 
-TEST_F(SlotsOfAProcess, FindsTheSlotOfAnEndOfAPipe) {
+TEST_F(SlotsOfAProcess, NamesASlotByItsSocket) {
+  TcpPair pair;
   OpenFileState& slot = take();
-  slot.pipe_end = 1;
-  slot.pipe = 12345;
-  EXPECT_EQ(find_slot_of_pipe(0, 12345, 1), &slot);
-  EXPECT_EQ(find_slot_of_pipe(0, 12345, 0), nullptr);
-  slot.held.fetch_add(OpenFileState::kOnItsWay - 1);
-  EXPECT_EQ(find_slot_of_pipe(0, 12345, 1), &slot) << "it has been passed, and closed here";
-  slot.held.fetch_sub(OpenFileState::kOnItsWay);
-  EXPECT_EQ(find_slot_of_pipe(0, 12345, 1), nullptr) << "nobody has it";
-  slot.held.fetch_add(1);
+  ASSERT_TRUE(name_slot(pair.fd(0), slot));
+  SocketIdentity id;
+  ASSERT_TRUE(identify(pair.fd(0), &id));
+  EXPECT_EQ(slot.cookie.load(), id.cookie);
+  EXPECT_EQ(slot.inode.load(), id.inode);
+  EXPECT_FALSE(name_slot(-1, slot));
   give_back(slot);
 }
 
@@ -59,20 +57,20 @@ TEST_F(SlotsOfAProcess, RenewsASlotThatNobodyHas) {
   EXPECT_EQ(OpenFileState::users(held), 1u);
   slot.pinned = 1;
   slot.silent = 1;
-  slot.pipe_fd = 7;
+  slot.moved = 1;
   give_back(slot);
   OpenFileState& again = take();
   EXPECT_EQ(&again, &slot);
-  EXPECT_NE(again.held.load() >> 48, held >> 48);
+  EXPECT_NE(again.held.load() >> OpenFileState::kLife, held >> OpenFileState::kLife);
   EXPECT_EQ(again.pinned.load(), 0);
   EXPECT_EQ(again.silent.load(), 0u);
-  EXPECT_EQ(again.pipe_fd.load(), -1);
+  EXPECT_EQ(again.moved.load(), 0u);
   give_back(again);
 }
 
 TEST_F(SlotsOfAProcess, DoesNotGiveASlotThatAnotherProcessHasOrThatACallIsIn) {
   OpenFileState& shared = take();
-  shared.held.fetch_add(1);
+  shared.held.fetch_add(OpenFileState::kProcess);
   give_back(shared);
   OpenFileState& used = take();
   EXPECT_NE(&used, &shared);
@@ -80,7 +78,7 @@ TEST_F(SlotsOfAProcess, DoesNotGiveASlotThatAnotherProcessHasOrThatACallIsIn) {
   give_back(used);
   OpenFileState& third = take();
   EXPECT_NE(&third, &used);
-  shared.held.fetch_sub(1);
+  shared.held.fetch_sub(OpenFileState::kProcess);
   give_back(third);
 }
 
@@ -88,7 +86,7 @@ TEST_F(SlotsOfAProcess, GivesASlotThatIsPinnedWhenAllAreTaken) {
   std::set<OpenFileState*> taken;
   for (;;) {
     OpenFileState& slot = take();
-    if (!is_findable(slot)) {
+    if (!is_in_a_table(slot)) {
       EXPECT_NE(slot.pinned.load(), 0);
       break;
     }
@@ -123,9 +121,7 @@ TEST_F(SlotsOfAProcess, KeepsASlotForACallThatIsUnderWayWhenTheLastDescriptorIsC
   EXPECT_EQ(OpenFileState::users(slot->held.load()), 0u);
 }
 
-TEST_F(SlotsOfAProcess, DoesNotKnowASlotOfAnotherPlace) {
-  const OpenFileState elsewhere;
-  EXPECT_FALSE(is_findable(elsewhere));
+TEST_F(SlotsOfAProcess, KnowsNoSocketBehindWhatIsNoDescriptor) {
   SocketIdentity id;
   EXPECT_FALSE(identify(-1, &id));
 }

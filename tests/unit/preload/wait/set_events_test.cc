@@ -34,21 +34,6 @@ TEST_F(SetEvents, ASocketThatIsBackOnTcpIsTheKernels) {
   EXPECT_EQ(told(1'000), EPOLLIN);
 }
 
-TEST_F(SetEvents, ASocketLastsInASetThatStaysOpenOverExec) {
-  const auto lasts = [this] { return lasts_in_set(pair.socket(1)); };
-  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  EXPECT_FALSE(lasts()) << "it is closed";
-  const int copy = ::fcntl(epfd, F_DUPFD, 0);
-  duplicate_epoll(epfd, copy);
-  EXPECT_TRUE(lasts());
-  forget_epoll(copy);
-  ::close(copy);
-  EXPECT_FALSE(lasts());
-  ASSERT_EQ(::fcntl(epfd, F_SETFD, 0), 0);
-  EXPECT_TRUE(lasts());
-  EXPECT_FALSE(lasts_in_set(pair.socket(0))) << "nobody has asked for it";
-}
-
 TEST_F(SetEvents, AThreadThatSleepsInASetSleepsOnItsSockets) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   EXPECT_FALSE(set_sleeps(pair.socket(1), 0));

@@ -199,50 +199,6 @@ TEST(PolledSet, IsRememberedBeforeItHasASocket) {
   ::close(set);
 }
 
-TEST_F(SharedSets, LeaveOutEventsOfSocketsThatHaveMoved) {
-  epoll_event events[3] = {};
-  events[0].data.u64 = 7;
-  events[1].data.u64 = 41;  // the socket's
-  events[2].data.u64 = 8;
-  ASSERT_EQ(without_moved(set(), events, 3), 2);
-  EXPECT_EQ(data_of(events[0]), 7u);
-  EXPECT_EQ(data_of(events[1]), 8u);
-}
-
-// A connection that another process has moved, while this one sees events of its doorbells.
-TEST(FollowedSet, FindsWhatAnotherProcessHasMoved) {
-  TcpPair pair;
-  const Turns parents, childs;
-  const int epfd = make_set();
-  epoll_event event{};
-  event.events = EPOLLIN;
-  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, pair.fd(1), &event), 0);
-  const long child = forked_by([] { return static_cast<long>(::fork()); });
-  if (child == 0) {
-    childs.take();
-    pair.migrate();
-    parents.give();
-    childs.take();
-    ::_exit(pair.socket(1).shared() ? 0 : 1);
-  }
-  ASSERT_GT(child, 0);
-  Set& set = *find(epfd);
-  (void)follow_others(set);  // what was before
-  EXPECT_FALSE(set.interests.at[0]->moved);
-  childs.give();
-  parents.take();
-  EXPECT_TRUE(follow_others(set));
-  EXPECT_TRUE(pair.socket(1).shared());
-  EXPECT_TRUE(set.interests.at[0]->moved);
-  EXPECT_FALSE(follow_others(set)) << "nothing has moved since";
-  childs.give();
-  int status = 0;
-  ::waitpid(static_cast<pid_t>(child), &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-  forget_epoll(epfd);
-  ::close(epfd);
-}
-
 TEST_F(SharedSets, StayWhileAThreadComesBackToThem) {
   const int refs = set().refs;
   {
