@@ -1,5 +1,5 @@
 // poll and select with sockets that have moved. What the application waits for on those is answered
-// from the pipe; in the kernel they are watched for doorbells.
+// from the pipe. Those that have not moved do not meanwhile.
 #include <alloca.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,6 +11,7 @@
 #include <cstring>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "calls/interpose.h"
 #include "os/real.h"
@@ -21,7 +22,9 @@
 #include "state/ring_memory.h"
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
+#include "table/open_file.h"
 #include "table/unseen_sets.h"
+#include "tcp/call_gate.h"
 #include "wait/poll_moved.h"
 #include "wait/shared_sets.h"
 
@@ -48,6 +51,49 @@ struct Watched {
   }
 };
 
+// A call on sockets that have not moved, counted as one that receives, so that none moves
+// meanwhile: what the other end then sends would not wake the thread.
+class CountedPoll {
+ public:
+  /// Memory of room() is the caller's.
+  static std::size_t room(nfds_t count) { return count * sizeof(Counted); }
+  explicit CountedPoll(void* memory) : counted_(static_cast<Counted*>(memory)) {}
+  ~CountedPoll() { stop(); }
+  CountedPoll(const CountedPoll&) = delete;
+  CountedPoll& operator=(const CountedPoll&) = delete;
+
+  /// False: one of them moves, or has; nothing is counted.
+  bool begin(const pollfd* fds, nfds_t count) {
+    for (nfds_t i = 0; i < count; ++i) {
+      SocketRef s = fds[i].fd >= 0 ? acquire(fds[i].fd) : SocketRef();
+      if (!s || s->shared() || s->stays_on_tcp()) continue;
+      auto* const one = new (counted_ + used_) Counted(std::move(s));
+      ++used_;
+      if (one->is_under_way && !one->socket->shared()) continue;
+      const SocketRef held = std::move(one->socket);
+      stop();
+      (void)await_gate(held->open_file().receives, turn_++);
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Counted {
+    explicit Counted(SocketRef s)
+        : socket(std::move(s)), is_under_way(socket->open_file().receives) {}
+    SocketRef socket;
+    OpenFileState::UnderWay is_under_way;
+  };
+  void stop() {
+    while (used_ > 0) counted_[--used_].~Counted();
+  }
+
+  Counted* const counted_;
+  nfds_t used_ = 0;
+  std::uint32_t turn_ = 0;
+};
+
 int milliseconds(std::int64_t ns) {
   return ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000);
 }
@@ -55,14 +101,26 @@ int milliseconds(std::int64_t ns) {
 // `sleep(fds, count, ns)` is the kernel's poll, in the way the application called it.
 template <typename Sleep>
 int do_poll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
-  // A socket that moves while we sleep makes the kernel's answer a doorbell: look again then.
+  constexpr nfds_t kOnStack = 16;
   const TimeOut timeout(timeout_ns);
+  std::optional<Scratch> scratch;
+  std::optional<CountedPoll> counted;
   for (std::int64_t left = timeout_ns;; left = timeout.left()) {
-    Watched watched(fds, count);
-    if (watched.moved > 0) return poll_moved(fds, count, left, sleep);
-    const int rc = sleep(fds, count, left);
-    if (rc <= 0 || !watched.any) return rc;
-    if (Watched after(fds, count); after.moved == 0) return rc;
+    const Watched watched(fds, count);
+    if (watched.any && left != 0) {
+      if (!counted) {
+        const std::size_t room = CountedPoll::room(count);
+        void* memory = count <= kOnStack ? alloca(room) : nullptr;
+        if (memory == nullptr) memory = scratch.emplace(room).template as<void>();
+        if (memory == nullptr) {
+          errno = ENOMEM;
+          return -1;
+        }
+        counted.emplace(memory);
+      }
+      if (!counted->begin(fds, count)) continue;
+    }
+    return watched.moved > 0 ? poll_moved(fds, count, left, sleep) : sleep(fds, count, left);
   }
 }
 
