@@ -20,9 +20,11 @@
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/sandbox.h"
+#include "os/signals.h"
 #include "os/sys.h"
 #include "share/fork.h"
 #include "share/process_end.h"
+#include "table/internal_fds.h"
 #include "table/unseen_sets.h"
 
 using namespace clan::preload;
@@ -108,7 +110,15 @@ CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* 
   if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < clan::kFileBytes) {
     enter_sandbox(clan::reasons::Why::kFileLimit);
   }
-  return static_cast<int>(sys::call(SYS_prlimit64, pid, resource, limit, old));
+  const auto call = [&] {
+    return static_cast<int>(sys::call(SYS_prlimit64, pid, resource, limit, old));
+  };
+  if (!ours || resource != RLIMIT_NOFILE) return call();
+  const DeferSignals undisturbed;
+  lock_limit();  // which the library raises for moments
+  const int rc = call();
+  unlock_limit();
+  return rc;
 }
 CLAN_INTERPOSE int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64* limit,
                              rlimit64* old) noexcept {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -26,11 +27,16 @@ bool make_pipe(int (&ends)[2]) {
 }
 
 // The read end of one; its write end is opened by that. -1: there is none.
-int make_bell() {
+int make_pipe_bell() {
   int ends[2];
   if (!make_pipe(ends)) return -1;
   sys::close(ends[1]);
   return ends[0];
+}
+
+int make_timer_bell() {
+  return static_cast<int>(
+      sys::call(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
 }
 
 // Writing to a pipe that is not empty, or is full, is an edge: not of each kernel.
@@ -54,9 +60,15 @@ bool each_write_is_an_edge() {
   return is;
 }
 
-bool is_our_user(int through) {
+// Both ends may have pipes for bells.
+bool may_have_pipes(int through) {
   uid_t uid;
-  return allowed_peer(through, &uid) && uid == ::geteuid();
+  return allowed_peer(through, &uid) && uid == ::geteuid() && each_write_is_an_edge();
+}
+
+bool is_timer(int fd) {
+  itimerspec set;
+  return sys::call(SYS_timerfd_gettime, fd, &set) == 0;
 }
 
 // Asks no file system.
@@ -67,11 +79,12 @@ bool is_pipe(int fd, char (&path)[32]) {
          std::string_view(link, 6) == "pipe:[";
 }
 
-// An open file of this process alone, so that no other one can make a write wait. For reading as
-// well: what writes to a bell of a process that has died gets no SIGPIPE.
-int open_to_ring(int pipe) {
+// A pipe gets an open file of this process alone, so that no other one can make a write wait. It is
+// for reading as well: what writes to a bell of a process that has died gets no SIGPIPE.
+int open_to_ring(int bell) {
   char path[32];
-  if (!is_pipe(pipe, path)) return -1;
+  if (is_timer(bell)) return sys::fcntl(bell, F_DUPFD_CLOEXEC, 0);
+  if (!is_pipe(bell, path)) return -1;
   return static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDWR | O_NONBLOCK | O_CLOEXEC));
 }
 
@@ -92,23 +105,33 @@ PassedBells::~PassedBells() {
   }
 }
 
-void PassedBells::make(Socket& s, int through) {
-  const KeepErrno keep_errno;
-  if (!is_our_user(through) || !each_write_is_an_edge()) return;
-  for (int& fd : fds) fd = make_bell();
+bool PassedBells::make_of_a_kind(Socket& s, int (*bell)()) {
+  for (int& fd : fds) fd = bell();
   const int mine = fds[1] < 0 ? -1 : sys::fcntl(fds[1], F_DUPFD_CLOEXEC, 0);
-  if (fds[0] >= 0 && keep(s, mine, fds[0])) return;
+  if (fds[0] >= 0 && keep(s, mine, fds[0])) return true;
+  if (fds[0] < 0 && mine >= 0) sys::close(mine);
   for (int& fd : fds) {
     if (const int made = std::exchange(fd, -1); made >= 0) sys::close(made);
   }
+  return false;
 }
 
-void PassedBells::adopt(Socket& s, int through) {
+bool PassedBells::make(Socket& s, int through) {
+  const KeepErrno keep_errno;
+  uid_t uid;
+  if (may_have_pipes(through) && make_of_a_kind(s, make_pipe_bell)) return true;
+  return allowed_peer(through, &uid) && make_of_a_kind(s, make_timer_bell);
+}
+
+bool PassedBells::adopt(Socket& s, int through) {
   const KeepErrno keep_errno;
   char path[32];
-  if (count() == 0 || !is_pipe(fds[0], path)) return;
-  if (is_our_user(through) && each_write_is_an_edge())
-    (void)keep(s, std::exchange(fds[0], -1), fds[1]);
+  if (count() == 0) return false;
+  const bool are_bells =
+      is_timer(fds[0]) ? is_timer(fds[1])
+                       : is_pipe(fds[0], path) && is_pipe(fds[1], path) && may_have_pipes(through);
+  if (!are_bells) return false;
+  return keep(s, std::exchange(fds[0], -1), fds[1]);
 }
 
 }  // namespace clan::preload

@@ -151,7 +151,7 @@ void go_on_as_client(int fd, Socket& s) {
     if (!move_high(s.pipe)) return stay(fd, s, Why::kNoDescriptors);
   }
   PassedBells bells;
-  bells.make(s, s.offer_fd.get());
+  if (!bells.make(s, s.offer_fd.get())) return stay(fd, s, Why::kNoDescriptors);
   // The other end may use the pipe as soon as it has it: be ready first.
   if (!enter_pipe(fd, s, route)) return s.Bells::reset();
   Hello hello;
@@ -185,12 +185,13 @@ void go_on_as_server(int fd, Socket& s) {
       return stay(fd, s, why_not_opened(pipe.error()));
     }
     s.pipe = std::move(*pipe);
-    bells.adopt(s, s.offer_fd.get());
+    (void)bells.adopt(s, s.offer_fd.get());
   }
   Route route;
   if (!route_of(fd, &route)) return stay(fd, s, Why::kOfferLost);
-  if (look_through_window(fd, s, route) == Verdict::kSame && enter_pipe(fd, s, route))
-    withdraw_offer(s);
+  if (look_through_window(fd, s, route) != Verdict::kSame) return;
+  if (s.bell.get() < 0) return stay(fd, s, Why::kNoDescriptors);
+  if (enter_pipe(fd, s, route)) withdraw_offer(s);
 }
 
 }  // namespace

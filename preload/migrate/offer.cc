@@ -142,9 +142,8 @@ void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
   if (const Why why = why_untrusted(fd, rendezvous, route); why != Why::kNone)
     return stay(fd, s, why);
   if (!create_pipe(fd, s)) return;
-  const bool kept = move_high(s.pipe);
   PassedBells bells;
-  if (kept) bells.make(s, rendezvous);
+  if (!move_high(s.pipe) || !bells.make(s, rendezvous)) return stay(fd, s, Why::kNoDescriptors);
   // The other end may use the pipe as soon as it has it: be ready first.
   if (!enter_pipe(fd, s, route)) {
     s.pipe = Pipe();
@@ -154,7 +153,6 @@ void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
   const int passed[] = {s.pipe.memfd(), bells.fds[0], bells.fds[1]};
   if (!send_descriptors(rendezvous, kHello, sizeof kHello, passed, 1 + bells.count()))
     say_why(fd, s, Why::kOfferLost);
-  if (!kept) close_descriptor(s);
 }
 
 }  // namespace
@@ -208,7 +206,7 @@ void look_for_taker(int fd, Socket& s) {
   const Why why = route_of(fd, &route) ? why_untrusted(fd, taker, route) : Why::kNoNetlink;
   PassedBells bells;
   const int memfd = why == Why::kNone ? receive_memfd(taker, bells) : -1;
-  if (memfd >= 0) bells.adopt(s, taker);
+  const bool has_bells = memfd >= 0 && bells.adopt(s, taker);
   sys::close(taker);
   if (memfd == kNotNow) return s.become(Socket::State::kTcp);  // offers again
   if (memfd < 0) return stay(fd, s, why == Why::kNone ? Why::kOfferLost : why);
@@ -219,7 +217,7 @@ void look_for_taker(int fd, Socket& s) {
   }
   if (too_large_here(*pipe)) return stay(fd, s, Why::kAddressSpace);
   s.pipe = std::move(*pipe);
-  if (!move_high(s.pipe)) close_descriptor(s);
+  if (!has_bells || !move_high(s.pipe)) return stay(fd, s, Why::kNoDescriptors);
   s.offer_calls.store(0, std::memory_order_relaxed);
   // made since the offer
   if (const Why unseen = unseen_use(); unseen != Why::kNone) return stay(fd, s, unseen);

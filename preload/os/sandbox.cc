@@ -168,13 +168,16 @@ constexpr Probe kNeeded[] = {
     // From here on what connections can do without.
     {"pipe2", SYS_pipe2, {0, kNone}, kAny},
     {"epoll_create1", SYS_epoll_create1, {kNone}, kAny},
+    {"timerfd_create", SYS_timerfd_create, {kNone, kNone}, kAny},
+    {"timerfd_settime", SYS_timerfd_settime, {kNone, kNone, kBuffer, 0}, kAny},
+    {"timerfd_gettime", SYS_timerfd_gettime, {kNone, kBuffer}, kAny},
     {"semget", SYS_semget, {0x7fff'ffff, 1, 0}, kAny},
     {"semctl", SYS_semctl, {kNone, 0, 13 /* GETALL */, kBuffer}, kAny},
     {"semop", SYS_semop, {kNone, kBuffer, 1}, kAny},
 };
 constexpr int kProbes = static_cast<int>(std::size(kNeeded));
 constexpr int kOfMemory = 10;
-constexpr int kWishes = 5;
+constexpr int kWishes = 8;
 
 constexpr std::uint32_t call_of(const Probe& p) {
   const auto number = static_cast<std::uint32_t>(p.number);

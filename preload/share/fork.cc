@@ -22,6 +22,7 @@
 #include "state/socket_pool.h"
 #include "state/withdraw.h"
 #include "table/fd_table.h"
+#include "table/internal_fds.h"
 #include "table/open_file.h"
 #include "table/pipe_count.h"
 #include "table/slot_table.h"
@@ -98,6 +99,7 @@ void before_fork() {
   lock_af_clan();
   lock_sockets();
   lock_handlers();
+  lock_limit();
   remote_before_fork();
 }
 
@@ -111,6 +113,7 @@ void after_fork(bool in_child) {
     sets_forked();
   }
   remote_after_fork(in_child);
+  unlock_limit();
   unlock_handlers();
   give_no_slots(false);
   unlock_sockets();

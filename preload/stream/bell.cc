@@ -1,6 +1,7 @@
 #include "stream/bell.h"
 
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -40,6 +41,14 @@ bool has_set(Socket& s) {
   return true;
 }
 
+// A full pipe wakes, too. What is no pipe is a timer, and cannot be written.
+bool ring_by(int bell) {
+  const char byte = 0;
+  if (sys::call(SYS_write, bell, &byte, 1) >= 0 || errno == EAGAIN) return true;
+  const itimerspec at_once{{0, 0}, {0, 1}};
+  return errno == EINVAL && sys::call(SYS_timerfd_settime, bell, 0, &at_once, nullptr) == 0;
+}
+
 }  // namespace
 
 bool ring_bell(Socket& s) {
@@ -49,10 +58,8 @@ bool ring_bell(Socket& s) {
   // Its number must not become another file's meanwhile.
   if (!s.ringing.try_lock()) return false;
   const KeepErrno keep;
-  const char byte = 0;
   const int bell = s.others_bell.get();
-  // A full one wakes, too.
-  const bool rung = bell >= 0 && (sys::call(SYS_write, bell, &byte, 1) >= 0 || errno == EAGAIN);
+  const bool rung = bell >= 0 && ring_by(bell);
   s.ringing.unlock();
   if (!rung) return false;
   // relaxed: for people to read

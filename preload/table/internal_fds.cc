@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <mutex>
 
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
@@ -15,6 +16,7 @@
 #include "os/sandbox.h"
 #include "os/scratch.h"
 #include "os/signals.h"
+#include "os/spin_lock.h"
 #include "os/sys.h"
 #include "state/hooks.h"
 #include "state/withdraw.h"
@@ -31,10 +33,15 @@ std::atomic<int> least{kNever};  ///< of the numbers that ours may have
 /// a descriptor of the application from here on is near ours; there are some
 std::atomic<int> near{kNever};
 
+constexpr int kMostNumbers = 1 << 20;
+constexpr int kFirstOfMany = 48 * 1024;
+
+constinit SpinLock limit_lock;
+
 int limit() {
   rlimit most{};
   ::getrlimit(RLIMIT_NOFILE, &most);
-  return static_cast<int>(std::min<rlim_t>(most.rlim_cur, 1u << 20));
+  return static_cast<int>(std::min<rlim_t>(most.rlim_cur, kMostNumbers));
 }
 
 int distance(int limit) { return std::max(8, limit / 64); }
@@ -96,24 +103,49 @@ int close_ours_below(int end) {
   return range.closed;
 }
 
-// -1: there is no room.
-int copy_from(int fd, int start, int most) {
-  const int from = std::max(start, lowest.load(std::memory_order_relaxed));
-  // by number: not a call of the application, which would come near, in a build that links both
-  const int high = static_cast<int>(sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, from));
+// Makes the copy `high`. `near_it`: a number of the application from which on it comes near.
+int note_ours(int high, int near_it) {
   if (high < 0) return -1;
   // relaxed: see above
-  near.store(
-      std::min(near.load(std::memory_order_relaxed), from - distance(std::min(most, from / 3 * 4))),
-      std::memory_order_relaxed);
+  near.store(std::min(near.load(std::memory_order_relaxed), near_it), std::memory_order_relaxed);
   int before = least.load(std::memory_order_relaxed);
   while (high < before && !least.compare_exchange_weak(before, high, std::memory_order_relaxed)) {
   }
   return high;
 }
 
-// From the upper quarter, or lower, and when that is full from the upper half.
+// by number: not a call of the application, which would come near, in a build that links both
+int duplicate(int fd, int from) {
+  return static_cast<int>(sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, from));
+}
+
+// -1: there is no room.
+int copy_from(int fd, int start, int most) {
+  const int from = std::max(start, lowest.load(std::memory_order_relaxed));
+  return note_ours(duplicate(fd, from), from - distance(std::min(most, from / 3 * 4)));
+}
+
+// Behind the soft limit: the application comes near if it raises that. -1: there is no room.
+int copy_above(int fd) {
+  const DeferSignals undisturbed;
+  const std::lock_guard alone(limit_lock);
+  rlimit now{};
+  ::getrlimit(RLIMIT_NOFILE, &now);
+  const rlimit raised{std::min<rlim_t>(now.rlim_max, kMostNumbers), now.rlim_max};
+  if (now.rlim_cur >= kFirstOfMany || raised.rlim_cur <= now.rlim_cur ||
+      sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &raised, nullptr) != 0)
+    return -1;
+  const int from =
+      std::max(static_cast<int>(now.rlim_cur), lowest.load(std::memory_order_relaxed));
+  const int high = duplicate(fd, from);
+  sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &now, nullptr);
+  return note_ours(high, from);
+}
+
+// Behind the soft limit, from the upper quarter, or lower, and when that is full from the upper
+// half.
 int copy_of(int fd) {
+  if (const int high = copy_above(fd); high >= 0) return high;
   const int most = limit();
   const int high = copy_from(fd, first_internal(most), most);
   return high >= 0 ? high : copy_from(fd, most / 2, most);
@@ -129,6 +161,9 @@ int first_spare(int most) {
 }  // namespace
 
 constinit std::atomic<int> passing_memfd{-1};
+
+void lock_limit() { limit_lock.lock(); }
+void unlock_limit() { limit_lock.unlock(); }
 
 bool move_slots(unsigned first, unsigned last, bool closed_by_caller) {
   int memfd = passing_memfd.load(std::memory_order_relaxed);  // relaxed: a number alone
@@ -157,7 +192,8 @@ int move_high_to_spare(int fd) {
   if (fd < 0) return fd;
   const KeepErrno keep;
   const int most = limit();
-  const int high = copy_from(fd, first_spare(most), most);
+  int high = copy_above(fd);
+  if (high < 0) high = copy_from(fd, first_spare(most), most);
   sys::close(fd);
   return high;
 }
@@ -225,7 +261,7 @@ void disown(unsigned first, unsigned last) {
 }
 
 int highest_of_application() {
-  constexpr int kNumbers = 1 << 20;  // see limit()
+  constexpr int kNumbers = kMostNumbers;
   const KeepErrno keep;
   const Scratch zeroes(kNumbers / 8);       // more than Scratch keeps
   if (!zeroes || is_filtered()) return -1;  // which may kill for it
@@ -263,8 +299,9 @@ int highest_of_application() {
 bool give_up_ours() {
   if (near.load(std::memory_order_relaxed) == kNever) return false;
   KeepErrno keep;
-  lowest.store(limit(), std::memory_order_relaxed);  // relaxed: see above
-  return close_ours_below(kNever) > 0;
+  const int end = limit();
+  lowest.store(end, std::memory_order_relaxed);  // relaxed: see above
+  return close_ours_below(end) > 0;
 }
 
 }  // namespace clan::preload

@@ -1,6 +1,8 @@
-// Descriptors of our own: pipes, offers. They count against the application's RLIMIT_NOFILE, and
-// must never be why it gets none: they have numbers in the upper quarter of those allowed, or half
-// if need be, and of very many lower ones, and go when it comes near.
+// Descriptors of our own: pipes, bells, offers. They must never be why the application gets none:
+// they have numbers behind its soft RLIMIT_NOFILE if the hard one leaves room there. The limit is
+// raised for a moment to get them. Else, or where very many are allowed, they count against the
+// limit: they are in the upper quarter of the numbers allowed, or half if need be, and of very many
+// lower ones, and go when the application comes near.
 //
 // A pipe without a descriptor works on, but `clan stat` sees it only in the process at its other
 // end.
@@ -17,10 +19,15 @@ namespace clan::preload {
 
 struct Socket;
 
-/// Where a process may have `limit` descriptors. The kernel's table of them is as long as the
+/// Where a process may have `limit` descriptors, and no more. The kernel's table of them is as long as the
 /// highest number: where a million are allowed, half a megabyte in each process with this one, and
 /// not eight.
 constexpr int first_internal(int limit) { return std::min(limit / 4 * 3, 48 * 1024); }
+
+/// Held by a thread that raises the limit, or changes it for the application, and around fork: a
+/// child that is made meanwhile would inherit the raised one.
+void lock_limit();
+void unlock_limit();
 
 /// `fd` with an internal number, and closed where it was. -1 with errno: there is no room, and it
 /// is closed. -1 stays -1.

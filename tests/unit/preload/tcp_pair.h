@@ -61,8 +61,8 @@ class TcpPair {
     int through[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, through), 0);
     PassedBells bells;
-    bells.make(socket(1), through[0]);
-    bells.adopt(socket(0), through[1]);
+    ASSERT_TRUE(bells.make(socket(1), through[0]));
+    ASSERT_TRUE(bells.adopt(socket(0), through[1]));
     for (const int fd : through) ::close(fd);
     ASSERT_GE(socket(0).others_bell.get(), 0);
   }

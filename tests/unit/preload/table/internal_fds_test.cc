@@ -45,16 +45,37 @@ TEST(InternalFds, OfAPipeGoAndThePipeGoesOn) {
 }
 
 // A thread that found the socket moved may still be reading the pipe. In a child, as nothing moves
-// where there is no room.
+// where there is no room. The hard limit leaves none behind the soft one.
 TEST(InternalFds, OfASocketThatHasGoneBackGoAndItsPipeStays) {
   TcpPair pair;
   pair.migrate();
   Socket& s = pair.socket(0);
-  ASSERT_TRUE(move_high(s.pipe));
-  const int memfd = s.pipe.memfd();
-  s.state.store(Socket::State::kKernel);
-  EXPECT_EXIT(::_exit(give_up_ours() && ::fcntl(memfd, F_GETFD) < 0 && s.pipe ? 0 : 1),
-              testing::ExitedWithCode(0), "");
+  const auto goes = [&s] {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_max = limit.rlim_cur;
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0 || !move_high(s.pipe)) return 1;
+    const int memfd = s.pipe.memfd();
+    s.state.store(Socket::State::kKernel);
+    return give_up_ours() && ::fcntl(memfd, F_GETFD) < 0 && s.pipe ? 0 : 2;
+  };
+  EXPECT_EXIT(::_exit(goes()), testing::ExitedWithCode(0), "");
+}
+
+TEST(InternalFds, AreBehindTheSoftLimitWhereTheHardOneIsHigher) {
+  const auto are = [] {
+    rlimit limit{}, after{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_max < 512) return 0;
+    limit.rlim_cur = 256;
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+    const int high = move_high(::memfd_create("test", MFD_CLOEXEC));
+    if (high < 256 || ::fcntl(high, F_GETFD) != FD_CLOEXEC || !is_ours(high)) return 2;
+    ::getrlimit(RLIMIT_NOFILE, &after);
+    if (after.rlim_cur != 256 || after.rlim_max != limit.rlim_max) return 3;
+    return give_up_ours() || ::fcntl(high, F_GETFD) < 0 ? 4 : 0;  // it keeps none from the program
+  };
+  EXPECT_EXIT(::_exit(are()), testing::ExitedWithCode(0), "");
 }
 
 TEST(InternalFds, AreForgottenWhenTheApplicationClosesTheirNumbers) {
