@@ -78,7 +78,7 @@ void begin_sharing(int fd, Socket& s) {
   int low_water = 1;
   socklen_t size = sizeof low_water;
   if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0 && low_water > 1) {
-    // A doorbell is one byte, and has to wake.
+    // The last bytes of TCP may be few, and more lie in the pipe.
     const int one = 1;
     s.low_water.store(low_water, std::memory_order_relaxed);
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
@@ -87,8 +87,6 @@ void begin_sharing(int fd, Socket& s) {
   limit_as_tcp(fd, s);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   unsay(s);
-  // Threads may be asleep on it by poll() and select(), which have asked for no doorbell.
-  s.pipe.keep_wanted(false);
   // always: a thread that just puts it into a set holds the lock which this takes
   hooks.migrated(s);
 }
@@ -107,8 +105,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   OpenFileState& slot = s.open_file();
   const std::int32_t me = closer_id();
   if (!OpenFileState::try_close(slot.receives, me)) return false;
-  // Nor a send: it may end only when the peer reads, which may wait for doorbells that nobody can
-  // ring meanwhile.
+  // Nor a send: it may end only when the peer reads.
   if (!OpenFileState::try_close(slot.sends, me)) {
     OpenFileState::open(slot.receives, me);
     return false;
@@ -129,11 +126,6 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   }
   introduce(fd, s, route);
   s.offered_ns = monotonic_ns();
-  // A thread that sleeps in the kernel on this socket already set no flag: the first bytes must
-  // ring.
-  // PAIR face.state: before kAttached, which lets the other end publish
-  s.pipe.page().ends[s.pipe.end()].receiver.waiting.store(1, std::memory_order_seq_cst);
-  s.pipe.page().ends[s.pipe.end()].sender.waiting.store(1, std::memory_order_seq_cst);
   slot.moved.store(1, std::memory_order_relaxed);  // relaxed: published by the name
   // By which the other end finds the locks. Without a name it waits for this one to go back.
   (void)name_slot(fd, slot);

@@ -1,7 +1,7 @@
 // dlopen() and dlmopen(): modules that call the C library past the library.
 //
 // A module that is opened with RTLD_DEEPBIND, or into a namespace of its own, finds read() in the C
-// library and not here. On a connection that has moved it would read doorbells. So before such a
+// library and not here. On a connection that has moved it would read nothing. So before such a
 // module is opened, what has moved goes back to TCP, and nothing moves any more.
 //
 // The C library's functions look what calls them: for the caller's search path, and its namespace.

@@ -101,7 +101,7 @@ CLAN_INTERPOSED(int, connect, (int fd, const sockaddr* address, socklen_t size),
   // What is known of the other end, and was offered to it, does not hold for the next.
   if (is_nowhere(address, size) && (used || s->inherited) &&
       !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected))
-    before_disconnect(fd, *s);
+    before_disconnect(*s);
   const int rc = real().connect(fd, address, size);
   clan::Pipe::note_kernel_write();
   if (rc != 0 && errno != EINPROGRESS) return rc;
@@ -243,7 +243,7 @@ CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
     }
   }
   if (request == SIOCATMARK) {
-    // Urgent data comes by TCP, behind all of the pipe and the last doorbell.
+    // Urgent data comes by TCP, behind all of the pipe.
     if (SocketRef s = acquire(fd); s && s->shared()) {
       (void)readiness(fd, *s, true);
       if (s->pipe.front() == clan::PipeFront::kBytes && argument != nullptr) {

@@ -28,7 +28,7 @@
 #include "table/internal_fds.h"
 #include "table/open_file.h"
 #include "tcp/aborted.h"
-#include "tcp/doorbell.h"
+#include "tcp/ring.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
@@ -57,7 +57,6 @@ void lose_pipe(int fd, Socket& s) {
     CLAN_WARN("%s: its peer has closed; bytes that were not read cannot go back to TCP",
               Named(fd, s).text());
   }
-  if (s.has_drained()) (void)drain_doorbells(fd, s);
 }
 
 // Until both directions are clean for a program that knows TCP alone. `if_closed`: this one reads
@@ -74,7 +73,7 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
   auto take_rest = [&](bool gone) {
     // It has gone and sends the rest, perhaps when there is room for it in TCP.
     const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
-    if (resends && s.has_drained() && drain_doorbells(fd, s)) return gone;
+    if (resends && s.has_drained()) return gone;
     if (!take_unread(fd, s, taken, until)) return false;
     if (!given) {
       const bool silent = has_nothing_back(taken) && s.pipe.front() == PipeFront::kNothing;
@@ -84,8 +83,8 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
       waits = waits && !(given && silent);
     }
     // Nothing is to come but what the other end may put there now. It sees then that this end has
-    // left, goes back, and sends that again by TCP; and it rings no more.
-    return gone && !waits && drain_doorbells(fd, s);
+    // left, goes back, and sends that again by TCP.
+    return gone && !waits;
   };
   for (;;) {
     const bool gone = go_now(fd, s);
@@ -146,17 +145,12 @@ bool say_leaving(int fd, Socket& s, bool reads_on) {
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
   // The other host may have heard that we are in the pipe, and have switched: it is asked.
   if (!is_remote(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
-    silence(fd, s);
     set_gone(s.mine());
     read_kernel(fd, s);
-    settle(fd, s);
+    settle(s);
     return false;
   }
-  // The other end must distinguish the doorbell that wakes it from the application's bytes. Without
-  // a switch there is none, and the other end notices at its next look.
-  for (const Moment moment; !is_remote(s) && !switch_sending(fd, s) && !moment.over(); nap()) {
-    if (((state_of(s.theirs()) & kLeaving) | (state_of(s.mine()) & kGone)) != 0) break;
-  }
+  if (!is_remote(s)) (void)ring_bell(s);
   if (reads_on && (state_of(s.mine()) & kGone) == 0 && !go_or_later(fd, s)) hooks.going_back(s);
   return true;
 }
@@ -175,7 +169,7 @@ void leave(int fd, Socket& s, Reader reader, reasons::Why why) {
     if (remote) leave_other_host(fd, s);
     if (leaves && to_others)
       remote ? reset_unless_clean(fd, s) : wait_until_clean(fd, s, reader == Reader::kThisIfClosed);
-    settle(fd, s);
+    settle(s);
   }
   s.moving.unlock();
   // Nothing may overtake that.
@@ -217,6 +211,22 @@ void leave_pipe(int fd, bool to_others, reasons::Why why) {
   if (SocketRef s = acquire(fd)) leave(fd, *s, to_others ? Reader::kTcpAlone : Reader::kThis, why);
 }
 
+bool leave_without_bells(int fd, Socket& s) {
+  const DeferSignals undisturbed;
+  const KeepErrno keep;
+  if (((state_of(s.mine()) | state_of(s.theirs())) & (kLeaving | kGone)) != 0) return true;
+  if (!s.moving.try_lock()) return false;
+  s.open_file().pin();
+  say_why(fd, s, reasons::Why::kNoDescriptors);
+  if (s.shared()) {
+    (void)say_leaving(fd, s, true);
+    settle(s);
+  }
+  s.moving.unlock();
+  tell_sets(s);
+  return true;
+}
+
 void leave_all_remote() {
   if (!remote_is_loaded()) return;
   for_each_socket(
@@ -256,25 +266,23 @@ void take_back_moved(reasons::Why why) {
       &why);
 }
 
-void before_disconnect(int fd, Socket& s) {
+void before_disconnect(Socket& s) {
   const bool both_ended =
       s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 &&
       s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
   if (!both_ended) add_state(s.mine(), socket_face::kReset);
-  silence(fd, s);  // a doorbell now would be a byte of the next connection
 }
 
 void disconnected(int fd, Socket& s) {
   KeepErrno keep;
   const DeferSignals undisturbed;
-  silence(fd, s);
   s.moving.lock();
   add_state(s.mine(), socket_face::kClosed);
   wake_remote(fd, s);
   set_gone(s.mine());
   read_kernel(fd, s);
   s.anew.set();
-  settle(fd, s);
+  settle(s);
   s.moving.unlock();
   tell_sets(s);
 }

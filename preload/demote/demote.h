@@ -6,17 +6,17 @@
 //   puts its last record into the pipe, rings, kGone
 //                                                    notices kLeaving at its next check of the
 //                                                    socket last record, kGone
-//   reads the pipe to its end, then Y's doorbells
+//   reads the pipe to its end, then TCP
 //
 // Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads
-// the pipe any more: Y rings once more too, and sends by TCP what is left there.
+// the pipe any more: Y sends by TCP what is left there.
 //
 // Nor should such an L wait until Y checks: Y may be busy with something else, or wait for L. Where
 // nothing is unread, L leaves without Y (handback.h). Otherwise L does Y's part itself, by a
 // descriptor of Y's socket (pidfd_getfd) and under Y's locks, which lie in the table of Y's process
 // (table/slot_table.h). Where the kernel does not allow that, or Y is in another pid namespace, L
-// waits. Bytes that Y sent by TCP before its switch and that nobody has read lie in front of the
-// doorbells: L takes them out, and they are sent first.
+// waits. Bytes that Y sent by TCP before its switch and that nobody has read L takes out, and they
+// are sent first.
 //
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #pragma once
@@ -45,6 +45,10 @@ void give_up_on_peer(int fd, Socket& s);
 /// pipe.
 void leave_all_remote();
 
+/// Does leave_pipe(fd, false) for a socket whose bells are about to be closed. False: not now, as
+/// another thread decides where it goes.
+bool leave_without_bells(int fd, Socket& s);
+
 /// Keeps it on TCP, or does leave_pipe(fd, true) if it has moved.
 void never_move(int fd, Socket& s, reasons::Why why);
 
@@ -63,7 +67,7 @@ void take_back_moved(reasons::Why why);
 /// end is to know before the kernel tells it of a reset; and, when the kernel has done it, what is
 /// left for us. From then on the socket is TCP's in this process. Others that share it keep the
 /// pipe.
-void before_disconnect(int fd, Socket& s);
+void before_disconnect(Socket& s);
 
 void disconnected(int fd, Socket& s);
 

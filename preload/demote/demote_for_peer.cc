@@ -14,7 +14,6 @@
 
 #include "attach/peer_auth.h"
 #include "clan/detail/clock.h"
-#include "clan/detail/dekker.h"
 #include "clan/detail/words.h"
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
@@ -29,7 +28,6 @@
 #include "state/socket.h"
 #include "table/slot_table.h"
 #include "tcp/aborted.h"
-#include "tcp/doorbell.h"
 
 namespace clan::preload {
 namespace {
@@ -133,30 +131,23 @@ bool send_anew(int fd, Socket& s, int socket, int taken, const Scratch& memory) 
 
 // Keeps the threads of the other end out, by its locks, and puts its last record into the pipe.
 // False: its locks cannot be found, as its process is out of descriptors.
-bool leave_in_its_place(Socket& s, int socket, pid_t pid) {
+bool leave_in_its_place(const Socket& s, int socket, pid_t pid) {
   auto other = s.pipe.at_other_end();
   SocketIdentity id;
   OpenFileState* const slot = other && identify(socket, &id) ? find_slot(id, pid) : nullptr;
   if (slot == nullptr) return false;
   other->use_locks(slot->locks);
-  // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read
-  dekker::announce(s.mine().words[kGivenBack], socket_face::kHush);
   (void)other->leave();  // EPIPE: it has gone, or half-closed
-  silence(socket, s.theirs(), *slot);
   drop_slot(slot);
   return true;
 }
 
 // The other end has gone when this returns true.
 bool take_it_back(int fd, Socket& s, int socket, pid_t pid, int taken, const Scratch& memory) {
-  // One that has gone is in no call on the pipe and rings no more. Its socket may be another
-  // process's by now, which has no slot.
+  // One that has gone is in no call on the pipe. Its socket may be another process's by now, which
+  // has no slot.
   const bool had_gone = (state_of(s.theirs()) & kGone) != 0;
   if (!had_gone && !leave_in_its_place(s, socket, pid)) return false;
-  if (!drain_doorbells(fd, s)) {                      // one is on its way
-    dekker::announce(s.mine().words[kGivenBack], 0);  // PAIR face.given: it is to answer
-    return false;
-  }
   if (!send_anew(fd, s, socket, taken, memory))
     break_off(fd, s, "TCP does not hold all that was not read before the connection goes back");
   if (s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)

@@ -23,7 +23,6 @@
 #include "table/open_file.h"
 #include "tcp/aborted.h"
 #include "tcp/call_gate.h"
-#include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
@@ -35,15 +34,14 @@ using socket_face::kResends;
 using socket_face::kSending;
 using socket_face::kState;
 
-// A direction that has not switched never will: its bytes are TCP's as they were, and nobody rings.
+// A direction that has not switched never will: its bytes are TCP's as they were.
 bool stays_unswitched(int fd, Socket& s) {
   auto& state = s.mine().words[kState];
   // PAIR face.state: the end that switches says so in the same word
   for (std::uint64_t now = state.load(std::memory_order_acquire); (now & kSending) == 0;) {
     if (!state.compare_exchange_weak(now, now | kGone, std::memory_order_seq_cst)) continue;
-    silence(fd, s);
     if ((now & socket_face::kEnding) != 0) end_by_tcp(fd, s);
-    wake_remote(fd, s);
+    ring_or_tell_host(fd, s);
     return true;
   }
   return false;
@@ -54,7 +52,7 @@ bool has_said_all(int fd, const Socket& s) {
   if ((state_of(s.mine()) & kSending) == 0 || (state_of(s.theirs()) & kLeaving) == 0) return true;
   // PAIR face.given
   const std::uint64_t word = words::load_acquire(s.theirs().words[socket_face::kGivenBack]);
-  return (word != 0 && word != socket_face::kHush) || closed(fd);
+  return word != 0 || closed(fd);
 }
 
 // go() is to be done, now or all the same.
@@ -74,16 +72,16 @@ void lose(int fd, Socket& s) {
 
 // Nobody else sends meanwhile. Its last record is there. If this process is killed another one
 // takes it over (take_resend_over()): what is done before kGone may be done twice.
-void go_alone(int fd, Socket& s, const Pipe::Done& last, const HandedBack& given, std::int32_t us) {
+void go_alone(int fd, Socket& s, const HandedBack& given, std::int32_t us) {
   // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
   if (given.lost) {
     lose(fd, s);
-    return resent(fd, s, us);
+    return resent(s, us);
   }
   note_given(fd, s, given.memfd);
   add_state(s.mine(), kResends);
-  say_goodbye(fd, s, last);
+  say_goodbye(fd, s);
   resend(fd, s, given.memfd, us);
 }
 
@@ -103,8 +101,7 @@ bool go(int fd, Socket& s) {
   // No call that is counted is in the kernel: it steps back, or was killed.
   for (std::uint32_t turn = 0; !OpenFileState::try_close_over(sends, us); ++turn) {
     HandedBack given;
-    if (take_resend_over(s, resender, &given))
-      return go_alone(fd, s, Pipe::Done{}, given, resender), true;
+    if (take_resend_over(s, resender, &given)) return go_alone(fd, s, given, resender), true;
     if (!await_gate(sends, turn)) return false;
   }
   auto gone = [&] { return (state_of(s.mine()) & kGone) != 0; };  // perhaps by another process
@@ -113,8 +110,8 @@ bool go(int fd, Socket& s) {
     return go(fd, s);
   }
   // A process that was killed here may have done any of this: each step may be made again.
-  const Pipe::Done last = gone() ? Pipe::Done{} : put_last_record(s);
-  if (gone() || last.err == EDEADLK) {
+  const bool later = !gone() && put_last_record(s).err == EDEADLK;
+  if (gone() || later) {
     OpenFileState::open(sends, us);
     return gone();
   }
@@ -124,14 +121,14 @@ bool go(int fd, Socket& s) {
   // one has put into the pipe before its last record, or may have taken some out of TCP.
   if (answers && given.word != kDone && given.word != kReadsOn) {
     (void)hand_resend_on(sends, us, resender);
-    go_alone(fd, s, last, given, resender);
+    go_alone(fd, s, given, resender);
     return true;
   }
   // Sending again what it still reads in the pipe would overtake that.
-  if (given.word != kDone) say_goodbye(fd, s, last, given.word != kReadsOn);
+  if (given.word != kDone) say_goodbye(fd, s);
   if (given.memfd >= 0) sys::close(given.memfd);
   OpenFileState::open(sends, us);
-  settle(fd, s);
+  settle(s);
   return gone() || given.word == kDone;
 }
 
@@ -161,7 +158,7 @@ bool answer_leaving(int fd, Socket& s) {
   if (goes) {
     CLAN_DEBUG("fd %d goes back to TCP", fd);
     if ((state_of(s.theirs()) & kLeaving) != 0) say_why(fd, s, reasons::Why::kTakenBack);
-    settle(fd, s);  // what is read may be TCP's already
+    settle(s);  // what is read may be TCP's already
   }
   s.moving.unlock();
   return goes || (state_of(s.mine()) & kGone) != 0;
@@ -174,15 +171,14 @@ bool came_back(int fd, Socket& s) {
   // TCP.
   if ((theirs & kGone) == 0 || s.error_taken) return false;
   KeepErrno keep;
-  // Below, the doorbell is read that would remind us of it.
   if ((theirs & kLeaving) != 0 && (state_of(s.mine()) & kGone) == 0 && !answer_leaving(fd, s))
     return false;
   if ((theirs & kSending) != 0) {
     if (!s.has_drained() || s.pipe.front() != PipeFront::kLeave) return false;
-    if (!drain_doorbells(fd, s) || s.error_taken) return false;
+    if (!take_parked_byte_back(fd, s) || s.error_taken) return false;
   }
   read_kernel(fd, s);
-  settle(fd, s);
+  settle(s);
   say_why(fd, s, reasons::Why::kTakenBack);
   return true;
 }

@@ -19,8 +19,7 @@
 #include "state/remote.h"
 #include "state/socket.h"
 #include "table/open_file.h"
-#include "tcp/doorbell.h"
-#include "tcp/tcp_backlog.h"
+#include "tcp/ring.h"
 
 namespace clan::preload {
 namespace {
@@ -41,7 +40,7 @@ bool closed(int fd) {
 }
 
 void set_gone(PipePage::Face& face) {
-  add_state(face, kGone);  // PAIR face.state: publishes that number
+  add_state(face, kGone);  // PAIR face.state
 }
 
 // EPIPE: half-closed before, and that record is the last.
@@ -50,13 +49,13 @@ Pipe::Done put_last_record(Socket& s) {
   return ends ? s.pipe.end_sending() : s.pipe.leave();
 }
 
-void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings) {
-  if (!last.must_ring) rings = true;  // the wish for a doorbell was somebody else's to fulfil
-  // After its end a doorbell would be answered with a reset.
-  if (rings && !is_remote(s) && !closed(fd)) (void)send_counted_doorbell(fd, s);
-  silence(fd, s);
+void say_goodbye(int fd, Socket& s) {
   set_gone(s.mine());
-  wake_remote(fd, s);  // which tells the other host
+  ring_or_tell_host(fd, s);
+}
+
+void ring_or_tell_host(int fd, Socket& s) {
+  is_remote(s) ? wake_remote(fd, s) : (void)ring_bell(s);
 }
 
 void end_by_tcp(int fd, Socket& s) {
@@ -65,13 +64,12 @@ void end_by_tcp(int fd, Socket& s) {
   s.mine().words[kState].fetch_and(~std::uint64_t{socket_face::kEnding}, std::memory_order_acq_rel);
 }
 
-void settle(int fd, Socket& s) {
+void settle(Socket& s) {
   // PAIR preload.resending: Dekker of a thread that reads from the kernel again and one that has
   // sent all again; each has said so before it looks here
   const bool back =
       s.back_in.load(std::memory_order_seq_cst) && !s.resending.load(std::memory_order_seq_cst);
   if (!back || (state_of(s.mine()) & kGone) == 0) return;
-  give_options_back(fd, s.mine());
   OpenFileState& slot = s.open_file();
   // PAIR preload.gate: behind kGone, so that no other process sends again where it is not said
   if (OpenFileState::is_resend(words::load_acquire(slot.sends))) {

@@ -28,28 +28,25 @@ class Moment {
 /// By the other end, or reset.
 bool closed(int fd);
 
-/// This end sends by TCP from now on; the number of its doorbells stays.
+/// This end sends by TCP from now on.
 void set_gone(PipePage::Face& face);
 
 /// Our last record, behind all bytes. EDEADLK: not for now.
 Pipe::Done put_last_record(Socket& s);
 
-/// Sends the doorbell for that record, `last`; then this end sends none any more, and has
-/// gone. `rings` false: only if a call before may owe one for bytes before that record; what the
-/// end sends by TCP announces the record soon enough. A doorbell that its receiver has not read
-/// when it is killed makes the kernel reset the connection, and drop what it had sent by TCP.
-///
-/// A process may be killed at each step, and another one does it again. Before kGone nobody sends
-/// anything but doorbells by TCP, so the kernel's number of bytes counts them.
-void say_goodbye(int fd, Socket& s, const Pipe::Done& last, bool rings = true);
+/// Behind that record: this end has gone, and rings the other one. A process may be killed at each
+/// step, and another one does it again.
+void say_goodbye(int fd, Socket& s);
+
+/// Rings the other end, or the carrier in its place.
+void ring_or_tell_host(int fd, Socket& s);
 
 /// The end that shutdown() still owes (socket_face::kEnding), of an end that sends by TCP.
 void end_by_tcp(int fd, Socket& s);
 
 /// Both directions are TCP's again: nothing is left to be done here, nor by others that share the
-/// open file. TCP has the program's options again: not before, as it holds back small pieces by
-/// them while the last doorbell is on its way.
-void settle(int fd, Socket& s);
+/// open file.
+void settle(Socket& s);
 
 /// What is read next is the kernel's.
 void read_kernel(int fd, Socket& s);

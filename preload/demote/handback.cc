@@ -10,7 +10,6 @@
 #include <cstring>
 
 #include "clan/detail/clock.h"
-#include "clan/detail/dekker.h"
 #include "clan/detail/words.h"
 #include "clan/face/socket_face.h"
 #include "demote/demote_steps.h"
@@ -51,7 +50,7 @@ HandedBack given_back(const Socket& s) {
   HandedBack given;
   given.word = words::load_acquire(s.theirs().words[kGivenBack]);  // PAIR face.given
   if (given.word <= kReadsOn) return given;
-  if (given.word != socket_face::kHush) given.memfd = file_of_given(s, given.word);
+  given.memfd = file_of_given(s, given.word);
   given.lost = given.memfd < 0;
   return given;
 }
@@ -78,8 +77,8 @@ bool give_back(Socket& s, int taken) {
   if (const int err = s.pipe.set_aside(); err != 0 && err != EALREADY) return false;
   const std::uint64_t where =
       static_cast<std::uint64_t>(::getpid()) << 32 | static_cast<std::uint32_t>(taken);
-  // PAIR face.given: Dekker with send_counted_doorbell(), before the count is read
-  dekker::announce(word, has_nothing_back(taken) ? kNothing : where);
+  // PAIR face.given: publishes the file
+  words::store_release(word, has_nothing_back(taken) ? kNothing : where);
   return true;
 }
 
@@ -101,7 +100,7 @@ bool take_unread(int fd, Socket& s, int to, std::uint64_t deadline_ns) {
   if (bytes == nullptr) return false;
   while (!s.has_drained()) {
     if (monotonic_ns() > deadline_ns) return false;
-    const Draining draining(fd, s);
+    const Draining draining(s);
     std::size_t certain = 0;
     if (left_in_tcp(fd, s, &certain) == 0) break;
     if (certain == 0 || to < 0) return false;

@@ -62,7 +62,7 @@ class Resend {
       : s_(std::move(s)), fd_(fd), given_(given), closer_(closer) {}
   ~Resend() {
     if (given_ >= 0) sys::close(given_);
-    if (!taken_) resent(fd_, *s_, closer_);
+    if (!taken_) resent(*s_, closer_);
     // Behind all that, and behind the word that it is over: shutdown() says kEnding, and then looks
     // for that word.
     if (!taken_ && (state_of(s_->mine()) & socket_face::kEnding) != 0)
@@ -200,7 +200,7 @@ void go_on_with_resend(int fd, Socket& s) {
   // PAIR preload.resent: of one that has not said it, the other end has done its part
   if (words::load_acquire(s.open_file().again.given) == 0) {
     if (given.memfd >= 0) sys::close(given.memfd);
-    resent(fd, s, us);
+    resent(s, us);
   } else {
     resend(fd, s, given.memfd, us);
   }
@@ -239,11 +239,11 @@ SentAgain ResendSource::send(std::uint64_t at) {
   return sent < 0 && errno == EINTR ? SentAgain::kSome : SentAgain::kNobody;
 }
 
-void resent(int fd, Socket& s, std::int32_t closer) {
+void resent(Socket& s, std::int32_t closer) {
   OpenFileState::open(s.open_file().sends, closer);
   // PAIR preload.resending: all has been sent. Behind the open gate: see resends()
   s.resending.store(false, std::memory_order_release);
-  settle(fd, s);
+  settle(s);
 }
 
 void note_given(int fd, Socket& s, int file) {
@@ -269,7 +269,7 @@ void resend(int fd, Socket& s, int given, std::int32_t closer) {
     if (resend == nullptr) {
       if (given >= 0) sys::close(given);
       s.refs.fetch_sub(1, std::memory_order_relaxed);  // our caller holds another
-      resent(fd, s, closer);
+      resent(s, closer);
     }
     delete resend;
     return;
@@ -323,7 +323,7 @@ bool resends(int fd, Socket& s) {
   // PAIR preload.resending: all has been sent. seq_cst: settle() reads `back_in` next, and a thread
   // that sets `back_in` then reads this
   s.resending.store(false, std::memory_order_seq_cst);
-  settle(fd, s);
+  settle(s);
   return false;
 }
 

@@ -72,7 +72,7 @@ class UntilTaken {
 };
 
 /// What was to be sent again has been, or there was none: others may send.
-void resent(int fd, Socket& s, std::int32_t closer);
+void resent(Socket& s, std::int32_t closer);
 
 /// Says for all processes of this end how much is in the file of what the other end had taken from
 /// TCP (-1: none), if none of them has. Before kGone, behind which the other end may close it.

@@ -8,7 +8,7 @@ struct tcp_info;
 
 namespace clan::preload {
 
-/// Bytes the kernel has taken from the application, and doorbells, for this connection, ever.
+/// Bytes the kernel has taken from the application for this connection, ever.
 /// False: it does not say.
 bool sent_by_tcp(int fd, std::uint64_t* bytes);
 /// The same, to another host, where packets are lost: two ways of counting must agree.
@@ -17,7 +17,7 @@ bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes);
 /// Asks for TCP_INFO, and for what lies in the queue at the same moment. False: the kernel does not
 /// say.
 bool received_by_tcp(int fd, tcp_info* info, std::size_t* queued);
-/// Bytes that TCP has ever received, doorbells and all.
+/// Bytes that TCP has ever received.
 std::uint64_t arrived(int fd);
 /// The kernel's name of a socket, the same wherever its descriptors are. 0: it has none.
 std::uint64_t cookie_of(int fd);

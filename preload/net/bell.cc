@@ -16,9 +16,6 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kDoorbells;
-using socket_face::kDoorbellsRead;
-
 constexpr int kRung = 1, kQuiet = 2;
 
 void set_low_water(int fd, int bytes) {
@@ -32,10 +29,9 @@ void begin_bells(Socket& s) { s.remote_bells.store(true, std::memory_order_relax
 void end_bells(int fd, Socket& s) {
   const std::lock_guard guard(s.bell_lock);
   if (!has_remote_bells(s)) return;
-  const bool parked = (state_of(s.theirs()) & socket_face::kSending) != 0;
-  // order: behind these words the other end says that it is gone
-  s.mine().words[kDoorbellsRead].store(0, std::memory_order_seq_cst);
-  s.theirs().words[kDoorbells].store(parked ? 1 : 0, std::memory_order_seq_cst);
+  // order: behind this the other end says that it is gone
+  s.parked_byte.store((state_of(s.theirs()) & socket_face::kSending) != 0,
+                      std::memory_order_seq_cst);
   s.remote_bells.store(false, std::memory_order_relaxed);
   set_low_water(fd, kRung);
 }
@@ -44,19 +40,18 @@ void ring_here(int fd, Socket& s) {
   const std::lock_guard guard(s.bell_lock);
   if (!has_remote_bells(s)) return;
   // order: counted before it can be heard
-  s.theirs().words[kDoorbells].fetch_add(1, std::memory_order_seq_cst);
+  s.remote_rings.fetch_add(1, std::memory_order_seq_cst);
   set_low_water(fd, kRung);
 }
 
 bool take_bells(int fd, Socket& s, std::uint64_t limit) {
   const std::lock_guard guard(s.bell_lock);
   if (!has_remote_bells(s)) return false;
-  auto& swallowed = s.mine().words[kDoorbellsRead];
   // order: under the lock of all that change it
-  const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
-  const std::uint64_t had = swallowed.load(std::memory_order_relaxed);
+  const std::uint64_t rung = s.remote_rings.load(std::memory_order_seq_cst);
+  const std::uint64_t had = s.remote_rings_taken.load(std::memory_order_relaxed);
   const std::uint64_t now = std::max(had, std::min(limit, rung));
-  swallowed.store(now, std::memory_order_relaxed);
+  s.remote_rings_taken.store(now, std::memory_order_relaxed);
   // The kernel reports bytes from before the switch.
   if (now == rung && s.has_drained()) set_low_water(fd, kQuiet);
   return true;

@@ -71,6 +71,8 @@ bool forked() {
         // An edge wakes only one of the processes that wait in one set.
         if (const int set = s.bell_set.take(); set >= 0) sys::close(set);
         s.in_bell_set.unlock();
+        s.bell_sleepers.store(0, std::memory_order_relaxed);  // relaxed: the child has one thread
+        s.ringing.unlock();
         s.listing.unlock();
         s.remote.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
         // The parent's offer is the parent's: a process that takes it up must find one there.

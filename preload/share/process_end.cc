@@ -19,7 +19,6 @@
 #include "table/fd_table.h"
 #include "table/open_file.h"
 #include "table/pipe_count.h"
-#include "tcp/doorbell.h"
 
 namespace clan::preload {
 
@@ -32,11 +31,9 @@ void at_exit() {
       [](int fd, Socket& s, void*) {
         if (s.offer_name.get() != 0) withdraw_offer(s);
         if (s.shared()) (void)say_linger(fd, s);
-        const bool others = leave_slot(s);
+        (void)leave_slot(s);
         use_slot_no_more(s);
         count_for_test(s);
-        // Unread ones would make our end a reset.
-        if (s.shared() && !others && doorbells_waiting(s)) (void)drain_doorbells(fd, s);
       },
       nullptr);
 }

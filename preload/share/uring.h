@@ -1,6 +1,6 @@
 // A program that has an io_uring may have the kernel read any of its descriptors, by entries in
 // memory that nobody shows us: liburing makes its system calls in line, and a ring with a kernel
-// thread (IORING_SETUP_SQPOLL) needs none. What it read of a moved connection would be doorbells.
+// thread (IORING_SETUP_SQPOLL) needs none. It would read nothing of a moved connection.
 // So while a ring is alive this process has no pipes: when it is made, before the program learns
 // its descriptor, what has moved goes back to TCP, and sockets that appear meanwhile stay there for
 // good.

@@ -21,7 +21,7 @@ constinit Hooks hooks{
     .demoted = went_back,
     .pinned = stayed,
     .going_back = going_back,
-    .set_sleeps = set_sleeps,
+    .lost_bells = leave_without_bells,
     .said_why = publish_why,
     .unsaid = withdraw_why,
     .process_said = publish_of_process,

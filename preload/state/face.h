@@ -19,9 +19,4 @@ inline void add_state(PipePage::Face& face, std::uint64_t bits) {
   face.words[socket_face::kState].fetch_or(bits, std::memory_order_acq_rel);  // PAIR face.state
 }
 
-/// That have been rung by that end so far.
-inline std::uint64_t doorbells_of(const PipePage::Face& face, std::memory_order order) {
-  return face.words[socket_face::kDoorbells].load(order);
-}
-
 }  // namespace clan::preload

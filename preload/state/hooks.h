@@ -17,7 +17,7 @@ struct Hooks {
   void (*demoted)(Socket& s);                  ///< it has gone back to TCP
   void (*pinned)(Socket& s);                   ///< it stays on TCP for good
   void (*going_back)(Socket& s);               ///< a call has given up its wait for another process
-  bool (*set_sleeps)(const Socket& s, std::uint32_t events);  ///< see watcher_sleeps()
+  bool (*lost_bells)(int fd, Socket& s);       ///< they are about to be closed; false: not now
   // To the record of why connections stay on TCP (share/reasons.h).
   void (*said_why)(int fd, Socket& s, reasons::Why why, std::uint32_t number);
   void (*unsaid)(Socket& s);  ///< it has moved, or nobody here has it any more
@@ -27,12 +27,6 @@ struct Hooks {
   void (*last_close)(int fd, Socket& s, bool others);  ///< see shared_close()
 };
 extern constinit Hooks hooks;
-
-/// A thread sleeps in epoll_wait on a set that holds the socket. `events`: and waits for any of
-/// these; 0 = all.
-inline bool watcher_sleeps(const Socket& s, std::uint32_t events) {
-  return s.is_watched() && hooks.set_sleeps(s, events);
-}
 
 /// Why the connection stays on TCP, or goes back there, for the log and for `clan stat --all`.
 inline void say_why(int fd, Socket& s, reasons::Why why, std::uint32_t number = 0) {

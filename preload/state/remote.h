@@ -66,7 +66,7 @@ struct RemoteConnections {
   /// It has slept, and takes what has come if it `fetches`. True: something has. A thread that a
   /// signal handler has taken out of its sleep need not say so.
   bool (*end_sleep)(pid_t thread, bool fetches);
-  /// Takes away the doorbells up to `limit`. False: they are TCP's.
+  /// Takes away the rings up to `limit`. False: the carrier rings no more.
   bool (*take_bells)(int fd, Socket& s, std::uint64_t limit);
   /// TCP says that the other end is gone. True: all that came from it lies in the pipe.
   bool (*is_all_there)(Socket& s);
@@ -88,10 +88,20 @@ using RemoteConnectionsOf = const RemoteConnections*();
 inline bool is_remote(const Socket& s) {
   return s.remote.load(std::memory_order_relaxed) != nullptr;
 }
-/// Its doorbells are the component's, see RemoteConnections::take_bells.
+/// The carrier rings its sleepers by TCP, see RemoteConnections::take_bells.
 // relaxed: a change is seen under bell_lock
 inline bool has_remote_bells(const Socket& s) {
   return s.remote_bells.load(std::memory_order_relaxed);
+}
+/// And has rung: the descriptor is readable.
+inline bool has_carrier_rung(const Socket& s) {
+  // relaxed: a hint; they are checked again under bell_lock
+  const std::uint64_t taken = s.remote_rings_taken.load(std::memory_order_relaxed);
+  return taken < s.remote_rings.load(std::memory_order_relaxed);
+}
+/// One byte of TCP that is nobody's lies in front of what the other end sends there.
+inline bool has_parked_byte(const Socket& s) {
+  return s.parked_byte.load(std::memory_order_relaxed);  // relaxed: published with kGone
 }
 
 /// Options of waits for another host: a round trip takes longer, and one that sleeps costs two

@@ -37,7 +37,7 @@ void Transfer::reset() {
   for (auto* flag : {&drained, &shut_read, &rang, &owes_memory}) set(*flag, false);
   set(low_water, 1);
   set(error, 0);
-  for (auto* count : {&data_sleepers, &room_sleepers, &release_looks}) set(*count, 0);
+  set(release_looks, 0);
   for (auto* count : {&full, &going_back}) set(*count, 0);
   set(checked_ns, 0);
   set(glanced, 0);
@@ -54,7 +54,8 @@ void Migration::reset() {
   set(said_inode, 0);
   set(remote, static_cast<RemoteConnection*>(nullptr));
   set(remote_fd, -1);
-  for (auto* flag : {&remote_bells, &remote_parked}) set(*flag, false);
+  for (auto* count : {&remote_rings, &remote_rings_taken}) set(*count, 0u);
+  for (auto* flag : {&remote_bells, &remote_parked, &parked_byte}) set(*flag, false);
   offered_ns = 0;
   place = Place::kNotAsked;
   window_interface = window_looks = 0;

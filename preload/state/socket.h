@@ -8,10 +8,8 @@
 //             (socket_face::kSwitchAt, then kSending) and sends the rest through the pipe
 //   receiver  reads from TCP exactly up to that number, then from the pipe
 //
-// From then on TCP carries only doorbells: bytes that mean nothing but make the descriptor
-// readable, so that all threads that sleep on it in the kernel (recv, poll, epoll, of any process)
-// wake up. Their number is in the pipe's page, which distinguishes them from the application's
-// bytes before and after.
+// From then on TCP carries nothing. The threads that sleep for the pipe (recv, poll, epoll, of any
+// process) are woken by the bell of their end (socket_migration.h).
 //
 // The end of a connection is the kernel's word: when the peer's process is gone or has closed, TCP
 // says so. What then is left in the pipe is read first.

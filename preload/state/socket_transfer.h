@@ -23,9 +23,7 @@ struct Transfer {
   Latch sent_to_nobody;       ///< the application has written to a peer that is gone
   Latch reset_told;
   std::atomic<bool> shut_read{false};
-  std::atomic<int> low_water{1};  ///< SO_RCVLOWAT
-  /// Threads of this process in the kernel, or nearly; not those in epoll's wait.
-  std::atomic<int> data_sleepers{0}, room_sleepers{0};
+  std::atomic<int> low_water{1};                         ///< SO_RCVLOWAT
   std::atomic<std::uint64_t> checked_ns{0}, glanced{0};  ///< see stream/ending.h
   std::atomic<bool> rang{false};  ///< the other end slept when something was last sent to it
   /// counts sends that found no room, for edge-triggered EPOLLOUT

@@ -29,7 +29,6 @@
 #include "stream/going_back.h"
 #include "stream/remote_sleep.h"
 #include "table/buffers.h"
-#include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
@@ -81,7 +80,7 @@ bool handlers_restart() {
 
 }  // namespace
 
-int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::uint64_t deadline,
+int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::uint64_t deadline,
                     SignalSnapshot& since) {
   share_memory_anew(monotonic_ns());  // as in an epoll_wait()
   const AllowSignals here;
@@ -92,38 +91,30 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::ui
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
   // Memory that cannot be released yet is so by a call that wakes up for it.
   const std::int64_t release_ns = release_memory();
-  const std::int64_t nap_ns = is_going_back(s) ? kGoingBackNs : -1;
   if (!reads_tcp(s) && !is_going_back(s) && s.pipe.front() == PipeFront::kBytes) return 0;
   const bool remote_bells = has_remote_bells(s);
   PacketSleep packets(is_remote(s),
                       remote_bells ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
   if (packets.has_come()) return kFetched;
-  // A blocking recv() would see bytes that are no doorbells yet.
-  if (bell || remote_bells || more || deadline != kNoDeadline || release_ns >= 0 || nap_ns >= 0) {
-    pollfd p[1 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
-    int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
-    if (nap_ns >= 0) most = static_cast<int>(nap_ns / 1'000'000);
-    const nfds_t more_fds = bell ? bell.watch(p + 1) : packets.watch(p + 1);
-    const int rc = real().poll(p, 1 + more_fds, time_left_ms(deadline, most));
-    if (rc > 0 && bell.rung(p + 1) && p[0].revents == 0) {
-      note_checked(s);
-      return still_names(fd, s) ? kFetched : -1;
-    }
-    if (rc > 0 && !bell && packets.ready(p + 1)) {
-      s.pipe.unwant_data();
-      (void)packets.fetch();
-      if (p[0].revents == 0) return still_names(fd, s) ? kFetched : -1;
-    }
-    if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;
-    if (rc == 0) errno = EAGAIN;
-    if (rc < 0 && !more && goes_on(0, deadline, since)) return 0;  // as recv() would
-    return rc > 0 && still_names(fd, s) ? 0 : -1;
+  pollfd p[2 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
+  const nfds_t bells = bell != nullptr ? bell->watch(p + 1) : 0;
+  pollfd* const extra = p + 1 + bells;
+  int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
+  if (is_going_back(s)) most = static_cast<int>(kGoingBackNs / 1'000'000);
+  if (bell != nullptr && !*bell && !is_remote(s)) most = kWithoutBellMs;
+  const int rc = real().poll(p, 1 + bells + packets.watch(extra), time_left_ms(deadline, most));
+  bool in_pipe = rc > 0 && bells > 0 && bell->rung(p + 1);
+  if (in_pipe && p[0].revents == 0) note_checked(s);
+  if (rc > 0 && packets.ready(extra)) {
+    s.pipe.unwant_data();
+    (void)packets.fetch();
+    in_pipe = true;
   }
-  char byte;
-  const ssize_t n = real().recv(fd, &byte, 1, MSG_PEEK);
-  if (n < 0 && (errno == EINTR || errno == EAGAIN || closed_under_us())) return -1;
-  if (n <= 0) note_end(fd, s, n);
-  return still_names(fd, s) ? n > 0 : -1;
+  if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;
+  if (rc == 0) errno = EAGAIN;
+  if (rc < 0 && !more && goes_on(0, deadline, since)) return 0;  // as recv() would
+  if (rc <= 0 || !still_names(fd, s)) return -1;
+  return in_pipe && p[0].revents == 0 ? kFetched : 0;
 }
 
 bool goes_on(std::size_t sent, std::uint64_t deadline, SignalSnapshot& since) {
@@ -133,14 +124,15 @@ bool goes_on(std::size_t sent, std::uint64_t deadline, SignalSnapshot& since) {
   return true;
 }
 
-int sleep_in_send(pollfd* p, int timeout_ms, SignalSnapshot& since, const BellSleep& bell) {
+int sleep_in_send(pollfd* p, int timeout_ms, SignalSnapshot& since, const BellSleep* bell) {
   const AllowSignals here;
   (void)release_memory();
   if (!since.handled()) {
     pollfd both[2] = {*p};
-    const int rc = real().poll(both, 1 + bell.watch(both + 1), timeout_ms);
+    const nfds_t bells = bell != nullptr ? bell->watch(both + 1) : 0;
+    const int rc = real().poll(both, 1 + bells, timeout_ms);
     *p = both[0];
-    if (rc > 0) (void)bell.rung(both + 1);
+    if (rc > 0 && bells > 0) (void)bell->rung(both + 1);
     return rc;
   }
   errno = EINTR;

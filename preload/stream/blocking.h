@@ -37,50 +37,27 @@ class StepResult {
   ssize_t value_;
 };
 
-/// A thread that is about to sleep in the kernel until there are bytes or room. To be made before
-/// the calls that ask to be rung; when it goes, the thread wants no doorbells any more. A thread
-/// that has one does not poll_tcp_socket(), which would take it for another.
-class Sleeper {
- public:
-  explicit Sleeper(Socket& s, bool for_data, bool for_room)
-      : s_(s), data_(for_data), room_(for_room) {
-    // order: before the calls that ask to be rung; others check it before they drop a doorbell
-    if (data_) s_.data_sleepers.fetch_add(1, std::memory_order_seq_cst);
-    if (room_) s_.room_sleepers.fetch_add(1, std::memory_order_seq_cst);
-  }
-  ~Sleeper() {
-    if (data_) s_.pipe.unwant_data(), s_.data_sleepers.fetch_sub(1, std::memory_order_seq_cst);
-    // order: after the wish for a doorbell was taken back
-    if (room_) s_.room_sleepers.fetch_sub(1, std::memory_order_seq_cst);
-  }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-
- private:
-  Socket& s_;
-  bool data_, room_;
-};
-
 /// When a blocking call gives up. `option`: SO_RCVTIMEO or SO_SNDTIMEO.
 std::uint64_t deadline_of(int fd, int option);
 
 /// For poll: until then, but not more than `most`, -1 for any. 0: it is over.
 int time_left_ms(std::uint64_t deadline, int most);
 
-/// Sleeps in the kernel until the descriptor is readable, as a blocking recv would: signals and
-/// cancellation are the kernel's. `bell`: its wish is by bell. `more`: bytes of the same call have
-/// been read, so it is not to begin anew after a signal; nor does the kernel begin one anew that
-/// has a time-out. 1: there is a byte; 0: 0: something is to be checked; kFetched: in the pipe
+/// Sleeps in the kernel until the bell is rung or the descriptor is readable, as a blocking recv
+/// would: signals and cancellation are the kernel's. `bell`: null where all comes by TCP. `more`:
+/// bytes of the same call have been read, so it is not to begin anew after a signal; nor does the
+/// kernel begin one anew that has a time-out. 0: something is to be checked; kFetched: in the pipe
 /// only; or -1 with errno.
 constexpr int kFetched = 2;
-int sleep_for_bytes(int fd, Socket& s, const BellSleep& bell, bool more, std::uint64_t deadline,
+int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::uint64_t deadline,
                     SignalSnapshot& since);
 
 /// The sleep of a send has failed. False: so does the send.
 bool goes_on(std::size_t sent, std::uint64_t deadline, SignalSnapshot& since);
 
 /// Sleeps in poll(), until the send's descriptor is ready, but checks first what has run.
-int sleep_in_send(pollfd* p, int timeout_ms, SignalSnapshot& since, const BellSleep& bell = {});
+int sleep_in_send(pollfd* p, int timeout_ms, SignalSnapshot& since,
+                  const BellSleep* bell = nullptr);
 
 /// A moment of a blocking call that another process keeps from its bytes or its room, of which it
 /// has moved `moved`. False: the call is over, with errno.
@@ -116,7 +93,7 @@ inline bool is_nonblocking(int fd, Socket& s) {
 
 /// A call finds nothing, or no room, and the socket has never been in a set or polled: its thread
 /// may be about to wait past the library. True at the first such call, the second, the fourth, …:
-/// the other end is to ring then, for which such a wait wakes up.
+/// it is to be looked for then.
 inline bool may_wait_unseen(Socket& s) {
   // relaxed: a hint, and a count
   if (s.is_watched() || s.polled.load(std::memory_order_relaxed)) [[likely]]

@@ -24,7 +24,6 @@
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "table/open_file.h"
-#include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
@@ -66,7 +65,7 @@ bool tell_end(int fd, Socket& s) {
   }
   if (!switch_sending(fd, s)) return false;
   const Pipe::Done done = s.pipe.end_sending();
-  if (done.must_ring) ring(fd, s, done);
+  if (done.must_ring) ring(fd, s);
   const auto& sender = s.pipe.page().ends[s.pipe.end()].sender;
   // Broken: its end is reported in other ways.
   if (sender.ended.load(std::memory_order_relaxed) != 1 && done.err != EPROTO) return false;
@@ -95,14 +94,11 @@ void shared_close(int fd, Socket& s, bool others) {
   const std::uint64_t mover = s.mine().words[socket_face::kProcess].load(std::memory_order_relaxed);
   if (static_cast<pid_t>(mover >> 32) == ::getpid()) add_state(s.mine(), socket_face::kMoverClosed);
   if (others) return;  // they go on
-  // TCP answers bytes that nobody will read with a reset, and so must we; doorbells are not such
-  // bytes.
+  // TCP answers bytes that nobody will read with a reset, and so must we.
   const bool unread = bytes_to_read(fd, s) > 0 && !s.kernel_end;
   const std::uint64_t reset = unread ? std::uint64_t{kReset} : 0;
   add_state(s.mine(), socket_face::kClosed | reset);
   poll_tcp_socket(fd, s);
-  // no thread is left that could sleep for them, and unread they would make a reset
-  drain_doorbells(fd, s);
   // The kernel's word comes in a moment; a peer that reads the pipe sees this one at once, behind
   // all bytes. Not while a call is under way, which goes on until it returns.
   if (!unread && !at_once && s.refs.load(std::memory_order_relaxed) == 1 &&

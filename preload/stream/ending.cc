@@ -1,11 +1,9 @@
 #include "stream/ending.h"
 
 #include <linux/bpf.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <time.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -21,7 +19,6 @@
 #include "stream/glance.h"
 #include "stream/poll_tcp.h"
 #include "tcp/aborted.h"
-#include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
@@ -45,7 +42,7 @@ void look_for_end(int fd, Socket& s) {
   pollfd p{fd, POLLIN | POLLRDHUP, 0};
   if (sys::poll(&p, 1, 0) <= 0) return;
   if (p.revents == POLLIN) {
-    if (!doorbells_waiting(s)) (void)reset_for_strays(fd, s);
+    (void)reset_for_strays(fd, s);
     return;
   }
   if (has_remote_bells(s) && !is_all_there(s)) {  // the rest is on its way
@@ -100,41 +97,10 @@ int tcp_state(int fd, Socket& s) {
 }
 
 int name_of_peer(int fd, Socket& s, sockaddr* address, socklen_t* size) {
-  const bool connected = tcp_state(fd, s) != BPF_TCP_CLOSE;
-  const long rc = connected ? sys::call(SYS_getpeername, fd, address, size) : -1;
-  if (rc == 0 || (connected && errno != ENOTCONN)) return static_cast<int>(rc);
+  if (tcp_state(fd, s) != BPF_TCP_CLOSE)
+    return static_cast<int>(sys::call(SYS_getpeername, fd, address, size));
   errno = ENOTCONN;
-  if (!connected) return -1;
-  // The kernel has reset it, for doorbells.
-  const auto& words = s.mine().words;
-  const std::uint64_t ports = words[socket_face::kPorts].load(std::memory_order_relaxed);
-  std::uint64_t where[2];
-  for (std::size_t i = 0; i < 2; ++i)
-    where[i] = words[socket_face::kRemoteAddress + i].load(std::memory_order_relaxed);
-  if (address == nullptr || size == nullptr) {
-    errno = EFAULT;
-    return -1;
-  }
-  int domain = AF_INET;
-  socklen_t domain_size = sizeof domain;
-  sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &domain_size);
-  union {
-    sockaddr_in four;
-    sockaddr_in6 six;
-  } name{};
-  const bool is_six = domain == AF_INET6, is_mapped = ports >> 32 == AF_INET;
-  name.six.sin6_family = static_cast<sa_family_t>(domain);
-  name.six.sin6_port = htons(static_cast<std::uint16_t>(ports));
-  std::uint8_t* const six = name.six.sin6_addr.s6_addr;
-  if (is_six && is_mapped) six[10] = six[11] = 0xff;
-  std::memcpy(!is_six     ? static_cast<void*>(&name.four.sin_addr)
-              : is_mapped ? six + 12
-                          : six,
-              where, is_mapped ? sizeof name.four.sin_addr : sizeof name.six.sin6_addr);
-  const socklen_t length = is_six ? sizeof name.six : sizeof name.four;
-  std::memcpy(address, &name, std::min(length, *size));
-  *size = length;
-  return 0;
+  return -1;
 }
 
 ssize_t ended(Socket& s) {

@@ -18,15 +18,13 @@ namespace clan::preload {
 void look_for_end(int fd, Socket& s);
 
 /// As what TCP would have ended: ECONNRESET or, behind the peer's end, EPIPE; what the kernel has
-/// said if it has aborted the connection by itself. 0: it goes on, or ends in good order. The
-/// kernel resets a connection whose reader left doorbells unread, too, so its word alone does not
-/// count: the peer said so when it closed, or died and left bytes unread.
+/// said if it has aborted the connection by itself. 0: it goes on, or ends in good order.
 int reset_of(const Socket& s);
 /// That, for the first caller; else 0.
 int tell_reset(Socket& s);
 
 /// The state that TCP would be in, as BPF_TCP_CLOSE and so on. The kernel's own knows nothing of
-/// ends in the pipe, and of resets those that doorbells have made, too.
+/// ends in the pipe.
 int tcp_state(int fd, Socket& s);
 
 /// The name of the peer that is connected, as of TCP.

@@ -21,7 +21,7 @@ constexpr std::int64_t kGoingBackNs = 10'000'000;  ///< the longest sleep meanwh
 /// One of the ends goes back to TCP, and this one has to try again to do its part of that
 /// (demote/demote_on_request.h).
 inline bool answers_later(const Socket& s) {
-  // relaxed: a sleep that does not see it ends by the doorbell of its going
+  // relaxed: a sleep that does not see it ends by the ring of its going
   return s.answer_wanted_ns.load(std::memory_order_relaxed) != 0 &&
          (state_of(s.mine()) & socket_face::kGone) == 0;
 }
@@ -35,7 +35,10 @@ inline bool is_on_its_way(const Socket& s) {
 
 /// Something may come that nobody announces.
 inline bool is_going_back(const Socket& s) {
-  return answers_later(s) || s.is_resending() || owes_end(s) || is_on_its_way(s);
+  // It may have lost what it rings by.
+  const bool leaves = (state_of(s.theirs()) & (socket_face::kLeaving | socket_face::kGone)) ==
+                      socket_face::kLeaving;
+  return leaves || answers_later(s) || s.is_resending() || owes_end(s) || is_on_its_way(s);
 }
 
 /// A call is about to say EAGAIN for that, or that there are fewer bytes than there may be.

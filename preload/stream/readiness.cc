@@ -16,6 +16,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
+#include "state/remote.h"
 #include "state/socket.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
@@ -26,7 +27,6 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kDoorbellsRead;
 using socket_face::kGone;
 using socket_face::kSending;
 
@@ -85,7 +85,7 @@ short ready_now(int fd, Socket& s, short wanted) {
   const bool follows = has_to_follow(s), gone = !follows && (s.kernel_end || s.kernel_error);
   if (!s.has_drained()) {
     std::size_t certain = 0;
-    const Draining draining(fd, s);
+    const Draining draining(s);
     if (!s.has_drained() && left_in_tcp(fd, s, &certain) != 0 && certain > 0 &&
         enough_bytes(s, certain)) {
       ready |= POLLIN;
@@ -111,16 +111,15 @@ short ready_now(int fd, Socket& s, short wanted) {
   return as_wanted(ready, wanted);
 }
 
-bool prepare_sleep(Socket& s, short events, bool by_bell) {
+bool prepare_sleep(Socket& s, short events) {
   const DeferSignals undisturbed;
   // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller
   // waits for.
   bool sleeps = true;
-  if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data(by_bell)) {
+  if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data()) {
     sleeps = !s.has_drained();
   }
-  if ((events & (POLLOUT | POLLWRNORM)) != 0 && !sends_tcp(s) &&
-      !s.pipe.want_room(PipeRoom::kWhole, by_bell))
+  if ((events & (POLLOUT | POLLWRNORM)) != 0 && !sends_tcp(s) && !s.pipe.want_room())
     sleeps = false;
   return sleeps;
 }
@@ -130,7 +129,7 @@ int bytes_to_read(int fd, Socket& s) {
   KeepErrno keep;
   if (s.reads_kernel()) return sys::ioctl(fd, FIONREAD, &n) == 0 ? n : 0;
   const std::uint64_t theirs = state_of(s.theirs());
-  const Draining draining(fd, s);
+  const Draining draining(s);
   bool all_of_tcp = s.has_drained();
   if (!all_of_tcp) {
     std::size_t certain = 0;
@@ -141,12 +140,8 @@ int bytes_to_read(int fd, Socket& s) {
   if (!all_of_tcp) return n;
   const bool more_by_tcp = (theirs & kGone) != 0 && s.has_drained();
   int queued = 0;
-  if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0) {
-    const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_relaxed);
-    const std::uint64_t bells =
-        rung - s.mine().words[kDoorbellsRead].load(std::memory_order_relaxed);
-    if (static_cast<std::uint64_t>(queued) > bells) n += queued - static_cast<int>(bells);
-  }
+  if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0)
+    n += std::max(queued - (has_parked_byte(s) ? 1 : 0), 0);
   return n + static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));
 }
 

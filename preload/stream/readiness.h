@@ -18,7 +18,7 @@ short ready_now(int fd, Socket& s, short wanted);
 short readiness(int fd, Socket& s, bool look);
 
 /// What select, poll and epoll do before they sleep. False: something of `events` holds already.
-bool prepare_sleep(Socket& s, short events, bool by_bell = false);
+bool prepare_sleep(Socket& s, short events);
 
 /// FIONREAD.
 int bytes_to_read(int fd, Socket& s);

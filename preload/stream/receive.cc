@@ -29,7 +29,7 @@
 #include "stream/poll_tcp.h"
 #include "table/fd_table.h"
 #include "table/unseen_sets.h"
-#include "tcp/doorbell.h"
+#include "tcp/ring.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
@@ -41,7 +41,7 @@ using socket_face::kSending;
 // Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet).
 // `all`: those were the last of TCP's.
 ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
-  const Draining draining(fd, s);
+  const Draining draining(s);
   if (s.has_drained()) return 0;
   std::size_t certain = 0;
   // First: as long as it has not switched, what is left is not known.
@@ -74,10 +74,22 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
 ssize_t receive_after_close(Socket& s, const iovec* buffers, int count, bool peek) {
   const Pipe::Done last = s.pipe.receive(buffers, count, peek);
   const int other = last.must_ring ? descriptor_of(s) : -1;
-  if (other >= 0) ring(other, s, last);
+  if (other >= 0) ring(other, s);
   errno = EBADF;
   return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
 }
+
+// The thread asks to be rung for bytes while this lives, and when it is cancelled no more.
+class Wanted {
+ public:
+  explicit Wanted(Socket& s) : s_(s) {}
+  ~Wanted() { s_.pipe.unwant_data(); }
+  Wanted(const Wanted&) = delete;
+  Wanted& operator=(const Wanted&) = delete;
+
+ private:
+  Socket& s_;
+};
 
 // One call of recv(), as a loop over steps.
 class Receiving : StreamCall {
@@ -144,7 +156,7 @@ class Receiving : StreamCall {
     if (n == 0) return all();
     if (n > 0) {
       done_ += static_cast<std::size_t>(n);
-    } else if (sleep_for_bytes(fd_, s_, BellSleep(), true, deadline_, since_) < 0) {
+    } else if (sleep_for_bytes(fd_, s_, nullptr, true, deadline_, since_) < 0) {
       return failed_with();
     }
     return StepResult::again();
@@ -178,7 +190,7 @@ class Receiving : StreamCall {
       IovecSlice part(buffers_, count_, done_);
       done = s_.pipe.receive(part.buffers, part.count, peek_);
     }
-    if (done.must_ring || owed.of_another()) ring(fd_, s_, done);
+    if (done.must_ring || owed.of_another()) ring(fd_, s_);
     done_ += done.bytes;
     if (failed(done)) return failed_with();
     if (done_ > 0 && done_ >= target_) {
@@ -245,8 +257,7 @@ class Receiving : StreamCall {
       if (s_.kernel_end || s_.kernel_error) return StepResult::again();
       if (!leaves_ && s_.pipe.front() != PipeFront::kNothing) return StepResult::again();
     }
-    if (may_wait_unseen(s_) && (unseen_use() != reasons::Why::kNone || !s_.pipe.want_data()))
-      return StepResult::again();
+    if (may_wait_unseen(s_) && unseen_use() != reasons::Why::kNone) return StepResult::again();
     errno = EAGAIN;
     return StepResult::over(-1);
   }
@@ -266,14 +277,19 @@ class Receiving : StreamCall {
   bool sleep_once(int* woken) {
     const DeferSignals again;
     {
-      const BellSleep bell(s_, !reads_tcp(s_) && !leaves_);
-      Sleeper sleeper(s_, true, false);
-      if (!s_.pipe.want_data(static_cast<bool>(bell)) && !reads_tcp(s_) && !leaves_) return false;
-      *woken = sleep_for_bytes(fd_, s_, bell, done_ > 0, deadline(), since_);
+      const BellSleep bell(s_);
+      const Wanted wanted(s_);
+      if (!s_.pipe.want_data() && !leaves_) {
+        // The other end may have switched since TCP was asked.
+        if (reads_tcp(s_)) (void)look_at_tcp(fd_, s_);
+        if (!reads_tcp(s_)) return false;
+      }
+      *woken = sleep_for_bytes(fd_, s_, &bell, done_ > 0, deadline(), since_);
       s_.pipe.fetch_ahead();
     }
-    if (*woken == kFetched) return !s_.pipe.seems_empty();
-    if (*woken >= 0) *woken > 0 ? take_doorbells(fd_, s_) : poll_tcp_socket(fd_, s_);
+    const bool in_pipe = *woken == kFetched && !reads_tcp(s_) && !leaves_ && !is_to_go(s_);
+    if (in_pipe) return !s_.pipe.seems_empty();
+    if (*woken >= 0) poll_tcp_socket(fd_, s_);
     return true;
   }
 
@@ -310,7 +326,7 @@ std::size_t receive_at_once(int fd, Socket& s, const iovec& buffer) {
   if (!plain) return 0;
   const DeferSignals undisturbed;
   const Pipe::Done done = s.pipe.receive(&buffer, 1, false);
-  if (done.must_ring) ring(fd, s, done);
+  if (done.must_ring) ring(fd, s);
   return done.bytes;
 }
 

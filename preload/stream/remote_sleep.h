@@ -14,7 +14,7 @@ namespace clan::preload {
 ///   has_come()? look again                     it has not begun
 ///   asks to be rung, looks
 ///   poll({own descriptors, watch()})
-///   ready()? asks to be rung no more, fetch()  what has come needs no doorbell
+///   ready()? asks to be rung no more, fetch()  what has come needs no ring
 class PacketSleep {
  public:
   static constexpr nfds_t kMost = PacketFds::kMost;

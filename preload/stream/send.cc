@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
@@ -20,6 +19,7 @@
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
+#include "state/remote.h"
 #include "state/ring_memory.h"
 #include "state/socket.h"
 #include "stream/bell.h"
@@ -34,7 +34,7 @@
 #include "table/unseen_sets.h"
 #include "tcp/aborted.h"
 #include "tcp/call_gate.h"
-#include "tcp/doorbell.h"
+#include "tcp/ring.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
@@ -56,8 +56,7 @@ bool is_left_rightly(int fd, Socket& s) {
   return false;
 }
 
-// Now and then asks the kernel for the peer; true if it has. Only asks: a doorbell read here is one
-// that another thread, asleep for bytes, does not see any more.
+// Now and then asks the kernel for the peer; true if it has.
 bool ask_at_times(int fd, Socket& s) {
   if (!check_due(s)) return false;
   KeepErrno keep;
@@ -108,8 +107,6 @@ class Sending : StreamCall {
     // A call that waits sends all of it, the rest by TCP.
     if (gone && done_ > 0 && (!waits() || time_left_ms(deadline(), 1) == 0)) return all();
     if (gone && resends(fd_, s_)) return going_back() ? StepResult::again() : failed_with();
-    // Left unread, they would make our death a reset, which drops what we have sent by TCP.
-    if (gone && doorbells_waiting(s_)) poll_tcp_socket(fd_, s_);
     if (!gone && switch_sending(fd_, s_)) return StepResult::next();
     bool shut = false;
     const StepResult step = by_tcp(gone, &shut);
@@ -219,7 +216,7 @@ class Sending : StreamCall {
       const ssize_t taken = sys::call(SYS_sendmsg, fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (taken > 0) n = taken;
     }
-    note_going_back(s_);  // the kernel, which doorbells may have reset, need not report this
+    note_going_back(s_);  // the kernel need not report this
     return StepResult::over(n);
   }
 
@@ -240,7 +237,7 @@ class Sending : StreamCall {
     }
     const bool rings = done.must_ring || owed.of_another();
     if (rings) {
-      ring(fd_, s_, done);
+      ring(fd_, s_);
       if (s_.kernel_error && done_ == 0) return StepResult::again();  // nobody is there to read it
     }
     if (s_.rang.load(std::memory_order_relaxed) != rings)
@@ -264,8 +261,7 @@ class Sending : StreamCall {
       if (done_ > 0) return all();
       poll_tcp_socket(fd_, s_);
       if (s_.kernel_end || s_.kernel_error) return StepResult::again();
-      if (may_wait_unseen(s_) && (unseen_use() != reasons::Why::kNone || !s_.pipe.want_room(room_)))
-        return StepResult::again();
+      if (may_wait_unseen(s_) && unseen_use() != reasons::Why::kNone) return StepResult::again();
       errno = EAGAIN;
       return StepResult::over(-1);
     }
@@ -279,23 +275,22 @@ class Sending : StreamCall {
 
   bool sleep_once(bool* over) {
     const DeferSignals again;
-    const bool naps = others_sleep(s_);  // which may take the doorbell for our room with them
-    // A thread that sleeps here for the peer's bytes needs the doorbells.
-    const bool left_to_others = doorbells_waiting(s_) && !poll_tcp_socket(fd_, s_);
-    const BellSleep bell(s_, true);
-    std::optional<Sleeper> sleeper(std::in_place, s_, false, true);
-    if (!s_.pipe.want_room(room_, static_cast<bool>(bell))) return false;
+    // Bytes may lie there that another thread is to read.
+    const bool carriers_bell_stays = has_carrier_rung(s_) && !poll_tcp_socket(fd_, s_);
+    const BellSleep bell(s_);
+    if (!s_.pipe.want_room(room_)) return false;
     s_.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
-    // Room is announced by a doorbell too. Bytes of TCP that the application has not read yet
-    // would make this return at once, as SHUT_RD does, so then only a short nap is taken.
+    // Bytes of TCP that the application has not read yet would make this return at once, as SHUT_RD
+    // does, so then only a short nap is taken.
     pollfd p{fd_, POLLIN | POLLRDHUP, 0};
     int most = -1;
     // relaxed: the call into the kernel came before
     const bool shut = s_.shut_read.load(std::memory_order_relaxed);
-    if (reads_tcp(s_) || s_.kernel_end || shut || naps || left_to_others || is_going_back(s_)) {
+    if (reads_tcp(s_) || s_.kernel_end || shut || carriers_bell_stays || is_going_back(s_)) {
       p.events = 0;
       most = nap_ms_ = std::min(nap_ms_ * 2, kLongestNapMs);
     }
+    if (!bell && !is_remote(s_) && most < 0) most = kWithoutBellMs;
     if (room_ == PipeRoom::kWindow) most = 1;
     // Nor does anybody ring where another thread shuts down writing.
     if (most < 0) most = kLongestSleepMs;
@@ -306,9 +301,8 @@ class Sending : StreamCall {
       return false;
     }
     const PacketSleep packets(is_remote(s_), PacketSleep::May::kNotFetch);
-    const int woken = sleep_in_send(&p, timeout, since_, bell);
+    const int woken = sleep_in_send(&p, timeout, since_, &bell);
     if (woken == 0) room_ = PipeRoom::kWhole;  // it does not read
-    sleeper.reset();
     *over = (woken < 0 && !goes_on(done_, deadline_, since_)) || !still_names(fd_, s_);
     if (!*over && !(bell && woken > 0 && p.revents == 0)) poll_tcp_socket(fd_, s_);
     return true;
@@ -348,7 +342,7 @@ bool send_at_once(int fd, Socket& s, const iovec* buffers, int count, std::size_
   const Pipe::Done done = s.pipe.send(buffers, count, PipeRoom::kWindow);
   if (done.bytes == 0) return false;
   if (done.must_ring) {
-    ring(fd, s, done);
+    ring(fd, s);
     if (s.kernel_error) return false;  // nobody is there to read it
   }
   if (s.rang.load(std::memory_order_relaxed) != done.must_ring)

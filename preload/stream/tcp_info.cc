@@ -1,6 +1,6 @@
 // getsockopt(TCP_INFO) of a connection that has moved, or had: the kernel's, with the bytes that
-// went by the pipe and without doorbells. What is in the pipe counts as sent, acknowledged and
-// received, as it is with the peer. Segments, round-trip times and windows stay those of TCP.
+// went by the pipe. What is in the pipe counts as sent, acknowledged and received, as it is with
+// the peer. Segments, round-trip times and windows stay those of TCP.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
@@ -9,33 +9,15 @@
 
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
-#include "clan/face/socket_face.h"
 #include "os/sys.h"
-#include "state/face.h"
 #include "state/socket.h"
 #include "stream/ending.h"
-#include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {
 
-using socket_face::kGone;
-using socket_face::kSending;
-using socket_face::kSwitchAt;
-
 std::uint64_t pipe_bytes(const Socket& s, int end) {
   return s.pipe.page().ends[end].sender.bytes.load(std::memory_order_relaxed);
-}
-
-// Returns how many of `counted` bytes of TCP the application wrote: all up to the switch, or all
-// but the doorbells when it writes there again. `besides`: bytes that are counted and nobody wrote.
-std::uint64_t applications(std::uint64_t counted, const PipePage::Face& face,
-                           std::uint64_t besides) {
-  const std::uint64_t state = state_of(face);
-  if ((state & kSending) == 0) return counted;
-  auto relaxed = std::memory_order_relaxed;  // the peer's word, and bounded by the kernel's
-  if ((state & kGone) == 0) return std::min(counted, face.words[kSwitchAt].load(relaxed) + besides);
-  return counted - std::min(counted, doorbells_of(face, relaxed));
 }
 
 // Raises a counter that never falls, and says since when it has not changed, in ms. A change is
@@ -69,15 +51,9 @@ void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size) {
   if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &whole) != 0) return;
   const std::uint64_t now = monotonic_ns();
   const std::uint64_t out = pipe_bytes(s, s.pipe.end()), in = pipe_bytes(s, 1 - s.pipe.end());
-  const Told sent =
-      tell(s.told_sent, applications(info.tcpi_bytes_sent, s.mine(), info.tcpi_bytes_retrans) + out,
-           now);
-  // The client's SYN counts as a byte that was acknowledged.
-  const Told acked = tell(
-      s.told_acked, applications(info.tcpi_bytes_acked, s.mine(), s.client ? 1 : 0) + out, now);
-  const Told received =
-      tell(s.told_received, applications(info.tcpi_bytes_received, s.theirs(), 0) + in, now);
-  const bool by_pipe = !sends_tcp(s);
+  const Told sent = tell(s.told_sent, info.tcpi_bytes_sent + out, now);
+  const Told acked = tell(s.told_acked, info.tcpi_bytes_acked + out, now);
+  const Told received = tell(s.told_received, info.tcpi_bytes_received + in, now);
   auto put = [&](std::size_t at, auto field) {
     if (at + sizeof field <= size)
       std::memcpy(static_cast<char*>(value) + at, &field, sizeof field);
@@ -92,11 +68,6 @@ void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size) {
   if (out > 0) CLAN_PUT(tcpi_last_data_sent, std::min(info.tcpi_last_data_sent, sent.quiet_ms));
   if (in > 0) {
     CLAN_PUT(tcpi_last_data_recv, std::min(info.tcpi_last_data_recv, received.quiet_ms));
-  }
-  // What TCP has not sent, or has no acknowledgement for, are doorbells.
-  if (by_pipe) {
-    CLAN_PUT(tcpi_notsent_bytes, 0);
-    CLAN_PUT(tcpi_unacked, 0);
   }
 #undef CLAN_PUT
 }

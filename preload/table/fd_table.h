@@ -43,8 +43,8 @@ void forget(int fd);
 void forget_range(unsigned first, unsigned last);
 
 /// The calling thread closes a descriptor of a socket that has moved, as long as this lives. Behind
-/// forget() the descriptor is the kernel's, with doorbells in it, until it is closed: other threads
-/// that look for the Socket wait for that, a moment at most.
+/// forget() the descriptor is the kernel's until it is closed: other threads that look for the
+/// Socket wait for that, a moment at most.
 class Closing {
  public:
   explicit Closing(int fd);

@@ -46,21 +46,24 @@ int limit() {
 
 int distance(int limit) { return std::max(8, limit / 64); }
 
-// Its sleepers ask for doorbells from now on, and look again. What a thread sleeps on just now
-// stays open.
-void give_up_bells(Socket& s) {
-  const int bell = s.bell.take();  // none watches it from now on, under the lock of sets
-  s.pipe.keep_wanted(true);
-  hooks.going_back(s);
+// The connection goes back to TCP, which the other end notices by its bell. Our sleepers look
+// again, and sleep no more for long. Where a thread sleeps by ours just now, that one stays.
+// Answers how many descriptors have been closed.
+int give_up_bells(int fd, Socket& s) {
+  if (!hooks.lost_bells(fd, s)) return 0;
   s.ringing.lock();
   const int rung = s.others_bell.take();
   s.ringing.unlock();
-  for (const int fd : {bell, rung}) {
-    if (fd >= 0) sys::close(fd);
-  }
-  if (!s.in_bell_set.try_lock()) return;
-  s.Bells::reset();
-  s.in_bell_set.unlock();
+  const int bell = s.bell.take();
+  // order: see BellSleep
+  const bool sleeps = s.bell_sleepers.load(std::memory_order_seq_cst) > 0;
+  if (sleeps) s.bell.keep(bell);
+  const int set = sleeps ? -1 : s.bell_set.take();
+  int closed = 0;
+  for (const int one : {rung, sleeps ? -1 : bell, set})
+    closed += one >= 0 && sys::close(one) == 0 ? 1 : 0;
+  hooks.going_back(s);
+  return closed;
 }
 
 // Closes what has a number below `end`.
@@ -73,13 +76,16 @@ int close_ours_below(int end) {
       [](int fd, Socket& s, void* argument) {
         auto& r = *static_cast<Range*>(argument);
         const DeferSignals undisturbed;
+        auto ours = [&](int number) { return number >= 0 && number < r.end; };
+        const bool has_pipe = s.shared() || (s.state_now() == Socket::State::kKernel && s.pipe);
+        if (has_pipe && (ours(s.bell.get()) || ours(s.others_bell.get())))
+          r.closed += give_up_bells(fd, s);
         if (!s.moving.try_lock()) {
           r.all = false;
           return;
         }
-        auto ours = [&](int number) { return number >= 0 && number < r.end; };
-        if (s.pipe && (ours(s.bell.get()) || ours(s.others_bell.get()) || ours(s.bell_set.get())))
-          give_up_bells(s), ++r.closed;
+        if (ours(s.bell.get()) || ours(s.others_bell.get()) || ours(s.bell_set.get()))
+          r.all = false;
         // One that has gone back to TCP keeps its pipe: a thread may be reading it.
         if (s.shared() || s.state_now() == Socket::State::kKernel) {
           const int memfd = s.pipe.memfd();
@@ -135,8 +141,7 @@ int copy_above(int fd) {
   if (now.rlim_cur >= kFirstOfMany || raised.rlim_cur <= now.rlim_cur ||
       sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &raised, nullptr) != 0)
     return -1;
-  const int from =
-      std::max(static_cast<int>(now.rlim_cur), lowest.load(std::memory_order_relaxed));
+  const int from = std::max(static_cast<int>(now.rlim_cur), lowest.load(std::memory_order_relaxed));
   const int high = duplicate(fd, from);
   sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &now, nullptr);
   return note_ours(high, from);
@@ -241,21 +246,23 @@ void disown(unsigned first, unsigned last) {
   } range{first, last};
   (void)move_slots(first, last, true);
   for_each_socket(
-      [](int, Socket& s, void* argument) {
+      [](int fd, Socket& s, void* argument) {
         const auto& r = *static_cast<const Range*>(argument);
         auto gone = [&](int number) {
           return number >= 0 && static_cast<unsigned>(number) >= r.first &&
                  static_cast<unsigned>(number) <= r.last;
         };
         if (s.pipe && gone(s.pipe.memfd())) s.pipe.set_memfd(-1);
-        for (auto* fd : {&s.offer_fd, &s.window_fd}) {
-          if (gone(fd->get())) fd->keep(-1);
+        for (auto* kept : {&s.offer_fd, &s.window_fd}) {
+          if (gone(kept->get())) kept->keep(-1);
         }
-        bool without = false;
-        for (auto* fd : {&s.bell, &s.others_bell, &s.bell_set}) {
-          if (gone(fd->get())) fd->keep(-1), without = true;
+        if (gone(s.bell_set.get())) s.bell_set.keep(-1);
+        if (!gone(s.bell.get()) && !gone(s.others_bell.get())) return;
+        if (s.shared() && !gone(fd)) (void)hooks.lost_bells(fd, s);
+        for (auto* kept : {&s.bell, &s.others_bell}) {
+          if (gone(kept->get())) kept->keep(-1);
         }
-        if (without && s.pipe) give_up_bells(s);
+        if (s.shared()) hooks.going_back(s);  // no sleeper waits for the bell
       },
       &range);
 }

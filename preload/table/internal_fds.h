@@ -19,9 +19,9 @@ namespace clan::preload {
 
 struct Socket;
 
-/// Where a process may have `limit` descriptors, and no more. The kernel's table of them is as long as the
-/// highest number: where a million are allowed, half a megabyte in each process with this one, and
-/// not eight.
+/// Where a process may have `limit` descriptors, and no more. The kernel's table of them is as long
+/// as the highest number: where a million are allowed, half a megabyte in each process with this
+/// one, and not eight.
 constexpr int first_internal(int limit) { return std::min(limit / 4 * 3, 48 * 1024); }
 
 /// Held by a thread that raises the limit, or changes it for the application, and around fork: a

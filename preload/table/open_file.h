@@ -87,9 +87,7 @@ struct alignas(256) OpenFileState {
 
   Counter sends{0};
   Counter receives{0};
-  Counter bells{0};  ///< closed by a thread that sends a doorbell, or sees to it that none is sent
   PipeLocks locks;
-  std::atomic<std::uint32_t> silent{0};  ///< no doorbell may be sent any more
   /// A thread that publishes something in the pipe, and reads there, has not rung yet. When its
   /// process has been killed, the next call of the end rings in its place. One word for each
   /// direction.

@@ -3,13 +3,9 @@
 #include <sys/ioctl.h>
 
 #include <cerrno>
-#include <cstdint>
-#include <cstdio>
-#include <string_view>
 
 #include "clan/detail/log.h"
 #include "clan/face/socket_face.h"
-#include "kernel/proc.h"
 #include "kernel/tcp.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -19,28 +15,6 @@
 
 namespace clan::preload {
 namespace {
-
-// The process that moved the other end still has it. By its number, which means another process in
-// another pid namespace, and by the pipe's, which does not.
-bool other_end_lives(const Socket& s) {
-  constexpr std::uint64_t kHasClosed = socket_face::kClosed | socket_face::kMoverClosed;
-  if ((state_of(s.theirs()) & kHasClosed) != 0) return false;
-  // relaxed: a number by itself
-  const std::uint64_t process =
-      s.theirs().words[socket_face::kProcess].load(std::memory_order_relaxed);
-  char inode[32];
-  const int size =
-      std::snprintf(inode, sizeof inode, " %llu ", static_cast<unsigned long long>(s.pipe.inode()));
-  return maps(static_cast<pid_t>(process >> 32), {inode, static_cast<std::size_t>(size)});
-}
-
-// The kernel resets for bytes that nobody has read, and doorbells may be all there were.
-bool comes_of_doorbells(const Socket& s) {
-  auto relaxed = std::memory_order_relaxed;  // counts that change no more
-  const std::uint64_t read = s.theirs().words[socket_face::kDoorbellsRead].load(relaxed);
-  if (read == doorbells_of(s.mine(), relaxed)) return false;
-  return !other_end_lives(s);
-}
 
 // For all processes of both ends: it may be closed before they have looked.
 void say_reset(Socket& s) {
@@ -53,8 +27,7 @@ void say_reset(Socket& s) {
 void note_error(Socket& s, int error) {
   s.error_taken.set();
   // Behind the other end's it is EPIPE, which says nothing new.
-  if (s.pipe && !is_remote(s) && error != EPIPE &&
-      !(error == ECONNRESET && comes_of_doorbells(s))) {
+  if (s.pipe && !is_remote(s) && error != EPIPE) {
     s.error.store(error, std::memory_order_relaxed);  // relaxed: kernel_error publishes it
     say_reset(s);
   }
@@ -76,16 +49,11 @@ bool reset_for_strays(int fd, Socket& s) {
   KeepErrno keep;
   // What lies there may be what the other end sends by TCP before its host has said that it does.
   if (has_remote_bells(s)) return take_remote_bells(fd, s, 0), false;
-  // order: this count, then the queue
-  const std::uint64_t had = s.mine().words[kDoorbellsRead].load(std::memory_order_seq_cst);
   int queued = 0;
   if (!s.has_drained() || sys::ioctl(fd, FIONREAD, &queued) != 0 || queued <= 0) return false;
-  // order: the queue, then this count
-  const std::uint64_t rung = doorbells_of(s.theirs(), std::memory_order_seq_cst);
-  if (rung >= had && static_cast<std::uint64_t>(queued) <= rung - had) return false;
   // This end goes back: others may be at its queue. The other end has: these bytes are its
   // application's.
-  if ((state_of(s.mine()) & (kLeaving | kGone)) != 0 ||
+  if (has_parked_byte(s) || (state_of(s.mine()) & (kLeaving | kGone)) != 0 ||
       (state_of(s.theirs()) & (kSending | kGone)) != kSending)
     return false;
   // relaxed: a flag by itself

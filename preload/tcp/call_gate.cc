@@ -61,8 +61,7 @@ void await_mover(OpenFileState::Counter& counter) {
 
 ClosedGate::ClosedGate(OpenFileState::Counter& counter) : counter_(counter) {
   for (std::uint32_t turn = 0; !OpenFileState::try_close_over(counter, me_); ++turn) {
-    took_over_ = take_from_dead(counter, turn, OpenFileState::closed_by(me_));
-    if (took_over_) return;
+    if (take_from_dead(counter, turn, OpenFileState::closed_by(me_))) return;
     pause(turn);
   }
 }

@@ -26,14 +26,11 @@ class ClosedGate {
   ~ClosedGate() { OpenFileState::open(counter_, me_); }
   ClosedGate(const ClosedGate&) = delete;
   ClosedGate& operator=(const ClosedGate&) = delete;
-  /// From a thread that has died: what that did last it may not have noted.
-  bool took_over() const { return took_over_; }
 
  private:
   const DeferSignals undisturbed_;
   const std::int32_t me_ = closer_id();
   OpenFileState::Counter& counter_;
-  bool took_over_ = false;
 };
 
 }  // namespace clan::preload

@@ -26,12 +26,8 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kCorked;
-using socket_face::kDoorbellsRead;
 using socket_face::kGone;
 using socket_face::kLeaving;
-using socket_face::kNodelay;
-using socket_face::kOptionsBack;
 using socket_face::kSending;
 using socket_face::kState;
 using socket_face::kSwitchAt;
@@ -46,9 +42,8 @@ bool fin_counted(Socket& s, const tcp_info& info) {
     case BPF_TCP_CLOSE: {
       // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
       auto& theirs = s.theirs().words;
-      const std::uint64_t bells =
-          has_remote_bells(s) ? 1 : doorbells_of(s.theirs(), std::memory_order_relaxed);
-      const std::uint64_t most = theirs[kSwitchAt].load(std::memory_order_relaxed) + bells;
+      const std::uint64_t parked = has_remote_bells(s) ? 1 : 0;
+      const std::uint64_t most = theirs[kSwitchAt].load(std::memory_order_relaxed) + parked;
       if ((state_of(s.theirs()) & (kSending | kGone)) == kSending &&
           info.tcpi_bytes_received == most + 1) {
         s.fin_counted.set();
@@ -73,21 +68,19 @@ bool read_by_tcp(int fd, Socket& s, std::uint64_t* bytes) {
   return true;
 }
 
-bool is_set(int fd, int option_of_tcp) {
-  int value = 0;
-  socklen_t size = sizeof value;
-  return sys::getsockopt(fd, IPPROTO_TCP, option_of_tcp, &value, &size) == 0 && value != 0;
-}
-
-// As bits of kState.
-std::uint64_t options_of(int fd) {
-  return (is_set(fd, TCP_NODELAY) ? std::uint64_t{kNodelay} : 0) |
-         (is_set(fd, TCP_CORK) ? std::uint64_t{kCorked} : 0);
-}
-void set_options(int fd, std::uint64_t options) {
-  const int nodelay = (options & kNodelay) != 0 ? 1 : 0, corked = (options & kCorked) != 0 ? 1 : 0;
-  sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &corked, sizeof corked);
-  sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+// What has been sent so far is not to wait for more in TCP, as the program's options may have it:
+// no more comes there.
+void push(int fd) {
+  const auto get = [&](int option) {
+    int value = 0;
+    socklen_t size = sizeof value;
+    return sys::getsockopt(fd, IPPROTO_TCP, option, &value, &size) == 0 && value != 0;
+  };
+  const auto put = [&](int option, int value) {
+    sys::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value);
+  };
+  if (get(TCP_CORK)) put(TCP_CORK, 0), put(TCP_CORK, 1);
+  if (!get(TCP_NODELAY)) put(TCP_NODELAY, 1), put(TCP_NODELAY, 0);
 }
 
 // For the byte that tells another host's TCP where the pipe begins.
@@ -97,22 +90,6 @@ bool has_room(int fd) {
 }
 
 }  // namespace
-
-void recount_doorbells(int fd, Socket& s) {
-  std::uint64_t read = 0;
-  if (has_remote_bells(s) || (state_of(s.theirs()) & kSending) == 0 || !read_by_tcp(fd, s, &read))
-    return;
-  const std::uint64_t before = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
-  if (read <= before) return;
-  auto& swallowed = s.mine().words[kDoorbellsRead];
-  const std::uint64_t bells =
-      std::min(read - before, doorbells_of(s.theirs(), std::memory_order_relaxed));
-  // relaxed: a count, which the one in whose place this is done may raise as well
-  std::uint64_t counted = swallowed.load(std::memory_order_relaxed);
-  while (counted < bells &&
-         !swallowed.compare_exchange_weak(counted, bells, std::memory_order_relaxed)) {
-  }
-}
 
 bool switch_sending_now(int fd, Socket& s) {
   auto& mine = s.mine();
@@ -133,20 +110,17 @@ bool switch_sending_now(int fd, Socket& s) {
              // relaxed: behind the closed gate
              : sent_by_tcp(fd, &bytes) && bytes == slot.sent.load(std::memory_order_relaxed);
   if (!switched && !over && known) {
-    // Doorbells must not wait for anything. What the program has set it goes on to see.
-    const std::uint64_t options = options_of(fd);
-    set_options(fd, kNodelay);
+    push(fd);
     mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
     // Not behind kGone, which a process says that goes back while this one is stopped here.
     std::uint64_t now = state_of(mine);
-    while ((now & kGone) == 0 &&
-           // PAIR face.state: publishes kSwitchAt
-           !mine.words[kState].compare_exchange_weak(now, now | kSending | options,
-                                                     std::memory_order_seq_cst)) {
+    while (
+        (now & kGone) == 0 &&
+        // PAIR face.state: publishes kSwitchAt
+        !mine.words[kState].compare_exchange_weak(now, now | kSending, std::memory_order_seq_cst)) {
     }
     if (remote) {
       switched = (now & kGone) == 0;
-      if (!switched) set_options(fd, options);
       OpenFileState::open(slot.sends, me);
       if (switched) wake_remote(fd, s);
       return switched;
@@ -154,11 +128,8 @@ bool switch_sending_now(int fd, Socket& s) {
     // An end that leaves says so and then checks whether this one has switched: one sees the other.
     switched = (now & kGone) == 0 && (state_of(s.theirs()) & kLeaving) == 0;
     // PAIR face.state: taken back
-    if (!switched) {
-      mine.words[kState].fetch_and(~std::uint64_t{kSending | kNodelay | kCorked},
-                                   std::memory_order_seq_cst);
-      set_options(fd, options);
-    }
+    if (!switched)
+      mine.words[kState].fetch_and(~std::uint64_t{kSending}, std::memory_order_seq_cst);
     CLAN_DEBUG("fd %d sends through the pipe after %llu bytes of TCP", fd,
                static_cast<unsigned long long>(bytes));
   }
@@ -166,19 +137,14 @@ bool switch_sending_now(int fd, Socket& s) {
   return switched;
 }
 
-void give_options_back(int fd, PipePage::Face& face) {
-  if ((state_of(face) & (kSending | kGone | kOptionsBack)) != (kSending | kGone)) return;
-  auto& word = face.words[kState];
-  // order: a thread that sets one changes its bit and then looks for kOptionsBack; either it sees
-  // that, or its bit is seen here
-  std::uint64_t state = word.fetch_or(kOptionsBack, std::memory_order_acq_rel);
-  if ((state & kOptionsBack) != 0) return;
-  KeepErrno keep;
-  for (std::uint64_t now; true; state = now) {
-    set_options(fd, state);
-    now = state_of(face);  // a thread may have set one meanwhile, before this did
-    if (((now ^ state) & (kNodelay | kCorked)) == 0) return;
-  }
+bool take_parked_byte_back(int fd, Socket& s) {
+  if (!has_parked_byte(s)) return true;
+  char byte;
+  const ssize_t n = sys::recv(fd, &byte, 1, MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  note_end(fd, s, n);
+  s.parked_byte.store(false, std::memory_order_relaxed);  // relaxed: under the lock of the socket
+  return true;
 }
 
 ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
@@ -186,7 +152,7 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   int queued = 0;
   if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
   if ((state_of(s.theirs()) & kSending) == 0) {
-    // It has not switched even now, so what was queued before we looked is no doorbell.
+    // It has not switched even now, so what was queued before we looked comes before that.
     *certain = static_cast<std::size_t>(queued);
     return 1;
   }

@@ -26,30 +26,20 @@ inline bool switch_sending(int fd, Socket& s) {
   return (state_of(s.mine()) & socket_face::kSending) != 0 || switch_sending_now(fd, s);
 }
 
-/// Behind kGone: TCP has TCP_NODELAY and TCP_CORK again as the program has them. Once for an
-/// end, by whichever process is first; `fd`: the end's.
-void give_options_back(int fd, PipePage::Face& face);
-
 /// App bytes that are still to be read from TCP. <0: cannot tell, errno. Sets drained when there
 /// are none. `certain`: how many of those in the kernel's queue are the application's for sure.
 /// Under Draining.
 ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
 
-/// A process that was killed may have read doorbells and not said so; the kernel knows.
-void recount_doorbells(int fd, Socket& s);
+/// The byte of a connection to another host that has lain in TCP is read, if it was still to be.
+/// False: it is on its way.
+bool take_parked_byte_back(int fd, Socket& s);
 
-/// The lock under which bytes of TCP are read and counted: doorbells, and the application's from
-/// before the switch. Threads of all processes of the end take it, as the one that closes the
-/// counter of receives.
-///
-/// A process that was killed under it may have read bytes and not counted them. The next one takes
-/// the lock from it, and counts by the kernel's numbers.
+/// The lock under which bytes of TCP from before the switch are read. Threads of all processes of
+/// the end take it, as the one that closes the counter of receives.
 class Draining {
  public:
-  Draining(int fd, Socket& s) : gate_(s.open_file().receives) {
-    if (gate_.took_over()) [[unlikely]]
-      recount_doorbells(fd, s);
-  }
+  explicit Draining(Socket& s) : gate_(s.open_file().receives) {}
 
  private:
   const ClosedGate gate_;

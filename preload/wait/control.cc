@@ -52,11 +52,11 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
     KeepErrno keep;
     sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
   }
-  // One that has moved is asked for doorbells at once: doorbells that lie there already would wake
-  // a thread asleep in the set, as bytes do.
-  epoll_event bells = for_doorbells(fd);
+  // The kernel is asked for TCP's news about a moved one at once: what lies there already would
+  // wake a thread asleep in the set, as bytes do.
+  epoll_event news = for_tcp(fd);
   const bool moved = s.shared() && set != nullptr && kernel_would_take(event);
-  const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, moved ? &bells : event);
+  const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, moved ? &news : event);
   if (rc != 0) {
     if (before != nullptr && before->parked) remove(before);  // the kernel has it no more
     return rc;
@@ -78,7 +78,7 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
   i->since = order_stamp() & PipeStamp::kTimeMask;
   if (s.shared()) {
     KeepErrno keep;
-    moved ? answer_from_pipe(*i) : watch_doorbells(*i);
+    moved ? answer_from_pipe(*i) : watch_moved(*i);
     tell_sleepers(*i, true);
   } else if (moved) {  // it has gone back to TCP meanwhile
     KeepErrno keep;
@@ -95,7 +95,7 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
   if (op == EPOLL_CTL_ADD) {
     if (i != nullptr && i->parked && event != nullptr && (event->events & EPOLLEXCLUSIVE) == 0) {
       i->parked = false;
-      if (std::exchange(i->missed, false)) take_news(*i, false);
+      if (std::exchange(i->missed, false)) take_news(*i);
       ask_for(*i, *event);
       return 0;
     }

@@ -57,10 +57,7 @@ Set* make(int epfd) {
 }
 
 Interest* find(Set& set, const Socket* s, int fd) {
-  const std::lock_guard listed(s->listing);
-  Interest* i = s->interests;
-  while (i != nullptr && (i->set != &set || i->fd != fd)) i = i->next_of_socket;
-  return i;
+  return find_interest(*s, [&](const Interest& i) { return i.set == &set && i.fd == fd; });
 }
 
 bool add(Set& set, Interest* i) {

@@ -1,8 +1,8 @@
 // epoll: the kernel's sets hold the application's descriptors, as it put them there. A socket that
-// has moved is registered for doorbells instead, with our tag; what the application asked for is
-// kept here and answered from the pipe. So plain descriptors stay the kernel's, and sets in sets
-// do: the sockets of a set that is polled, or in another set, go back to TCP and stay there
-// (take_off_pipes()).
+// has moved is registered for TCP's news alone, with our tag, and its bell beside it; what the
+// application asked for is kept here and answered from the pipe. So plain descriptors stay the
+// kernel's, and sets in sets do: the sockets of a set that is polled, or in another set, go back to
+// TCP and stay there (take_off_pipes()).
 //
 // Processes that share a set over fork: what one of them asks for holds for all, and the others do
 // not see it here. So as soon as a second one uses such a set, the sockets in it go back to TCP and
@@ -14,8 +14,8 @@
 //
 // What a wait costs does not depend on how many sockets have moved. Each wait checks those that are
 // *watched* in shared memory; there are few, those with recent events. The others are
-// *armed*: their peers ring a doorbell with the next bytes, which the kernel reports, and then they
-// are watched again.
+// *armed*: their peers ring with the next bytes, which the kernel reports, and then they are
+// watched again.
 //
 // What one wait answers is a snapshot: whatever happened before an event that it reports is
 // reported too, or has been (gather()). Its events are in the order in which they became ready
@@ -31,6 +31,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <optional>
 
 #include "clan/face/pipe.h"
@@ -63,7 +64,7 @@ struct Interest {
   std::uint32_t watched_at = kNowhere;  ///< in Set::watched
   std::uint64_t heard_ns = 0;           ///< when it last said something, or was asked to
   std::uint32_t found_in = 0;           ///< Set::round in which gather() has found it ready
-  std::uint32_t rung_in = 0;            ///< or in which the kernel has reported a doorbell
+  std::uint32_t rung_in = 0;            ///< or in which the kernel has reported a ring
   std::uint64_t since = 0;  ///< order_stamp() of when it was asked for or reported, or TCP had news
   bool listed = false;      ///< reported, and ready at each check since
   ReportedEdges told;       ///< to the application
@@ -140,6 +141,14 @@ inline Set* find(int epfd) {
 Set* make(int epfd);
 
 Interest* find(Set& set, const Socket* s, int fd);
+/// The first of a socket's interests that `which` names, or null. Under the lock of its set.
+template <typename Which>
+Interest* find_interest(const Socket& s, const Which& which) {
+  const std::lock_guard listed(s.listing);
+  Interest* i = s.interests;
+  while (i != nullptr && !which(*i)) i = i->next_of_socket;
+  return i;
+}
 
 /// Puts it into the set, and into the list of its socket. False: no memory.
 bool add(Set& set, Interest* i);

@@ -7,7 +7,7 @@
 // put in order among themselves. The kernel gives only the order of the others among themselves,
 // and that they became ready after it was last asked. Between the two kinds come:
 //
-//   - a doorbell in the kernel's answer: what it lists in front was ready before the doorbell was
+//   - a ring in the kernel's answer: what it lists in front was ready before the ring was
 //     rung. A socket that has migrated and whose news are still TCP's (its bytes, its end) is there
 //     itself, as a plain one
 //   - what the writer of a record says of itself: when it last wrote past pipes. A plain descriptor
@@ -70,8 +70,8 @@ class KernelOrder {
     place(found);
     return found;
   }
-  /// A doorbell for what was written at `time`. [first, last): what was in front of it.
-  void doorbell(ReadyEvent* first, ReadyEvent* last, std::uint64_t time) {
+  /// A ring for what was written at `time`. [first, last): what was in front of it.
+  void ring(ReadyEvent* first, ReadyEvent* last, std::uint64_t time) {
     for (; first != last; ++first) {
       if (first->by_kernel && PipeStamp::before(time, first->since)) first->since = time - 1;
     }

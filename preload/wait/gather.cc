@@ -47,10 +47,22 @@ void note_bell(const Set& set, Interest& i) {
   note_checked(*i.socket, set.now());
 }
 
+// The bell is watched once for all descriptors of the socket. Returns one of them, or null.
+Interest* note_bells(const Set& set, const Socket& s) {
+  Interest* one = nullptr;
+  (void)find_interest(s, [&](Interest& i) {
+    if (i.set != &set || !i.moved || i.parked) return false;
+    note_bell(set, i);
+    one = &i;
+    return false;
+  });
+  return one;
+}
+
 // The kernel has reported a socket that has moved.
-void note_doorbell(const Set& set, Interest& i, std::uint32_t events) {
+void note_news(const Set& set, Interest& i) {
   note_ring(set, i);
-  take_news(i, events == EPOLLIN);
+  take_news(i);
 }
 
 // The kernel has reported it in an answer before, and does again as long as it holds. `end`: of
@@ -119,21 +131,26 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
     const int fd = static_cast<int>(events[k].data.u64 & (kOfBell - 1));
     // not for one that is being closed: that may wait for the lock
     const SocketRef s = set.polled != nullptr ? SocketRef() : acquire(fd, false);
-    Interest* const i = s                       ? find(set, s.get(), fd)
+    Interest* const i = s && by_bell            ? note_bells(set, *s)
+                        : s                     ? find(set, s.get(), fd)
                         : set.polled != nullptr ? set.polled->of(fd)
                                                 : nullptr;
     if (i == nullptr || !i->moved) continue;
     if (i->parked) {
-      i->missed |= !by_bell;
+      i->missed = true;
       continue;
     }
-    by_bell ? note_bell(set, *i) : note_doorbell(set, *i, events[k].events);
+    if (!by_bell) {
+      note_news(set, *i);
+    } else if (set.polled != nullptr) {
+      note_bell(set, *i);
+    }
     if (i->found_in == set.round && (events[k].events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0)
       look_again(set, *i);
     const Socket& socket = *i->socket;
     const PipeStamp stamp = socket.shared() ? socket.pipe.front_stamp() : PipeStamp{};
     if (stamp.word != 0) {
-      order.doorbell(set.found.at + first, set.found.at + set.found.count, stamp.time());
+      order.ring(set.found.at + first, set.found.at + set.found.count, stamp.time());
     } else if (i->found_in != set.round && !by_bell) {
       take_in_tcp(set, *i, order);
     }
@@ -236,7 +253,7 @@ int keep_plain(Set& set, epoll_event* events) {
   return n;
 }
 
-// The kernel is not asked for doorbells in this call. As far as there are few armed ones, those
+// The kernel is not asked for rings in this call. As far as there are few armed ones, those
 // with news are found.
 void watch_armed(Set& set) {
   if (many_are_armed(set)) return;

@@ -21,7 +21,7 @@ namespace clan::preload {
 /// not seen has happened between the two.
 ///
 ///   - What 3 has found was written at the time of its stamp; without one, at any time until now. A
-///     socket for which the kernel has reported a doorbell was written to before 2 ended, and so
+///     socket for which the kernel has reported a ring was written to before 2 ended, and so
 ///     was all that was written before.
 ///   - What the kernel reported in 2 may be newer than 1, and so may be what happened before it: 3
 ///     finds that, as it comes after 2, and asks for 4 itself.

@@ -12,12 +12,12 @@
 #include "clan/detail/clock.h"
 #include "os/scratch.h"
 #include "os/sys.h"
+#include "state/remote.h"
 #include "stream/ending.h"
 #include "stream/glance.h"
 #include "stream/going_back.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
-#include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
@@ -26,8 +26,7 @@
 namespace clan::preload {
 namespace {
 
-constexpr nfds_t kOnStack = 2;     ///< so many descriptors take less than a kilobyte
-constexpr nfds_t kWithBell = 256;  ///< one more descriptor costs nothing that matters
+constexpr nfds_t kOnStack = 2;  ///< so many descriptors take less than a kilobyte
 /// What poll() tells without being asked.
 constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
 /// The longest sleep for room, as of a send: another thread may shut down writing, which the kernel
@@ -41,7 +40,9 @@ short events_of_moved(const pollfd& asked) {
 
 // What gather() may want room for: each descriptor twice, as plain and as moved, all that has
 // moved, and an answer of the kernel.
-constexpr nfds_t most_found(nfds_t count) { return 5 * count + 1; }
+constexpr nfds_t most_found(nfds_t count) {
+  return 3 * count + PolledSet::Memory::most_events(count);
+}
 
 template <typename T>
 T* cut(std::byte*& memory, nfds_t count) {
@@ -71,8 +72,8 @@ bool has_bytes(pollfd& asked) {
 
 std::size_t PolledSet::Memory::bytes(nfds_t count) {
   return count * (sizeof(Place) + sizeof(Interest*) + sizeof(Place*)) +
-         most_found(count) * sizeof(ReadyEvent) + (2 * count + 1) * sizeof(epoll_event) +
-         (count + PacketSleep::kMost + 1) * sizeof(pollfd) + 7 * 16;
+         most_found(count) * sizeof(ReadyEvent) + most_events(count) * sizeof(epoll_event) +
+         (2 * count + PacketSleep::kMost) * sizeof(pollfd) + 7 * 16;
 }
 
 PolledSet::Memory::Memory(void* memory, nfds_t count) {
@@ -81,8 +82,8 @@ PolledSet::Memory::Memory(void* memory, nfds_t count) {
   found = cut<ReadyEvent>(at, most_found(count));
   watched = cut<Interest*>(at, count);
   of = cut<Place*>(at, count);
-  events = cut<epoll_event>(at, 2 * count + 1);
-  copy = cut<pollfd>(at, count + PacketSleep::kMost + 1);
+  events = cut<epoll_event>(at, most_events(count));
+  copy = cut<pollfd>(at, 2 * count + PacketSleep::kMost);
 }
 
 PolledSet::PolledSet(pollfd* fds, nfds_t count, const Memory& memory, const KernelPoll& sleep)
@@ -116,7 +117,7 @@ void PolledSet::enter(nfds_t k) {
   if (!is_moved || (asked.events & POLLPRI) != 0 || (reads_tcp(*s) && (asked.events & kNews) != 0))
     set_.plain.store(true, std::memory_order_relaxed);
   if (!is_moved) return;
-  Place& place = *new (memory_.places + used_++) Place{{}, std::move(s), {}};
+  Place& place = *new (memory_.places + used_++) Place{{}, std::move(s), {}, false};
   Interest& i = place.interest;
   memory_.of[k] = &place;
   i.socket = place.socket.get();
@@ -132,15 +133,13 @@ void PolledSet::enter(nfds_t k) {
   answer_from_pipe(i);
 }
 
-// What the kernel has answered in `copy`, as epoll would say it. A doorbell shows that a socket has
-// moved while the thread slept; one that was closed is the kernel's.
+// What the kernel has answered in `copy`, as epoll would say it. What was closed is the kernel's.
 int PolledSet::take(epoll_event* to) {
   int n = 0;
   for (nfds_t k = 0; k < count_; ++k) {
     const auto told = static_cast<short>(memory_.copy[k].revents);
     if (told == 0) continue;
     const SocketRef now = acquire(fds_[k].fd);
-    if (memory_.of[k] == nullptr && now && now->shared()) enter(k);
     Interest* const i = of(static_cast<int>(k));
     bool plain = i == nullptr || !i->moved;
     if (!plain && now.get() != i->socket) {
@@ -170,16 +169,24 @@ int PolledSet::ask(epoll_event* to) {
 int PolledSet::sleep(epoll_event* to, std::int64_t ns, const PacketSleep* packets, bool* fetches,
                      bool* over) {
   pollfd* const extra = memory_.copy + count_;
-  pollfd* const bell = extra + (packets != nullptr ? packets->watch(extra) : 0);
-  const nfds_t bells = bell_ ? bell_->watch(bell) : 0;
-  const int rc = sleep_(memory_.copy, static_cast<nfds_t>(bell - memory_.copy) + bells, ns);
+  pollfd* const bells = extra + (packets != nullptr ? packets->watch(extra) : 0);
+  pollfd* end = bells;
+  for (nfds_t k = 0; k < used_; ++k) {
+    if (memory_.places[k].bell) end += memory_.places[k].bell->watch(end);
+  }
+  const int rc = sleep_(memory_.copy, static_cast<nfds_t>(end - memory_.copy), ns);
   *over = rc == 0;
+  // More than the limit of descriptors allows.
+  if (rc < 0 && errno == EINVAL && end != bells && !has_no_room_) return has_no_room_ = true, 0;
   if (rc <= 0) return rc;
   *fetches = packets != nullptr && packets->ready(extra);
   int n = take(to);
-  if (bells != 0 && bell_->rung(bell)) {
+  const pollfd* at = bells;
+  for (nfds_t k = 0; k < used_; ++k) {
+    Place& place = memory_.places[k];
+    if (!place.bell || !place.bell->rung(at++)) continue;
     to[n].events = EPOLLIN;
-    to[n++].data.u64 = kTag | kOfBell | bell_of_;
+    to[n++].data.u64 = kTag | kOfBell | place.interest.index;
   }
   return n;
 }
@@ -189,20 +196,14 @@ void PolledSet::lie_down(Interest& i) {
   Socket& s = *i.socket;
   pollfd& copy = memory_.copy[i.index];
   const short asked = fds_[i.index].events;
-  const bool left_to_others = doorbells_waiting(s) && (is_due(s) || !look_at_tcp(i.fd, s));
-  if (!bell_ && count_ <= kWithBell) {
-    if (bell_.emplace(s, true); *bell_) {
-      i.by_bell = true;
-      bell_of_ = i.index;
-    } else {
-      bell_.reset();
-    }
-  }
-  memory_.of[i.index]->sleeper.emplace(s, (asked & (kReads | POLLRDHUP)) != 0,
-                                       (asked & kWrites) != 0);
-  // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would doorbells
-  // that are left to others.
-  if (left_to_others || (reads_tcp(s) && (asked & kReads) == 0)) {
+  Place& place = *memory_.of[i.index];
+  const bool carriers_bell_stays = has_carrier_rung(s) && (is_due(s) || !look_at_tcp(i.fd, s));
+  place.sleeps = true;
+  if (!has_no_room_ && !place.bell.emplace(s)) place.bell.reset();
+  i.by_bell = place.bell.has_value();
+  // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would the
+  // carrier's bell that is left to others.
+  if (carriers_bell_stays || (reads_tcp(s) && (asked & kReads) == 0)) {
     copy.events &= static_cast<short>(~POLLIN);
     is_untold_ = true;
   }
@@ -221,15 +222,14 @@ void PolledSet::lie_down(Interest& i) {
 void PolledSet::get_up() {
   for (nfds_t k = 0; k < used_; ++k) {
     Place& place = memory_.places[k];
-    if (!place.sleeper) continue;
-    place.sleeper.reset();
+    if (!std::exchange(place.sleeps, false)) continue;
+    place.bell.reset();
     place.interest.by_bell = false;
     const pollfd& asked = fds_[place.interest.index];
     pollfd& copy = memory_.copy[place.interest.index];
     copy.fd = asked.fd;
     if (place.interest.moved) copy.events = events_of_moved(asked);
   }
-  bell_.reset();
   is_untold_ = wants_room_ = false;
 }
 
@@ -261,7 +261,8 @@ int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelP
   }
   const PolledSet::Memory parts(memory, count);
   PolledSet polled(fds, count, parts, sleep);
-  const int n = wait_in(polled, parts.events, static_cast<int>(2 * count + 1), timeout_ns);
+  const int n = wait_in(polled, parts.events,
+                        static_cast<int>(PolledSet::Memory::most_events(count)), timeout_ns);
   return n < 0 ? n : polled.answer(parts.events, n);
 }
 

@@ -1,6 +1,6 @@
 // poll() with sockets that have moved: a wait in a set that lives as long as the call (waiting.h).
-// Its kernel is poll() in place of epoll: there, a socket that has moved is watched for doorbells,
-// which stay reported as long as they lie there.
+// Its kernel is poll() in place of epoll: there, a socket that has moved is watched for the end of
+// TCP, and its bell beside it.
 #pragma once
 
 #include <poll.h>
@@ -13,7 +13,6 @@
 #include "clan/face/wait.h"
 #include "state/remote.h"
 #include "stream/bell.h"
-#include "stream/blocking.h"
 #include "stream/remote_sleep.h"
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
@@ -62,12 +61,15 @@ class PolledSet {
   struct Place {
     Interest interest;
     SocketRef socket;
-    std::optional<Sleeper> sleeper;
+    std::optional<BellSleep> bell;
+    bool sleeps = false;
   };
-  /// What the caller has memory for: places, what is found of them, and two events for each
-  /// descriptor. `copy`: what the kernel is asked, and room for PacketSleep::kMost + 1 more.
+  /// What the caller has memory for: places, what is found of them, and events(). `copy`: what the
+  /// kernel is asked, and room for the bells and PacketSleep::kMost more.
   struct Memory {
     static std::size_t bytes(nfds_t count);
+    /// Each descriptor may be reported as plain, as moved, and by its bell.
+    static constexpr nfds_t most_events(nfds_t count) { return 3 * count + 1; }
     explicit Memory(void* memory, nfds_t count);
     Place* places;
     ReadyEvent* found;
@@ -112,9 +114,8 @@ class PolledSet {
   const Memory memory_;
   const KernelPoll sleep_;
   nfds_t used_ = 0;
-  std::optional<BellSleep> bell_;
-  nfds_t bell_of_ = 0;
-  bool is_untold_ = false;  // the kernel cannot be asked for doorbells of one of them
+  bool has_no_room_ = false;  // for bells, beside what is polled
+  bool is_untold_ = false;    // one of them has something that the kernel cannot be asked for
   bool wants_room_ = false;
 };
 

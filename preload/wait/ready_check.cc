@@ -9,12 +9,13 @@
 
 #include "clan/detail/clock.h"
 #include "kernel/tcp.h"
+#include "state/remote.h"
 #include "state/socket.h"
+#include "stream/bell.h"
 #include "stream/ending.h"
 #include "stream/going_back.h"
 #include "stream/poll_tcp.h"
 #include "stream/readiness.h"
-#include "tcp/doorbell.h"
 #include "tcp/tcp_backlog.h"
 #include "wait/epoll_set.h"
 #include "wait/event_order.h"
@@ -68,6 +69,8 @@ ReadyEvent ready_event_of(Interest& i) {
   if (quiet(i)) return found;
   if (is_due(s)) note_due(i.fd, s);
   const bool by_edges = (i.events & EPOLLET) != 0;
+  // That the other end has switched is no edge, and is noticed before.
+  if (by_edges && reads_tcp(s)) (void)look_at_tcp(i.fd, s);
   // Taken first: what comes while we look is an edge of its own.
   if (by_edges) found.edge = in_stamp(i.fd, s);
   // poll() has the same bits.
@@ -80,10 +83,10 @@ ReadyEvent ready_event_of(Interest& i) {
   return found;
 }
 
-void take_news(const Interest& i, bool only_bytes) {
+void take_news(const Interest& i) {
   Socket& s = *i.socket;
   if (is_due(s)) return note_due(i.fd, s);
-  (void)(only_bytes ? take_doorbells(i.fd, s) : look_at_tcp(i.fd, s));
+  (void)look_at_tcp(i.fd, s);
 }
 
 void mark_reported(const ReadyEvent& found, std::uint64_t stamp) {
@@ -101,14 +104,13 @@ bool waits_for_tcp_room(const Interest& i) {
 }
 
 std::int64_t longest_sleep(const Interest& i) {
-  if (is_going_back(*i.socket) || is_due(*i.socket)) return kGoingBackNs;
+  const Socket& s = *i.socket;
+  if (is_going_back(s) || is_due(s)) return kGoingBackNs;
+  if (!i.fired && !i.by_bell && !is_remote(s)) return kWithoutBellMs * std::int64_t{1'000'000};
   if (!wants_room(i)) return kNoCap;
-  // Bytes of TCP that have not been read may have closed TCP's window: no doorbell comes through.
-  if (reads_tcp(*i.socket)) return 1'000'000;
-  // A process that shares the open file may take the doorbell for our room.
-  if (waits_for_tcp_room(i) || i.socket->inherited.load(std::memory_order_relaxed))
-    return 10'000'000;
-  return kNoCap;
+  if (waits_for_tcp_room(i)) return 10'000'000;
+  // Another thread may take the carrier's bell for our room.
+  return is_remote(s) ? 100'000'000 : kNoCap;
 }
 
 std::int64_t longest_sleep(const Set& set) {
@@ -122,7 +124,8 @@ void arm(Interest& i) {
   i.heard_ns = i.set->now();
   if (reads_tcp(*i.socket) || waits_for_tcp_room(i) || is_going_back(*i.socket)) return;
   if (!i.fired) {
-    i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
+    if (!watches_bell(i)) return;
+    i.socket->pipe.keep_wanted(wants_room(i));
     if (is_ready(i) || !i.moved || t_due.count > 0) return;
   }
   unwatch(i);
@@ -156,7 +159,8 @@ bool prepare(Set& set) {
     } else {
       events |= POLLIN | POLLRDHUP;
     }
-    (void)prepare_sleep(*i.socket, events, watches_bell(i));
+    (void)watches_bell(i);
+    (void)prepare_sleep(*i.socket, events);
   }
   return !anything(set);
 }

@@ -40,9 +40,9 @@ bool has_edge(const Socket& s, const ReportedEdges& told, std::uint64_t in_stamp
 /// What is_due() for its socket is noted, and done behind the lock (Guard).
 ReadyEvent ready_event_of(Interest& i);
 
-/// Takes in that the kernel has reported it: drops doorbells, notices the end. What is due comes
-/// first, and is noted. `only_bytes`: the kernel has reported nothing else.
-void take_news(const Interest& i, bool only_bytes);
+/// Takes in that the kernel has reported it: notices the end. What is due comes first, and is
+/// noted.
+void take_news(const Interest& i);
 
 /// It is being reported, as the one with this stamp.
 void mark_reported(const ReadyEvent& found, std::uint64_t stamp);

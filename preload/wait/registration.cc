@@ -9,6 +9,7 @@
 
 #include "clan/face/pipe.h"
 #include "os/sys.h"
+#include "state/remote.h"
 #include "wait/epoll_set.h"
 #include "wait/poll_moved.h"
 #include "wait/ready_check.h"
@@ -17,6 +18,13 @@ namespace clan::preload {
 namespace {
 
 std::uint64_t tag(int fd) { return kTag | (static_cast<std::uint32_t>(fd) & (kOfBell - 1)); }
+
+epoll_event for_bell(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = tag(fd) | kOfBell;
+  return event;
+}
 
 }  // namespace
 
@@ -44,7 +52,7 @@ void change_to(const Set& set, int fd, epoll_event* event) {
   if (errno == EINVAL || errno == ENOENT) change(set, EPOLL_CTL_ADD, fd, event);
 }
 
-epoll_event for_doorbells(int fd) {
+epoll_event for_tcp(int fd) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
   event.data.u64 = tag(fd);
@@ -66,31 +74,38 @@ void answer_from_pipe(Interest& i) {
   watch(i);
 }
 
-void watch_doorbells(Interest& i) {
+void watch_moved(Interest& i) {
   if (!i.moved && (i.events & EPOLLONESHOT) != 0) i.fired = is_spent(i);
-  epoll_event event = for_doorbells(i.fd);
+  epoll_event event = for_tcp(i.fd);
   change_to(*i.set, i.fd, &event);
   answer_from_pipe(i);
 }
 
 bool watches_bell(Interest& i) {
+  if (is_remote(*i.socket)) return true;
   const int bell = i.socket->bell.get();
   if (bell < 0) i.by_bell = false;
   if (i.by_bell || bell < 0 || i.set->polled != nullptr) return i.by_bell;
   const KeepErrno keep;
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;
-  event.data.u64 = tag(i.fd) | kOfBell;
-  // One with two descriptors in the set is watched by doorbells from the second on.
-  return i.by_bell = change(*i.set, EPOLL_CTL_ADD, bell, &event) == 0;
+  epoll_event event = for_bell(i.fd);
+  // For another descriptor of the socket, or another process that shares the set, it is there.
+  return i.by_bell = change(*i.set, EPOLL_CTL_ADD, bell, &event) == 0 || errno == EEXIST;
 }
 
 void leave_bell(Interest& i) {
   if (!i.by_bell) return;
-  const KeepErrno keep;
   i.by_bell = false;
-  if (const int bell = i.socket->bell.get(); bell >= 0)
+  const int bell = i.socket->bell.get();
+  if (bell < 0 || i.set->polled != nullptr) return;
+  const KeepErrno keep;
+  const Interest* const other = find_interest(
+      *i.socket, [&](const Interest& one) { return one.set == i.set && one.by_bell; });
+  if (other != nullptr) {
+    epoll_event event = for_bell(other->fd);
+    change(*i.set, EPOLL_CTL_MOD, bell, &event);
+  } else if (i.set->use == nullptr) {  // else it may be another process's
     change(*i.set, EPOLL_CTL_DEL, bell, nullptr);
+  }
 }
 
 void watch_kernel(Interest& i) {
@@ -124,11 +139,12 @@ void tell_sleepers(Interest& i, bool look) {
       (set.epfd < 0 || plain_sleepers[set.epfd].load(std::memory_order_seq_cst) == 0))
     return;
   KeepErrno keep;
-  i.socket->pipe.keep_wanted(wants_room(i), watches_bell(i));
+  (void)watches_bell(i);
+  i.socket->pipe.keep_wanted(wants_room(i));
   if (look && !is_ready(i) && longest_sleep(i) == kNoCap) return;
   if (!i.moved) return;
   // If the kernel is asked for room that is always there, it reports that at once, each time.
-  epoll_event event = for_doorbells(i.fd);
+  epoll_event event = for_tcp(i.fd);
   event.events |= EPOLLOUT;
   change_to(set, i.fd, &event);
 }

@@ -54,19 +54,19 @@ int ask_kernel(const Set& set, epoll_event* events, int most);
 /// taken it out).
 void change_to(const Set& set, int fd, epoll_event* event);
 
-/// By edges: each doorbell is one. What level there is, the pipe says.
-epoll_event for_doorbells(int fd);
+/// TCP's news about a socket that has moved, by edges. What level there is, the pipe says.
+epoll_event for_tcp(int fd);
 
 /// EPOLLONESHOT, and the kernel has reported it already: then it asks for nothing any more.
 bool is_spent(const Interest& i);
 
-/// It is answered from the pipe from now on: the kernel watches for doorbells.
+/// It is answered from the pipe from now on, and the kernel watches for_tcp().
 void answer_from_pipe(Interest& i);
 
-void watch_doorbells(Interest& i);
+void watch_moved(Interest& i);
 
-/// The kernel watches the bell of this end in the set, and the other end may ring it. False: it is
-/// to send a doorbell.
+/// The kernel watches in the set what the other end rings: the bell of this end, once for all
+/// descriptors of the socket. False: there is none, or no room; no thread is to sleep for long.
 bool watches_bell(Interest& i);
 void leave_bell(Interest& i);
 

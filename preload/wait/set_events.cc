@@ -43,7 +43,7 @@ bool is_registered(const Socket& s, int fd) {
 
 void moved(Socket& s) {
   for_interests(s, [](Interest& i) {
-    watch_doorbells(i);
+    watch_moved(i);
     tell_sleepers(i, false);
   });
 }
@@ -102,23 +102,6 @@ void left_descriptor(Socket& s, int fd) {
     if (stays) change(*i.set, EPOLL_CTL_DEL, fd, nullptr);
     remove(&i);
   });
-}
-
-bool set_sleeps(const Socket& s, std::uint32_t events) {
-  if (!s.is_watched()) return false;
-  const DeferSignals undisturbed;
-  const std::lock_guard listed(s.listing);
-  for (const Interest* i = s.interests; i != nullptr; i = i->next_of_socket) {
-    const TryGuard guard(*i->set);
-    if (!guard) return true;  // to be on the safe side
-    if (!i->moved || i->parked || i->fired || (events != 0 && (i->events & events) == 0)) continue;
-    if (i->watched_at == Interest::kNowhere || i->set->sleepers > 0 ||
-        // order: after Set::remembered, see epoll_set.cc
-        plain_sleepers[i->set->epfd].load(std::memory_order_seq_cst) > 0) {
-      return true;
-    }
-  }
-  return false;
 }
 
 }  // namespace clan::preload

@@ -7,7 +7,7 @@
 
 namespace clan::preload {
 
-/// The socket has moved: the sets it is in watch for doorbells from now on.
+/// The socket has moved: the sets it is in watch its bell from now on.
 void moved(Socket& s);
 
 /// It has gone back to TCP: they watch what the application asked for.
@@ -32,8 +32,5 @@ void before_descriptor_goes(int fd);
 /// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do
 /// we.
 void left_descriptor(Socket& s, int fd);
-
-/// A thread sleeps in a set that holds the socket. `events`: and waits for any of these; 0 = all.
-bool set_sleeps(const Socket& s, std::uint32_t events);
 
 }  // namespace clan::preload

@@ -64,7 +64,7 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
 // relaxed: a word alone
 bool is_noticed(const SetUse& use) { return use.noticed.load(std::memory_order_relaxed); }
 
-// The first user may be asleep in the kernel, where it waits for doorbells that any of us may take.
+// The first user may be asleep in the kernel, where it waits for rings that any of us may take.
 void wake_first_user(const Set& set) {
   KeepErrno keep;
   const int bell = static_cast<int>(sys::call(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -185,8 +185,6 @@ void sets_forked() {
     if (set == nullptr) continue;
     set->refs = 1;  // other threads are the parent's
     set->sleepers = 0;
-    // The kernel's set is the parent's as well, whose bells stay in it.
-    for (std::uint32_t k = 0; k < set->interests.count; ++k) set->interests.at[k]->by_bell = false;
   }
 }
 

@@ -425,8 +425,7 @@ bool can_trace() {
              child([] { return ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0 ? 0 : 1; })) == 0;
 }
 
-// One that is killed may have a counter of the shared socket closed, have read doorbells that it
-// has not counted, or owe one to the other end.
+// One that is killed may have a counter of the shared socket closed, or owe the other end a ring.
 void kill_sharer_at_each_call(bool moves_before) {
   if (!can_trace()) GTEST_SKIP() << "ptrace() is forbidden";
   for (int n = 1; !testing::Test::HasFailure(); n += moves_before ? 1 : 3) {

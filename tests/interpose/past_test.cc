@@ -99,6 +99,7 @@ TEST(UnseenSet, ThatIsMadeWhenAConnectionHasMovedTakesItBack) {
       EXPECT_EQ(all_there_is(pair.near), "");
       OwnSet set;
       set.add(pair.near, EPOLLIN | how);
+      EXPECT_EQ(all_there_is(pair.near), "");
       hears_of_each(set, pair, 20);
       EXPECT_TRUE(by_tcp(pair.near));
       other.talk();
@@ -337,7 +338,7 @@ TEST(Aio, OfLibaioTakesAConnectionBackFirst) {
 
 extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;
 
-// What it would read there are doorbells.
+// It would read nothing there.
 TEST(TakenDescriptor, OfAConnectionThatHasMovedIsRefused) {
   for (const bool by_number : {false, true}) {
     int numbers[2], go[2];

@@ -112,7 +112,7 @@ void reads_what_the_peer_wrote(Echo& moved, AnyRing& ring) {
   ping_by(ring, later.fd, 100);
 }
 
-TEST(Uring, ReadsNoDoorbellsOfAConnectionThatHadMoved) {
+TEST(Uring, ReadsAllOfAConnectionThatHadMoved) {
   NEEDS_RINGS();
   for (const bool in_line : {false, true}) {
     Echo moved;
@@ -214,7 +214,7 @@ class Liburing {
   int error_ = -1;
 };
 
-TEST(Uring, OfLiburingReadsNoDoorbells) {
+TEST(Uring, OfLiburingReadsAllOfAConnectionThatHadMoved) {
   NEEDS_RINGS();
   for (const auto by : {Liburing::By::kInit, Liburing::By::kParameters, Liburing::By::kMemory}) {
     {

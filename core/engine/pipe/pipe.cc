@@ -210,9 +210,9 @@ bool Pipe::release() {
 
 // --- waiting -------------------------------------------------------------------------------------
 
-bool Pipe::want_room(PipeRoom room, bool by_bell) {
+bool Pipe::want_room(PipeRoom room) {
   const std::uint32_t mine = room == PipeRoom::kWhole ? kAnybody : kWindowWanted;
-  announce<shm::AsymmetricFence>(page_->ends[end_].sender.waiting, mine | bell_flag(by_bell));
+  announce<shm::AsymmetricFence>(page_->ends[end_].sender.waiting, mine);
   return !writable(room);
 }
 
@@ -228,19 +228,17 @@ void Pipe::fetch_ahead() const {
   __builtin_prefetch(&mine.receiver.waiting, 1);
 }
 
-bool Pipe::want_data(bool by_bell) {
-  announce<shm::AsymmetricFence>(page_->ends[end_].receiver.waiting,
-                                 thread_id() | bell_flag(by_bell));
+bool Pipe::want_data() {
+  announce<shm::AsymmetricFence>(page_->ends[end_].receiver.waiting, thread_id());
   return front() == PipeFront::kNothing;
 }
 
 void Pipe::unwant_data() { withdraw_reader(page_->ends[end_].receiver.waiting, thread_id()); }
 
-void Pipe::keep_wanted(bool room, bool by_bell) {
+void Pipe::keep_wanted(bool room) {
   auto& end = page_->ends[end_];
-  const std::uint32_t anybody = kAnybody | bell_flag(by_bell);
-  announce<shm::AsymmetricFence>(end.receiver.waiting, anybody);
-  if (room) announce<shm::AsymmetricFence>(end.sender.waiting, anybody);
+  announce<shm::AsymmetricFence>(end.receiver.waiting, kAnybody);
+  if (room) announce<shm::AsymmetricFence>(end.sender.waiting, kAnybody);
 }
 
 }  // namespace clan

@@ -35,7 +35,7 @@ Copied copy_out(const shm::RingRecord& record, std::uint64_t offset, std::uint64
 
 }  // namespace
 
-std::uint32_t Pipe::sleeps_for_room(bool drained) const {
+bool Pipe::sleeps_for_room(bool drained) const {
   const auto enough = [&](std::uint32_t wanted) {
     return drained ||
            has_room(1 - end_, wanted == kWindowWanted ? PipeRoom::kWindow : PipeRoom::kWhole);
@@ -171,7 +171,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     published |= gives_back;
     move_on(receiver, c, offset, done.bytes - counted, gives_back);
   }
-  if (published) done.ring_for(sleeps_for_room(drained));
+  if (published) done.must_ring = sleeps_for_room(drained);
   return done;
 }
 

@@ -167,7 +167,7 @@ Pipe::Done Pipe::send(const iovec* buffers, int count, PipeRoom room) {
     if (done.bytes == 0) return done;
     add(sender.messages, 1);
   }
-  done.ring_for(take_waiting<shm::AsymmetricFence>(peer.waiting));
+  done.must_ring = take_waiting<shm::AsymmetricFence>(peer.waiting);
   if (done.must_ring) sender.rang.store(1, std::memory_order_relaxed);  // relaxed: a hint
   return done;
 }
@@ -198,7 +198,7 @@ Pipe::Done Pipe::put_last(std::uint8_t type) {
     advance(ring, sender, p, slot, lines_);
     done.bytes = 1;
   }
-  done.ring_for(take_waiting<shm::AsymmetricFence>(peer.waiting));
+  done.must_ring = take_waiting<shm::AsymmetricFence>(peer.waiting);
   return done;
 }
 

@@ -1,5 +1,4 @@
-// The flags by which the two ends of a pipe say that they are about to sleep, and which of them
-// rings for them.
+// The flags by which the two ends of a pipe say that they are about to sleep.
 //
 //   sleeps (for data, for room)            the other end
 //     waiting = thread                       publishes data (room)
@@ -7,9 +6,7 @@
 //     data (room) there? do not sleep        waiting? take it, and ring
 //
 // Either the sleeper sees what has been published, or the other end sees the flag. A ring is for
-// every thread that sleeps at that end. How it is rung the flag says: by a byte of the TCP
-// connection, which wakes every thread and lasts until it is read, or by the end's bell (kByBell),
-// where every thread that sleeps watches that.
+// every thread that sleeps at that end.
 //
 // Templates over the word and the fence, so that a model
 // (tests/model/engine/pipe/pipe_waiting_model_test.cc) runs these very lines under every
@@ -24,21 +21,15 @@ namespace clan::pipes {
 /// of `waiting`; no thread of a program has this id but init's
 constexpr std::uint32_t kAnybody = 1;
 constexpr std::uint32_t kWindowWanted = 2;  ///< of a sender's `waiting`: room in the window will do
-/// with any of these: whatever sleeps there is woken by the bell of that end
-constexpr std::uint32_t kByBell = std::uint32_t{1} << 31;
-
-constexpr std::uint32_t bell_flag(bool by_bell) { return by_bell ? kByBell : 0; }
 
 /// The flag of what has set `now` and of what sets `mine`.
 constexpr std::uint32_t both(std::uint32_t now, std::uint32_t mine) {
-  if (now == 0 || now == mine) return mine;
-  const std::uint32_t whose = ((now ^ mine) & ~kByBell) == 0 ? now & ~kByBell : kAnybody;
-  return whose | (now & mine & kByBell);
+  return now == 0 || now == mine ? mine : kAnybody;
 }
 
 /// Adds `mine` to what is waited for; the thread must look once more before it sleeps. Of a reader
 /// `mine` is the id of its thread, or kAnybody, so that a thread that has done with waiting does
-/// not take back another's wish; of a writer kAnybody or kWindowWanted. With kByBell or without.
+/// not take back another's wish; of a writer kAnybody or kWindowWanted.
 template <typename Fence, typename Word>
 void announce(Word& waiting, std::uint32_t mine) {
   std::uint32_t now = waiting.load(std::memory_order_relaxed);  // relaxed: the exchange decides
@@ -57,30 +48,30 @@ template <typename Word>
 void withdraw_reader(Word& waiting, std::uint32_t me) {
   std::uint32_t now =
       waiting.load(std::memory_order_relaxed);  // relaxed: nobody else writes our id
-  if (me == kAnybody || (now & ~kByBell) != me) return;
+  if (me == kAnybody || now != me) return;
   // order: one total order with the other compare-and-swaps of the word (pipe.waiting)
   waiting.compare_exchange_strong(now, 0, std::memory_order_seq_cst, std::memory_order_relaxed);
 }
 
-/// After something has been published: does the other end sleep? Once per sleep. Its flag, or 0.
+/// After something has been published: does the other end sleep? Once per sleep.
 template <typename Fence, typename Word>
-std::uint32_t take_waiting(Word& waiting) {
+bool take_waiting(Word& waiting) {
   Fence::even();
   // PAIR pipe.waiting: Dekker with announce()
-  if (waiting.load(std::memory_order_relaxed) == 0) return 0;
-  return waiting.exchange(0, std::memory_order_seq_cst);
+  if (waiting.load(std::memory_order_relaxed) == 0) return false;
+  return waiting.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
 /// After lines have been given back: does the sender sleep until there are as many as there are
-/// now? `enough(flag)`: not before we give back more. Its flag, or 0.
+/// now? `enough(flag)`: not before we give back more.
 template <typename Fence, typename Word, typename Enough>
-std::uint32_t take_waiting_for_room(Word& waiting, const Enough& enough) {
+bool take_waiting_for_room(Word& waiting, const Enough& enough) {
   Fence::even();
   // PAIR pipe.waiting: Dekker with announce(); sees the cursors of the sender that waits
   const std::uint32_t now = waiting.load(std::memory_order_acquire);
-  if (now == 0 || !enough(now & ~kByBell)) return 0;
+  if (now == 0 || !enough(now)) return false;
   // order: one total order with what else takes the flag
-  return waiting.exchange(0, std::memory_order_seq_cst);
+  return waiting.exchange(0, std::memory_order_seq_cst) != 0;
 }
 
 }  // namespace clan::pipes

@@ -304,7 +304,7 @@ TEST(Descriptors, WithANumberThatTheLibraryUsesAreTheProgramsOnce) {
             0);
 }
 
-TEST(Descriptors, WhatIsNotClosedGoesOnWithoutTheLibrarysOwn) {
+TEST(Descriptors, WhatIsNotClosedGoesOnByTcpWithoutTheLibrarysOwn) {
   Peer peer([](int fd) {
     if (::dup2(fd, 3) != 3) return 1;
     if (fd != 3) ::close(fd);
@@ -313,7 +313,7 @@ TEST(Descriptors, WhatIsNotClosedGoesOnWithoutTheLibrarysOwn) {
     return ::close_range(0, 2, CLOSE_RANGE_CLOEXEC);
   });
   ping(peer.fd, 50);
-  EXPECT_TRUE(by_pipe(peer.fd));
+  EXPECT_TRUE(by_tcp(peer.fd));
 }
 
 }  // namespace

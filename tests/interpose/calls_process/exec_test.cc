@@ -202,7 +202,7 @@ TEST(Exec, DoesNotWaitForASilentPeerThatCannotBeReached) {
   for (const int fd : {ready[0], ready[1], runs[0], go[0], go[1]}) ::close(fd);
 }
 
-// The other end has come into the pipe and sent nothing there, not even a doorbell: there is
+// The other end has come into the pipe and sent nothing there: there is
 // nothing to wait for.
 TEST(Exec, AfterAResetByWhoOnlyReadDoesNotWait) {
   constexpr int kMessages = 18;  // few enough that it has no room to ring for

@@ -114,7 +114,7 @@ TEST(Stopped, APeerOnItsWayBackToTcpHoldsUpNoCallThatDoesNotWait) {
   }
 }
 
-/// The same; then it says that it reads on, and waits without a call or a doorbell until it is
+/// The same; then it says that it reads on, and waits without a call or a ring until it is
 /// answered.
 int stopped_before_it_says_more(int fd) {
   using namespace socket_face;

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Modules that are opened past the library (RTLD_DEEPBIND, dlmopen) read what was sent, not
-doorbells.
+"""Modules that are opened past the library (RTLD_DEEPBIND, dlmopen) read what was sent.
 
     modules.py CC CLAN
 

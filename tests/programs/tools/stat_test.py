@@ -24,11 +24,11 @@ import time
 from pathlib import Path
 
 MAGIC = 0x31657069702D6E63
-VERSION = 13
+VERSION = 14
 PAGE = 4096
 END = 64, 64 + 512  # offsets of the two ends in the page
 SENDER_BYTES, SENDER_MESSAGES, FACE = 24, 32, 384  # in an end
-STATE, SWITCH_AT, PROCESS, PORTS, LOCAL, REMOTE, SLEEPS, WAKEUPS = 0, 1, 4, 6, 7, 9, 11, 12
+STATE, SWITCH_AT, PROCESS, PORTS, LOCAL, REMOTE, SLEEPS, WAKEUPS = 0, 1, 2, 4, 5, 7, 9, 10
 ATTACHED, SENDING, LEAVING, GONE = 1, 2, 4, 8
 BROKEN = 56  # in the head
 
@@ -449,7 +449,7 @@ def check_words(clan):
         shutil.copy(any_library(), library)
         one = Program(library, SERVER, {})
         port = int(one.said)
-        makes = f"m = os.memfd_create('clan-slots-11'); os.ftruncate(m, {WORDS_SIZE})"
+        makes = f"m = os.memfd_create('clan-slots-12'); os.ftruncate(m, {WORDS_SIZE})"
         two = Program(library, f"{makes}\n{CLIENT.format(port)}", {})
 
         def links(pid):
@@ -460,7 +460,7 @@ def check_words(clan):
             numbers = [int(link[8:-1]) for _, link in links(pid) if link.startswith("socket:[")]
             return max(numbers)  # the listener is older
 
-        path, = (path for path, link in links(two.pid) if "clan-slots-11" in link)
+        path, = (path for path, link in links(two.pid) if "clan-slots-12" in link)
 
         def why(words, size=WORDS_SIZE):
             with open(path, "r+b") as file:
@@ -515,7 +515,7 @@ def check_unread_settings(clan):
         overwrites = ("import ctypes; f = open('/proc/self/stat').read().rsplit(')', 1)[1].split();"
                       " ctypes.memset(int(f[47]), 88, int(f[48]) - int(f[47]) - 1);"
                       " os.setuid(65534)")
-        tells = f"m = os.memfd_create('clan-slots-11'); os.ftruncate(m, {WORDS_SIZE})"
+        tells = f"m = os.memfd_create('clan-slots-12'); os.ftruncate(m, {WORDS_SIZE})"
         for first, wanted in ((overwrites, "perhaps users 0 and 65534, see CLAN_UIDS"),
                               (f"{overwrites}\n{tells}", "fewer than 5 calls of 16")):
             one = Program(library, SERVER, {"CLAN_UIDS": "65534"})

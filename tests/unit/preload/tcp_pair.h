@@ -64,7 +64,10 @@ class TcpPair {
     ASSERT_TRUE(bells.make(socket(1), through[0]));
     ASSERT_TRUE(bells.adopt(socket(0), through[1]));
     for (const int fd : through) ::close(fd);
-    ASSERT_GE(socket(0).others_bell.get(), 0);
+  }
+  /// How often an end has rung the other one.
+  std::uint64_t rings(int end) const {
+    return socket(end).mine().words[socket_face::kWakeups].load();
   }
   /// They have it, and are to enter it.
   void open_pipe() {
@@ -74,6 +77,7 @@ class TcpPair {
     ASSERT_TRUE(other);
     socket(1).pipe = std::move(*made);
     socket(0).pipe = std::move(*other);
+    give_bells();
   }
   /// What a test has sent and received past the library goes for the library's.
   void count(int end) {

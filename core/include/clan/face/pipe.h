@@ -98,8 +98,8 @@ class CLAN_EXPORT Pipe {
   bool writable(PipeRoom room = PipeRoom::kWhole) const;
   /// Bytes sent that the other end has not read.
   std::uint64_t unread_by_peer() const;
-  /// Asks to be rung, `by_bell` if the thread watches its end's. False: there is room now.
-  bool want_room(PipeRoom room = PipeRoom::kWhole, bool by_bell = false);
+  /// Asks to be rung. False: there is room now.
+  bool want_room(PipeRoom room = PipeRoom::kWhole);
 
   /// The calling thread has written by other ways than pipes: see PipeStamp.
   static void note_kernel_write();
@@ -121,14 +121,14 @@ class CLAN_EXPORT Pipe {
   std::uint64_t readable_bytes() const;
   bool peer_has_room() const { return has_room(1 - end_, PipeRoom::kWhole); }  ///< its writable()
   /// Asks to be rung for bytes (or an end). False: there is something now, or front() cannot tell.
-  bool want_data(bool by_bell = false);
+  bool want_data();
   /// The calling thread does not wait any more. Takes the flag back if no other thread has set it
   /// too.
   void unwant_data();
   /// Asks to be rung for bytes, and for room too, for every process of this end; only the other end
   /// takes that back. For a thread that takes away a wake-up that others may sleep for, or will not
   /// look again by itself.
-  void keep_wanted(bool room, bool by_bell = false);
+  void keep_wanted(bool room);
   /// Back from the kernel: what both ends touch next comes into the cache together.
   void fetch_ahead() const;
   /// More than a page of the ring that this end writes has been touched since release(). A glance.
@@ -154,7 +154,7 @@ class CLAN_EXPORT Pipe {
   void note_large() {
     if (!large_.load(std::memory_order_relaxed)) large_.store(true, std::memory_order_relaxed);
   }
-  std::uint32_t sleeps_for_room(bool drained) const;
+  bool sleeps_for_room(bool drained) const;
   PipeLocks& locks() const { return locks_ != nullptr ? *locks_ : own_locks_; }
   int wait_for_lock(std::atomic<std::uint32_t>& word, bool in_handler) const;
   void finish_record() const;

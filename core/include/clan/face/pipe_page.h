@@ -59,7 +59,7 @@ struct PipeStamp {
 struct PipePage {
   static constexpr std::uint64_t kMagic = 0x31657069702d6e63;  // "cn-pipe1"
   /// of this page, with what faces mean by their words
-  static constexpr std::uint32_t kVersion = 13;
+  static constexpr std::uint32_t kVersion = 14;
 
   /// Written by the creator before anyone else sees it.
   struct Head {

@@ -41,12 +41,6 @@ struct PipeDone {
   std::size_t bytes = 0;
   bool must_ring = false;  ///< the other end sleeps, or is about to: wake it
   int err = 0;
-  bool by_bell = false;  ///< with must_ring: all that sleeps there watches that end's bell
-  /// By the flag that the other end's sleepers have set, or 0.
-  void ring_for(std::uint32_t flag) {
-    must_ring = flag != 0;
-    by_bell = flag >> 31 != 0;
-  }
 };
 
 /// Where a caller of copy_aside() stands in what has been set aside.

@@ -2,7 +2,7 @@
 // words, `clan stat` and the log read them. Behind the slots of sockets that are passed on, in the
 // same memfd:
 //
-//   /proc/PID/fd/N -> /memfd:clan-slots-11 (deleted)
+//   /proc/PID/fd/N -> /memfd:clan-slots-12 (deleted)
 //   +0            slots (preload/table/slot_table.h)
 //   +kSlotBytes   kBuckets buckets, a cache line each: 8 words, 0 = free
 //
@@ -27,8 +27,8 @@
 namespace clan::reasons {
 
 /// With the version of all that is in it: a process with another one finds none.
-constexpr char kMemfdName[] = "clan-slots-11";
-constexpr char kMemfdLink[] = "/memfd:clan-slots-11 (deleted)";  ///< as /proc/PID/fd/N shows it
+constexpr char kMemfdName[] = "clan-slots-12";
+constexpr char kMemfdLink[] = "/memfd:clan-slots-12 (deleted)";  ///< as /proc/PID/fd/N shows it
 static_assert(std::string_view(kMemfdLink).substr(7, sizeof kMemfdName - 1) == kMemfdName);
 /// What memfds of all versions are called at the beginning.
 constexpr char kMemfdPrefix[] = "clan-slots-";

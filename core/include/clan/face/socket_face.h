@@ -10,17 +10,15 @@
 namespace clan::socket_face {
 
 enum Word : std::uint32_t {
-  kState = 0,      ///< bits of State
-  kSwitchAt,       ///< bytes this end has sent by TCP before the first in the pipe
-  kDoorbells,      ///< bytes this end has sent by TCP since, to wake the other end
-  kDoorbellsRead,  ///< such bytes this end has read
-  kProcess,        ///< pid << 32 | uid, of the process that moved it here
-  kCookie,         ///< SO_COOKIE of this end's socket
-  kPorts,          ///< address family << 32 | local port << 16 | remote port
-  kLocalAddress,   ///< 16 bytes in network order, IPv4 in the first 4
+  kState = 0,     ///< bits of State
+  kSwitchAt,      ///< bytes this end has sent by TCP before the first in the pipe
+  kProcess,       ///< pid << 32 | uid, of the process that moved it here
+  kCookie,        ///< SO_COOKIE of this end's socket
+  kPorts,         ///< address family << 32 | local port << 16 | remote port
+  kLocalAddress,  ///< 16 bytes in network order, IPv4 in the first 4
   kRemoteAddress = kLocalAddress + 2,
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
-  kWakeups,                      ///< doorbells this end has rung
+  kWakeups,                      ///< rings of the other end's bell
   /// when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
   /// reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its
   /// memfd of them
@@ -33,17 +31,13 @@ enum State : std::uint64_t {
   kAttached = 1,  ///< this end knows the pipe and reads it
   kSending = 2,   ///< it sends here: kSwitchAt holds
   kLeaving = 4,   ///< it wants both to go back to TCP, and its unread bytes to be sent there
-  kGone = 8,  ///< it sends by TCP again: kDoorbells stays, and there is a last record if kSending
-  kClosed = 16,  ///< its last descriptor has been closed: nobody is to be woken there
+  kGone = 8,      ///< it sends by TCP again, and there is a last record if kSending
+  kClosed = 16,   ///< its last descriptor has been closed: nobody is to be woken there
   /// and that was to be a reset, as with bytes left unread or SO_LINGER of 0; or it was reset
   kReset = 32,
   kResends = 64,  ///< kGone, and it sends again what the other end, which is leaving, has not read
-  kNodelay =
-      128,        ///< TCP_NODELAY as its program has it, from kSending on: TCP is set for doorbells
-  kCorked = 256,  ///< TCP_CORK, in the same way
   /// its other end is on another host, and a carrier is the one in this pipe
   kFar = 1024,
-  kOptionsBack = 2048,  ///< kGone, and TCP has what kNodelay and kCorked say
   kMoverClosed = 8192,  ///< the process of kProcess has closed it, and others have it
   kShut = 4096,         ///< its program reads and sends no more, and has not closed it
   kEnding = 512,  ///< its program has half-closed, and the other end is still to be notified: a
@@ -51,9 +45,8 @@ enum State : std::uint64_t {
 };
 
 /// What an end that leaves says by kGivenBack where it names no bytes: there are none, it has done
-/// the other end's part too, it reads on in its ring, or it is about to say one of these, and the
-/// other end is to send no doorbell meanwhile.
-constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3, kHush = 4;
+/// the other end's part too, or it reads on in its ring.
+constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;
 
 /// The name of the memfd, as /proc/<pid>/fd shows it: "/memfd:clan-pipe (deleted)".
 constexpr char kMemfdName[] = "clan-pipe";

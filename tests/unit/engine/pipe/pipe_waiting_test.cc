@@ -31,29 +31,6 @@ TEST(PipeWaiting, IsAThreadsOwnUntilAnotherOneWaitsToo) {
   EXPECT_EQ(waiting.load(kRelaxed), kAnybody) << "the other one still waits";
 }
 
-TEST(PipeWaiting, IsByBellWhileAllThatWaitWatchIt) {
-  Word waiting{0};
-  announce<NoFence>(waiting, 7 | kByBell);
-  EXPECT_EQ(waiting.load(kRelaxed), 7 | kByBell);
-  announce<NoFence>(waiting, 8 | kByBell);
-  EXPECT_EQ(waiting.load(kRelaxed), kAnybody | kByBell);
-  announce<NoFence>(waiting, kAnybody | kByBell);
-  EXPECT_EQ(waiting.load(kRelaxed), kAnybody | kByBell);
-  announce<NoFence>(waiting, 9);
-  EXPECT_EQ(waiting.load(kRelaxed), kAnybody) << "thread 9 does not watch the bell";
-  announce<NoFence>(waiting, 7 | kByBell);
-  EXPECT_EQ(waiting.load(kRelaxed), kAnybody) << "nor does it now";
-  EXPECT_EQ(take_waiting<NoFence>(waiting), kAnybody);
-  announce<NoFence>(waiting, 7);
-  announce<NoFence>(waiting, 7 | kByBell);
-  EXPECT_EQ(waiting.load(kRelaxed), 7u) << "its own wish of before";
-  withdraw_reader(waiting, 7);
-  EXPECT_EQ(waiting.load(kRelaxed), 0u);
-  announce<NoFence>(waiting, 7 | kByBell);
-  withdraw_reader(waiting, 7);
-  EXPECT_EQ(waiting.load(kRelaxed), 0u);
-}
-
 TEST(PipeWaiting, OfAWriterIsForAllRoomWhereTwoWantDifferentRooms) {
   Word waiting{0};
   announce<NoFence>(waiting, kWindowWanted);

@@ -7,7 +7,7 @@
 #include <sys/timerfd.h>
 
 #include "preload/tcp_pair.h"
-#include "stream/bell.h"
+#include "tcp/ring.h"
 
 namespace clan::preload {
 namespace {
@@ -15,7 +15,6 @@ namespace {
 TEST(PassedBells, GiveEachEndItsOwnAndTheOthers) {
   TcpPair pair;
   pair.migrate();
-  pair.give_bells();
   for (const int end : {0, 1}) {
     const int bell = pair.socket(end).bell.get();
     const char byte = 'b';

@@ -11,7 +11,7 @@ TEST(Wiring, GivesEachHookItsFunction) {
   EXPECT_NE(hooks.migrated, nullptr);
   EXPECT_NE(hooks.demoted, nullptr);
   EXPECT_NE(hooks.pinned, nullptr);
-  EXPECT_NE(hooks.set_sleeps, nullptr);
+  EXPECT_NE(hooks.lost_bells, nullptr);
   EXPECT_NE(hooks.said_why, nullptr);
   EXPECT_NE(hooks.unsaid, nullptr);
   EXPECT_NE(hooks.process_said, nullptr);

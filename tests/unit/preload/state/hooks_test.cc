@@ -5,14 +5,17 @@
 namespace clan::preload {
 namespace {
 
-TEST(Hooks, SetsAreNotAskedAboutASocketThatIsInNone) {
-  const auto before = hooks.set_sleeps;
-  hooks.set_sleeps = [](const Socket&, std::uint32_t) { return true; };
+TEST(Hooks, AReasonIsTakenBackOnlyWhereOneHasBeenSaid) {
+  const auto before = hooks.unsaid;
+  static int taken_back = 0;
+  hooks.unsaid = [](Socket&) { ++taken_back; };
   Socket s;
-  EXPECT_FALSE(watcher_sleeps(s, 0));
-  s.in_sets = true;
-  EXPECT_TRUE(watcher_sleeps(s, 0));
-  hooks.set_sleeps = before;
+  unsay(s);
+  EXPECT_EQ(taken_back, 0);
+  s.said = reasons::Why::kNoPeer;
+  unsay(s);
+  EXPECT_EQ(taken_back, 1);
+  hooks.unsaid = before;
 }
 
 }  // namespace

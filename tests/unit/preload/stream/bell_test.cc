@@ -7,46 +7,30 @@
 
 #include "preload/tcp_pair.h"
 #include "preload/wait/set.h"
-#include "tcp/doorbell.h"
+#include "stream/ending.h"
+#include "tcp/ring.h"
 
 namespace clan::preload {
 namespace {
 
-std::uint64_t doorbells(const TcpPair& pair, int end) {
-  return pair.socket(end).mine().words[socket_face::kDoorbells].load();
-}
-std::uint64_t rings(const TcpPair& pair, int end) {
-  return pair.socket(end).mine().words[socket_face::kWakeups].load();
-}
-
-const Pipe::Done kWanted{.bytes = 1, .must_ring = true, .by_bell = true};
-
 struct Bell : testing::Test {
-  Bell() {
-    pair.migrate_and_greet();
-    pair.give_bells();
-    for (const int end : {0, 1}) drain_doorbells(pair.fd(end), pair.socket(end));
-    first[0] = doorbells(pair, 0), first[1] = doorbells(pair, 1);
-  }
-  std::uint64_t more_doorbells(int end) const { return doorbells(pair, end) - first[end]; }
+  Bell() { pair.migrate_and_greet(); }
   /// Until a thread sleeps at the end.
   void until_asleep(int end) const {
-    while (pair.socket(end).data_sleepers.load() == 0) ::usleep(100);
+    while (pair.socket(end).pipe.page().ends[end].receiver.waiting.load() == 0) ::usleep(100);
     ::usleep(20'000);
   }
   TcpPair pair;
-  std::uint64_t first[2] = {};
 };
 
-TEST_F(Bell, WakesAReceiveWithoutAByteByTcp) {
+TEST_F(Bell, WakesAReceive) {
   for (int k = 0; k < 20; ++k) {
     std::thread reader([&] { EXPECT_EQ(pair.receive(1, 4, 0), "ping"); });
     until_asleep(1);
     EXPECT_EQ(pair.send(0, "ping"), 4);
     reader.join();
   }
-  EXPECT_EQ(more_doorbells(0), 0u);
-  EXPECT_GE(rings(pair, 0), 20u);
+  EXPECT_GE(pair.rings(0), 20u);
 }
 
 TEST_F(Bell, WakesASendThatWaitsForRoom) {
@@ -54,58 +38,52 @@ TEST_F(Bell, WakesASendThatWaitsForRoom) {
   std::size_t got = 0;
   while (got < 64 << 20) got += pair.receive(1, 1 << 20, 0).size();
   writer.join();
-  // The first wish for room, of when the end entered its pipe, is for a doorbell.
-  EXPECT_LE(more_doorbells(0) + more_doorbells(1), 1u);
 }
 
-TEST_F(Bell, IsNotEnoughWhereAThreadWaitsThatDoesNotWatchIt) {
-  EXPECT_TRUE(pair.socket(1).pipe.want_data(true));
-  EXPECT_TRUE(pair.socket(1).pipe.want_data(false));
-  EXPECT_EQ(pair.send(0, "x"), 1);
-  EXPECT_EQ(more_doorbells(0), 1u);
+TEST_F(Bell, ThatHasBeenClosedPastTheLibraryEndsTheConnection) {
+  ::close(pair.socket(0).others_bell.get());
+  ring(pair.fd(0), pair.socket(0));
+  EXPECT_EQ(reset_of(pair.socket(0)), ECONNRESET);
+  pair.socket(0).others_bell.keep(-1);
 }
 
-TEST_F(Bell, OfAProcessThatIsGoneRaisesNoSignal) {
-  pair.socket(1).Bells::reset();
-  ring(pair.fd(0), pair.socket(0), kWanted);
-  EXPECT_EQ(more_doorbells(0), 0u);
-}
-
-TEST_F(Bell, IsReplacedByADoorbellWhereItHasBeenClosed) {
+TEST_F(Bell, WhoseNumberTheProgramClosesTakesTheConnectionBackFirst) {
   const int others = pair.socket(0).others_bell.get();
+  EXPECT_EQ(pair.send(0, "pipe "), 5);
   disown(static_cast<unsigned>(others), static_cast<unsigned>(others));
   ::close(others);
-  ring(pair.fd(0), pair.socket(0), kWanted);
-  EXPECT_EQ(more_doorbells(0), 1u);
-  EXPECT_LT(pair.socket(0).bell.get(), 0) << "sleepers ask for doorbells";
+  EXPECT_LT(pair.socket(0).others_bell.get(), 0);
+  EXPECT_EQ(pair.send(0, "tcp"), 3);
+  EXPECT_EQ(pair.receive(1, 8), "pipe tcp");
+  EXPECT_EQ(pair.send(1, "back"), 4);
+  EXPECT_EQ(pair.receive(0), "back");
 }
 
 TEST_F(Bell, ThatIsFullWakesAllTheSame) {
-  for (int k = 0; k < 10'000; ++k) ring(pair.fd(0), pair.socket(0), kWanted);
-  EXPECT_EQ(more_doorbells(0), 0u);
+  for (int k = 0; k < 10'000; ++k) ring(pair.fd(0), pair.socket(0));
   std::thread reader([&] { EXPECT_EQ(pair.receive(1, 4, 0), "ping"); });
   until_asleep(1);
   EXPECT_EQ(pair.send(0, "ping"), 4);
   reader.join();
-  EXPECT_EQ(more_doorbells(0), 0u);
 }
 
-TEST_F(Bell, IsWatchedByOneThreadAtATime) {
-  const BellSleep one(pair.socket(1), true);
-  EXPECT_TRUE(one);
-  const BellSleep two(pair.socket(1), true);
-  EXPECT_FALSE(two);
-}
-
-TEST_F(Bell, IsTakenByTheThreadThatHasSlept) {
-  const BellSleep bell(pair.socket(1), true);
-  pollfd p;
-  ASSERT_EQ(bell.watch(&p), 1u);
-  EXPECT_EQ(::poll(&p, 1, 0), 0);
-  ring(pair.fd(0), pair.socket(0), kWanted);
-  EXPECT_EQ(::poll(&p, 1, 1000), 1);
-  EXPECT_TRUE(bell.rung(&p));
-  EXPECT_EQ(::poll(&p, 1, 0), 0);
+TEST_F(Bell, WakesEachThreadThatSleeps) {
+  const BellSleep one(pair.socket(1)), two(pair.socket(1));
+  pollfd p[2];
+  ASSERT_EQ(one.watch(p), 1u);
+  ASSERT_EQ(two.watch(p + 1), 1u);
+  EXPECT_NE(p[0].fd, p[1].fd);
+  EXPECT_EQ(::poll(p, 2, 0), 0);
+  for (int k = 0; k < 3; ++k) {
+    ring(pair.fd(0), pair.socket(0));
+    EXPECT_EQ(::poll(p, 2, 60'000), 2);
+    EXPECT_TRUE(one.rung(p));
+    EXPECT_TRUE(two.rung(p + 1));
+    EXPECT_EQ(::poll(p, 2, 0), 0);
+  }
+  const BellSleep three(pair.socket(1));
+  ASSERT_EQ(three.watch(p), 1u);
+  EXPECT_EQ(::poll(p, 1, 0), 0) << "rings of before are not its";
 }
 
 TEST_F(Bell, KeepsNoCloseFromThoseThatWait) {
@@ -124,12 +102,6 @@ TEST_F(Bell, KeepsNoCloseFromThoseThatWait) {
 }
 
 struct BellOfASet : EpollSet {
-  BellOfASet() {
-    EXPECT_EQ(pair.send(1, "y"), 1);
-    EXPECT_EQ(pair.receive(0), "y");
-    pair.give_bells();
-    before = doorbells(pair, 0);
-  }
   /// A message wakes the set this often.
   void wake(int times) {
     for (int k = 0; k < times; ++k) {
@@ -142,18 +114,14 @@ struct BellOfASet : EpollSet {
       EXPECT_EQ(pair.receive(1), "ping");
     }
   }
-  std::uint64_t more_doorbells() const { return doorbells(pair, 0) - before; }
-  std::uint64_t before = 0;
 };
 
-TEST_F(BellOfASet, WakesItWithoutAByteByTcp) {
+TEST_F(BellOfASet, WakesIt) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   wake(10);
-  EXPECT_EQ(more_doorbells(), 0u);
   ASSERT_EQ(ask(EPOLL_CTL_DEL, 0), 0);
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   wake(2);
-  EXPECT_EQ(more_doorbells(), 0u) << "nor when it has been taken out and put in again";
 }
 
 TEST_F(BellOfASet, WithTwoDescriptorsOfASocketWakesForBoth) {

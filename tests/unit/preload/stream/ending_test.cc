@@ -3,9 +3,7 @@
 #include <linux/bpf.h>
 
 #include <csignal>
-#include <cstring>
 
-#include "kernel/tcp.h"
 #include "preload/tcp_pair.h"
 #include "stream/close.h"
 
@@ -74,24 +72,6 @@ TEST(Ending, OfThePeerAnswersTheFirstSendByAReset) {
   EXPECT_EQ(take_error(pair.fd(0), s), 0) << "it is told once";
   EXPECT_EQ(pair.send(0, "x"), -1);
   EXPECT_EQ(errno, EPIPE);
-}
-
-// A process that was killed, and had not read its doorbells: of TCP it would be an end.
-TEST(Ending, KeepsTheNameOfAPeerWhoseDoorbellsHaveMadeAReset) {
-  TcpPair pair;
-  pair.migrate_and_greet();
-  const auto name = [&pair](sockaddr_storage* of) {
-    socklen_t size = sizeof *of;
-    return name_of_peer(pair.fd(0), pair.socket(0), reinterpret_cast<sockaddr*>(of), &size);
-  };
-  sockaddr_storage before{}, behind{};
-  ASSERT_EQ(name(&before), 0);
-  Socket& s = pair.socket(0);
-  s.mine().words[socket_face::kDoorbells].fetch_add(1);
-  s.theirs().words[socket_face::kProcess].store(0);  // there is none
-  reset_connection(pair.fd(0));
-  EXPECT_EQ(name(&behind), 0);
-  EXPECT_EQ(std::memcmp(&before, &behind, sizeof(sockaddr_in)), 0);
 }
 
 TEST(Ending, IsLookedForNowAndThen) {

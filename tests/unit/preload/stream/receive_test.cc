@@ -26,7 +26,7 @@ TEST_F(Receive, LeavesWhatIsOnlyPeekedAt) {
   EXPECT_EQ(pair.receive(1), "llo");
 }
 
-TEST_F(Receive, IsWokenByADoorbell) {
+TEST_F(Receive, IsWokenByABell) {
   std::thread sender([&] {
     ::usleep(20'000);
     EXPECT_EQ(pair.send(0, "late"), 4);

@@ -32,7 +32,7 @@ TEST(FdTable, GivesDuplicatesOneSocketUntilTheLastIsForgotten) {
   EXPECT_EQ(pair.socket(0).fds.load(), 1);
 }
 
-// Between the two it has doorbells in it that nobody may read as bytes.
+// Between the two nobody may read there.
 TEST(FdTable, KeepsOtherThreadsFromADescriptorUntilTheKernelHasClosedIt) {
   TcpPair pair;
   pair.migrate();

@@ -56,14 +56,12 @@ TEST_F(SlotsOfAProcess, RenewsASlotThatNobodyHas) {
   const std::uint64_t held = slot.held.load();
   EXPECT_EQ(OpenFileState::users(held), 1u);
   slot.pinned = 1;
-  slot.silent = 1;
   slot.moved = 1;
   give_back(slot);
   OpenFileState& again = take();
   EXPECT_EQ(&again, &slot);
   EXPECT_NE(again.held.load() >> OpenFileState::kLife, held >> OpenFileState::kLife);
   EXPECT_EQ(again.pinned.load(), 0);
-  EXPECT_EQ(again.silent.load(), 0u);
   EXPECT_EQ(again.moved.load(), 0u);
   give_back(again);
 }

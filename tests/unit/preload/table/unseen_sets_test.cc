@@ -66,19 +66,5 @@ TEST(UnseenSets, AreLookedForByACallThatFindsNothing) {
   EXPECT_NE(state_of(pair.socket(1).mine()) & socket_face::kLeaving, 0u);
 }
 
-// A thread may wait past the library for what a call has not found: the first one is rung for.
-TEST(UnseenSets, OrOtherWaitsOfOneThatIsInNoneAreRungFor) {
-  TcpPair pair, polled;
-  for (TcpPair* one : {&pair, &polled}) one->migrate_and_greet();
-  polled.socket(1).polled = true;
-  for (TcpPair* one : {&pair, &polled}) {
-    EXPECT_EQ(one->receive(1), "");
-    EXPECT_EQ(one->send(0, "bytes"), 5);
-    const bool rang = one->socket(0).rang.load();
-    EXPECT_EQ(rang, one == &pair);
-    EXPECT_EQ(one->receive(1), "bytes");
-  }
-}
-
 }  // namespace
 }  // namespace clan::preload

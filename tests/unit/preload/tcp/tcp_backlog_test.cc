@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 
 #include "preload/tcp_pair.h"
+#include "state/remote.h"
 #include "stream/ending.h"
 
 namespace clan::preload {
@@ -42,28 +43,39 @@ TEST(TcpPrefix, ThatCannotBeResetsTheConnection) {
   EXPECT_EQ(errno, ECONNRESET);
 }
 
-// A process that shares the end may have set them since.
-TEST(TcpPrefix, OptionsAreGivenBackToTcpOnce) {
-  using namespace socket_face;
-  const auto corked = [](int fd) {
+TEST(TcpPrefix, IsNotHeldBackByTheOptionsOfTheProgramWhichStay) {
+  const auto option = [](int fd, int name) {
     int value = -1;
     socklen_t size = sizeof value;
-    EXPECT_EQ(sys::getsockopt(fd, IPPROTO_TCP, TCP_CORK, &value, &size), 0);
-    return value != 0;
+    EXPECT_EQ(sys::getsockopt(fd, IPPROTO_TCP, name, &value, &size), 0);
+    return value;
   };
   TcpPair pair;
+  const int on = 1;
+  ASSERT_EQ(sys::setsockopt(pair.fd(0), IPPROTO_TCP, TCP_CORK, &on, sizeof on), 0);
+  ASSERT_EQ(::send(pair.fd(0), "corked", 6, 0), 6);
+  pair.migrate();
+  ASSERT_TRUE(switch_sending(pair.fd(0), pair.socket(0)));
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  ASSERT_EQ(sys::getsockopt(pair.fd(0), IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+  EXPECT_EQ(info.tcpi_notsent_bytes, 0u);
+  EXPECT_EQ(option(pair.fd(0), TCP_CORK), 1);
+  EXPECT_EQ(option(pair.fd(0), TCP_NODELAY), 0);
+}
+
+TEST(TcpPrefix, OfAnotherHostIsFollowedByItsParkedByte) {
+  TcpPair pair;
   pair.migrate_and_greet();
-  PipePage::Face& face = pair.socket(0).mine();
-  add_state(face, kCorked);
-  give_options_back(pair.fd(0), face);
-  EXPECT_FALSE(corked(pair.fd(0))) << "doorbells go this way yet";
-  add_state(face, kGone);
-  give_options_back(pair.fd(0), face);
-  EXPECT_TRUE(corked(pair.fd(0)));
-  const int off = 0;
-  ASSERT_EQ(sys::setsockopt(pair.fd(0), IPPROTO_TCP, TCP_CORK, &off, sizeof off), 0);
-  give_options_back(pair.fd(0), face);
-  EXPECT_FALSE(corked(pair.fd(0)));
+  Socket& s = pair.socket(0);
+  EXPECT_TRUE(take_parked_byte_back(pair.fd(0), s)) << "there is none";
+  s.parked_byte = true;
+  EXPECT_FALSE(take_parked_byte_back(pair.fd(0), s)) << "it is on its way";
+  ASSERT_EQ(::send(pair.fd(1), "\0tcp", 4, 0), 4);
+  EXPECT_TRUE(take_parked_byte_back(pair.fd(0), s));
+  EXPECT_FALSE(has_parked_byte(s));
+  char text[8];
+  EXPECT_EQ(::recv(pair.fd(0), text, sizeof text, 0), 3);
 }
 
 TEST(TcpPrefix, ADirectionDoesNotSwitchUnderACallInTheKernel) {

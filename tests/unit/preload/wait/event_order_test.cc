@@ -91,12 +91,12 @@ TEST(EventOrder, ForgetsWritesFromBeforeTheKernelWasLastAsked) {
   EXPECT_EQ(order_of({moved(1, 50000, 10000), kernel.plain(event_of(7))}, 30000), (Data{1, 7}));
 }
 
-TEST(EventOrder, KeepsThePlaceOfADoorbellInTheKernelsAnswer) {
+TEST(EventOrder, KeepsThePlaceOfARingInTheKernelsAnswer) {
   KernelOrder kernel(base() + 90000);
   std::vector<ReadyEvent> found{kernel.plain(event_of(7))};
-  kernel.doorbell(found.data(), found.data() + 1, base() + 50000);  // of 1
+  kernel.ring(found.data(), found.data() + 1, base() + 50000);  // of 1
   found.push_back(kernel.plain(event_of(8)));
-  // What the writer says of its writes past pipes is 7, as 8 came behind the doorbell.
+  // What the writer says of its writes past pipes is 7, as 8 came behind the ring.
   found.push_back(moved(1, 50000, 40000));
   EXPECT_EQ(order_of(found), (Data{7, 1, 8}));
 }

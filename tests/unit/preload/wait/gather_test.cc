@@ -3,8 +3,7 @@
 #include <fcntl.h>
 
 #include "preload/wait/set.h"
-#include "stream/bell.h"
-#include "tcp/doorbell.h"
+#include "tcp/ring.h"
 #include "wait/ready_check.h"
 #include "wait/registration.h"
 
@@ -85,19 +84,19 @@ TEST_F(Gather, TellsFirstOfWhatHasWaitedLongestOfTwoByLevel) {
   EXPECT_EQ(gathered(1), Data{60});
 }
 
-TEST_F(Gather, DropsADoorbellThatIsForNothing) {
+TEST_F(Gather, ChecksASocketAgainWhoseBellWasRungForNothing) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   {
     const Guard guard(epfd);
     arm(interest());
     ASSERT_EQ(interest().watched_at, Interest::kNowhere);
   }
-  ring_doorbell(pair.fd(0), pair.socket(0));
+  ASSERT_TRUE(ring_bell(pair.socket(0)));
   EXPECT_EQ(gathered(), Data{});
   EXPECT_NE(interest().watched_at, Interest::kNowhere) << "it is looked at again from now on";
 }
 
-TEST_F(Gather, TellsOfAnArmedSocketWhoseDoorbellTheKernelHasTold) {
+TEST_F(Gather, TellsOfAnArmedSocketWhoseRingTheKernelHasTold) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   {
     const Guard guard(epfd);
@@ -115,13 +114,13 @@ TEST_F(Gather, KeepsTheKernelsWordOfASocketThatIsParked) {
   Interest& parked = interest();
   ASSERT_EQ(ask(EPOLL_CTL_DEL, 0), 0);
   ASSERT_EQ(pair.send(0, "abc"), 3);
-  EXPECT_EQ(gathered(8, {for_doorbells(pair.fd(1))}), Data{});
+  EXPECT_EQ(gathered(8, {for_tcp(pair.fd(1))}), Data{});
   EXPECT_TRUE(parked.missed);
 }
 
 TEST_F(Gather, IgnoresTheKernelsWordOfADescriptorThatIsNotThere) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  EXPECT_EQ(gathered(8, {for_doorbells(other.fd(1)), for_doorbells(60'000)}), Data{});
+  EXPECT_EQ(gathered(8, {for_tcp(other.fd(1)), for_tcp(60'000)}), Data{});
 }
 
 TEST_F(Gather, PutsAPlainDescriptorBehindWhatWasWrittenBeforeTheKernelWasAsked) {

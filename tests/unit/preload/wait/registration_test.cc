@@ -6,7 +6,7 @@
 #include <map>
 
 #include "preload/wait/set.h"
-#include "stream/bell.h"
+#include "tcp/ring.h"
 #include "wait/ready_check.h"
 
 namespace clan::preload {
@@ -29,7 +29,7 @@ struct Registration : EpollSet {
   Interest& interest() const { return *set().interests.at[0]; }
 };
 
-constexpr unsigned kForDoorbells = EPOLLIN | EPOLLRDHUP | EPOLLET;
+constexpr unsigned kForTcp = EPOLLIN | EPOLLRDHUP | EPOLLET;
 
 TEST_F(Registration, IsReadInFullOfASetLongerThanWhatIsReadAtATime) {
   std::map<int, unsigned> put, found;
@@ -60,9 +60,9 @@ TEST_F(Registration, SaysWhetherASetIsEmptyAsFarAsTheKernelDoes) {
   EXPECT_EQ(errno, 0);
 }
 
-TEST_F(Registration, OfASocketThatHasMigratedIsForDoorbellsByEdges) {
+TEST_F(Registration, OfASocketThatHasMigratedIsForTcpsNewsByEdges) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLOUT), 0);
-  EXPECT_EQ(asked(), kForDoorbells);
+  EXPECT_EQ(asked(), kForTcp);
 }
 
 TEST_F(Registration, GoesBackToWhatTheApplicationAskedForWithTheSocket) {
@@ -72,8 +72,8 @@ TEST_F(Registration, GoesBackToWhatTheApplicationAskedForWithTheSocket) {
   EXPECT_EQ(asked(), static_cast<unsigned>(EPOLLOUT | EPOLLRDHUP));
   EXPECT_EQ(set().moved.load(), 0u);
   EXPECT_EQ(interest().watched_at, Interest::kNowhere);
-  watch_doorbells(interest());
-  EXPECT_EQ(asked(), kForDoorbells);
+  watch_moved(interest());
+  EXPECT_EQ(asked(), kForTcp);
   EXPECT_EQ(set().moved.load(), 1u);
 }
 
@@ -120,28 +120,49 @@ TEST_F(Registration, IsChangedEvenWhereTheKernelDoesNotModifyIt) {
   ::close(fd);
 }
 
+TEST_F(Registration, OfABellIsThereOnceForAllDescriptorsOfASocket) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  const int copy = ::dup(pair.fd(1));
+  ASSERT_TRUE(duplicate_entry(pair.fd(1), copy));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, copy, &event), 0);
+  const int bell = pair.socket(1).bell.get();
+  {
+    const Guard guard(epfd);
+    for (std::uint32_t k = 0; k < 2; ++k) EXPECT_TRUE(watches_bell(*set().interests.at[k]));
+    leave_bell(*find(set(), &pair.socket(1), pair.fd(1)));
+    EXPECT_NE(asked(bell), kNotThere) << "the other one needs it";
+    leave_bell(*find(set(), &pair.socket(1), copy));
+    EXPECT_EQ(asked(bell), kNotThere);
+  }
+  forget(copy);
+  ::close(copy);
+}
+
 TEST_F(Registration, OfASetThatHasBeenClosedIsLeftAlone) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  ring_doorbell(pair.fd(0), pair.socket(0));
+  ASSERT_TRUE(watches_bell(interest()));
+  ASSERT_TRUE(ring_bell(pair.socket(0)));
   epoll_event event{};
   const Guard guard(epfd);
   EXPECT_EQ(ask_kernel(set(), &event, 1), 1);
-  ring_doorbell(pair.fd(0), pair.socket(0));
+  ASSERT_TRUE(ring_bell(pair.socket(0)));
   set().names = 0;
   errno = 0;
   EXPECT_EQ(change(set(), EPOLL_CTL_DEL, pair.fd(1), nullptr), -1);
   EXPECT_EQ(errno, EBADF);
   EXPECT_EQ(ask_kernel(set(), &event, 1), 0);
   set().names = 1;
-  EXPECT_EQ(asked(), kForDoorbells);
+  EXPECT_EQ(asked(), kForTcp);
 }
 
 TEST_F(Registration, HasATagByWhichItsEventsAreLeftOut) {
   epoll_event events[4] = {};
   events[0].data.u64 = 7;
-  events[1] = for_doorbells(12);
+  events[1] = for_tcp(12);
   events[2].data.u64 = 9;
-  events[3] = for_doorbells(13);
+  events[3] = for_tcp(13);
   EXPECT_TRUE(has_our_tag(events[1]));
   ASSERT_EQ(without_ours(events, 4), 2);
   EXPECT_EQ(data_of(events[0]), 7u);
@@ -154,25 +175,24 @@ TEST_F(Registration, WakesAThreadThatSleepsForASocketThatHasSomethingToSay) {
   const Guard guard(epfd);
   ASSERT_EQ(pair.send(0, "abc"), 3);
   tell_sleepers(interest(), true);
-  EXPECT_EQ(asked(), kForDoorbells) << "no thread sleeps";
+  EXPECT_EQ(asked(), kForTcp) << "no thread sleeps";
   set().sleepers = 1;
   tell_sleepers(interest(), true);
-  EXPECT_EQ(asked(), kForDoorbells | EPOLLOUT) << "which is there at once";
+  EXPECT_EQ(asked(), kForTcp | EPOLLOUT) << "which is there at once";
   set().sleepers = 0;
 }
 
 TEST_F(Registration, AsksTheNewlyAskedPeerToRingInPlaceOfAThreadThatSleeps) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  const auto& doorbells = pair.socket(0).mine().words[socket_face::kDoorbells];
   const Guard guard(epfd);
   ASSERT_EQ(pair.send(0, "a"), 1);
   ASSERT_EQ(pair.receive(1), "a");
-  const std::uint64_t before = doorbells.load();
+  const std::uint64_t before = pair.rings(0);
   set().sleepers = 1;
   tell_sleepers(interest(), true);
-  EXPECT_EQ(asked(), kForDoorbells) << "there is nothing to wake it for";
+  EXPECT_EQ(asked(), kForTcp) << "there is nothing to wake it for";
   ASSERT_EQ(pair.send(0, "b"), 1);
-  EXPECT_EQ(doorbells.load(), before + 1);
+  EXPECT_EQ(pair.rings(0), before + 1);
   set().sleepers = 0;
 }
 

@@ -34,14 +34,11 @@ TEST_F(SetEvents, ASocketThatIsBackOnTcpIsTheKernels) {
   EXPECT_EQ(told(1'000), EPOLLIN);
 }
 
-TEST_F(SetEvents, AThreadThatSleepsInASetSleepsOnItsSockets) {
+TEST_F(SetEvents, AThreadSleepsInASetAsLongAsItsSocketsLet) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
-  EXPECT_FALSE(set_sleeps(pair.socket(1), 0));
   const Guard guard(epfd);
   EXPECT_TRUE(prepare(*find(epfd)));
   EXPECT_EQ(longest_sleep(*find(epfd)), kNoCap);
-  EXPECT_TRUE(set_sleeps(pair.socket(1), 0));
-  EXPECT_FALSE(set_sleeps(pair.socket(1), EPOLLOUT));
   EXPECT_EQ(find(epfd)->sleepers, 1);
   awake(*find(epfd));
   EXPECT_EQ(find(epfd)->sleepers, 0);

@@ -52,14 +52,6 @@ TEST_F(TwoSets, AreAllLockedForFork) {
   EXPECT_TRUE(is_free(second));
 }
 
-// The lock that the calling thread has is no reason to call a set asleep; another thread's is.
-TEST_F(TwoSets, ASocketsSleepersAreAskedForUnderTheLockOfItsSetToo) {
-  const Guard guard(epfd);
-  EXPECT_FALSE(set_sleeps(pair.socket(1), 0));
-  std::thread([&] { EXPECT_TRUE(set_sleeps(pair.socket(1), 0)); }).join();
-  std::thread([&] { EXPECT_FALSE(set_sleeps(other.socket(1), 0)); }).join();
-}
-
 TEST_F(TwoSets, TellOfASocketThatIsInBothWhileItLeavesOne) {
   epoll_event event{};
   event.events = EPOLLIN;

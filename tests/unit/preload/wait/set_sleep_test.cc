@@ -5,17 +5,15 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kDoorbells;
-
 struct SetSleeps : EpollSet {
-  SetSleeps() { EXPECT_TRUE(poll_tcp_socket(pair.fd(1), pair.socket(1))); }  // no doorbell is left
+  SetSleeps() { EXPECT_TRUE(poll_tcp_socket(pair.fd(1), pair.socket(1))); }
   /// The sockets of the set have just said something: a sleep does not arm them.
   void hear() const {
     const Guard guard(epfd);
     set().set_now(monotonic_ns());
     for (std::uint32_t k = 0; k < set().watched.count; ++k) watch(*set().watched.at[k]);
   }
-  std::uint64_t rung() const { return pair.socket(0).mine().words[kDoorbells].load(); }
+  std::uint64_t rung() const { return pair.rings(0); }
   Set& set() const { return *find(epfd); }
 };
 

@@ -115,7 +115,7 @@ TEST_F(SharedSets, WakeTheFirstUserThatSleepsInTheKernel) {
     parents.give();
     epoll_event event{};
     const std::uint64_t end = monotonic_ns() + 20'000'000'000u;
-    while (data_of(event) != (kTag | (kTagged - 1))) {  // a doorbell may lie there, too
+    while (data_of(event) != (kTag | (kTagged - 1))) {
       if (monotonic_ns() > end) return 2;
       if (sys::epoll_wait(epfd, &event, 1, 20'000) > 0) ::usleep(1'000);
     }
