@@ -1,6 +1,5 @@
 #include "nic/page_pinner.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -143,7 +142,6 @@ Result<std::unique_ptr<PagePinner>> PagePinner::create(const Options& options) {
   }
   auto* pinner = new (std::nothrow) PagePinner(options);
   if (pinner == nullptr) return Error{ENOMEM, "page pinner"};
-  pinner->pagemap_ = Fd(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   return std::unique_ptr<PagePinner>(pinner);
 }
 
@@ -190,10 +188,13 @@ PinResult PagePinner::pin(AddressSpaceId asid, std::uint64_t page, PageAccess ac
 
 bool PagePinner::watch(std::uint64_t start, std::uint64_t length) {
   if (options_.monitor == nullptr) return false;
-  if (watched_.covers(start, length) && options_.monitor->is_current(watched_)) return true;
+  // Not for a file's: shmdt() is not reported, and another mapping may be there.
+  if (watched_.anonymous && watched_.covers(start, length) &&
+      options_.monitor->is_current(watched_))
+    return true;
   const auto watched = options_.monitor->watch(start, length);
   watched_ = watched ? *watched : UnmapMonitor::Watched{};
-  return watched.ok();
+  return watched_.end != 0;
 }
 
 bool PagePinner::is_never_waited_for(std::uint64_t page, std::size_t pages) const {
@@ -202,7 +203,7 @@ bool PagePinner::is_never_waited_for(std::uint64_t page, std::size_t pages) cons
     return false;
   std::array<std::uint64_t, kPiece> entries;
   const std::size_t bytes = pages * sizeof entries[0];
-  return ::pread(pagemap_.get(), entries.data(), bytes,
+  return ::pread(options_.monitor->pagemap(), entries.data(), bytes,
                  static_cast<off_t>(page * sizeof entries[0])) == static_cast<ssize_t>(bytes) &&
          std::none_of(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(pages),
                       [](std::uint64_t entry) { return (entry & kSwapped) != 0; });

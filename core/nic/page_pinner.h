@@ -33,7 +33,6 @@
 #include <mutex>
 #include <span>
 
-#include "base/fd.h"
 #include "clan/result.h"
 #include "nic/unmap_monitor.h"
 
@@ -100,7 +99,6 @@ class PagePinner final : public Pinner {
                       bool transient);
 
   const Options options_;
-  Fd pagemap_;
   UnmapMonitor::Watched watched_;  // under the lock of the Tlb that calls
   std::mutex mutex_;               // guards deferred_
   std::array<Deferred, kMostDeferred> deferred_{};

@@ -72,8 +72,7 @@ void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t 
 
 void match_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
                        std::uint64_t length, AccessKind kind) {
-  // PAIR fence.even: what has been delivered, before the check whether a thread has armed
-  shm::AsymmetricFence::even();
+  fence_behind_packets<shm::AsymmetricFence>();
   match_tripwires(nic, aperture, offset, length, kind);
 }
 

@@ -28,8 +28,9 @@ struct MappingQuery {
   std::uint64_t start = 0;
   std::uint64_t end = 0;
   std::uint64_t more[3] = {};  // what else it can be asked for, and is not
-  std::uint64_t inode = 0;
-  std::uint64_t rest[4] = {};
+  std::uint64_t inode = 0;     // of System V's first segment 0 as well
+  std::uint64_t device = 0;    // major and minor number
+  std::uint64_t rest[3] = {};
 };
 static_assert(sizeof(MappingQuery) == 104);
 constexpr unsigned long kQueryMapping = _IOWR('f', 17, MappingQuery);
@@ -88,6 +89,7 @@ Status UnmapMonitor::start() {
   if (!fd) return fd.error();
   fd_ = std::move(*fd);
   maps_ = Fd(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
+  pagemap_ = Fd(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   if (::fstat(fd_.get(), &opened_) != 0) return errno_error("userfaultfd: fstat");
   void* const page = ::mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return errno_error("unmap monitor: mmap");
@@ -151,9 +153,11 @@ void UnmapMonitor::close() {
   if (!is_ours()) {
     fd_.release();
     maps_.release();
+    pagemap_.release();
   }
   fd_.reset();
   maps_.reset();
+  pagemap_.reset();
 }
 
 void UnmapMonitor::settle() const {
@@ -178,24 +182,38 @@ void UnmapMonitor::remove(Listener& listener) {
   }
 }
 
+bool UnmapMonitor::mapping_at(std::uint64_t address, Watched* found) const {
+  MappingQuery query;
+  query.query_addr = address;
+  if (::ioctl(maps_.get(), kQueryMapping, &query) != 0) return false;
+  found->start = query.start;
+  found->end = query.end;
+  found->anonymous = query.inode == 0 && query.device == 0;
+  return true;
+}
+
 Result<UnmapMonitor::Watched> UnmapMonitor::watch(std::uint64_t start, std::uint64_t length) {
   std::uint64_t end = start + length;
   Watched watched{start, start, words::load_acquire(rounds_)};  // PAIR unmap.rounds: see is_current
+  bool has_changed = false;
   while (watched.end < end) {
-    MappingQuery query;
-    query.query_addr = watched.end;
-    const bool is_known = maps_ && ::ioctl(maps_.get(), kQueryMapping, &query) == 0;
-    watched.start = is_known ? query.start : watched.end;
-    watched.end = is_known ? query.end : end;
-    watched.anonymous = is_known && query.inode == 0;
+    const std::uint64_t at = watched.end;
+    if (!mapping_at(at, &watched)) watched = {at, end, watched.round};
     uffdio_register request{};
     request.range = {watched.start, watched.end - watched.start};
     // Write-protect mode, and nothing is ever write-protected: events without page faults.
     request.mode = UFFDIO_REGISTER_MODE_WP;
     if (::ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0)
       return errno_error("userfaultfd: watch");
+    // What had been unmapped by then is passed over without an error. Where one mapping is there
+    // now, all of it is watched: what is watched and what is not are never one.
+    Watched now;
+    const bool is_whole = mapping_at(watched.start, &now)
+                              ? now.start <= watched.start && watched.end <= now.end
+                              : errno != ENOENT;  // an older kernel cannot tell
+    has_changed = has_changed || !is_whole;
   }
-  return watched;
+  return has_changed ? Watched{} : watched;
 }
 
 bool UnmapMonitor::read_event(Change& change) {

@@ -97,13 +97,17 @@ class UnmapMonitor : public std::enable_shared_from_this<UnmapMonitor> {
   /// Asks for the events of a page-aligned range. Watching twice is no error. What is watched is
   /// the whole mapping around it where the kernel can tell (Linux 6.11): a mapping watched in part
   /// is two, and the program's mremap across both would fail with EFAULT. Returns the last mapping
-  /// of the range.
+  /// of the range; an empty one where mappings have changed meanwhile, so that some of the range
+  /// may not be watched.
   Result<Watched> watch(std::uint64_t start, std::uint64_t length);
   /// Whether it is watched still: no event has been read since.
   bool is_current(const Watched& watched) const {
     // PAIR unmap.rounds: an unmap that is read from here on forgets what is kept after this
     return words::load_acquire(rounds_) == watched.round;
   }
+
+  /// What the kernel says of each page (/proc/self/pagemap). Closed in a forked child.
+  int pagemap() const { return pagemap_.get(); }
 
   /// True: no unmap that this thread may know of is unknown to a Listener.
   bool settled() const {
@@ -120,12 +124,15 @@ class UnmapMonitor : public std::enable_shared_from_this<UnmapMonitor> {
   void run();
   /// False: the program has closed the descriptor, and the number may be another file's by now.
   bool is_ours() const;
+  /// False: there is none (ENOENT), or the kernel cannot tell.
+  bool mapping_at(std::uint64_t address, Watched* found) const;
   bool read_event(Change& change);
   void close();
 
   Fd fd_;
   struct stat opened_ {};      ///< what fd_ named from the beginning
   Fd maps_;                    ///< /proc/self/maps, to ask for the extent of a mapping
+  Fd pagemap_;                 ///< /proc/self/pagemap
   void* last_page_ = nullptr;  ///< watched: its unmap wakes the thread, which then ends
   std::mutex mutex_;           ///< the list; a Listener is called under it
   Listener* first_ = nullptr;

@@ -64,6 +64,13 @@ std::uint64_t armed_chunks_after_store(const Word64& table_armed) {
   return table_armed.load(std::memory_order_relaxed);  // relaxed: ordered by the fence pair
 }
 
+/// The same for packets, by the thread that has delivered them, before it loads table_armed.
+template <typename Fence>
+void fence_behind_packets() {
+  // PAIR fence.even: what has been delivered, before the check whether a thread has armed
+  Fence::even();
+}
+
 /// Sender: it is armed: fire it, then end_single_shot(). So each of several, until one has done so.
 template <typename Word32>
 bool begin_single_shot(const Word32& signal_armed, std::uint32_t* word) {

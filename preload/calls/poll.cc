@@ -62,10 +62,12 @@ class CountedPoll {
   CountedPoll(const CountedPoll&) = delete;
   CountedPoll& operator=(const CountedPoll&) = delete;
 
-  /// False: one of them moves, or has; nothing is counted.
-  bool begin(const pollfd* fds, nfds_t count) {
+  /// False: one of them moves, or others than `moved` have; nothing is counted.
+  bool begin(const pollfd* fds, nfds_t count, nfds_t moved) {
+    nfds_t found = 0;
     for (nfds_t i = 0; i < count; ++i) {
       SocketRef s = fds[i].fd >= 0 ? acquire(fds[i].fd) : SocketRef();
+      found += s && s->shared() ? 1 : 0;
       if (!s || s->shared() || s->stays_on_tcp()) continue;
       auto* const one = new (counted_ + used_) Counted(std::move(s));
       ++used_;
@@ -75,7 +77,8 @@ class CountedPoll {
       (void)await_gate(held->open_file().receives, turn_++);
       return false;
     }
-    return true;
+    if (found != moved) stop();
+    return found == moved;
   }
 
  private:
@@ -118,7 +121,7 @@ int do_poll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
         }
         counted.emplace(memory);
       }
-      if (!counted->begin(fds, count)) continue;
+      if (!counted->begin(fds, count, watched.moved)) continue;
     }
     return watched.moved > 0 ? poll_moved(fds, count, left, sleep) : sleep(fds, count, left);
   }

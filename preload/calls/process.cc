@@ -110,15 +110,7 @@ CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* 
   if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < clan::kFileBytes) {
     enter_sandbox(clan::reasons::Why::kFileLimit);
   }
-  const auto call = [&] {
-    return static_cast<int>(sys::call(SYS_prlimit64, pid, resource, limit, old));
-  };
-  if (!ours || resource != RLIMIT_NOFILE) return call();
-  const DeferSignals undisturbed;
-  lock_limit();  // which the library raises for moments
-  const int rc = call();
-  unlock_limit();
-  return rc;
+  return static_cast<int>(sys::call(SYS_prlimit64, pid, resource, limit, old));
 }
 CLAN_INTERPOSE int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64* limit,
                              rlimit64* old) noexcept {

@@ -214,7 +214,10 @@ void leave_pipe(int fd, bool to_others, reasons::Why why) {
 bool leave_without_bells(int fd, Socket& s) {
   const DeferSignals undisturbed;
   const KeepErrno keep;
-  if (((state_of(s.mine()) | state_of(s.theirs())) & (kLeaving | kGone)) != 0) return true;
+  // The other end may have left, and sleep until this one rings.
+  if (s.shared() && is_to_go(s)) (void)answer_leaving(fd, s);
+  // Once this end has said that it leaves, the other one's threads do not sleep for long.
+  if ((state_of(s.mine()) & (kLeaving | kGone)) != 0) return true;
   if (!s.moving.try_lock()) return false;
   s.open_file().pin();
   say_why(fd, s, reasons::Why::kNoDescriptors);

@@ -12,6 +12,7 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/remote.h"
+#include "table/open_file.h"
 
 namespace clan::preload {
 namespace {
@@ -30,8 +31,8 @@ void end_bells(int fd, Socket& s) {
   const std::lock_guard guard(s.bell_lock);
   if (!has_remote_bells(s)) return;
   // order: behind this the other end says that it is gone
-  s.parked_byte.store((state_of(s.theirs()) & socket_face::kSending) != 0,
-                      std::memory_order_seq_cst);
+  s.open_file().parked_byte.store((state_of(s.theirs()) & socket_face::kSending) != 0 ? 1 : 0,
+                                  std::memory_order_seq_cst);
   s.remote_bells.store(false, std::memory_order_relaxed);
   set_low_water(fd, kRung);
 }

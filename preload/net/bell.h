@@ -8,7 +8,7 @@
 // rings, and how many of them have been taken.
 //
 // When the other end has gone back to TCP, the byte is read in front of what comes there
-// (Socket::parked_byte). From then on the pipe is as any other, and needs no carrier.
+// (OpenFileState::parked_byte). From then on the pipe is as any other, and needs no carrier.
 #pragma once
 
 #include <cstdint>

@@ -19,12 +19,10 @@ void take_back(int fd, Socket&, void*) {
   if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_pipe(fd, true, reasons::Why::kExecuted);
 }
 
-// What the new program does not have. The file would stay behind. After vfork it is the parent's.
-void leave_behind(int fd, Socket& s, void*) {
+// The new program knows none of them: what stays open is pinned. A file would stay behind. After
+// vfork it is the parent's.
+void leave_behind(int, Socket& s, void*) {
   if (s.offer_name.get() != 0) withdraw_offer(s);
-  const int flags = sys::fcntl(fd, F_GETFD);
-  // relaxed: a copy that is made now is not of this call
-  if (flags < 0 || (flags & FD_CLOEXEC) == 0 || s.fds.load(std::memory_order_relaxed) != 1) return;
   (void)leave_slot(s);
   use_slot_no_more(s);
 }

@@ -1,14 +1,18 @@
 #include "share/fork.h"
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
 #include "af_clan/af_clan.h"
+#include "clan/detail/clock.h"
 #include "clan/detail/dekker.h"
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
+#include "clan/face/socket_face.h"
 #include "demote/demote.h"
 #include "demote/resend.h"
 #include "os/memory_owner.h"
@@ -17,12 +21,12 @@
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
+#include "state/face.h"
 #include "state/remote.h"
 #include "state/socket.h"
 #include "state/socket_pool.h"
 #include "state/withdraw.h"
 #include "table/fd_table.h"
-#include "table/internal_fds.h"
 #include "table/open_file.h"
 #include "table/pipe_count.h"
 #include "table/slot_table.h"
@@ -40,21 +44,32 @@ std::uint64_t forks = 0;
 // Whether the socket, however many descriptors it has, has been counted in this fork.
 bool counted_in_this_fork(Socket& s) { return std::exchange(s.last_fork, forks) == forks; }
 
+// A thread may be moving it: the child could not finish that.
+bool may_be_moving(const Socket& s) {
+  return !s.shared() || (state_of(s.mine()) & socket_face::kAttached) == 0;
+}
+
 // Before fork: the child is counted, as one that has all open files of this process.
 void share_slots() {
   lock_sockets();
   give_no_slots(true);
   unlock_sockets();
   ++forks;
+  std::uint64_t until_ns = monotonic_ns() + 1'000'000'000;
   for_each_socket(
-      [](int, Socket& s, void*) {
+      [](int, Socket& s, void* until) {
         if (counted_in_this_fork(s)) return;
         // PAIR preload.held: Dekker with enter_pipe(), before the wait at its gate
         dekker::add(s.open_file().held, OpenFileState::kProcess);
+        bool mine = false;
+        while (may_be_moving(s) && !(mine = s.moving.try_lock()) &&
+               monotonic_ns() < *static_cast<std::uint64_t*>(until))
+          sched_yield();
         if (!s.shared()) await_mover(s.open_file().receives);
         s.share();
+        if (mine) s.moving.unlock();
       },
-      nullptr);
+      &until_ns);
 }
 
 // In the child. True: its ids are of another pid namespace than its parent's, so that neither sees
@@ -67,6 +82,10 @@ bool forked() {
   for_each_socket(
       [](int, Socket& s, void*) {
         s.moving.unlock();
+        // The child does not have the threads that hold some. This loop holds one.
+        s.lost_refs =
+            s.refs.load(std::memory_order_relaxed) >
+            s.fds.load(std::memory_order_relaxed) + 1;  // relaxed: the child has one thread
         s.charge = {};
         // An edge wakes only one of the processes that wait in one set.
         if (const int set = s.bell_set.take(); set >= 0) sys::close(set);
@@ -101,7 +120,6 @@ void before_fork() {
   lock_af_clan();
   lock_sockets();
   lock_handlers();
-  lock_limit();
   remote_before_fork();
 }
 
@@ -115,7 +133,6 @@ void after_fork(bool in_child) {
     sets_forked();
   }
   remote_after_fork(in_child);
-  unlock_limit();
   unlock_handlers();
   give_no_slots(false);
   unlock_sockets();
@@ -130,11 +147,11 @@ void after_fork(bool in_child) {
 }
 
 void fork_has_failed() {
-  ++forks;
   for_each_socket(
       [](int, Socket& s, void*) {
+        if (std::exchange(s.last_fork, 0) != forks) return;
         // PAIR preload.held: there is no child
-        if (!counted_in_this_fork(s)) dekker::subtract(s.open_file().held, OpenFileState::kProcess);
+        dekker::subtract(s.open_file().held, OpenFileState::kProcess);
       },
       nullptr);
 }

@@ -17,6 +17,7 @@
 #include "clan/face/wait.h"
 #include "kernel/sock_diag.h"
 #include "state/socket.h"
+#include "table/open_file.h"
 
 namespace clan::preload {
 
@@ -101,7 +102,8 @@ inline bool has_carrier_rung(const Socket& s) {
 }
 /// One byte of TCP that is nobody's lies in front of what the other end sends there.
 inline bool has_parked_byte(const Socket& s) {
-  return s.parked_byte.load(std::memory_order_relaxed);  // relaxed: published with kGone
+  // relaxed: published with kGone
+  return s.open_file().parked_byte.load(std::memory_order_relaxed) != 0;
 }
 
 /// Options of waits for another host: a round trip takes longer, and one that sleeps costs two

@@ -23,6 +23,7 @@ void Identity::reset() {
   pipe = Pipe();
   for (auto* flag : {&left_slot, &uses_no_slot}) set(*flag, false);
   last_fork = 0;
+  lost_refs = false;
   slot = nullptr;
   set(state, State::kTcp);
 }
@@ -55,7 +56,7 @@ void Migration::reset() {
   set(remote, static_cast<RemoteConnection*>(nullptr));
   set(remote_fd, -1);
   for (auto* count : {&remote_rings, &remote_rings_taken}) set(*count, 0u);
-  for (auto* flag : {&remote_bells, &remote_parked, &parked_byte}) set(*flag, false);
+  for (auto* flag : {&remote_bells, &remote_parked}) set(*flag, false);
   offered_ns = 0;
   place = Place::kNotAsked;
   window_interface = window_looks = 0;

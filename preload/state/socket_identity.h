@@ -32,6 +32,7 @@ struct Identity {
   std::atomic<bool> uses_no_slot{false};  ///< nor among the users
   /// which it has been counted for; under the lock of fork
   std::uint64_t last_fork = 0;
+  bool lost_refs = false;  ///< `refs` counts those of threads of the parent
 
   /// Under Migration::moving, or with nobody else there. Not into kShared: that publishes the pipe.
   void become(State next) {

@@ -70,13 +70,13 @@ struct Migration {
   std::atomic<std::uint32_t> said_inode{0};  ///< 0: others cannot find it
   // Of a connection to another host, see state/remote.h: what carries it; a descriptor of the
   // socket, as last known; the carrier rings by TCP, how often it has, and how many of these rings
-  // have been taken; the byte parked at the other host has been sent, and the one here is still to
-  // be read.
+  // have been taken; the byte parked at the other host has been sent (for the one here see
+  // OpenFileState::parked_byte).
   std::atomic<RemoteConnection*> remote{nullptr};
   std::atomic<int> remote_fd{-1};
   SpinLock bell_lock;
   std::atomic<std::uint64_t> remote_rings{0}, remote_rings_taken{0};
-  std::atomic<bool> remote_bells{false}, remote_parked{false}, parked_byte{false};
+  std::atomic<bool> remote_bells{false}, remote_parked{false};
   PipeCharge charge;  ///< of pipe_count.h; written when it moves, at fork and when nobody has it
 
   /// All but `moving`, the offer and the charge, which are given back before.

@@ -91,7 +91,11 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::ui
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
   // Memory that cannot be released yet is so by a call that wakes up for it.
   const std::int64_t release_ns = release_memory();
-  if (!reads_tcp(s) && !is_going_back(s) && s.pipe.front() == PipeFront::kBytes) return 0;
+  // What lies behind TCP's bytes in the pipe has been announced: nobody rings when another thread
+  // has read these. That may be while this one looks.
+  const PipeFront front = s.pipe.front();
+  const bool unrung = bell != nullptr && front != PipeFront::kNothing && front != PipeFront::kLeave;
+  if (!reads_tcp(s) && !is_going_back(s) && front == PipeFront::kBytes) return 0;
   const bool remote_bells = has_remote_bells(s);
   PacketSleep packets(is_remote(s),
                       remote_bells ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
@@ -101,7 +105,7 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::ui
   pollfd* const extra = p + 1 + bells;
   int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
   if (is_going_back(s)) most = static_cast<int>(kGoingBackNs / 1'000'000);
-  if (bell != nullptr && !*bell && !is_remote(s)) most = kWithoutBellMs;
+  if (unrung || (bell != nullptr && !*bell && !is_remote(s))) most = kWithoutBellMs;
   const int rc = real().poll(p, 1 + bells + packets.watch(extra), time_left_ms(deadline, most));
   bool in_pipe = rc > 0 && bells > 0 && bell->rung(p + 1);
   if (in_pipe && p[0].revents == 0) note_checked(s);

@@ -122,6 +122,7 @@ void drop(Socket* s, int fd) {
   if (words::subtract(s->fds, 1) == 1) {
     const bool others = leave_slot(*s);
     if (s->shared()) hooks.last_close(fd, *s, others);
+    if (s->lost_refs) use_slot_no_more(*s);
   }
   release(s);
 }

@@ -1,7 +1,10 @@
 #include "table/internal_fds.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +16,7 @@
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
 #include "kernel/proc.h"
+#include "os/real.h"
 #include "os/sandbox.h"
 #include "os/scratch.h"
 #include "os/signals.h"
@@ -35,8 +39,6 @@ std::atomic<int> near{kNever};
 
 constexpr int kMostNumbers = 1 << 20;
 constexpr int kFirstOfMany = 48 * 1024;
-
-constinit SpinLock limit_lock;
 
 int limit() {
   rlimit most{};
@@ -131,28 +133,48 @@ int copy_from(int fd, int start, int most) {
   return note_ours(duplicate(fd, from), from - distance(std::min(most, from / 3 * 4)));
 }
 
-// Behind the soft limit: the application comes near if it raises that. -1: there is no room.
+struct CopyAbove {
+  int fd, from, high;
+  rlimit raised;
+};
+
+// In a process of its own, which has our memory and descriptors, and limits that nobody else has.
+[[gnu::no_sanitize("address", "thread")]] int copy_in_helper(void* argument) {
+  auto& copy = *static_cast<CopyAbove*>(argument);
+  sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &copy.raised, nullptr);
+  copy.high = duplicate(copy.fd, copy.from);
+  return 0;
+}
+
+// Behind the soft limit, which takes a tenth of a millisecond. The application comes near if it
+// raises that. -1: there is no room.
 int copy_above(int fd) {
-  const DeferSignals undisturbed;
-  const std::lock_guard alone(limit_lock);
   rlimit now{};
   ::getrlimit(RLIMIT_NOFILE, &now);
   const rlimit raised{std::min<rlim_t>(now.rlim_max, kMostNumbers), now.rlim_max};
-  if (now.rlim_cur >= kFirstOfMany || raised.rlim_cur <= now.rlim_cur ||
-      sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &raised, nullptr) != 0)
-    return -1;
+  if (now.rlim_cur >= kFirstOfMany || raised.rlim_cur <= now.rlim_cur) return -1;
   const int from = std::max(static_cast<int>(now.rlim_cur), lowest.load(std::memory_order_relaxed));
-  const int high = duplicate(fd, from);
-  sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &now, nullptr);
-  return note_ours(high, from);
+  constexpr std::size_t kStack = 16 * 1024;
+  const Scratch stack(kStack);
+  if (!stack) return -1;
+  CopyAbove copy{fd, from, -1, raised};
+  const KeepErrno keep;
+  const std::uint64_t all = ~std::uint64_t{0};
+  std::uint64_t before = 0;
+  sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &all, &before, sizeof all);  // of the helper, too
+  const int pid = real().clone(copy_in_helper, stack.as<char>() + kStack,
+                               CLONE_VM | CLONE_FILES | CLONE_VFORK, &copy);
+  while (pid > 0 && sys::call(SYS_wait4, pid, nullptr, __WALL, nullptr) < 0 && errno == EINTR) {
+  }
+  sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
+  return note_ours(copy.high, from);
 }
 
-// Behind the soft limit, from the upper quarter, or lower, and when that is full from the upper
-// half.
+// From the upper quarter, or behind the soft limit, and when there is no room from the upper half.
 int copy_of(int fd) {
-  if (const int high = copy_above(fd); high >= 0) return high;
   const int most = limit();
-  const int high = copy_from(fd, first_internal(most), most);
+  int high = copy_from(fd, first_internal(most), most);
+  if (high < 0) high = copy_above(fd);
   return high >= 0 ? high : copy_from(fd, most / 2, most);
 }
 
@@ -166,9 +188,6 @@ int first_spare(int most) {
 }  // namespace
 
 constinit std::atomic<int> passing_memfd{-1};
-
-void lock_limit() { limit_lock.lock(); }
-void unlock_limit() { limit_lock.unlock(); }
 
 bool move_slots(unsigned first, unsigned last, bool closed_by_caller) {
   int memfd = passing_memfd.load(std::memory_order_relaxed);  // relaxed: a number alone
@@ -197,8 +216,8 @@ int move_high_to_spare(int fd) {
   if (fd < 0) return fd;
   const KeepErrno keep;
   const int most = limit();
-  int high = copy_above(fd);
-  if (high < 0) high = copy_from(fd, first_spare(most), most);
+  int high = copy_from(fd, first_spare(most), most);
+  if (high < 0) high = copy_above(fd);
   sys::close(fd);
   return high;
 }
@@ -259,8 +278,11 @@ void disown(unsigned first, unsigned last) {
         if (gone(s.bell_set.get())) s.bell_set.keep(-1);
         if (!gone(s.bell.get()) && !gone(s.others_bell.get())) return;
         if (s.shared() && !gone(fd)) (void)hooks.lost_bells(fd, s);
-        for (auto* kept : {&s.bell, &s.others_bell}) {
-          if (gone(kept->get())) kept->keep(-1);
+        if (gone(s.bell.get())) s.bell.keep(-1);
+        {
+          const DeferSignals undisturbed;
+          const std::lock_guard rings(s.ringing);
+          if (gone(s.others_bell.get())) s.others_bell.keep(-1);
         }
         if (s.shared()) hooks.going_back(s);  // no sleeper waits for the bell
       },

@@ -1,8 +1,7 @@
 // Descriptors of our own: pipes, bells, offers. They must never be why the application gets none:
-// they have numbers behind its soft RLIMIT_NOFILE if the hard one leaves room there. The limit is
-// raised for a moment to get them. Else, or where very many are allowed, they count against the
-// limit: they are in the upper quarter of the numbers allowed, or half if need be, and of very many
-// lower ones, and go when the application comes near.
+// they are in the upper quarter of the numbers that its soft RLIMIT_NOFILE allows, and go when the
+// application comes near, or, when that is full, behind the soft limit if the hard one leaves room
+// there, or in the upper half. Where very many are allowed they are lower.
 //
 // A pipe without a descriptor works on, but `clan stat` sees it only in the process at its other
 // end.
@@ -23,11 +22,6 @@ struct Socket;
 /// as the highest number: where a million are allowed, half a megabyte in each process with this
 /// one, and not eight.
 constexpr int first_internal(int limit) { return std::min(limit / 4 * 3, 48 * 1024); }
-
-/// Held by a thread that raises the limit, or changes it for the application, and around fork: a
-/// child that is made meanwhile would inherit the raised one.
-void lock_limit();
-void unlock_limit();
 
 /// `fd` with an internal number, and closed where it was. -1 with errno: there is no room, and it
 /// is closed. -1 stays -1.

@@ -123,6 +123,9 @@ struct alignas(256) OpenFileState {
   std::atomic<std::uint32_t> pids{0};    ///< sys::pid_namespace() of its processes
   std::atomic<std::uint32_t> client{0};
   std::atomic<std::uint32_t> moved{0};  ///< it is in a pipe
+  /// 1: the byte that the other host has parked here (net/bell.h) is still to be read; cleared
+  /// where receives are closed
+  std::atomic<std::uint32_t> parked_byte{0};
 
   /// For another open file, before any other process finds it. What threads left closed or locked
   /// stays so for as long as they live.

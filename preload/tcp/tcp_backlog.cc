@@ -80,7 +80,9 @@ void push(int fd) {
     sys::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value);
   };
   if (get(TCP_CORK)) put(TCP_CORK, 0), put(TCP_CORK, 1);
-  if (!get(TCP_NODELAY)) put(TCP_NODELAY, 1), put(TCP_NODELAY, 0);
+  const bool waits = !get(TCP_NODELAY);
+  put(TCP_NODELAY, 1);  // pushes what a send with MSG_MORE has left, also where it was set before
+  if (waits) put(TCP_NODELAY, 0);
 }
 
 // For the byte that tells another host's TCP where the pipe begins.
@@ -139,11 +141,13 @@ bool switch_sending_now(int fd, Socket& s) {
 
 bool take_parked_byte_back(int fd, Socket& s) {
   if (!has_parked_byte(s)) return true;
+  const Draining draining(s);
+  if (!has_parked_byte(s)) return true;  // another thread has taken it, perhaps of another process
   char byte;
   const ssize_t n = sys::recv(fd, &byte, 1, MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   note_end(fd, s, n);
-  s.parked_byte.store(false, std::memory_order_relaxed);  // relaxed: under the lock of the socket
+  s.open_file().parked_byte.store(0, std::memory_order_relaxed);  // relaxed: under Draining
   return true;
 }
 

@@ -281,7 +281,9 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
   if (kernel_is_asked_later && told < 0 && !set.plain_told && all_quiet(set)) return 0;
   ++set.round;
   set.found.count = 0;
-  if (!set.found.reserve(set.watched.count)) return without_ours(events, told);
+  // A ring of one descriptor may have all of its socket watched. What poll() asks for has its room.
+  const std::uint32_t most_moved = std::max(set.watched.count, set.interests.count);
+  if (!set.found.reserve(most_moved)) return without_ours(events, told);
   const std::uint64_t last = set.now();
   set.set_now(monotonic_ns());
   if (set.now() - last > kLongNs) set.looked = (order_stamp() - kLongStamp) & PipeStamp::kTimeMask;
@@ -308,7 +310,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
       set.note_happened(order_stamp());
     }
     if (told > 0) {
-      if (!set.found.reserve(set.found.count + set.watched.count + told)) {
+      if (!set.found.reserve(set.found.count + most_moved + told)) {
         return without_ours(events, told);
       }
       const int plain = take_in(set, asks, events, told);

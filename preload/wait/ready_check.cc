@@ -99,6 +99,24 @@ void mark_reported(const ReadyEvent& found, std::uint64_t stamp) {
   if ((i.events & EPOLLONESHOT) != 0) i.fired = true;
 }
 
+namespace {
+
+// The next news of it may come without a ring: what lies in the pipe has been announced, and
+// another thread reads TCP's bytes in front of it, or has done so just now.
+bool may_come_unrung(const Interest& i) {
+  const Socket& s = *i.socket;
+  const PipeFront front = s.pipe.front();
+  if (i.fired || front == PipeFront::kNothing) return false;
+  if (reads_tcp(s)) return true;
+  const bool unasked = (i.events & (EPOLLIN | EPOLLRDNORM)) == 0;
+  // TCP's own bytes wake after kLeave.
+  if (unasked || front == PipeFront::kLeave || (front == PipeFront::kBytes && !enough_bytes(s)))
+    return false;
+  return (i.events & EPOLLET) == 0 || has_edge(s, i.told, in_stamp(i.fd, s), EPOLLIN);
+}
+
+}  // namespace
+
 bool waits_for_tcp_room(const Interest& i) {
   return !i.fired && wants_room(i) && sends_tcp(*i.socket);
 }
@@ -106,7 +124,8 @@ bool waits_for_tcp_room(const Interest& i) {
 std::int64_t longest_sleep(const Interest& i) {
   const Socket& s = *i.socket;
   if (is_going_back(s) || is_due(s)) return kGoingBackNs;
-  if (!i.fired && !i.by_bell && !is_remote(s)) return kWithoutBellMs * std::int64_t{1'000'000};
+  const bool has_bell = i.fired || i.by_bell || is_remote(s);
+  if (!has_bell || may_come_unrung(i)) return kWithoutBellMs * std::int64_t{1'000'000};
   if (!wants_room(i)) return kNoCap;
   if (waits_for_tcp_room(i)) return 10'000'000;
   // Another thread may take the carrier's bell for our room.

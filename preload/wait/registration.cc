@@ -88,8 +88,10 @@ bool watches_bell(Interest& i) {
   if (i.by_bell || bell < 0 || i.set->polled != nullptr) return i.by_bell;
   const KeepErrno keep;
   epoll_event event = for_bell(i.fd);
-  // For another descriptor of the socket, or another process that shares the set, it is there.
-  return i.by_bell = change(*i.set, EPOLL_CTL_ADD, bell, &event) == 0 || errno == EEXIST;
+  if (change(*i.set, EPOLL_CTL_ADD, bell, &event) == 0) return i.by_bell = true;
+  // For another descriptor of the socket, or another process that shares the set, it is there. That
+  // one's descriptor may be gone.
+  return i.by_bell = errno == EEXIST && change(*i.set, EPOLL_CTL_MOD, bell, &event) == 0;
 }
 
 void leave_bell(Interest& i) {

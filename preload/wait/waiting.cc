@@ -181,7 +181,7 @@ class Wait {
         KeepErrno keep;
         *told =
             polled_ != nullptr ? polled_->ask(events_) : sys::epoll_wait(epfd_, events_, most_, 0);
-        // Doorbells that are left to others stay reported by poll().
+        // poll() reports TCP's news of what has moved for as long as they hold.
         if (*told > 0 &&
             (polled_ == nullptr || !std::all_of(events_, events_ + *told, has_our_tag)))
           return true;

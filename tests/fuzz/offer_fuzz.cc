@@ -142,7 +142,7 @@ class Session {
         client_(client),
         directory_(directory),
         ends_(connect_ends(client)) {
-    adopt(ends_.victim, client, 1, true);
+    adopt(ends_.victim, client, 1);
     name_size_ = directory ? path_of(name_of({mapped(ends_.client), ntohs(ends_.client.sin_port)},
                                              {mapped(ends_.server), ntohs(ends_.server.sin_port)}),
                                      &name_)

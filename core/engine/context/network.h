@@ -86,6 +86,9 @@ class Network {
   /// directory node's mutex.
   std::unordered_map<std::string, std::uint64_t> silent_;
   unsigned joins_ = 0;  ///< of the directory, without success that lasted
+  /// The name by which others see that we hold the directory. Goes just before directory_: those
+  /// that see it end want the port.
+  std::shared_ptr<Acceptor> holder_;
 };
 
 }  // namespace clan::engine

@@ -170,7 +170,7 @@ bool Network::hold_directory() {
                                              [watchers = std::make_shared<Watchers>()](Fd client) {
                                                watchers->take(std::move(client));
                                              });
-    (void)context_.reactor().add(holder->fd(), holder);
+    if (context_.reactor().add(holder->fd(), holder)) holder_ = std::move(holder);
   }
   std::lock_guard lock(mutex_);
   directory_ = std::move(*directory);

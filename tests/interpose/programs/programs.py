@@ -63,7 +63,7 @@ def find(program):
 
 PIPE_LINK = "/memfd:clan-pipe (deleted)"
 PIPE_MAGIC = 0x31657069702D6E63
-PIPE_VERSION = 13
+PIPE_VERSION = 14
 # core/include/clan/face/pipe_page.h: a head of 64 bytes, then two ends (sender, receiver, face).
 PIPE_ENDS = (64, 64 + 512)
 SENDER_BYTES = 24

@@ -212,7 +212,7 @@ struct TripwireModel {
 
   bool must_look() const {
     if (options.packets) {  // match_for_packets
-      SendersFence::even();
+      fence_behind_packets<SendersFence>();
       return (table.load(std::memory_order_acquire) & kChunks) != 0;
     }
     // match_tripwires reads the summary again

@@ -374,6 +374,33 @@ TEST(UnmapMonitor, AForkedChildMakesItsOwn) {
   ::munmap(page, kPage);
 }
 
+int count_of_pagemaps() {
+  int count = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    char name[64] = {};
+    const std::string link = "/proc/self/fd/" + std::to_string(fd);
+    if (::readlink(link.c_str(), name, sizeof name - 1) > 0 &&
+        std::string_view(name).ends_with("/pagemap"))
+      ++count;
+  }
+  return count;
+}
+
+TEST(UnmapMonitor, AForkedChildHasNoDescriptorOfItsParentsPages) {
+  auto monitor = UnmapMonitor::get();
+  if (!monitor) GTEST_SKIP() << monitor.error().message();
+  PagePinner::Options options;
+  options.monitor = monitor->get();
+  auto pinner = PagePinner::create(options);
+  if (!pinner.ok()) GTEST_SKIP() << pinner.error().message();
+  EXPECT_EQ(count_of_pagemaps(), 1);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(count_of_pagemaps());
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 // The number of the process's one userfaultfd, by which a program that closes all would find it.
 int descriptor_of_monitor() {
   for (int fd = 0; fd < 1024; ++fd) {

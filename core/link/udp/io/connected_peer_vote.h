@@ -26,6 +26,14 @@ class ConnectedPeerVote {
       votes_ = 1;
     }
   }
+  /// Where peers share the vote by chance: begins anew with `to`, unless that leads, so that nobody
+  /// is distrusted for another one.
+  void begin_with(const SocketAddress& to) {
+    if (to == leader_) return;
+    *this = {};
+    leader_ = to;
+  }
+  bool has_votes() const { return votes_ > 0; }
   /// It has just been noted, and has a majority.
   bool is(const SocketAddress& to) const { return votes_ >= patience_ && to == leader_; }
   /// What was done for the leader was wrong: it takes twice the votes from now on.

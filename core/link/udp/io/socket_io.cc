@@ -15,6 +15,7 @@ constexpr int kBufferBytes = 4 << 20;   ///< asked for; see DatagramSocket::open
 constexpr std::size_t kTruesize = 832;  ///< what the kernel charges for a small datagram
 constexpr unsigned kLooks = 8;          ///< at one socket, before the other is read
 constexpr unsigned kMostStrays = 16;    ///< of the second socket's peer, at the main one
+constexpr unsigned kMostReads = 4096;   ///< of a socket that is to be empty
 
 using Family = DatagramSocket::Family;
 
@@ -167,7 +168,7 @@ Status SocketIo::join(const SocketAddress& peer, const SocketAddress& source) {
   second_ = std::move(*made);
   peer_ = peer;
   source_ = source;
-  strays_ = alone_ = 0;
+  strays_ = reads_ = alone_ = 0;
   patience_ = kAlone;
   emptied_ = false;
   fresh_ = true;
@@ -186,6 +187,7 @@ void SocketIo::leave() {
   (void)second_.connect(nobody);
   leaving_ = true;
   plain_ = false;  // what comes to it now has to say where from
+  reads_ = 0;
 }
 
 void SocketIo::close_second() {
@@ -331,15 +333,22 @@ std::size_t SocketIo::receive(std::span<Arrival> out) {
   return n;
 }
 
+// One socket is emptied before the other is read: packets keep their order. Not for ever: more may
+// come all the time.
 std::size_t SocketIo::look(std::span<Arrival> out) {
   if (leaving_) {
-    if (const std::size_t n = receive_from_second(out); n > 0) return n;
+    const std::size_t n = receive_from_second(out);
+    if (n > 0 && ++reads_ < kMostReads) return n;
     close_second();
+    if (n > 0) return n;
   }
   if (!second_) return receive_from(main_, out);
-  if (fresh_) {  // packets keep their order
-    if (const std::size_t n = receive_from_main(out); n > 0) return n;
+  if (fresh_) {
+    const std::size_t n = receive_from_main(out);
+    if (n > 0 && ++reads_ < kMostReads) return n;
+    fresh_ = false;
     second_first_ = true;
+    if (n > 0) return n;
   }
   const bool second = second_first_;
   // The other one comes first now and then, or a socket that always has something would keep it

@@ -100,6 +100,7 @@ class SocketIo final : public PacketIo {
   bool look_at_all_ = false;    ///< a read that finds nothing at one reads the other
   bool in_a_row_ = false;       ///< the last look has found something
   bool fresh_ = false;          ///< main may have packets of that peer that came before
+  unsigned reads_ = 0;          ///< of the socket that is to be empty, since join() or leave()
   unsigned strays_ = 0;         ///< of this peer
   bool plain_ = false;          ///< the second has no GRO, and is asked for bytes alone
   bool emptied_ = false;        ///< nothing is in the second of before it was connected

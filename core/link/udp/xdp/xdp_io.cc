@@ -18,8 +18,14 @@ namespace {
 constexpr unsigned kLooksBetween = 256;
 
 constexpr std::uint64_t kRefusedNs = 2'000'000'000;  ///< a device is left alone for so long
+constexpr std::uint64_t kRefusedLongNs = 3'600 * 1'000'000'000ull;  ///< where it will not change
 constexpr std::uint64_t kAskedAgainNs = 1'000'000'000;
 constexpr std::size_t kMostRefusals = 64;
+
+// Rights that we lack, or what the device or the kernel does not do.
+bool will_stay(int err) {
+  return err == EOPNOTSUPP || err == EPERM || err == EACCES || err == EINVAL;
+}
 
 }  // namespace
 
@@ -129,7 +135,8 @@ void XdpIo::keep_apart(const Lane& lane) {
 // lane costs megabytes and system calls under the node's mutex, so not at once.
 void XdpIo::refuse(int index, const Error& why) {
   if (refused_.size() >= kMostRefusals) refused_.clear();
-  if (refused_.insert_or_assign(index, monotonic_ns() + kRefusedNs).second) {
+  const std::uint64_t wait_ns = will_stay(why.err) ? kRefusedLongNs : kRefusedNs;
+  if (refused_.insert_or_assign(index, monotonic_ns() + wait_ns).second) {
     CLAN_WARN("packets at device %d go by UDP sockets, not by AF_XDP: %s", index,
               why.message().c_str());
   }
@@ -196,6 +203,8 @@ XdpIo::Way* XdpIo::way_to(const SocketAddress& peer) {
   Way* way = it == ways_.end() ? earn(peer) : &it->second;
   if (way == nullptr) return nullptr;
   if (way->stale) {
+    if (asked_ >= kMostAsked) return way;  // as it was; the kernel is asked under the node's mutex
+    ++asked_;
     way->stale = false;
     if (!find_way(peer, way)) way->lane = nullptr;
   }
@@ -207,8 +216,10 @@ XdpIo::Way* XdpIo::earn(const SocketAddress& peer) {
   if (!is_ipv4(peer) || peer.scope != 0) return nullptr;
   const SocketAddress local = local_address();
   if (!is_ipv4(local) && !is_wildcard(local)) return nullptr;
-  vote_of(peer).note(peer);
-  if (!vote_of(peer).is(peer)) return nullptr;
+  ConnectedPeerVote& vote = vote_of(peer);
+  if (!vote.has_votes()) vote.begin_with(peer);
+  vote.note(peer);
+  if (!vote.is(peer)) return nullptr;
   if (ways_.size() >= kMostWays) {
     ways_.clear();
     last_way_ = nullptr;
@@ -245,6 +256,7 @@ void XdpIo::doubt(const SocketAddress& peer) {
   sockets_->doubt(peer);
   if (ways_.erase(peer) == 0) return;
   last_way_ = nullptr;
+  vote_of(peer).begin_with(peer);
   vote_of(peer).distrust();
 }
 
@@ -323,7 +335,7 @@ std::size_t XdpIo::receive(std::span<Arrival> out) {
     drop_broken_lanes();
   const bool turn = std::exchange(look_at_all_, false) || ++looks_ >= kLooksBetween;
   if (turn) {
-    looks_ = 0;
+    looks_ = asked_ = 0;
     const std::uint64_t now = monotonic_ns();
     if (now - asked_at_ >= kAskedAgainNs) {
       asked_at_ = now;

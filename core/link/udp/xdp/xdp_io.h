@@ -10,9 +10,9 @@
 //   way    one peer: its lane and the header of its frames
 //
 // The UDP sockets stay: they hold the port, and receive what the program leaves to the kernel. A
-// peer earns its way by packets, as handshakes of strangers must not. A way is asked for anew each
-// second, as routes and neighbours may have changed, and is lost when the peer does not answer;
-// then the kernel finds it again, or not. Not thread-safe.
+// peer earns its way by packets, as handshakes of strangers must not. A way in use is asked for
+// anew each second, a few at a time, as routes and neighbours may have changed, and is lost when
+// the peer does not answer; then the kernel finds it again, or not. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -56,6 +56,7 @@ class XdpIo final : public PacketIo {
   static constexpr unsigned kSettle = 64;  ///< trains after one too large for frames
   static constexpr std::size_t kMostWays = 1024;
   static constexpr std::size_t kMostLanes = 8;
+  static constexpr unsigned kMostAsked = 16;  ///< ways, between two turns of receive()
 
   struct Lane {
     NetDevice device;
@@ -102,13 +103,15 @@ class XdpIo final : public PacketIo {
   std::unique_ptr<SocketIo> sockets_;
   const pid_t owner_;
   Rtnetlink kernel_;
-  std::uint64_t asked_at_ = 0;  ///< when all ways were last asked for anew
+  std::uint64_t asked_at_ = 0;  ///< when all ways last became stale
+  unsigned asked_ = 0;          ///< ways, since the last turn of receive()
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::map<int, std::uint64_t> refused_;  ///< devices that cannot, and when each is tried again
   std::unordered_map<SocketAddress, Way, Hash> ways_;
   SocketAddress last_peer_;  ///< of the last train, and its way
   Way* last_way_ = nullptr;
-  /// Which peers have earned a way. Those whose numbers meet take votes from each other.
+  /// Which peers have earned a way. Those whose numbers meet take votes from each other, but not
+  /// their distrust.
   std::array<ConnectedPeerVote, kVotes> votes_;
   std::size_t first_lane_ = 0;  ///< that the last receive() read
   unsigned looks_ = 0;          ///< since the last at the sockets

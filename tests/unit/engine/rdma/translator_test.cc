@@ -30,12 +30,13 @@ struct Mapped {
   std::byte* data;
 };
 
+// Shared memory has a file behind it.
 TEST(Translator, TheDriverThreadBringsInWhatIsNotThere) {
   auto context = Context::create(keeping());
   ASSERT_TRUE(context.ok());
   auto translator = Translator::of(*context);
   if (!translator) GTEST_SKIP() << translator.error().message();
-  Mapped fresh(1);
+  Mapped fresh(1, MAP_SHARED);
   std::array<std::byte, 8> some{};
   int error = 0;
   do {

@@ -59,6 +59,37 @@ TEST(Fork, WaitsForAThreadThatMovesASocket) {
   EXPECT_TRUE(OpenFileState::is_alone(slot.held.load()));
 }
 
+TEST(Fork, WaitsForTheLastStepsOfAThreadThatMovesASocket) {
+  TcpPair pair;
+  std::atomic<bool> has_forked{false};
+  pair.socket(0).moving.lock();
+  std::thread other([&] {
+    EXPECT_LT(forked_by([] { return -1L; }), 0);
+    has_forked = true;
+  });
+  while (OpenFileState::is_alone(pair.socket(0).slot->held.load())) ::usleep(100);
+  ::usleep(20'000);
+  EXPECT_FALSE(has_forked);
+  pair.socket(0).moving.unlock();
+  other.join();
+}
+
+TEST(Fork, TheChildIsNoUserOfASocketThatItHasClosedThoughAThreadOfTheParentWaitsOnIt) {
+  TcpPair pair;
+  OpenFileState& slot = pair.socket(0).open_file();
+  const SocketRef of_a_thread = pair.held(0);
+  const long child = forked_by([] { return static_cast<long>(::fork()); });
+  if (child == 0) {
+    pair.close(0);
+    ::_exit(OpenFileState::users(slot.held.load()) == 1 ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  int status = 0;
+  ::waitpid(static_cast<pid_t>(child), &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(OpenFileState::is_alone(slot.held.load()));
+}
+
 // Threads that take connections back to TCP may have to wait for the other ends.
 TEST(Fork, DoesNotWaitLongForConnectionsThatGoBack) {
   std::array<TcpPair, 5> pairs;

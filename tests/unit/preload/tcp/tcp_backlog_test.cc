@@ -64,16 +64,34 @@ TEST(TcpPrefix, IsNotHeldBackByTheOptionsOfTheProgramWhichStay) {
   EXPECT_EQ(option(pair.fd(0), TCP_NODELAY), 0);
 }
 
+TEST(TcpPrefix, IsNotHeldBackBySendsThatAnnouncedMore) {
+  TcpPair pair;
+  const int on = 1;
+  ASSERT_EQ(sys::setsockopt(pair.fd(0), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), 0);
+  ASSERT_EQ(::send(pair.fd(0), "more", 4, MSG_MORE), 4);
+  pair.migrate();
+  ASSERT_TRUE(switch_sending(pair.fd(0), pair.socket(0)));
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  ASSERT_EQ(sys::getsockopt(pair.fd(0), IPPROTO_TCP, TCP_INFO, &info, &size), 0);
+  EXPECT_EQ(info.tcpi_notsent_bytes, 0u);
+  int value = 0;
+  size = sizeof value;
+  ASSERT_EQ(sys::getsockopt(pair.fd(0), IPPROTO_TCP, TCP_NODELAY, &value, &size), 0);
+  EXPECT_EQ(value, 1);
+}
+
 TEST(TcpPrefix, OfAnotherHostIsFollowedByItsParkedByte) {
   TcpPair pair;
   pair.migrate_and_greet();
   Socket& s = pair.socket(0);
   EXPECT_TRUE(take_parked_byte_back(pair.fd(0), s)) << "there is none";
-  s.parked_byte = true;
+  s.open_file().parked_byte = 1;
   EXPECT_FALSE(take_parked_byte_back(pair.fd(0), s)) << "it is on its way";
   ASSERT_EQ(::send(pair.fd(1), "\0tcp", 4, 0), 4);
   EXPECT_TRUE(take_parked_byte_back(pair.fd(0), s));
   EXPECT_FALSE(has_parked_byte(s));
+  EXPECT_TRUE(take_parked_byte_back(pair.fd(0), s)) << "another process asks, too";
   char text[8];
   EXPECT_EQ(::recv(pair.fd(0), text, sizeof text, 0), 3);
 }

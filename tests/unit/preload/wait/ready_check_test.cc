@@ -1,6 +1,7 @@
 #include "wait/ready_check.h"
 
 #include "preload/wait/set.h"
+#include "wait/registration.h"
 
 namespace clan::preload {
 namespace {
@@ -39,6 +40,20 @@ TEST_F(Look, SaysNothingOfAOneShotThatHasFired) {
   preload::mark_reported(ready_event_of(interest()), 1);
   EXPECT_TRUE(interest().fired);
   EXPECT_EQ(ready_event_of(interest()).event.events, 0u);
+}
+
+TEST_F(Look, ComesAgainSoonWhereThePipeHasBytesBehindTcps) {
+  TcpPair other;
+  ASSERT_EQ(::send(other.fd(0), "before ", 7, 0), 7);
+  other.migrate();
+  ASSERT_EQ(other.send(0, "after"), 5);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  ASSERT_EQ(control(epfd, EPOLL_CTL_ADD, other.fd(1), &event), 0);
+  ASSERT_TRUE(watches_bell(interest()));
+  EXPECT_LT(longest_sleep(interest()), kNoCap) << "another thread may read TCP's";
+  EXPECT_EQ(other.receive(1), "before after");
+  EXPECT_EQ(longest_sleep(interest()), kNoCap);
 }
 
 TEST_F(Look, StopsLookingAtASilentSocketAndItsPeerRingsThen) {

@@ -140,6 +140,20 @@ TEST_F(Registration, OfABellIsThereOnceForAllDescriptorsOfASocket) {
   ::close(copy);
 }
 
+TEST_F(Registration, OfABellThatIsThereNamesADescriptorThatIs) {
+  ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
+  const int bell = pair.socket(1).bell.get();
+  epoll_event stale{};
+  stale.events = EPOLLIN | EPOLLET;
+  stale.data.u64 = kTag | kOfBell | 12345;
+  ASSERT_EQ(sys::epoll_ctl(epfd, EPOLL_CTL_ADD, bell, &stale), 0);
+  ASSERT_TRUE(watches_bell(interest()));
+  ASSERT_TRUE(ring_bell(pair.socket(0)));
+  epoll_event told{};
+  ASSERT_EQ(sys::epoll_wait(epfd, &told, 1, 0), 1);
+  EXPECT_EQ(data_of(told), kTag | kOfBell | static_cast<std::uint64_t>(pair.fd(1)));
+}
+
 TEST_F(Registration, OfASetThatHasBeenClosedIsLeftAlone) {
   ASSERT_EQ(ask(EPOLL_CTL_ADD, EPOLLIN), 0);
   ASSERT_TRUE(watches_bell(interest()));

@@ -62,5 +62,18 @@ TEST(ConnectedPeerVote, DistrustTakesTwiceTheVotesEachTime) {
   }
 }
 
+TEST(ConnectedPeerVote, WhoBeginsAnewIsNotDistrustedForAnother) {
+  ConnectedPeerVote f;
+  note(f, 1, ConnectedPeerVote::kEnough);
+  f.distrust();
+  f.begin_with(at(1));
+  note(f, 1, ConnectedPeerVote::kEnough);
+  EXPECT_FALSE(f.is(at(1))) << "the same one";
+  f.begin_with(at(2));
+  EXPECT_FALSE(f.has_votes());
+  note(f, 2, ConnectedPeerVote::kEnough);
+  EXPECT_TRUE(f.is(at(2)));
+}
+
 }  // namespace
 }  // namespace clan::udp

@@ -723,6 +723,24 @@ TEST_F(SecondSocketPacketsTest, APeerThatAlwaysHasSomethingDoesNotKeepOthersWait
   EXPECT_LE(looks, 10);
 }
 
+TEST_F(SecondSocketPacketsTest, ANewSecondOneIsReadThoughTheMainOneIsNeverEmpty) {
+  auto io = open();
+  auto peer = socket("127.0.0.1"), other = socket("127.0.0.1");
+  const SocketAddress to = on_loopback(io->local_address().port);
+  send(*io, *peer.local_address(), kMany);
+  ASSERT_NE(io->connected_peer(), nullptr);
+  const std::byte bytes[8] = {};
+  (void)peer.send(&to, bytes, 8);
+  Arrival out[4];
+  bool found = false;
+  for (int looks = 0; !found && looks < 10'000; ++looks) {
+    for (std::size_t i = 0; i < std::size(out); ++i) (void)other.send(&to, bytes, 8);
+    for (std::size_t n = io->receive(out), i = 0; i < n; ++i)
+      found |= out[i].from == *peer.local_address();
+  }
+  EXPECT_TRUE(found);
+}
+
 TEST_F(SecondSocketPacketsTest, TheSourceAddressIsTheMainOnes) {
   for (const char* host : {"127.0.0.1", "127.0.0.5"}) {
     auto io = open();
