@@ -139,7 +139,7 @@ struct CopyAbove {
 };
 
 // In a process of its own, which has our memory and descriptors, and limits that nobody else has.
-[[gnu::no_sanitize("address", "thread")]] int copy_in_helper(void* argument) {
+int copy_in_helper(void* argument) {
   auto& copy = *static_cast<CopyAbove*>(argument);
   sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &copy.raised, nullptr);
   copy.high = duplicate(copy.fd, copy.from);
