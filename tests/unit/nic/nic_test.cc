@@ -177,7 +177,9 @@ TEST_F(NicExport, RefusesWhatItCannotShow) {
 TEST_F(NicExport, ResolvesAccessesWithinBoundsAndRights) {
   RdmaCookie c = export_part(64, 1000, Rights::kWrite);
   auto at = [&](std::uint64_t offset, std::uint64_t length, Rights right = Rights::kWrite) {
-    return nic_->resolve(c.aperture, c.generation, offset, length, right).get();
+    const auto landing = nic_->resolve(c.aperture, c.generation, offset, length, right);
+    auto* const found = landing.get();
+    return found;
   };
   EXPECT_EQ(at(0, 1000), block_->data() + 64);
   EXPECT_EQ(at(999, 1), block_->data() + 64 + 999);
