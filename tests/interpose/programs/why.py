@@ -356,6 +356,8 @@ def filters(options, directory):
     if os.uname().machine != "x86_64":
         return
     for kind, names, text in (("deny", "sendmsg", "the filter of system calls refuses sendmsg"),
+                              ("deny", "timerfd_gettime",
+                               "the filter of system calls refuses timerfd_gettime"),
                               ("families", "1",
                                "the filter of system calls refuses socket(AF_UNIX)"),
                               ("deny", "memfd_create",
