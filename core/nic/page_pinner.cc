@@ -212,19 +212,21 @@ bool PagePinner::is_never_waited_for(std::uint64_t page, std::size_t pages) cons
 PinResult PagePinner::pin_piece(std::uint64_t page, PageAccess access, std::span<PinnedPage> out,
                                 bool transient) {
   std::size_t pages = out.size();
-  std::array<unsigned char, kPiece> present;
-  if (is_never_waited_for(page, pages)) {
-    present.fill(1);
-  } else if (::mincore(address_of(page), pages * page_size(), present.data()) != 0) {
-    std::size_t bad = 0;
-    while (bad + 1 < pages && ::mincore(address_of(page + bad), page_size(), present.data()) == 0) {
-      ++bad;
+  if (!is_never_waited_for(page, pages)) {
+    std::array<unsigned char, kPiece> present;
+    if (::mincore(address_of(page), pages * page_size(), present.data()) != 0) {
+      std::size_t bad = 0;
+      while (bad + 1 < pages &&
+             ::mincore(address_of(page + bad), page_size(), present.data()) == 0) {
+        ++bad;
+      }
+      return {PinOutcome::kFault, bad};
     }
-    return {PinOutcome::kFault, bad};
-  }
-  for (std::size_t i = 0; i < pages; ++i) {
-    if ((present[i] & 1) != 0) continue;
-    return {defer(page + i, pages - i, access) ? PinOutcome::kNotResident : PinOutcome::kFault, i};
+    for (std::size_t i = 0; i < pages; ++i) {
+      if ((present[i] & 1) != 0) continue;
+      return {defer(page + i, pages - i, access) ? PinOutcome::kNotResident : PinOutcome::kFault,
+              i};
+    }
   }
   if (int error = populate(page, pages, access); error == EAGAIN || error == EINTR) {
     return {PinOutcome::kNotResident, 0};

@@ -20,7 +20,6 @@
 #include "os/sandbox.h"
 #include "os/scratch.h"
 #include "os/signals.h"
-#include "os/spin_lock.h"
 #include "os/sys.h"
 #include "state/hooks.h"
 #include "state/withdraw.h"
@@ -290,9 +289,8 @@ void disown(unsigned first, unsigned last) {
 }
 
 int highest_of_application() {
-  constexpr int kNumbers = kMostNumbers;
   const KeepErrno keep;
-  const Scratch zeroes(kNumbers / 8);       // more than Scratch keeps
+  const Scratch zeroes(kMostNumbers / 8);   // more than Scratch keeps
   if (!zeroes || is_filtered()) return -1;  // which may kill for it
   const int fds = static_cast<int>(
       sys::call(SYS_openat, AT_FDCWD, "/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -300,9 +298,9 @@ int highest_of_application() {
   struct Numbers {
     std::uint8_t* bits;
     void add(int fd) {
-      if (fd >= 0 && fd < kNumbers) bits[fd / 8] |= static_cast<std::uint8_t>(1 << fd % 8);
+      if (fd >= 0 && fd < kMostNumbers) bits[fd / 8] |= static_cast<std::uint8_t>(1 << fd % 8);
     }
-    bool has(int fd) const { return fd < kNumbers && (bits[fd / 8] >> fd % 8 & 1) != 0; }
+    bool has(int fd) const { return fd < kMostNumbers && (bits[fd / 8] >> fd % 8 & 1) != 0; }
   } ours{zeroes.as<std::uint8_t>()};
   ours.add(fds);
   ours.add(passing_memfd.load(std::memory_order_relaxed));  // relaxed: a number alone

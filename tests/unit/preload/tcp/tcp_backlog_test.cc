@@ -43,42 +43,42 @@ TEST(TcpPrefix, ThatCannotBeResetsTheConnection) {
   EXPECT_EQ(errno, ECONNRESET);
 }
 
-TEST(TcpPrefix, IsNotHeldBackByTheOptionsOfTheProgramWhichStay) {
-  const auto option = [](int fd, int name) {
-    int value = -1;
-    socklen_t size = sizeof value;
-    EXPECT_EQ(sys::getsockopt(fd, IPPROTO_TCP, name, &value, &size), 0);
-    return value;
-  };
-  TcpPair pair;
+int option_of(int fd, int name) {
+  int value = -1;
+  socklen_t size = sizeof value;
+  EXPECT_EQ(sys::getsockopt(fd, IPPROTO_TCP, name, &value, &size), 0);
+  return value;
+}
+
+void switch_on(int fd, int name) {
   const int on = 1;
-  ASSERT_EQ(sys::setsockopt(pair.fd(0), IPPROTO_TCP, TCP_CORK, &on, sizeof on), 0);
-  ASSERT_EQ(::send(pair.fd(0), "corked", 6, 0), 6);
+  ASSERT_EQ(sys::setsockopt(fd, IPPROTO_TCP, name, &on, sizeof on), 0);
+}
+
+void expect_sent_by_the_switch(TcpPair& pair) {
   pair.migrate();
   ASSERT_TRUE(switch_sending(pair.fd(0), pair.socket(0)));
   tcp_info info{};
   socklen_t size = sizeof info;
   ASSERT_EQ(sys::getsockopt(pair.fd(0), IPPROTO_TCP, TCP_INFO, &info, &size), 0);
   EXPECT_EQ(info.tcpi_notsent_bytes, 0u);
-  EXPECT_EQ(option(pair.fd(0), TCP_CORK), 1);
-  EXPECT_EQ(option(pair.fd(0), TCP_NODELAY), 0);
+}
+
+TEST(TcpPrefix, IsNotHeldBackByTheOptionsOfTheProgramWhichStay) {
+  TcpPair pair;
+  switch_on(pair.fd(0), TCP_CORK);
+  ASSERT_EQ(::send(pair.fd(0), "corked", 6, 0), 6);
+  expect_sent_by_the_switch(pair);
+  EXPECT_EQ(option_of(pair.fd(0), TCP_CORK), 1);
+  EXPECT_EQ(option_of(pair.fd(0), TCP_NODELAY), 0);
 }
 
 TEST(TcpPrefix, IsNotHeldBackBySendsThatAnnouncedMore) {
   TcpPair pair;
-  const int on = 1;
-  ASSERT_EQ(sys::setsockopt(pair.fd(0), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), 0);
+  switch_on(pair.fd(0), TCP_NODELAY);
   ASSERT_EQ(::send(pair.fd(0), "more", 4, MSG_MORE), 4);
-  pair.migrate();
-  ASSERT_TRUE(switch_sending(pair.fd(0), pair.socket(0)));
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  ASSERT_EQ(sys::getsockopt(pair.fd(0), IPPROTO_TCP, TCP_INFO, &info, &size), 0);
-  EXPECT_EQ(info.tcpi_notsent_bytes, 0u);
-  int value = 0;
-  size = sizeof value;
-  ASSERT_EQ(sys::getsockopt(pair.fd(0), IPPROTO_TCP, TCP_NODELAY, &value, &size), 0);
-  EXPECT_EQ(value, 1);
+  expect_sent_by_the_switch(pair);
+  EXPECT_EQ(option_of(pair.fd(0), TCP_NODELAY), 1);
 }
 
 TEST(TcpPrefix, OfAnotherHostIsFollowedByItsParkedByte) {
