@@ -1,5 +1,5 @@
 // The table of descriptors that are AF_CLAN, with the names of streams, which the kernel does not
-// know. It survives fork and exec. A process that has none pays for one load per call.
+// know. A program that is executed has the kernel's sockets behind them. A process that has none pays for one load per call.
 #pragma once
 
 #include <sys/socket.h>
@@ -41,9 +41,4 @@ void forget_af_clan_range(unsigned first, unsigned last);
 /// Around fork.
 void lock_af_clan();
 void unlock_af_clan();
-/// For exec: "CLAN_INHERITED_NAMES=…", or nullptr when there is nothing to say. Not for two threads
-/// at once.
-char* af_clan_inheritance();
-void af_clan_take_over();
-
 }  // namespace clan::preload

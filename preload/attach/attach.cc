@@ -127,7 +127,7 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   introduce(fd, s, route);
   s.offered_ns = monotonic_ns();
   slot.moved.store(1, std::memory_order_relaxed);  // relaxed: published by the name
-  // By which the other end finds the locks. Without a name it waits for this one to go back.
+  // By which pidfd_getfd() of another process finds that it has moved.
   (void)name_slot(fd, slot);
   // relaxed: published with the state. A fork that comes now waits at the gates, and says so anew
   s.inherited.store(false, std::memory_order_relaxed);

@@ -21,11 +21,6 @@ bool is_loopback(const in6_addr& a) {
   return IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
 }
 
-// The user that owns the other end of the connection, and its socket's inode, by the kernel's word.
-bool owner_of_other_end(SockDiag& kernel, const Route& r, SockDiag::Found* owner) {
-  return kernel.ask(r.remote, r.local, r.interface, owner) == SockDiag::Answer::kFound;
-}
-
 }  // namespace
 
 bool same_host(Socket& s, const Route& r) {
@@ -56,7 +51,8 @@ Why why_untrusted(int fd, int rendezvous, const Route& route) {
   SockDiag kernel;
   SockDiag::Found found;
   if (const Why why = not_here(kernel, fd, route); why != Why::kNone) return why;
-  if (!owner_of_other_end(kernel, route, &found)) return Why::kOfferLost;
+  if (kernel.ask(route.remote, route.local, route.interface, &found) != SockDiag::Answer::kFound)
+    return Why::kOfferLost;
   // closed meanwhile: nobody owns it, and uid is not one
   if (found.inode == 0) return Why::kOfferLost;
   const uid_t owner = found.uid;
@@ -67,15 +63,6 @@ Why why_untrusted(int fd, int rendezvous, const Route& route) {
   }
   if (config().allows_uid(owner)) return Why::kNone;
   return config().is_anybody(owner) ? Why::kUnmappedUser : Why::kOtherUser;
-}
-
-std::uint32_t inode_of_other_end(int fd) {
-  Route route;
-  SockDiag kernel;
-  SockDiag::Found owner;
-  const bool found = route_of(fd, &route) && not_here(kernel, fd, route) == Why::kNone &&
-                     owner_of_other_end(kernel, route, &owner);
-  return found ? owner.inode : 0;
 }
 
 }  // namespace clan::preload

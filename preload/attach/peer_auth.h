@@ -21,7 +21,4 @@ reasons::Why not_here(SockDiag& kernel, int fd, const Route& route);
 /// owns the other end of the connection `fd`.
 reasons::Why why_untrusted(int fd, int rendezvous, const Route& route);
 
-/// The inode of the socket at the other end, 0 = the kernel does not say.
-std::uint32_t inode_of_other_end(int fd);
-
 }  // namespace clan::preload

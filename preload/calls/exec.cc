@@ -15,7 +15,6 @@
 #include <cstring>
 #include <utility>
 
-#include "af_clan/af_clan.h"
 #include "calls/interpose.h"
 #include "demote/demote.h"
 #include "demote/resend.h"
@@ -28,93 +27,61 @@ using namespace clan::preload;
 
 namespace {
 
-// `call` with an environment that has `more`, unless it is null; `without`: and not the library.
+// `call` with an environment that does not load the library.
 template <typename Call>
-int call_with(char* const* environment, bool without, char* more, Call&& call) {
+int call_without_us(char* const* environment, Call&& call) {
   std::size_t count = 0;
-  while (environment != nullptr && environment[count] != nullptr) ++count;
-  auto** with = static_cast<char**>(alloca((count + 2) * sizeof(char*)));
+  while (environment[count] != nullptr) ++count;
+  auto** with = static_cast<char**>(alloca((count + 1) * sizeof(char*)));
   std::size_t used = 0;
   for (std::size_t i = 0; i < count; ++i) {
     with[used++] = environment[i];
-    if (!without || !is_preload(environment[i])) continue;
+    if (!is_preload(environment[i])) continue;
     auto* text = static_cast<char*>(alloca(std::strlen(environment[i]) + 1));
     with[used - 1] = text;
     if (!without_us(environment[i], text)) --used;
   }
-  if (more != nullptr) with[used++] = more;
   with[used] = nullptr;
   return call(static_cast<char* const*>(with));
 }
 
-// `call` with an environment that lists the names of AF_CLAN. A program that does not load us takes
-// no notice.
 template <typename Call>
 int exec(const char* path, char* const* environment, Call&& call) {
   if (!in_borrowed_memory()) finish_resends();
-  char* names = af_clan_used.load(std::memory_order_relaxed) ? af_clan_inheritance() : nullptr;
   before_exec();
-  const bool without = must_do_without_us(path, environment);
-  const int rc = names != nullptr || without ? call_with(environment, without, names, call)
-                                             : call(environment);
+  const int rc = must_do_without_us(path, environment) ? call_without_us(environment, call)
+                                                       : call(environment);
   KeepErrno keep;
   use_slots_again();
   return rc;
 }
 
-// Calls `f(path)` with each place along PATH where execvp() looks for a program, until it returns
-// true. `to`: room for one. False: it never has.
-template <std::size_t kRoom, typename F>
-bool along_path(const char* file, char (&to)[kRoom], F&& f) {
+// What execvp() would execute, as far as it goes without trying. `to`: room for a path.
+template <std::size_t kRoom>
+const char* found_along_path(const char* file, char (&to)[kRoom]) {
+  if (*file == 0 || std::strchr(file, '/') != nullptr) return file;
   const char* path = std::getenv("PATH");
   for (const char* at = path != nullptr ? path : "/bin:/usr/bin";; ++at) {
     const std::size_t length = std::strcspn(at, ":");
     const int n = std::snprintf(to, kRoom, "%.*s%s%s", static_cast<int>(length), at,
                                 length > 0 ? "/" : "", file);
-    if (n > 0 && static_cast<std::size_t>(n) < kRoom && f(to)) return true;
+    if (n > 0 && static_cast<std::size_t>(n) < kRoom &&
+        sys::call(SYS_faccessat, AT_FDCWD, to, X_OK) == 0)
+      return to;
     at += length;
-    if (*at == 0) return false;
+    if (*at == 0) return file;
   }
 }
-
-bool may_execute(const char* path) { return sys::call(SYS_faccessat, AT_FDCWD, path, X_OK) == 0; }
 
 int exec_path(const char* path, char* const* arguments, char* const* environment) {
   return exec(path, environment,
               [&](char* const* with) { return real().execve(path, arguments, with); });
 }
 
-// As the shell finds programs: along PATH, and by the shell when it is a script without a first
-// line.
 int exec_searched(const char* file, char* const* arguments, char* const* environment) {
-  auto run = [&](const char* path) {
-    const int rc = exec_path(path, arguments, environment);
-    if (errno != ENOEXEC) return rc;
-    std::size_t count = 0;
-    while (arguments[count] != nullptr) ++count;
-    auto** script = static_cast<char**>(alloca((count + 2) * sizeof(char*)));
-    char shell[] = "/bin/sh";
-    script[0] = shell;
-    script[1] = const_cast<char*>(path);
-    for (std::size_t i = 1; i <= count; ++i) script[i + 1] = arguments[i];
-    if (count == 0) script[2] = nullptr;
-    return exec_path(shell, script, environment);
-  };
-  if (*file == 0) {
-    errno = ENOENT;
-    return -1;
-  }
-  if (std::strchr(file, '/') != nullptr) return run(file);
-  bool denied = false;
-  char candidate[4096];
-  const bool tried = along_path(file, candidate, [&](const char* path) {
-    const bool may = may_execute(path);
-    if (may) run(path);
-    denied |= errno == EACCES;
-    return may && errno != EACCES && errno != ENOENT && errno != ENOTDIR;
-  });
-  if (!tried) errno = denied ? EACCES : ENOENT;
-  return -1;
+  char found[4096];
+  return exec(found_along_path(file, found), environment,
+              [&](char* const* with) { return real().execvpe(file, arguments, with); });
 }
 
 // The C library's header promises that it is not null, and compilers leave out the look; a program
@@ -203,7 +170,7 @@ CLAN_INTERPOSE int posix_spawn(pid_t* pid, const char* path,
   const auto spawn = [&](char* const* with) {
     return real().posix_spawn(pid, path, actions, attributes, arguments, with);
   };
-  return must_do_without_us(path, environment) ? call_with(environment, true, nullptr, spawn)
+  return must_do_without_us(path, environment) ? call_without_us(environment, spawn)
                                                : spawn(environment);
 }
 CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file,
@@ -214,12 +181,10 @@ CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file,
   const auto spawn = [&](char* const* with) {
     return real().posix_spawnp(pid, file, actions, attributes, arguments, with);
   };
-  // What it would execute, as far as it goes without trying.
   char found[4096];
-  const bool searches = std::strchr(file, '/') == nullptr && *file != 0;
-  const char* const path = searches && along_path(file, found, may_execute) ? found : file;
-  const bool without = must_do_without_us(path, environment);
-  return without ? call_with(environment, true, nullptr, spawn) : spawn(environment);
+  const char* const path = found_along_path(file, found);
+  return must_do_without_us(path, environment) ? call_without_us(environment, spawn)
+                                               : spawn(environment);
 }
 CLAN_INTERPOSE int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
                                                     int to) {

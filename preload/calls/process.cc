@@ -10,13 +10,11 @@
 #include <cstdarg>
 #include <cstdlib>
 
-#include "af_clan/af_clan.h"
 #include "calls/interpose.h"
 #include "clan/face/pipe.h"
 #include "clan/face/settings.h"
 #include "demote/demote.h"
 #include "os/config.h"
-#include "os/kept_key.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/sandbox.h"
@@ -33,13 +31,11 @@ namespace {
 
 __attribute__((constructor)) void start() {
   note_process();
-  keep_key();
   ::at_quick_exit(at_exit);  // behind what the program does then, as it comes first
   // Nothing more: a program without TCP connections pays for this only.
   ::pthread_atfork(
       before_fork, [] { after_fork(false); }, [] { after_fork(true); });
   if (!is_filtered()) see_sets_at_start();
-  af_clan_take_over();
 }
 
 constexpr int kLast = 101;  ///< of the library's destructors; those without a number come before

@@ -14,13 +14,11 @@
 #include "clan/face/pipe.h"
 #include "demote/demote.h"
 #include "migrate/policy.h"
-#include "os/io_uring_count.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/sys.h"
 #include "share/fd_events.h"
 #include "share/process_end.h"
-#include "share/uring.h"
 #include "stream/close.h"
 #include "stream/ending.h"
 #include "stream/readiness.h"
@@ -98,16 +96,15 @@ CLAN_INTERPOSED(int, connect, (int fd, const sockaddr* address, socklen_t size),
     return real().connect(fd, address, size);
   const bool used = s->sends.load(std::memory_order_relaxed) > 0 ||
                     s->receives.load(std::memory_order_relaxed) > 0;
+  const bool disconnects = is_nowhere(address, size);
   // What is known of the other end, and was offered to it, does not hold for the next.
-  if (is_nowhere(address, size) && (used || s->inherited) &&
-      !keep_on_tcp(fd, *s, clan::reasons::Why::kDisconnected))
-    before_disconnect(*s);
+  if (disconnects && (used || s->inherited))
+    never_move(fd, *s, clan::reasons::Why::kDisconnected);
   const int rc = real().connect(fd, address, size);
   clan::Pipe::note_kernel_write();
   if (rc != 0 && errno != EINPROGRESS) return rc;
-  if (s->shared()) {
-    disconnected(fd, *s);
-  } else if (address->sa_family == AF_INET || address->sa_family == AF_INET6) {
+  if (disconnects) s->anew.set();
+  if (address->sa_family == AF_INET || address->sa_family == AF_INET6) {
     s->client = true;
     was_connected(fd, *s);
   }
@@ -166,9 +163,7 @@ CLAN_INTERPOSED(int, close, (int fd), (fd)) {
   if (const SocketRef s = acquire(fd); !s || !s->shared()) clan::Pipe::note_kernel_write();
   const Closing closing(fd);
   about_to_go(fd);
-  const int rc = real().close(fd);
-  if (rc == 0 && rings_alive() && !in_borrowed_memory()) forget_ring(fd);
-  return rc;
+  return real().close(fd);
 }
 
 CLAN_INTERPOSE void closefrom(int first) {
@@ -212,8 +207,6 @@ CLAN_INTERPOSED(int, fcntl, (int fd, int command, void* argument), (fd, command,
   if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0)
     leave_pipe(fd, false, clan::reasons::Why::kSigio);
   const bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
-  // From so high a number on, ours would be in the way.
-  if (copies) keep_away_from(static_cast<int>(reinterpret_cast<std::intptr_t>(argument)));
   const int rc = copies ? with_room([&] { return real().fcntl(fd, command, argument); })
                         : real().fcntl(fd, command, argument);
   if (rc < 0) return rc;

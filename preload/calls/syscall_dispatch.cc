@@ -107,10 +107,11 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_pselect6: return pselect6(a);
     case SYS_prlimit64: return call(&::prlimit, a);
     case SYS_execveat: return call(&::execveat, a);
-    case SYS_io_uring_setup: return ring_setup(argument<unsigned>(a[0]), argument<void*>(a[1]));
-    case SYS_io_uring_register:
-      return ring_register(argument<int>(a[0]), argument<unsigned>(a[1]), argument<void*>(a[2]),
-                           argument<unsigned>(a[3]));
+    case SYS_io_uring_setup: {
+      const long ring = real().syscall(number, a[0], a[1]);
+      if (ring >= 0) ring_made();
+      return ring;
+    }
     case SYS_pidfd_getfd:
       return take_from(argument<int>(a[0]), argument<int>(a[1]), argument<unsigned>(a[2]));
     case SYS_io_submit: leave_for_aio(argument<const iocb* const*>(a[2]), a[1]); break;

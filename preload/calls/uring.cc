@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstddef>
-#include <utility>
 
 #include "calls/interpose.h"
 
@@ -21,10 +20,7 @@ template <typename... Parameters, typename... Arguments>
 int set_up(int (*)(Parameters...), const char* name, Arguments... arguments) {
   auto* const below = reinterpret_cast<int (*)(Parameters...)>(::dlsym(RTLD_NEXT, name));
   if (below == nullptr) return -ENOSYS;
-  const bool outer = !std::exchange(t_in_liburing, true);
   const int rc = below(arguments...);
-  if (!outer) return rc;
-  t_in_liburing = false;
   if (rc >= 0) ring_made();
   return rc;
 }
@@ -47,10 +43,4 @@ CLAN_INTERPOSE int io_uring_queue_init_mem(unsigned entries, io_uring* ring,
 }
 CLAN_INTERPOSE int io_uring_setup(unsigned entries, io_uring_params* parameters) {
   return set_up(&io_uring_setup, "io_uring_setup", entries, parameters);
-}
-CLAN_INTERPOSE void io_uring_queue_exit(io_uring* ring) {
-  using Function = void (*)(io_uring*);
-  if (auto* const function = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "io_uring_queue_exit")))
-    function(ring);
-  ring_closed();
 }

@@ -1,9 +1,8 @@
 #include "demote/demote.h"
 
-#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include "attach/attach.h"
 #include "clan/detail/clock.h"
@@ -14,7 +13,6 @@
 #include "clan/face/socket_face.h"
 #include "demote/demote_on_request.h"
 #include "demote/demote_steps.h"
-#include "demote/handback.h"
 #include "demote/resend.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -34,9 +32,11 @@
 namespace clan::preload {
 namespace {
 
+using socket_face::kGiven;
 using socket_face::kGivenBack;
 using socket_face::kGone;
 using socket_face::kLeaving;
+using socket_face::kReadsOn;
 using socket_face::kResends;
 using socket_face::kSending;
 using socket_face::kState;
@@ -44,89 +44,97 @@ using socket_face::kState;
 /// Which program reads from now on, and what it knows.
 enum class Reader { kThis, kTcpAlone, kThisIfClosed };
 
-// Behind kLeaving: a peer that closes sees that, or is seen here. What has been `taken` from TCP
-// comes in front of the pipe, and nobody reads it.
-bool closed_with_bytes(int fd, const Socket& s, int taken) {
-  return has_nothing_back(taken) && s.pipe.front() == PipeFront::kBytes &&
+// Behind kLeaving: a peer that closes sees that, or is seen here.
+bool closed_with_bytes(int fd, const Socket& s) {
+  return s.pipe.front() == PipeFront::kBytes &&
          ((state_of(s.theirs()) & socket_face::kClosed) != 0 || closed(fd));
 }
 
-// The peer has closed: nobody sends again what is in the pipe.
-void lose_pipe(int fd, Socket& s) {
-  if (s.pipe.front() == PipeFront::kBytes) {
-    CLAN_WARN("%s: its peer has closed; bytes that were not read cannot go back to TCP",
-              Named(fd, s).text());
-  }
+// What lies in the pipe is the other end's to send again. False: not for now.
+bool give_back(Socket& s) {
+  auto& word = s.mine().words[kGivenBack];
+  if (word.load(std::memory_order_relaxed) != 0) return true;  // relaxed: this end's
+  if (const int err = s.pipe.set_aside(); err != 0 && err != EALREADY) return false;
+  words::store_release(word, kGiven);  // PAIR face.given: behind what has been read
+  return true;
 }
 
-// Until both directions are clean for a program that knows TCP alone. `if_closed`: this one reads
-// in the pipe what a peer that has closed has left there.
+// The other end may be this process's, and the thread that would answer for it wait here. Calls
+// `what` with that end.
+void for_other_end_here(Socket& s, void (*what)(int fd, Socket& other)) {
+  struct Search {
+    const Socket& s;
+    void (*what)(int fd, Socket& other);
+  } search{s, what};
+  for_each_socket(
+      [](int fd, Socket& other, void* argument) {
+        const Search& of = *static_cast<Search*>(argument);
+        // relaxed: what a peer writes there names at most another socket
+        const auto cookie = [](const PipePage::Face& face) {
+          return face.words[socket_face::kCookie].load(std::memory_order_relaxed);
+        };
+        if (&other != &of.s && other.shared() && cookie(other.mine()) == cookie(of.s.theirs()) &&
+            cookie(other.theirs()) == cookie(of.s.mine()))
+          of.what(fd, other);
+      },
+      &search);
+}
+
+// Until both directions are clean for a program that knows TCP alone: what the other end has sent
+// by TCP lies there, and what it has put into the pipe behind that it sends again. `if_closed`:
+// this program reads in the pipe what a peer that has closed has left there.
 void wait_until_clean(int fd, Socket& s, bool if_closed) {
-  constexpr std::uint64_t kSilentNs = 200'000'000;
   const std::uint64_t until = monotonic_ns() + kForOtherEndNs;
-  std::uint64_t silent_until = monotonic_ns() + kSilentNs;
-  const int taken = file_for_taken(s);
-  bool tried = false, given = false, waits = true;
   std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
   // PAIR face.given: taken back
   words::cas(s.mine().words[kGivenBack], before, 0);
-  auto take_rest = [&](bool gone) {
-    // It has gone and sends the rest, perhaps when there is room for it in TCP.
-    const bool resends = (state_of(s.theirs()) & (kGone | kResends)) == (kGone | kResends);
-    if (resends && s.has_drained()) return gone;
-    if (!take_unread(fd, s, taken, until)) return false;
-    if (!given) {
-      const bool silent = has_nothing_back(taken) && s.pipe.front() == PipeFront::kNothing;
-      if (gone && !silent && !std::exchange(tried, true) && do_their_part(fd, s, taken))
-        return true;
-      given = give_back(s, taken);
-      waits = waits && !(given && silent);
-    }
-    // Nothing is to come but what the other end may put there now. It sees then that this end has
-    // left, goes back, and sends that again by TCP.
-    return gone && !waits;
-  };
-  for (;;) {
+  bool waits = true, given = false;
+  const char* broken = nullptr;
+  for_other_end_here(s, [](int, Socket& other) {
+    if (give_back(other)) add_state(other.mine(), kLeaving);
+  });
+  for (; broken == nullptr; nap()) {
     const bool gone = go_now(fd, s);
-    if (gone && came_back(fd, s)) break;
-    if (if_closed && !given && closed_with_bytes(fd, s, taken)) {
-      if (taken >= 0) sys::close(taken);
-      return;
+    const std::uint64_t theirs = state_of(s.theirs());
+    if (if_closed && !given && closed_with_bytes(fd, s)) return;
+    if ((theirs & kSending) == 0) {
+      set_gone(s.theirs());  // it has not switched, and will not any more
+      waits = false;
+    } else if ((theirs & kGone) == 0) {
+      // Nothing is to come but what the other end may put there now. It sees then that this end has
+      // left, goes back, and sends that again.
+      const bool silent = s.pipe.front() == PipeFront::kNothing;
+      if (!given && (given = give_back(s))) {
+        waits = !silent;
+        for_other_end_here(s, [](int other_fd, Socket& other) {
+          if (is_to_go(other)) (void)answer_leaving(other_fd, other);
+        });
+      }
+    } else {
+      waits = false;
+      if ((theirs & kResends) == 0 && s.pipe.front() == PipeFront::kBytes)
+        broken = "its peer has gone back to TCP and cannot send again what was not read before";
     }
-    if ((state_of(s.theirs()) & kSending) == 0) {
-      // It has not switched, and will not any more.
-      set_gone(s.theirs());
-      give_back(s, taken);
-      if (gone && came_back(fd, s)) break;
-    } else if (take_rest(gone)) {
+    if (gone && !waits) break;
+    if (closed(fd)) {  // nobody sends again what is in the pipe
+      if (s.pipe.front() == PipeFront::kBytes) {
+        CLAN_WARN("%s: its peer has closed; bytes that were not read cannot go back to TCP",
+                  Named(fd, s).text());
+      }
       break;
     }
-    if (closed(fd)) {
-      lose_pipe(fd, s);
-      break;
-    }
-    // An end that says that it leaves says what it has read next: it waits for nothing.
-    const bool silent =
-        !gone && (state_of(s.theirs()) & kLeaving) != 0 &&
-        s.theirs().words[kGivenBack].load(std::memory_order_relaxed) == 0;  // relaxed: a glance
-    const std::uint64_t now = monotonic_ns();
-    if (!silent) silent_until = now + kSilentNs;
-    if (now >= std::min(until, silent_until)) {
-      break_off(fd, s, "its peer has not let it go back to TCP");
-      break;
-    }
-    nap();
+    if (monotonic_ns() >= until) broken = "its peer has not let it go back to TCP";
   }
+  if (broken != nullptr) break_off(fd, s, broken);
   set_gone(s.mine());
-  if (taken >= 0) sys::close(taken);
   read_kernel(fd, s);
 }
 
 // The other host has no part in it any more. What it sent and nobody has read lies in the pipe, and
 // cannot go back.
 void reset_unless_clean(int fd, Socket& s) {
-  constexpr std::uint64_t kParkedNs = 1'000'000'000;  // its last byte may be on its way
-  for (const std::uint64_t until = monotonic_ns() + kParkedNs; !came_back(fd, s); nap()) {
+  constexpr std::uint64_t kLastBytesNs = 1'000'000'000;  // of TCP, which may be on their way
+  for (const std::uint64_t until = monotonic_ns() + kLastBytesNs; !came_back(fd, s); nap()) {
     const bool unread = !s.has_drained() || s.pipe.front() == PipeFront::kBytes;
     if (!unread && !closed(fd) && monotonic_ns() < until) continue;
     if (closed(fd) && !unread) break;
@@ -173,13 +181,10 @@ void leave(int fd, Socket& s, Reader reader, reasons::Why why) {
   }
   s.moving.unlock();
   // Nothing may overtake that.
-  for (UntilTaken patience; to_others && resends(fd, s); nap()) {
-    // By any process of this end. relaxed: a number
-    const std::uint64_t bytes = s.open_file().again.resent.load(std::memory_order_relaxed);
-    if (!patience.over(monotonic_ns(), bytes)) continue;
-    break_off(
-        fd, s,
-        "its peer has not read for ten seconds what is to be sent before it can go back to TCP");
+  for (const std::uint64_t until = monotonic_ns() + kForOtherEndNs;
+       to_others && resends(fd, s); nap()) {
+    if (monotonic_ns() < until) continue;
+    break_off(fd, s, "its peer has not read what is to be sent before it can go back to TCP");
     break;
   }
   tell_sets(s);
@@ -267,27 +272,6 @@ void take_back_moved(reasons::Why why) {
           leave(fd, s, Reader::kThis, *static_cast<const reasons::Why*>(because));
       },
       &why);
-}
-
-void before_disconnect(Socket& s) {
-  const bool both_ended =
-      s.pipe.page().ends[s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1 &&
-      s.pipe.page().ends[1 - s.pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1;
-  if (!both_ended) add_state(s.mine(), socket_face::kReset);
-}
-
-void disconnected(int fd, Socket& s) {
-  KeepErrno keep;
-  const DeferSignals undisturbed;
-  s.moving.lock();
-  add_state(s.mine(), socket_face::kClosed);
-  wake_remote(fd, s);
-  set_gone(s.mine());
-  read_kernel(fd, s);
-  s.anew.set();
-  settle(s);
-  s.moving.unlock();
-  tell_sets(s);
 }
 
 }  // namespace clan::preload

@@ -11,12 +11,8 @@
 // Where L goes on reading itself, that is all. Where L is about to be another program, nobody reads
 // the pipe any more: Y sends by TCP what is left there.
 //
-// Nor should such an L wait until Y checks: Y may be busy with something else, or wait for L. Where
-// nothing is unread, L leaves without Y (handback.h). Otherwise L does Y's part itself, by a
-// descriptor of Y's socket (pidfd_getfd) and under Y's locks, which lie in the table of Y's process
-// (table/slot_table.h). Where the kernel does not allow that, or Y is in another pid namespace, L
-// waits. Bytes that Y sent by TCP before its switch and that nobody has read L takes out, and they
-// are sent first.
+// Where nothing is unread, such an L does not wait for Y. Otherwise it waits until Y's program makes
+// a call, which L's ring wakes it for if it sleeps in one, or for ten seconds, and then resets.
 //
 // A direction that never switched has nothing to take back. Both ends may leave at once.
 #pragma once
@@ -62,13 +58,5 @@ void leave_all_pipes(reasons::Why why);
 
 /// Those that are in a pipe go back, without a wait for it.
 void take_back_moved(reasons::Why why);
-
-/// The application takes the connection off its socket, connect() with AF_UNSPEC: what the other
-/// end is to know before the kernel tells it of a reset; and, when the kernel has done it, what is
-/// left for us. From then on the socket is TCP's in this process. Others that share it keep the
-/// pipe.
-void before_disconnect(Socket& s);
-
-void disconnected(int fd, Socket& s);
 
 }  // namespace clan::preload

@@ -11,17 +11,14 @@
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
 #include "demote/demote_steps.h"
-#include "demote/handback.h"
 #include "demote/resend.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/remote.h"
-#include "state/resend_words.h"
 #include "state/socket.h"
 #include "table/open_file.h"
-#include "tcp/aborted.h"
 #include "tcp/call_gate.h"
 #include "tcp/tcp_backlog.h"
 
@@ -60,29 +57,14 @@ bool can_go(int fd, const Socket& s, std::uint64_t wanted_ns) {
   return monotonic_ns() - wanted_ns > kForOtherEndNs || has_said_all(fd, s);
 }
 
-// Bytes of this end that it holds cannot be had. This end does the other one's part: the
-// application gets a reset, not an end. TCP is reset before kGone, behind which others send by it:
-// the other end's program would read on behind what is missing.
-void lose(int fd, Socket& s) {
-  break_off(fd, s,
-            "its peer goes back to TCP, and holds bytes of this end that cannot be had (another "
-            "pid namespace?)");
-  set_gone(s.mine());
-}
-
-// Nobody else sends meanwhile. Its last record is there. If this process is killed another one
-// takes it over (take_resend_over()): what is done before kGone may be done twice.
-void go_alone(int fd, Socket& s, const HandedBack& given, std::int32_t us) {
+// Nobody else sends meanwhile. The last record is there.
+void go_and_resend(int fd, Socket& s, std::int32_t us) {
+  OpenFileState::hand_on(s.open_file().sends, us, resender_id());
   // PAIR preload.resending: publishes whose it is
   s.resending.store(true, std::memory_order_release);
-  if (given.lost) {
-    lose(fd, s);
-    return resent(s, us);
-  }
-  note_given(fd, s, given.memfd);
   add_state(s.mine(), kResends);
   say_goodbye(fd, s);
-  resend(fd, s, given.memfd, us);
+  resend(fd, s);
 }
 
 }  // namespace
@@ -94,18 +76,16 @@ bool go_now(int fd, Socket& s) {
 bool go(int fd, Socket& s) {
   if ((state_of(s.mine()) & kGone) != 0 || stays_unswitched(fd, s)) return true;
   // The other host has to know how much of TCP's comes before the pipe.
-  // PAIR preload.parked
-  if (is_remote(s) && !words::load_acquire(s.remote_parked)) return false;
+  // PAIR preload.switch_known
+  if (is_remote(s) && !words::load_acquire(s.switch_known)) return false;
   auto& sends = s.open_file().sends;
-  const std::int32_t us = closer_id(), resender = OpenFileState::kSendsAgain | us;
+  const std::int32_t us = closer_id();
+  auto gone = [&] { return (state_of(s.mine()) & kGone) != 0; };  // perhaps by another process
   // No call that is counted is in the kernel: it steps back, or was killed.
   for (std::uint32_t turn = 0; !OpenFileState::try_close_over(sends, us); ++turn) {
-    HandedBack given;
-    if (take_resend_over(s, resender, &given)) return go_alone(fd, s, given, resender), true;
-    if (!await_gate(sends, turn)) return false;
+    if (!await_gate(sends, turn)) return (void)resends(fd, s), gone();
   }
-  auto gone = [&] { return (state_of(s.mine()) & kGone) != 0; };  // perhaps by another process
-  if (!gone() && (state_of(s.mine()) & kSending) == 0) {          // a switch has been taken back
+  if (!gone() && (state_of(s.mine()) & kSending) == 0) {  // a switch has been taken back
     OpenFileState::open(sends, us);
     return go(fd, s);
   }
@@ -115,21 +95,16 @@ bool go(int fd, Socket& s) {
     OpenFileState::open(sends, us);
     return gone();
   }
-  const bool answers = (state_of(s.theirs()) & kLeaving) != 0;
-  const HandedBack given = answers ? given_back(s) : HandedBack{};
-  // The other end, which leaves for a program that knows TCP alone, may not have read all that this
-  // one has put into the pipe before its last record, or may have taken some out of TCP.
-  if (answers && given.word != kDone && given.word != kReadsOn) {
-    (void)hand_resend_on(sends, us, resender);
-    go_alone(fd, s, given, resender);
+  // PAIR face.given
+  const std::uint64_t given = words::load_acquire(s.theirs().words[socket_face::kGivenBack]);
+  if ((state_of(s.theirs()) & kLeaving) != 0 && given != socket_face::kReadsOn) {
+    go_and_resend(fd, s, us);
     return true;
   }
-  // Sending again what it still reads in the pipe would overtake that.
-  if (given.word != kDone) say_goodbye(fd, s);
-  if (given.memfd >= 0) sys::close(given.memfd);
+  say_goodbye(fd, s);
   OpenFileState::open(sends, us);
   settle(s);
-  return gone() || given.word == kDone;
+  return gone();
 }
 
 bool go_or_later(int fd, Socket& s) {
@@ -175,7 +150,6 @@ bool came_back(int fd, Socket& s) {
     return false;
   if ((theirs & kSending) != 0) {
     if (!s.has_drained() || s.pipe.front() != PipeFront::kLeave) return false;
-    if (!take_parked_byte_back(fd, s) || s.error_taken) return false;
   }
   read_kernel(fd, s);
   settle(s);

@@ -82,10 +82,8 @@ void settle(Socket& s) {
 }
 
 void read_kernel(int fd, Socket& s) {
-  if (const int low_water = s.low_water.load(std::memory_order_relaxed);
-      low_water > 1 && !has_remote_bells(s)) {
+  if (const int low_water = s.low_water.load(std::memory_order_relaxed); low_water > 1)
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water);
-  }
   // PAIR preload.back_in: SO_RCVLOWAT is the application's again. seq_cst: settle() reads
   // `resending` next
   s.back_in.store(true, std::memory_order_seq_cst);

@@ -11,7 +11,6 @@
 namespace clan::preload {
 
 constexpr std::uint64_t kForOtherEndNs = 10'000'000'000u;  ///< until its program makes a call
-using socket_face::kDone, socket_face::kNothing, socket_face::kReadsOn;
 
 void nap();
 

@@ -28,14 +28,6 @@ int open_memfd_of(unsigned pid, int fd, const char* link, int flags) {
       sys::call(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
 }
 
-bool counts_as_we_do(const char* pid) {
-  char path[64], ours[64], theirs[64];
-  std::snprintf(path, sizeof path, "/proc/%.16s/ns/pid", pid);
-  const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/pid", ours, sizeof ours);
-  const long m = sys::call(SYS_readlinkat, AT_FDCWD, path, theirs, sizeof theirs);
-  return n > 0 && n == m && std::memcmp(ours, theirs, static_cast<std::size_t>(n)) == 0;
-}
-
 bool maps(pid_t pid, std::string_view wanted) {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(pid));

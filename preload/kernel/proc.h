@@ -105,8 +105,6 @@ inline pid_t process_behind(int socket) {
   socklen_t size = sizeof peer;
   return sys::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
 }
-/// The process is in our pid namespace, not in one below it.
-bool counts_as_we_do(const char* pid);
 /// What the process has mapped shows this, as /proc/PID/maps says it. One that ends shows nothing.
 bool maps(pid_t pid, std::string_view text);
 

@@ -89,14 +89,20 @@ int open_to_ring(int bell) {
 }
 
 bool keep(Socket& s, int watched, int rung) {
-  s.bell.keep(move_high_to_spare(watched));
   s.others_bell.keep(move_high_to_spare(open_to_ring(rung)));
+  s.bell.keep(move_high_to_spare(watched));
   const bool both = s.bell.get() >= 0 && s.others_bell.get() >= 0;
   if (!both) s.Bells::reset();
   return both;
 }
 
 }  // namespace
+
+bool make_own_bell(Socket& s) {
+  const KeepErrno keep_errno;
+  const int bell = each_write_is_an_edge() ? make_pipe_bell() : make_timer_bell();
+  return bell >= 0 && keep(s, bell, bell);
+}
 
 PassedBells::~PassedBells() {
   const KeepErrno keep_errno;

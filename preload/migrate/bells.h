@@ -30,4 +30,8 @@ class PassedBells {
   bool make_of_a_kind(Socket& s, int (*bell)());
 };
 
+/// Gives the socket of a connection to another host a bell, which the carrier in this process rings.
+/// False: there is no room for descriptors.
+[[nodiscard]] bool make_own_bell(Socket& s);
+
 }  // namespace clan::preload

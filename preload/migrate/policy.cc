@@ -10,7 +10,6 @@
 #include "clan/face/reasons.h"
 #include "migrate/offer.h"
 #include "migrate/rendezvous_backoff.h"
-#include "os/io_uring_count.h"
 #include "os/sys.h"
 #include "os/test_settings.h"
 #include "state/hooks.h"
@@ -40,7 +39,6 @@ void consider(int fd, Socket& s) {
   KeepErrno keep;
   TryLockGuard once(s);
   if (!once || s.state_now() != state) return;
-  if (rings_alive()) return stay(fd, s, reasons::Why::kUring);
   if (s.open_file().pinned.load(std::memory_order_relaxed) != 0) {
     return stay(fd, s,
                 is_in_a_table(s.open_file()) ? reasons::Why::kPinned : reasons::Why::kNoMemory);

@@ -153,7 +153,7 @@ std::uint64_t RemoteConnection::serve() {
   const bool answer = std::exchange(must_answer_, false);
   const bool lost = std::exchange(tell_lost_, false);
   const bool may_switch = must_switch_;
-  const bool park = std::exchange(must_park_, false);
+  const bool known = std::exchange(must_tell_switched_, false);
   if (lost || has_switched_too_late()) other_end_is_lost();
   const std::uint64_t at = look_at_time();
   lock.unlock();
@@ -162,7 +162,7 @@ std::uint64_t RemoteConnection::serve() {
     const std::lock_guard<std::recursive_mutex> callback(callbacks_);
     switched = socket_ == nullptr || calls_.may_switch(socket_);
   }
-  if (park) call(calls_.park);
+  if (known) call(calls_.switch_is_known);
   if (ring) call(calls_.ring);
   if (answer) call(calls_.answer);
   lock.lock();
@@ -171,7 +171,7 @@ std::uint64_t RemoteConnection::serve() {
     move(true);          // what has been said by that
     if (again_) post();  // after the time is read
   }
-  if (must_ring_ || must_park_ || must_answer_ || tell_lost_) post();
+  if (must_ring_ || must_tell_switched_ || must_answer_ || tell_lost_) post();
   if (must_switch_) {
     const std::uint64_t again = monotonic_ns() + kSwitchAgainNs;
     return at == 0 || again < at ? again : at;

@@ -48,10 +48,8 @@ struct CarrierCalls {
   void (*ring)(void* socket);
   /// The other end is in its pipe: this direction may switch. False: a call is under way.
   bool (*may_switch)(void* socket);
-  /// The other end knows where this one has switched: the parked byte may be sent (bell.h).
-  void (*park)(void* socket);
-  /// The other end has gone back to TCP, and all it sent lies in the pipe. Before kGone is said.
-  void (*comes_back)(void* socket);
+  /// The other end knows where this one has switched: it may send by TCP again.
+  void (*switch_is_known)(void* socket);
   /// This end is to go back, too.
   void (*answer)(void* socket);
   /// The way to the other host is gone, and bytes with it.
@@ -176,7 +174,7 @@ class RemoteConnection : public std::enable_shared_from_this<RemoteConnection> {
   bool deaf_ = false, closed_there_ = false;
   /// In the last turn: the stream has no room; the pipe has none; a lock was in the way.
   bool blocked_ = false, full_ = false, again_ = false;
-  bool must_answer_ = false, must_switch_ = false, must_ring_ = false, must_park_ = false,
+  bool must_answer_ = false, must_switch_ = false, must_ring_ = false, must_tell_switched_ = false,
        must_say_switched_ = false, for_carrier_ = false;
   /// The other end has half-closed, or left: its last record is not in the pipe yet.
   bool must_end_ = false, must_leave_ = false;

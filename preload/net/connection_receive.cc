@@ -116,7 +116,7 @@ bool RemoteConnection::obey(const Frame& frame) {
       return true;
     case FrameType::kSwitched:
       if (!said_switch_ || heard_switched_) return false;
-      return heard_switched_ = must_park_ = true;
+      return heard_switched_ = must_tell_switched_ = true;
     case FrameType::kData:
       if (!heard_switch_ || heard_end_ || heard_leave_) return false;
       data_left_ = frame.length;
@@ -176,7 +176,6 @@ void RemoteConnection::other_end_leaves() {
   auto& theirs = pipe_.my_face();
   words::store_release(theirs.words[kGivenBack], socket_face::kReadsOn);  // PAIR face.given
   add(theirs, kLeaving);
-  call(calls_.comes_back);
   add(theirs, kGone);
   must_answer_ = must_ring_ = true;
 }

@@ -4,7 +4,6 @@
 
 #include "clan/detail/words.h"
 #include "clan/face/socket_face.h"
-#include "net/bell.h"
 #include "state/face.h"
 
 namespace clan::preload {
@@ -18,7 +17,7 @@ bool with(void* socket, Do what) {
 }
 
 void ring(void* socket) {
-  (void)with(socket, [](int fd, Socket& s) { return ring_here(fd, s), true; });
+  (void)with(socket, [](int, Socket& s) { return the_program->ring(s); });
 }
 
 bool may_switch(void* socket) {
@@ -29,17 +28,12 @@ bool may_switch(void* socket) {
   });
 }
 
-void park(void* socket) {
-  (void)with(socket, [](int fd, Socket& s) {
-    if (!park_byte(fd)) the_program->break_off(fd, s, "the other host cannot be waited for by TCP");
-    // PAIR preload.parked: what is sent by TCP after this lies behind that byte
-    words::store_release(s.remote_parked, true);
+void switch_is_known(void* socket) {
+  (void)with(socket, [](int, Socket& s) {
+    // PAIR preload.switch_known: what is sent by TCP after this is not taken for older bytes
+    words::store_release(s.switch_known, true);
     return true;
   });
-}
-
-void comes_back(void* socket) {
-  (void)with(socket, [](int fd, Socket& s) { return end_bells(fd, s), true; });
 }
 
 void answer(void* socket) {
@@ -70,14 +64,14 @@ const Interposer* the_program = nullptr;
 
 const CarrierCalls kProgramCalls{.ring = ring,
                                  .may_switch = may_switch,
-                                 .park = park,
-                                 .comes_back = comes_back,
+                                 .switch_is_known = switch_is_known,
                                  .answer = answer,
                                  .lost = lost};
 
 void enter(int fd, Socket& s, const Route& route, bool (*attach)(Socket& s, Pipe&& end)) {
   if (!s.pipe && !make_pipe(fd, s, attach)) return;
-  begin_bells(s);
+  if (s.bell.get() < 0 && !the_program->make_own_bell(s))
+    return the_program->stay(fd, s, Why::kNoDescriptors, 0);
   (void)the_program->enter_pipe(fd, s, route);
 }
 

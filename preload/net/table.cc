@@ -6,10 +6,8 @@
 
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <utility>
 
-#include "net/bell.h"
 #include "net/node.h"
 #include "net/sockets.h"
 #include "state/face.h"
@@ -35,14 +33,13 @@ struct Holder {
 // Never deleted: threads of the program may outlive static destructors.
 Holder* holder = new Holder;
 
-const char* start(const Settings& settings, std::string_view key, const Interposer& program) {
+const char* start(const Settings& settings, const Interposer& program) {
   const std::lock_guard lock(holder->mutex);
   the_program = &program;
   if (holder->node != nullptr) return nullptr;
   if (!holder->why.empty()) return holder->why.c_str();
   ContextOptions options = settings.context_options();
   options.network.enabled = true;
-  options.network.key = key;
   // The program's threads spin, as far as that is worth while.
   options.wait.mode = WaitOptions::Mode::kSleep;
   auto node = Node::start(options, kProgramCalls);
@@ -79,9 +76,8 @@ void meet(int fd, Socket& s, const Route& route) {
   s.become(Socket::State::kOffered);
 }
 
-void wake(int fd, Socket& s) {
+void wake(int, Socket& s) {
   const NotCancelled here;
-  if ((state_of(s.mine()) & socket_face::kClosed) != 0) take_parked_byte(fd, s);
   of(s)->pump();
   holder->node->look_now_and_then();
 }
@@ -189,7 +185,6 @@ constexpr RemoteConnections kTable{.version = kRemoteVersion,
                                    .look = look,
                                    .begin_sleep = begin_sleep,
                                    .end_sleep = end_sleep,
-                                   .take_bells = take_bells,
                                    .is_all_there = is_all_there,
                                    .leave = leave,
                                    .end = end,

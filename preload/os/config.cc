@@ -103,21 +103,6 @@ const Config& config() {
   return the_config;
 }
 
-Settings network_settings_now() {
-  Settings settings;
-  settings.looks_at_key = false;
-  const char* why = nullptr;
-  char* file = read_file(std::getenv("CLAN_CONFIG"), &why);
-  const auto environment = [](const char* name) -> const char* {
-    const bool asked = find_setting(name)->of_network || std::strcmp(name, "CLAN_NET") == 0 ||
-                       std::strcmp(name, "CLAN_DISABLE") == 0;
-    return asked ? std::getenv(name) : nullptr;
-  };
-  (void)take_settings(file, environment, &settings, [](const WrongSetting&) {});
-  settings.disable = settings.disable || why != nullptr;
-  return settings;
-}
-
 void disable() {
   (void)config();
   the_config.disabled = true;

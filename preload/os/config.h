@@ -28,8 +28,6 @@ struct Config : Settings {
 };
 
 const Config& config();
-/// Reads the network's settings from the environment now. Reports no errors and keeps nothing.
-Settings network_settings_now();
 /// From now on this process leaves new connections alone.
 void disable();
 

@@ -167,10 +167,6 @@ constexpr Probe kNeeded[] = {
     {"timerfd_create", SYS_timerfd_create, {kNone, kNone}, kAny},
     {"timerfd_settime", SYS_timerfd_settime, {kNone, kNone, kBuffer, 0}, kAny},
     {"timerfd_gettime", SYS_timerfd_gettime, {kNone, kBuffer}, kAny},
-    // Where these are refused, as by Docker, a program that is executed with a connection waits for
-    // the other end.
-    {"pidfd_open", SYS_pidfd_open, {kNone, 0}, kAny},
-    {"pidfd_getfd", SYS_pidfd_getfd, {kNone, kNone, 0}, kAny},
     // From here on what connections can do without.
     {"semget", SYS_semget, {0x7fff'ffff, 1, 0}, kAny},
     {"semctl", SYS_semctl, {kNone, 0, 13 /* GETALL */, kBuffer}, kAny},

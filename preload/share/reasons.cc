@@ -144,10 +144,6 @@ void publish_of_process(Why why, std::uint32_t number) {
   if (words() != nullptr) put({static_cast<std::uint32_t>(::getpid()), why, true, number});
 }
 
-void withdraw_of_process(Why why) {
-  remove(static_cast<std::uint32_t>(::getpid()), true, [why](Why said) { return said == why; });
-}
-
 void withdraw_of_process() {
   remove(static_cast<std::uint32_t>(::getpid()), true, [](Why) { return true; });
 }

@@ -18,9 +18,7 @@ void publish_why(int fd, Socket& s, reasons::Why why, std::uint32_t number);
 void withdraw_why(Socket& s);
 
 void publish_of_process(reasons::Why why, std::uint32_t number);
-/// If that is what is said of it.
-void withdraw_of_process(reasons::Why why);
-/// Whatever is.
+/// Takes back what is said of it.
 void withdraw_of_process();
 
 }  // namespace clan::preload

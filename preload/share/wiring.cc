@@ -3,6 +3,7 @@
 #include "attach/attach.h"
 #include "demote/demote.h"
 #include "demote/demote_on_request.h"
+#include "migrate/bells.h"
 #include "share/reasons.h"
 #include "state/hooks.h"
 #include "state/remote.h"
@@ -10,6 +11,7 @@
 #include "stream/close.h"
 #include "table/fd_table.h"
 #include "tcp/aborted.h"
+#include "tcp/ring.h"
 #include "tcp/tcp_backlog.h"
 #include "wait/set_events.h"
 
@@ -33,7 +35,9 @@ constinit const Interposer interposer{
     .with = with_descriptor,
     .for_each = for_each_socket,
     .create_pipe = create_pipe,
+    .make_own_bell = make_own_bell,
     .enter_pipe = enter_pipe,
+    .ring = write_bell,
     .stay = stay,
     .switch_sending = switch_sending,
     .answer = [](int fd, Socket& s) { return s.shared() && is_to_go(s) && answer_leaving(fd, s); },

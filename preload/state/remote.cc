@@ -10,7 +10,6 @@
 #include "clan/detail/log.h"
 #include "clan/detail/words.h"
 #include "os/config.h"
-#include "os/kept_key.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "state/withdraw.h"
@@ -72,7 +71,7 @@ const RemoteConnections* load() {
              "connections to other hosts stay on TCP: %s is of another version of CLAN", path);
     return nullptr;
   }
-  if (const char* why = table->start(config(), kept_key(config()), interposer); why != nullptr) {
+  if (const char* why = table->start(config(), interposer); why != nullptr) {
     log_line(LogLevel::kError, "connections to other hosts stay on TCP: %s", why);
     return nullptr;
   }
@@ -130,10 +129,6 @@ bool begin_packet_sleep(bool may_fetch, PacketFds* watched) {
 
 bool end_packet_sleep(bool fetches) {
   return remote_is_loaded() && call(&RemoteConnections::end_sleep, thread_id(), fetches);
-}
-
-bool take_remote_bells(int fd, Socket& s, std::uint64_t limit) {
-  return remote_is_loaded() && call(&RemoteConnections::take_bells, fd, s, limit);
 }
 
 bool is_all_there(Socket& s) { return !is_remote(s) || call(&RemoteConnections::is_all_there, s); }

@@ -9,7 +9,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <string_view>
 
 #include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
@@ -27,10 +26,12 @@ struct Interposer {
   /// true if there is no descriptor.
   bool (*with)(Socket& s, bool (*what)(int fd, Socket& s));
   void (*for_each)(void (*what)(int fd, Socket& s, void* argument), void* argument);
-  // See attach/attach.h, state/withdraw.h, tcp/tcp_backlog.h, demote/demote_on_request.h and
+  // See attach/attach.h, migrate/bells.h, tcp/ring.h, state/withdraw.h, tcp/tcp_backlog.h, demote/demote_on_request.h and
   // tcp/aborted.h.
   bool (*create_pipe)(int fd, Socket& s);
+  bool (*make_own_bell)(Socket& s);
   bool (*enter_pipe)(int fd, Socket& s, const Route& route);
+  bool (*ring)(Socket& s);
   void (*stay)(int fd, Socket& s, reasons::Why why, std::uint32_t number);
   bool (*switch_sending)(int fd, Socket& s);
   bool (*answer)(int fd, Socket& s);
@@ -49,9 +50,8 @@ struct PacketFds {
 
 struct RemoteConnections {
   std::uint32_t version;
-  /// Returns null, or why there is no network. `key`: what has been read of the settings' key file,
-  /// or empty; it stays where it is.
-  const char* (*start)(const Settings& settings, std::string_view key, const Interposer& program);
+  /// Returns null, or why there is no network.
+  const char* (*start)(const Settings& settings, const Interposer& program);
   /// Looks for the other end if `route` is given, and asks whether it has come if not. Then the
   /// socket enters a pipe.
   void (*move)(int fd, Socket& s, const Route* route);
@@ -67,8 +67,6 @@ struct RemoteConnections {
   /// It has slept, and takes what has come if it `fetches`. True: something has. A thread that a
   /// signal handler has taken out of its sleep need not say so.
   bool (*end_sleep)(pid_t thread, bool fetches);
-  /// Takes away the rings up to `limit`. False: the carrier rings no more.
-  bool (*take_bells)(int fd, Socket& s, std::uint64_t limit);
   /// TCP says that the other end is gone. True: all that came from it lies in the pipe.
   bool (*is_all_there)(Socket& s);
   /// This end has said that it leaves, under Socket::moving: waits until the other host has done
@@ -79,7 +77,7 @@ struct RemoteConnections {
   void (*before_fork)();
   void (*after_fork)(bool in_child);
 };
-constexpr std::uint32_t kRemoteVersion = 1;
+constexpr std::uint32_t kRemoteVersion = 2;
 constexpr char kRemoteSymbol[] = "clan_remote_connections";
 constexpr char kRemoteLibrary[] = "libclan-net.so";
 using RemoteConnectionsOf = const RemoteConnections*();
@@ -89,23 +87,6 @@ using RemoteConnectionsOf = const RemoteConnections*();
 inline bool is_remote(const Socket& s) {
   return s.remote.load(std::memory_order_relaxed) != nullptr;
 }
-/// The carrier rings its sleepers by TCP, see RemoteConnections::take_bells.
-// relaxed: a change is seen under bell_lock
-inline bool has_remote_bells(const Socket& s) {
-  return s.remote_bells.load(std::memory_order_relaxed);
-}
-/// And has rung: the descriptor is readable.
-inline bool has_carrier_rung(const Socket& s) {
-  // relaxed: a hint; they are checked again under bell_lock
-  const std::uint64_t taken = s.remote_rings_taken.load(std::memory_order_relaxed);
-  return taken < s.remote_rings.load(std::memory_order_relaxed);
-}
-/// One byte of TCP that is nobody's lies in front of what the other end sends there.
-inline bool has_parked_byte(const Socket& s) {
-  // relaxed: published with kGone
-  return s.open_file().parked_byte.load(std::memory_order_relaxed) != 0;
-}
-
 /// Options of waits for another host: a round trip takes longer, and one that sleeps costs two
 /// wake-ups.
 constexpr WaitOptions kRemoteWait{.max_spin_us = 100};
@@ -120,7 +101,6 @@ void wake_remote(int fd, Socket& s);
 bool fetch_packets();
 bool begin_packet_sleep(bool may_fetch, PacketFds* watched);
 bool end_packet_sleep(bool fetches);
-bool take_remote_bells(int fd, Socket& s, std::uint64_t limit);
 bool is_all_there(Socket& s);
 void leave_other_host(int fd, Socket& s);
 void end_remote();

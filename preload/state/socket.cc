@@ -55,8 +55,7 @@ void Migration::reset() {
   set(said_inode, 0);
   set(remote, static_cast<RemoteConnection*>(nullptr));
   set(remote_fd, -1);
-  for (auto* count : {&remote_rings, &remote_rings_taken}) set(*count, 0u);
-  for (auto* flag : {&remote_bells, &remote_parked}) set(*flag, false);
+  set(switch_known, false);
   offered_ns = 0;
   place = Place::kNotAsked;
   window_interface = window_looks = 0;

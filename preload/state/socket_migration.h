@@ -33,8 +33,8 @@ using KeptName = TakeOnce<std::uint64_t, 0>;
 /// end watch its read end by edges and never read it, so each byte that the other end writes, or is
 /// refused to write, wakes all of them. Between users it is a timer (migrate/bells.h).
 struct Bells {
-  KeptFd bell;         ///< this end's, to be watched; -1: of one to another host, or it is gone
-  KeptFd others_bell;  ///< the other end's, to be rung
+  KeptFd bell;         ///< this end's, to be watched; -1: it is gone
+  KeptFd others_bell;  ///< the other end's, to be rung; of one to another host this end's
   /// An epoll set of `bell`, by edges. For the thread that has `in_bell_set`, as an edge wakes one
   /// thread.
   KeptFd bell_set;
@@ -69,14 +69,10 @@ struct Migration {
   std::atomic<reasons::Why> said{reasons::Why::kNone};
   std::atomic<std::uint32_t> said_inode{0};  ///< 0: others cannot find it
   // Of a connection to another host, see state/remote.h: what carries it; a descriptor of the
-  // socket, as last known; the carrier rings by TCP, how often it has, and how many of these rings
-  // have been taken; the byte parked at the other host has been sent (for the one here see
-  // OpenFileState::parked_byte).
+  // socket, as last known; the other host knows where this end has switched.
   std::atomic<RemoteConnection*> remote{nullptr};
   std::atomic<int> remote_fd{-1};
-  SpinLock bell_lock;
-  std::atomic<std::uint64_t> remote_rings{0}, remote_rings_taken{0};
-  std::atomic<bool> remote_bells{false}, remote_parked{false};
+  std::atomic<bool> switch_known{false};
   PipeCharge charge;  ///< of pipe_count.h; written when it moves, at fork and when nobody has it
 
   /// All but `moving`, the offer and the charge, which are given back before.

@@ -96,16 +96,14 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::ui
   const PipeFront front = s.pipe.front();
   const bool unrung = bell != nullptr && front != PipeFront::kNothing && front != PipeFront::kLeave;
   if (!reads_tcp(s) && !is_going_back(s) && front == PipeFront::kBytes) return 0;
-  const bool remote_bells = has_remote_bells(s);
-  PacketSleep packets(is_remote(s),
-                      remote_bells ? PacketSleep::May::kFetch : PacketSleep::May::kNotFetch);
+  PacketSleep packets(is_remote(s), PacketSleep::May::kFetch);
   if (packets.has_come()) return kFetched;
   pollfd p[2 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
   const nfds_t bells = bell != nullptr ? bell->watch(p + 1) : 0;
   pollfd* const extra = p + 1 + bells;
   int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
   if (is_going_back(s)) most = static_cast<int>(kGoingBackNs / 1'000'000);
-  if (unrung || (bell != nullptr && !*bell && !is_remote(s))) most = kWithoutBellMs;
+  if (unrung || (bell != nullptr && !*bell)) most = kWithoutBellMs;
   const int rc = real().poll(p, 1 + bells + packets.watch(extra), time_left_ms(deadline, most));
   bool in_pipe = rc > 0 && bells > 0 && bell->rung(p + 1);
   if (in_pipe && p[0].revents == 0) note_checked(s);

@@ -45,7 +45,7 @@ void look_for_end(int fd, Socket& s) {
     (void)reset_for_strays(fd, s);
     return;
   }
-  if (has_remote_bells(s) && !is_all_there(s)) {  // the rest is on its way
+  if (!is_all_there(s)) {  // the rest is on its way
     const timespec moment{0, 100'000};
     sys::call(SYS_nanosleep, &moment, nullptr);
     return;

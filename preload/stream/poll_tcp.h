@@ -7,11 +7,10 @@
 
 namespace clan::preload {
 
-/// After the kernel called the descriptor ready: notices the end. False: the carrier's bell stays
-/// rung, as there is something to tell (net/bell.h).
-bool poll_tcp_socket(int fd, Socket& s);
+/// After the kernel called the descriptor ready: notices the end.
+void poll_tcp_socket(int fd, Socket& s);
 /// The same without what is_due(), which may wait (stream/readiness.h).
-bool look_at_tcp(int fd, Socket& s);
+void look_at_tcp(int fd, Socket& s);
 
 /// Bytes at the front of the pipe, and those of TCP before them, are as many as SO_RCVLOWAT asks
 /// for, or as there will be, or as many as there may be: the kernel, too, wakes a reader for a full

@@ -141,7 +141,7 @@ int bytes_to_read(int fd, Socket& s) {
   const bool more_by_tcp = (theirs & kGone) != 0 && s.has_drained();
   int queued = 0;
   if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0)
-    n += std::max(queued - (has_parked_byte(s) ? 1 : 0), 0);
+    n += queued;
   return n + static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));
 }
 

@@ -281,7 +281,7 @@ class Receiving : StreamCall {
       const Wanted wanted(s_);
       if (!s_.pipe.want_data() && !leaves_) {
         // The other end may have switched since TCP was asked.
-        if (reads_tcp(s_)) (void)look_at_tcp(fd_, s_);
+        if (reads_tcp(s_)) look_at_tcp(fd_, s_);
         if (!reads_tcp(s_)) return false;
       }
       *woken = sleep_for_bytes(fd_, s_, &bell, done_ > 0, deadline(), since_);

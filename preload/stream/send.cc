@@ -275,8 +275,6 @@ class Sending : StreamCall {
 
   bool sleep_once(bool* over) {
     const DeferSignals again;
-    // Bytes may lie there that another thread is to read.
-    const bool carriers_bell_stays = has_carrier_rung(s_) && !poll_tcp_socket(fd_, s_);
     const BellSleep bell(s_);
     if (!s_.pipe.want_room(room_)) return false;
     s_.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
@@ -286,11 +284,11 @@ class Sending : StreamCall {
     int most = -1;
     // relaxed: the call into the kernel came before
     const bool shut = s_.shut_read.load(std::memory_order_relaxed);
-    if (reads_tcp(s_) || s_.kernel_end || shut || carriers_bell_stays || is_going_back(s_)) {
+    if (reads_tcp(s_) || s_.kernel_end || shut || is_going_back(s_)) {
       p.events = 0;
       most = nap_ms_ = std::min(nap_ms_ * 2, kLongestNapMs);
     }
-    if (!bell && !is_remote(s_) && most < 0) most = kWithoutBellMs;
+    if (!bell && most < 0) most = kWithoutBellMs;
     if (room_ == PipeRoom::kWindow) most = 1;
     // Nor does anybody ring where another thread shuts down writing.
     if (most < 0) most = kLongestSleepMs;

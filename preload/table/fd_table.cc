@@ -12,7 +12,6 @@
 #include "clan/detail/words.h"
 #include "clan/face/reasons.h"
 #include "os/config.h"
-#include "os/io_uring_count.h"
 #include "os/sandbox.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -174,9 +173,8 @@ bool is_the_kernels(int fd) {
 
 void adopt(int fd, bool client, int nonblocking) {
   KeepErrno keep;
-  if (config().disabled || rings_alive()) return;
+  if (config().disabled) return;
   if (!permits_moving()) return say_what_is_refused();
-  keep_away_from(fd);
   Entry* e = entry(fd, true);
   if (e == nullptr) return forget(fd);
   // A standard stream of the C library, or of C++, reads and writes past us.
@@ -220,7 +218,6 @@ bool duplicate_entry(int from, int to) {
   }
   Entry* e = entry(to, true);
   if (e == nullptr) return false;
-  keep_away_from(to);
   s->fds.fetch_add(1, std::memory_order_relaxed);
   s->refs.fetch_add(1, std::memory_order_relaxed);
   // PAIR preload.entry: publishes the Socket

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <limits>
 #include <mutex>
 
 #include "clan/face/pipe.h"
@@ -28,24 +27,23 @@
 namespace clan::preload {
 namespace {
 
-constexpr int kNever = std::numeric_limits<int>::max();
-
-// Numbers, each alone: what a thread sees late, it does as if it had come before.
-std::atomic<int> lowest{0};      ///< ours are not below this, once the application has come near
-std::atomic<int> least{kNever};  ///< of the numbers that ours may have
-/// a descriptor of the application from here on is near ours; there are some
-std::atomic<int> near{kNever};
-
 constexpr int kMostNumbers = 1 << 20;
 constexpr int kFirstOfMany = 48 * 1024;
+
+// Numbers that ours have had, as bits: the application may have some of them by now.
+// relaxed, all of it: a thread learns of a number in an ordered way
+constinit std::atomic<std::uint64_t> had[kMostNumbers / 64]{};
+std::atomic<bool> had_any{false};
+/// the application has been refused one: ours are behind the soft limit from then on
+std::atomic<bool> is_full{false};
+
+constexpr std::uint64_t bit_of(unsigned fd) { return std::uint64_t{1} << fd % 64; }
 
 int limit() {
   rlimit most{};
   ::getrlimit(RLIMIT_NOFILE, &most);
   return static_cast<int>(std::min<rlim_t>(most.rlim_cur, kMostNumbers));
 }
-
-int distance(int limit) { return std::max(8, limit / 64); }
 
 // The connection goes back to TCP, which the other end notices by its bell. Our sleepers look
 // again, and sleep no more for long. Where a thread sleeps by ours just now, that one stays.
@@ -67,12 +65,11 @@ int give_up_bells(int fd, Socket& s) {
   return closed;
 }
 
-// Closes what has a number below `end`.
+// Closes what has a number below `end`. Answers how many.
 int close_ours_below(int end) {
   struct Range {
     int end, closed;
-    bool all;
-  } range{end, 0, true};
+  } range{end, 0};
   for_each_socket(
       [](int fd, Socket& s, void* argument) {
         auto& r = *static_cast<Range*>(argument);
@@ -81,16 +78,10 @@ int close_ours_below(int end) {
         const bool has_pipe = s.shared() || (s.state_now() == Socket::State::kKernel && s.pipe);
         if (has_pipe && (ours(s.bell.get()) || ours(s.others_bell.get())))
           r.closed += give_up_bells(fd, s);
-        if (!s.moving.try_lock()) {
-          r.all = false;
-          return;
-        }
-        if (ours(s.bell.get()) || ours(s.others_bell.get()) || ours(s.bell_set.get()))
-          r.all = false;
+        if (!s.moving.try_lock()) return;
         // One that has gone back to TCP keeps its pipe: a thread may be reading it.
         if (s.shared() || s.state_now() == Socket::State::kKernel) {
-          const int memfd = s.pipe.memfd();
-          if (ours(memfd)) {
+          if (ours(s.pipe.memfd())) {
             close_descriptor(s);
             ++r.closed;
           }
@@ -102,22 +93,14 @@ int close_ours_below(int end) {
         s.moving.unlock();
       },
       &range);
-  if (end > 0 && move_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
-  // What the program has there is known to be its own.
-  // relaxed: see above
-  if (range.all)
-    least.store(std::max(least.load(std::memory_order_relaxed), end), std::memory_order_relaxed);
+  if (move_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
   return range.closed;
 }
 
-// Makes the copy `high`. `near_it`: a number of the application from which on it comes near.
-int note_ours(int high, int near_it) {
+int note_ours(int high) {
   if (high < 0) return -1;
-  // relaxed: see above
-  near.store(std::min(near.load(std::memory_order_relaxed), near_it), std::memory_order_relaxed);
-  int before = least.load(std::memory_order_relaxed);
-  while (high < before && !least.compare_exchange_weak(before, high, std::memory_order_relaxed)) {
-  }
+  had[high / 64].fetch_or(bit_of(static_cast<unsigned>(high)), std::memory_order_relaxed);
+  had_any.store(true, std::memory_order_relaxed);
   return high;
 }
 
@@ -127,9 +110,8 @@ int duplicate(int fd, int from) {
 }
 
 // -1: there is no room.
-int copy_from(int fd, int start, int most) {
-  const int from = std::max(start, lowest.load(std::memory_order_relaxed));
-  return note_ours(duplicate(fd, from), from - distance(std::min(most, from / 3 * 4)));
+int copy_from(int fd, int from) {
+  return is_full.load(std::memory_order_relaxed) ? -1 : note_ours(duplicate(fd, from));
 }
 
 struct CopyAbove {
@@ -145,18 +127,16 @@ int copy_in_helper(void* argument) {
   return 0;
 }
 
-// Behind the soft limit, which takes a tenth of a millisecond. The application comes near if it
-// raises that. -1: there is no room.
+// Behind the soft limit, which takes a tenth of a millisecond. -1: there is no room.
 int copy_above(int fd) {
   rlimit now{};
   ::getrlimit(RLIMIT_NOFILE, &now);
   const rlimit raised{std::min<rlim_t>(now.rlim_max, kMostNumbers), now.rlim_max};
   if (now.rlim_cur >= kFirstOfMany || raised.rlim_cur <= now.rlim_cur) return -1;
-  const int from = std::max(static_cast<int>(now.rlim_cur), lowest.load(std::memory_order_relaxed));
   constexpr std::size_t kStack = 16 * 1024;
   const Scratch stack(kStack);
   if (!stack) return -1;
-  CopyAbove copy{fd, from, -1, raised};
+  CopyAbove copy{fd, static_cast<int>(now.rlim_cur), -1, raised};
   const KeepErrno keep;
   const std::uint64_t all = ~std::uint64_t{0};
   std::uint64_t before = 0;
@@ -166,15 +146,15 @@ int copy_above(int fd) {
   while (pid > 0 && sys::call(SYS_wait4, pid, nullptr, __WALL, nullptr) < 0 && errno == EINTR) {
   }
   sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
-  return note_ours(copy.high, from);
+  return note_ours(copy.high);
 }
 
 // From the upper quarter, or behind the soft limit, and when there is no room from the upper half.
 int copy_of(int fd) {
   const int most = limit();
-  int high = copy_from(fd, first_internal(most), most);
+  int high = copy_from(fd, first_internal(most));
   if (high < 0) high = copy_above(fd);
-  return high >= 0 ? high : copy_from(fd, most / 2, most);
+  return high >= 0 ? high : copy_from(fd, most / 2);
 }
 
 // Where bells begin, of the numbers that are ours.
@@ -193,7 +173,7 @@ bool move_slots(unsigned first, unsigned last, bool closed_by_caller) {
   if (memfd < 0 || static_cast<unsigned>(memfd) < first || static_cast<unsigned>(memfd) > last)
     return false;
   const KeepErrno keep;
-  const int other = last < kNever ? copy_from(memfd, static_cast<int>(last) + 1, limit()) : -1;
+  const int other = last < kMostNumbers ? note_ours(duplicate(memfd, static_cast<int>(last) + 1)) : -1;
   // relaxed: one thread moves it
   if (!passing_memfd.compare_exchange_strong(memfd, other, std::memory_order_relaxed)) {
     if (other >= 0) sys::close(other);
@@ -214,8 +194,7 @@ int move_high(int fd) {
 int move_high_to_spare(int fd) {
   if (fd < 0) return fd;
   const KeepErrno keep;
-  const int most = limit();
-  int high = copy_from(fd, first_spare(most), most);
+  int high = copy_from(fd, first_spare(limit()));
   if (high < 0) high = copy_above(fd);
   sys::close(fd);
   return high;
@@ -244,21 +223,14 @@ void close_descriptor(Socket& s) {
   sys::close(memfd);
 }
 
-void keep_away_from(int fd) {
-  if (fd < near.load(std::memory_order_relaxed)) return;
-  KeepErrno keep;
-  const int most = limit();
-  const int from = std::min(most, fd + 2 * distance(most));
-  // relaxed: one that is moved meanwhile is moved again when the application comes near it
-  lowest.store(from, std::memory_order_relaxed);
-  near.store(from - distance(most), std::memory_order_relaxed);
-  close_ours_below(from);
+bool is_ours(int fd) {
+  const auto number = static_cast<unsigned>(fd);
+  return number < kMostNumbers &&
+         (had[number / 64].load(std::memory_order_relaxed) & bit_of(number)) != 0;
 }
 
-bool is_ours(int fd) { return fd >= least.load(std::memory_order_relaxed); }
-
 void disown(unsigned first, unsigned last) {
-  if (last < static_cast<unsigned>(least.load(std::memory_order_relaxed))) return;
+  if (!had_any.load(std::memory_order_relaxed)) return;
   struct Range {
     unsigned first, last;
   } range{first, last};
@@ -286,6 +258,8 @@ void disown(unsigned first, unsigned last) {
         if (s.shared()) hooks.going_back(s);  // no sleeper waits for the bell
       },
       &range);
+  if (first == last && first < kMostNumbers)
+    had[first / 64].fetch_and(~bit_of(first), std::memory_order_relaxed);
 }
 
 int highest_of_application() {
@@ -324,11 +298,10 @@ int highest_of_application() {
 }
 
 bool give_up_ours() {
-  if (near.load(std::memory_order_relaxed) == kNever) return false;
-  KeepErrno keep;
-  const int end = limit();
-  lowest.store(end, std::memory_order_relaxed);  // relaxed: see above
-  return close_ours_below(end) > 0;
+  if (!had_any.load(std::memory_order_relaxed)) return false;
+  const KeepErrno keep;
+  is_full.store(true, std::memory_order_relaxed);
+  return close_ours_below(limit()) > 0;
 }
 
 }  // namespace clan::preload

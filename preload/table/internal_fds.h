@@ -1,7 +1,7 @@
 // Descriptors of our own: pipes, bells, offers. They must never be why the application gets none:
-// they are in the upper quarter of the numbers that its soft RLIMIT_NOFILE allows, and go when the
-// application comes near, or, when that is full, behind the soft limit if the hard one leaves room
-// there, or in the upper half. Where very many are allowed they are lower.
+// they are in the upper quarter of the numbers that its soft RLIMIT_NOFILE allows or, when that is
+// full, behind the soft limit if the hard one leaves room there, or in the upper half; and when the
+// application is refused one, those below its limit go. Where very many are allowed they are lower.
 //
 // A pipe without a descriptor works on, but `clan stat` sees it only in the process at its other
 // end.
@@ -42,9 +42,7 @@ bool move_slots(unsigned first, unsigned last, bool closed_by_caller);
 /// The pipe goes on without.
 void close_descriptor(Socket& s);
 
-/// The application has got a descriptor. Internal ones near it are closed.
-void keep_away_from(int fd);
-/// It may be an internal one.
+/// It is an internal one, or was.
 bool is_ours(int fd);
 /// The highest that the application has, as /proc says: it takes long. -1: that is not known.
 int highest_of_application();
@@ -59,7 +57,6 @@ template <typename Call>
 auto with_room(Call&& call) {
   auto result = call();
   if constexpr (std::is_same_v<decltype(result), int>) {
-    if (result >= 0) keep_away_from(result);
     if (result < 0 && errno == EMFILE && give_up_ours()) result = call();
   } else {
     if (result == nullptr && errno == EMFILE && give_up_ours()) result = call();

@@ -23,9 +23,7 @@ void OpenFileState::renew() {
     word.store(value, std::memory_order_relaxed);  // relaxed: published with the cookie, or by fork
   };
   for (auto* word : {&sent, &received, &inode}) set(*word, std::uint64_t{0});
-  for (auto* word : {&owes_ring[0], &owes_ring[1], &client, &moved, &parked_byte}) set(*word, 0u);
-  for (auto* word : {&again.base, &again.resent, &again.given, &again.file})
-    set(*word, std::uint64_t{0});
+  for (auto* word : {&owes_ring[0], &owes_ring[1], &client, &moved}) set(*word, 0u);
   set(pinned, 0);
   set(pids, sys::pid_namespace());
 }

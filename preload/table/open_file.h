@@ -12,23 +12,13 @@ namespace clan::preload {
 
 struct Socket;
 
-/// How far an end is that sends again what the other end has not read, see state/resend_words.h.
-struct Resent {
-  static constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
-  std::atomic<std::uint64_t> base{0};    ///< 1 + what TCP had been given before; 0: not looked yet
-  std::atomic<std::uint64_t> resent{0};  ///< bytes that have been sent again, and counted
-  /// 1 + how many of them are to come from the file of what had been taken from TCP; 0: not said
-  std::atomic<std::uint64_t> given{0};
-  std::atomic<std::uint64_t> file{0};  ///< pid << 32 | a descriptor of it, of one that sends again
-};
-
 /// An open file: its locks, and counts of the calls that are under way in the kernel while the
 /// connection is on TCP, so that no thread moves it under them. In a table that the processes of
 /// the end share (table/slot_table.h) and the other end does not have.
 struct alignas(256) OpenFileState {
   /// Calls (bits 0 to 29), whether it is closed, and by which thread (from kCloser on), so that
-  /// others see when that has been killed. In `sends`, kSendsAgain says that it sends again what
-  /// the other end gave back.
+  /// others see when that has been killed. In `sends`, kSendsAgain says that this process sends
+  /// again what the other end has not read (demote/resend.h).
   using Counter = std::atomic<std::uint64_t>;
   static constexpr std::uint64_t kClosed = 1u << 30;
   static constexpr unsigned kCloser = 32;                 ///< a shift
@@ -61,6 +51,16 @@ struct alignas(256) OpenFileState {
     while (is_closed_by(now, closer) &&
            // PAIR preload.gate: publishes what was done behind it
            !counter.compare_exchange_weak(now, now & (kClosed - 1), std::memory_order_acq_rel)) {
+    }
+  }
+  /// Hands a counter that `from` has closed on to `to`.
+  static void hand_on(Counter& counter, std::int32_t from, std::int32_t to) {
+    std::uint64_t now = counter.load(std::memory_order_relaxed);
+    // Calls that find it closed and step back change the count in the same word.
+    while (is_closed_by(now, from) &&
+           // PAIR preload.gate: what `from` has done is done by `to`
+           !counter.compare_exchange_weak(now, (now & (kClosed - 1)) | closed_by(to),
+                                          std::memory_order_acq_rel)) {
     }
   }
   /// A call in the kernel, counted. False: somebody has closed the counter, and the call has to
@@ -116,16 +116,12 @@ struct alignas(256) OpenFileState {
   static std::uint64_t renewed(std::uint64_t held) {
     return ((held >> kLife) + 1) << kLife | kProcess;
   }
-  Resent again;
   // By which others find the slot.
   std::atomic<std::uint64_t> cookie{0};  ///< SO_COOKIE; 0: not to be found by its socket
   std::atomic<std::uint64_t> inode{0};   ///< of the socket
   std::atomic<std::uint32_t> pids{0};    ///< sys::pid_namespace() of its processes
   std::atomic<std::uint32_t> client{0};
   std::atomic<std::uint32_t> moved{0};  ///< it is in a pipe
-  /// 1: the byte that the other host has parked here (net/bell.h) is still to be read; cleared
-  /// where receives are closed
-  std::atomic<std::uint32_t> parked_byte{0};
 
   /// For another open file, before any other process finds it. What threads left closed or locked
   /// stays so for as long as they live.

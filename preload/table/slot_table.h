@@ -1,6 +1,6 @@
 // The table of Slots: memory of the processes of an end, which a child of fork() has too. A process
-// that receives a descriptor by SCM_RIGHTS finds it, and so does one that does the part of this end
-// in going back to TCP. In the memfd of clan/face/reasons.h.
+// that receives a descriptor by SCM_RIGHTS, or takes one by pidfd_getfd(), finds it. In the memfd of
+// clan/face/reasons.h.
 #pragma once
 
 #include <sys/types.h>

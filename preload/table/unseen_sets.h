@@ -19,8 +19,8 @@ bool is_seen_set(int epfd);
 /// Sets that a program which is executed has from the one before are nobody's to be afraid of.
 void see_sets_at_start();
 
-/// kUnseenSet: the process has another one. kUring: it has a ring that is not listed
-/// (os/io_uring_count.h), by a liburing that is linked statically or opened later. Each question
+/// kUnseenSet: the process has another one. kUring: it has a ring that the library has not seen made
+/// (share/uring.h), by a liburing that is linked statically or opened later. Each question
 /// pays for 64 descriptors in /proc: it is looked there when the last look has been paid for, and
 /// else the answer is that one's. When something is found first, hooks.unseen_use() is called.
 reasons::Why unseen_use();

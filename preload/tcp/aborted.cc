@@ -48,12 +48,12 @@ bool reset_for_strays(int fd, Socket& s) {
   using namespace socket_face;
   KeepErrno keep;
   // What lies there may be what the other end sends by TCP before its host has said that it does.
-  if (has_remote_bells(s)) return take_remote_bells(fd, s, 0), false;
+  if (is_remote(s)) return false;
   int queued = 0;
   if (!s.has_drained() || sys::ioctl(fd, FIONREAD, &queued) != 0 || queued <= 0) return false;
   // This end goes back: others may be at its queue. The other end has: these bytes are its
   // application's.
-  if (has_parked_byte(s) || (state_of(s.mine()) & (kLeaving | kGone)) != 0 ||
+  if ((state_of(s.mine()) & (kLeaving | kGone)) != 0 ||
       (state_of(s.theirs()) & (kSending | kGone)) != kSending)
     return false;
   // relaxed: a flag by itself

@@ -25,7 +25,10 @@ bool ring_by(int bell) {
 }  // namespace
 
 bool ring_bell(Socket& s) {
-  if ((state_of(s.theirs()) & socket_face::kClosed) != 0) return true;
+  return (state_of(s.theirs()) & socket_face::kClosed) != 0 || write_bell(s);
+}
+
+bool write_bell(Socket& s) {
   const DeferSignals undisturbed;
   const KeepErrno keep;
   s.ringing.lock();  // the number must not become another file's meanwhile

@@ -12,6 +12,8 @@ namespace clan::preload {
 /// Rings the other end's bell (state/socket_migration.h). A ring that nobody sleeps for does no
 /// harm. False: the descriptor is gone.
 bool ring_bell(Socket& s);
+/// Does so whatever has become of the other end.
+bool write_bell(Socket& s);
 
 /// A call that publishes something in the pipe, or gives room back, while it lives: it may owe the
 /// other end a ring. Where several processes hold this end, the kernel tells nobody when one of

@@ -3,7 +3,6 @@
 #include <linux/bpf.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
@@ -42,8 +41,7 @@ bool fin_counted(Socket& s, const tcp_info& info) {
     case BPF_TCP_CLOSE: {
       // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
       auto& theirs = s.theirs().words;
-      const std::uint64_t parked = has_remote_bells(s) ? 1 : 0;
-      const std::uint64_t most = theirs[kSwitchAt].load(std::memory_order_relaxed) + parked;
+      const std::uint64_t most = theirs[kSwitchAt].load(std::memory_order_relaxed);
       if ((state_of(s.theirs()) & (kSending | kGone)) == kSending &&
           info.tcpi_bytes_received == most + 1) {
         s.fin_counted.set();
@@ -85,12 +83,6 @@ void push(int fd) {
   if (waits) put(TCP_NODELAY, 0);
 }
 
-// For the byte that tells another host's TCP where the pipe begins.
-bool has_room(int fd) {
-  pollfd p{fd, POLLOUT, 0};
-  return sys::poll(&p, 1, 0) > 0 && (p.revents & POLLOUT) != 0;
-}
-
 }  // namespace
 
 bool switch_sending_now(int fd, Socket& s) {
@@ -106,9 +98,9 @@ bool switch_sending_now(int fd, Socket& s) {
   std::uint64_t bytes = 0;
   bool switched = (state_of(mine) & kSending) != 0;
   const bool over = (state_of(s.theirs()) & kLeaving) != 0 || (state_of(mine) & kGone) != 0;
-  const bool remote = has_remote_bells(s);
+  const bool remote = is_remote(s);
   const bool known =
-      remote ? has_room(fd) && sent_for_sure(fd, s.client, &bytes)
+      remote ? sent_for_sure(fd, s.client, &bytes)
              // relaxed: behind the closed gate
              : sent_by_tcp(fd, &bytes) && bytes == slot.sent.load(std::memory_order_relaxed);
   if (!switched && !over && known) {
@@ -137,18 +129,6 @@ bool switch_sending_now(int fd, Socket& s) {
   }
   OpenFileState::open(slot.sends, me);
   return switched;
-}
-
-bool take_parked_byte_back(int fd, Socket& s) {
-  if (!has_parked_byte(s)) return true;
-  const Draining draining(s);
-  if (!has_parked_byte(s)) return true;  // another thread has taken it, perhaps of another process
-  char byte;
-  const ssize_t n = sys::recv(fd, &byte, 1, MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  note_end(fd, s, n);
-  s.open_file().parked_byte.store(0, std::memory_order_relaxed);  // relaxed: under Draining
-  return true;
 }
 
 ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {

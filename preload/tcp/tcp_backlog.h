@@ -31,10 +31,6 @@ inline bool switch_sending(int fd, Socket& s) {
 /// Under Draining.
 ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain);
 
-/// The byte of a connection to another host that has lain in TCP is read, if it was still to be.
-/// False: it is on its way.
-bool take_parked_byte_back(int fd, Socket& s);
-
 /// The lock under which bytes of TCP from before the switch are read. Threads of all processes of
 /// the end take it, as the one that closes the counter of receives.
 class Draining {

@@ -197,13 +197,11 @@ void PolledSet::lie_down(Interest& i) {
   pollfd& copy = memory_.copy[i.index];
   const short asked = fds_[i.index].events;
   Place& place = *memory_.of[i.index];
-  const bool carriers_bell_stays = has_carrier_rung(s) && (is_due(s) || !look_at_tcp(i.fd, s));
   place.sleeps = true;
   if (!has_no_room_ && !place.bell.emplace(s)) place.bell.reset();
   i.by_bell = place.bell.has_value();
-  // Bytes of TCP that are not asked for would keep the kernel from sleeping, and so would the
-  // carrier's bell that is left to others.
-  if (carriers_bell_stays || (reads_tcp(s) && (asked & kReads) == 0)) {
+  // Bytes of TCP that are not asked for would keep the kernel from sleeping.
+  if (reads_tcp(s) && (asked & kReads) == 0) {
     copy.events &= static_cast<short>(~POLLIN);
     is_untold_ = true;
   }

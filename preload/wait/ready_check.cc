@@ -70,7 +70,7 @@ ReadyEvent ready_event_of(Interest& i) {
   if (is_due(s)) note_due(i.fd, s);
   const bool by_edges = (i.events & EPOLLET) != 0;
   // That the other end has switched is no edge, and is noticed before.
-  if (by_edges && reads_tcp(s)) (void)look_at_tcp(i.fd, s);
+  if (by_edges && reads_tcp(s)) look_at_tcp(i.fd, s);
   // Taken first: what comes while we look is an edge of its own.
   if (by_edges) found.edge = in_stamp(i.fd, s);
   // poll() has the same bits.
@@ -86,7 +86,7 @@ ReadyEvent ready_event_of(Interest& i) {
 void take_news(const Interest& i) {
   Socket& s = *i.socket;
   if (is_due(s)) return note_due(i.fd, s);
-  (void)look_at_tcp(i.fd, s);
+  look_at_tcp(i.fd, s);
 }
 
 void mark_reported(const ReadyEvent& found, std::uint64_t stamp) {
@@ -124,12 +124,10 @@ bool waits_for_tcp_room(const Interest& i) {
 std::int64_t longest_sleep(const Interest& i) {
   const Socket& s = *i.socket;
   if (is_going_back(s) || is_due(s)) return kGoingBackNs;
-  const bool has_bell = i.fired || i.by_bell || is_remote(s);
+  const bool has_bell = i.fired || i.by_bell;
   if (!has_bell || may_come_unrung(i)) return kWithoutBellMs * std::int64_t{1'000'000};
   if (!wants_room(i)) return kNoCap;
-  if (waits_for_tcp_room(i)) return 10'000'000;
-  // Another thread may take the carrier's bell for our room.
-  return is_remote(s) ? 100'000'000 : kNoCap;
+  return waits_for_tcp_room(i) ? 10'000'000 : kNoCap;
 }
 
 std::int64_t longest_sleep(const Set& set) {

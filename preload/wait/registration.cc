@@ -82,7 +82,6 @@ void watch_moved(Interest& i) {
 }
 
 bool watches_bell(Interest& i) {
-  if (is_remote(*i.socket)) return true;
   const int bell = i.socket->bell.get();
   if (bell < 0) i.by_bell = false;
   if (i.by_bell || bell < 0 || i.set->polled != nullptr) return i.by_bell;

@@ -47,8 +47,7 @@ struct Program {
 const CarrierCalls kProgram{
     .ring = [](void*) {},
     .may_switch = [](void* socket) { return static_cast<Program*>(socket)->lets_switch; },
-    .park = [](void*) {},
-    .comes_back = [](void*) {},
+    .switch_is_known = [](void*) {},
     .answer = [](void*) {},
     .lost = [](void* socket) { static_cast<Program*>(socket)->is_lost = true; },
 };

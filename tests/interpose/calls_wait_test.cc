@@ -745,7 +745,7 @@ TEST(Epoll, APeerThatTakesItsTimeToLeaveHoldsUpNobody) {
   const Stopwatch time;
   for (int k = 0; k < 20; ++k) (void)set.ready();
   EXPECT_LT(time.ms(), 1000) << "80 ms of each";
-  leaver->words[kGivenBack].store(1);
+  leaver->words[kGivenBack].store(kReadsOn);
 }
 
 // --- several threads on one connection ---------------------------------------------------------

@@ -94,12 +94,19 @@ void ping_by(AnyRing& ring, int fd, int rounds) {
   }
 }
 
-#define NEEDS_RINGS()                                                    \
-  {                                                                      \
-    Ring probe(false);                                                   \
-    if (!probe.ok()) GTEST_SKIP() << "no io_uring: " << strerror(errno); \
-  }                                                                      \
-  static_assert(true)
+// In a process of its own, as nothing moves any more where there has been a ring.
+template <typename Body>
+void with_rings(const Body& body) {
+  io_uring_params parameters{};
+  const long ring = instruction(SYS_io_uring_setup, 4, reinterpret_cast<long>(&parameters));
+  if (ring < 0) GTEST_SKIP() << "no io_uring: " << strerror(errno);
+  ::close(static_cast<int>(ring));
+  const pid_t process = child([&] {
+    body();
+    return ::testing::Test::HasFailure() ? 2 : 0;
+  });
+  EXPECT_EQ(result_of(process), 0);
+}
 
 // `ring` is for a connection that has moved, and for one that is made while it lives.
 template <typename AnyRing>
@@ -112,45 +119,28 @@ void reads_what_the_peer_wrote(Echo& moved, AnyRing& ring) {
   ping_by(ring, later.fd, 100);
 }
 
-TEST(Uring, ReadsAllOfAConnectionThatHadMoved) {
-  NEEDS_RINGS();
-  for (const bool in_line : {false, true}) {
-    Echo moved;
-    ping(moved.fd, 200);
-    const std::uint64_t before = bytes_by_shared_memory();
-    EXPECT_GT(before, 300'000u);
-    Ring ring(in_line);
-    ASSERT_TRUE(ring.ok());
-    reads_what_the_peer_wrote(moved, ring);
-    EXPECT_LE(bytes_by_shared_memory(), before);
-  }
+void reads_all(bool in_line) {
+  Echo moved;
+  ping(moved.fd, 200);
+  const std::uint64_t before = bytes_by_shared_memory();
+  EXPECT_GT(before, 300'000u);
+  Ring ring(in_line);
+  ASSERT_TRUE(ring.ok());
+  reads_what_the_peer_wrote(moved, ring);
+  EXPECT_LE(bytes_by_shared_memory(), before);
 }
 
-TEST(Uring, LetsConnectionsMoveAgainWhenTheLastRingIsClosed) {
-  NEEDS_RINGS();
-  {
-    Ring one(false), other(false);
+TEST(Uring, ReadsAllOfAConnectionThatHadMoved) {
+  for (const bool in_line : {false, true}) with_rings([&] { reads_all(in_line); });
+}
+
+TEST(Uring, KeepsTheProcessOnTcpWhenItIsClosed) {
+  with_rings([] {
+    { const Ring one(false); }
     Echo stays;
     ping(stays.fd, 100);
     EXPECT_EQ(bytes_by_shared_memory(), 0u);
-  }
-  Echo moves;
-  ping(moves.fd, 200);
-  EXPECT_GT(bytes_by_shared_memory(), 300'000u);
-}
-
-TEST(Uring, KeepsConnectionsOnTcpWhileADuplicateOfTheRingIsOpen) {
-  NEEDS_RINGS();
-  const pid_t process = child([] {  // of its own, since nothing moves there any more
-    io_uring_params parameters{};
-    const auto ring = static_cast<int>(::syscall(SYS_io_uring_setup, 4, &parameters));
-    if (::dup(ring) < 0) return 1;
-    ::close(ring);
-    Echo stays;
-    ping(stays.fd, 100);
-    return bytes_by_shared_memory() == 0 && !::testing::Test::HasFailure() ? 0 : 2;
   });
-  EXPECT_EQ(result_of(process), 0);
 }
 
 TEST(Uring, ThatCannotBeSetUpTakesNothingBack) {
@@ -214,37 +204,34 @@ class Liburing {
   int error_ = -1;
 };
 
+void liburing_reads_all(Liburing::By by) {
+  Echo moved;
+  ping(moved.fd, 200);
+  EXPECT_GT(bytes_by_shared_memory(), 300'000u);
+  Liburing ring(by);
+  // an older liburing, or an older kernel
+  if (by == Liburing::By::kMemory && !ring.ok()) return;
+  ASSERT_TRUE(ring.ok()) << std::strerror(-ring.error());
+  reads_what_the_peer_wrote(moved, ring);
+}
+
 TEST(Uring, OfLiburingReadsAllOfAConnectionThatHadMoved) {
-  NEEDS_RINGS();
-  for (const auto by : {Liburing::By::kInit, Liburing::By::kParameters, Liburing::By::kMemory}) {
-    {
-      Echo moved;
-      ping(moved.fd, 200);
-      EXPECT_GT(bytes_by_shared_memory(), 300'000u);
-      Liburing ring(by);
-      // an older liburing, or an older kernel
-      if (by == Liburing::By::kMemory && !ring.ok()) break;
-      ASSERT_TRUE(ring.ok()) << std::strerror(-ring.error());
-      reads_what_the_peer_wrote(moved, ring);
-    }
-    Echo moves;
-    ping(moves.fd, 200);
-    EXPECT_GT(bytes_by_shared_memory(), 300'000u);
-  }
+  for (const auto by : {Liburing::By::kInit, Liburing::By::kParameters, Liburing::By::kMemory})
+    with_rings([&] { liburing_reads_all(by); });
 }
 
 TEST(Uring, SetUpByLiburingsOwnNameTakesConnectionsBack) {
-  NEEDS_RINGS();
-  Echo moved;
-  ping(moved.fd, 200);
-  const std::uint64_t before = bytes_by_shared_memory();
-  EXPECT_GT(before, 300'000u);
-  io_uring_params parameters{};
-  const int ring = ::io_uring_setup(4, &parameters);
-  ASSERT_GE(ring, 0) << std::strerror(-ring);
-  ping(moved.fd, 100);
-  EXPECT_LE(bytes_by_shared_memory(), before);
-  ::close(ring);
+  with_rings([] {
+    Echo moved;
+    ping(moved.fd, 200);
+    const std::uint64_t before = bytes_by_shared_memory();
+    EXPECT_GT(before, 300'000u);
+    io_uring_params parameters{};
+    const int ring = ::io_uring_setup(4, &parameters);
+    EXPECT_GE(ring, 0) << std::strerror(-ring);
+    ping(moved.fd, 100);
+    EXPECT_LE(bytes_by_shared_memory(), before);
+  });
 }
 #endif
 

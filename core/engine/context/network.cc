@@ -91,9 +91,7 @@ Status Network::start() {
 
 Result<std::shared_ptr<udp::UdpNode>> Network::make_node(const udp::SocketAddress& local,
                                                          bool directory) {
-  auto security = options_.key.empty()
-                      ? udp::load_security(udp_mode(options_.mode), options_.key_file)
-                      : udp::load_security_with(udp_mode(options_.mode), options_.key);
+  auto security = udp::load_security(udp_mode(options_.mode), options_.key_file);
   if (!security) return security.error();
   // The directory's packets are few.
   const auto packets = directory ? udp::Packets::kSockets : packets_of(options_.packets);

@@ -64,6 +64,7 @@ Pipe& Pipe::operator=(Pipe&& other) noexcept {
     out_ = std::exchange(other.out_, nullptr);
     in_ = std::exchange(other.in_, nullptr);
     peer_cpu_.store(other.peer_cpu_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    takes_aside_ = other.takes_aside_;
     locks_ = other.locks_;
     // relaxed: nobody uses the pipe while it moves
     for (auto* lock : {&own_locks_.sending, &own_locks_.receiving})

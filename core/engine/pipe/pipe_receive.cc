@@ -108,8 +108,9 @@ void move_on(PipePage::Receiver& receiver, shm::RingConsumer& c, std::uint64_t o
   }
   // relaxed: under the lock
   receiver.published.store(c.published, std::memory_order_relaxed);
+  const std::uint32_t aside = receiver.offset.load(std::memory_order_relaxed) & kAside;
   // PAIR pipe.lock: behind the head, for one that takes the lock of a dead process
-  words::store_release(receiver.offset, offset_word(c.head, offset));
+  words::store_release(receiver.offset, offset_word(c.head, offset) | aside);
 }
 
 }  // namespace
@@ -130,7 +131,7 @@ Pipe::Done Pipe::receive(const iovec* buffers, int count, bool peek) {
     const Locked lock(*this, locks().receiving);
     if ((done.err = lock.err()) != 0) return done;
     if (broken()) return {0, false, EPROTO};
-    if (is_aside(receiver)) return done;
+    if (is_aside(receiver) != takes_aside_) return done;
     auto relaxed = std::memory_order_relaxed;  // under the lock
     const shm::RecordRing ring{lines_};
     shm::RingConsumer c{receiver.head.load(relaxed), receiver.published.load(relaxed)};
@@ -194,17 +195,6 @@ std::uint64_t Pipe::readable_bytes() const {
   return bytes - std::min(bytes, offset_at(head, receiver.offset.load(std::memory_order_relaxed)));
 }
 
-// --- set aside -----------------------------------------------------------------------------------
-
-// Bytes that an end has set aside, for a process that sends them by another way. They stay
-// where they are, and nobody moves them: the writer has put its last record, and no call receives
-// any more. Each finds kLeave in front.
-//
-// set_aside() answers 0, EALREADY if that had been done, EDEADLK in a handler that interrupts a
-// receive, or EPROTO. copy_aside() copies at most `most` bytes, from the `from`th on, and answers
-// how many; 0: there are no more; -1: what lies there is impossible. `place` is the caller's, and
-// best goes forward.
-
 int Pipe::set_aside() {
   auto& receiver = page_->ends[end_].receiver;
   const Locked lock(*this, locks().receiving);
@@ -215,39 +205,6 @@ int Pipe::set_aside() {
   return 0;
 }
 
-long Pipe::copy_aside(PipeAside* place, std::uint64_t from, void* to, std::size_t most) const {
-  const auto& receiver = page_->ends[end_].receiver;
-  // relaxed: they stay as they are; whatever the other end writes there, a record is in the ring
-  const std::uint32_t offset = receiver.offset.load(std::memory_order_relaxed);
-  if ((offset & kAside) == 0 || from > bytes_) return -1;
-  if (!place->begun || from < place->bytes) {
-    const std::uint64_t head = receiver.head.load(std::memory_order_relaxed);
-    *place = {true, head, offset_at(head, offset), 0};
-  }
-  const shm::RecordRing ring{lines_};
-  std::size_t copied = 0;
-  shm::RingRecord record;
-  while (copied < most) {
-    shm::RingConsumer c{place->head, 0};
-    const int rc = ring.peek(c, in_, &record);
-    if (rc < 0) return -1;
-    if (rc == 0 || record.head.type() != kBytesRecord) break;
-    place->head = c.head;
-    if (record.head.length() <= kStampBytes) return -1;
-    const std::uint64_t length = record.head.length() - kStampBytes;
-    if (place->offset > length) return -1;
-    const std::uint64_t left = length - place->offset, skipped = from - place->bytes;
-    if (skipped >= left) {
-      *place = {true, c.head + record.lines, 0, place->bytes + left};
-      continue;
-    }
-    const std::size_t n = std::min<std::uint64_t>(left - skipped, most - copied);
-    std::memcpy(static_cast<std::byte*>(to) + copied,
-                record.payload + kStampBytes + place->offset + skipped, n);
-    copied += n;
-    from += n;
-  }
-  return static_cast<long>(copied);
-}
+bool Pipe::take_aside() { return takes_aside_ = is_aside(page_->ends[end_].receiver); }
 
 }  // namespace clan

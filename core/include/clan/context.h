@@ -54,9 +54,6 @@ struct NetworkOptions {
   /// The pre-shared key of all hosts that may talk to each other (modes kIntegrity and kEncrypt): a
   /// file that only this user may use. A process that holds it counts as this user.
   std::string key_file;
-  /// The key itself, of a caller that has read its file before (KeyFile): then `key_file` is not
-  /// opened. It is not copied, and stays where it is as long as the context.
-  std::string_view key;
   std::string address;  ///< to bind, "HOST:PORT"; empty: any address and port
   enum class Packets {
     kSockets,  ///< UDP sockets, without privilege

@@ -122,7 +122,7 @@ int stopped_before_it_says_more(int fd) {
   if (preloaded()) mine->words[kState].fetch_or(kLeaving);
   ::raise(SIGSTOP);
   if (!preloaded()) return 0;
-  mine->words[kGivenBack].store(3);
+  mine->words[kGivenBack].store(kReadsOn);
   PipePage* const page = page_of(pipes().at(0));
   auto answered = [&](const PipePage::End& end) {
     return end.face.words[kCookie] != mine->words[kCookie] &&

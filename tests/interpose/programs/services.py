@@ -260,11 +260,7 @@ def filters_that_let_everything_pass_that_is_needed(world):
 def systemds_set_of_calls_for_services(world):
     if shutil.which("systemd-analyze") is None:
         raise programs.Skip("systemd-analyze is not installed")
-    with_one_more = filtered("allow", "@system-service", "pidfd_getfd")
-    try_filter(world, with_one_more, "thread", moved, "lets pass")
-    try_filter(world, with_one_more, None, on_tcp, "cannot be tried before")
-    try_filter(world, filtered("allow", "@system-service"), "thread", on_tcp,
-               "pidfd_getfd does not pass")
+    try_filter(world, filtered("allow", "@system-service"), "thread", moved, "lets pass")
     try_filter(world, filtered("allow", "@system-service"), None, on_tcp, "cannot be tried before")
     narrow = ("@basic-io", "@file-system", "@io-event", "@network-io", "@process", "@signal",
               "ioctl", "madvise", "mremap", "sysinfo")

@@ -90,8 +90,6 @@ TARGETS = {
         Program("unit/preload/wait/epoll_set_race_test.cc", "*",
                 beside=("preload/wait/epoll_set.cc",)),
     ]),
-    "preload/os/io_uring_count.h": Target("preload", [
-        Program("unit/preload/os/io_uring_count_race_test.cc", "*")]),
     "preload/state/face.h": Target("preload", [
         Program("unit/preload/state/face_race_test.cc", "*")]),
     "preload/state/socket_identity.h": SOCKET,

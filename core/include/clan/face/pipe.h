@@ -115,8 +115,13 @@ class CLAN_EXPORT Pipe {
   Done receive(const iovec* buffers, int count, bool peek);
   /// Nothing more is written: at most a ring is left. The pipe breaks at records without end.
   void writer_has_gone();
-  int set_aside();  ///< 0, EALREADY, EDEADLK, EPROTO: pipe_receive.cc
-  long copy_aside(PipeAside* place, std::uint64_t from, void* to, std::size_t most) const;
+  /// Leaves what has not been read to a process that sends it by another way: no call of this end
+  /// receives it any more, each finds kLeave in front. EALREADY; EDEADLK in a handler that
+  /// interrupts a receive; EPROTO.
+  int set_aside();
+  /// By that process, of what it has by at_other_end(): receive() takes what was set aside. False:
+  /// nothing was.
+  bool take_aside();
   /// Bytes that can be read now. 0 also in a handler that interrupts a receive, and when broken.
   std::uint64_t readable_bytes() const;
   bool peer_has_room() const { return has_room(1 - end_, PipeRoom::kWhole); }  ///< its writable()
@@ -179,6 +184,7 @@ class CLAN_EXPORT Pipe {
   mutable std::atomic<bool> broken_{false};
   std::atomic<bool> large_{false};
   std::atomic<std::uint64_t> last_line_{0};  ///< where reading ends, see writer_has_gone(); 0: open
+  bool takes_aside_ = false;
   PipeLocks* locks_ = nullptr;
   mutable PipeLocks own_locks_;  ///< of an end that one process has
 };

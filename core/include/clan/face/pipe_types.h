@@ -43,12 +43,4 @@ struct PipeDone {
   int err = 0;
 };
 
-/// Where a caller of copy_aside() stands in what has been set aside.
-struct PipeAside {
-  bool begun = false;
-  std::uint64_t head = 0;    ///< of the record
-  std::uint64_t offset = 0;  ///< bytes of it that had been received
-  std::uint64_t bytes = 0;   ///< of all before it
-};
-
 }  // namespace clan

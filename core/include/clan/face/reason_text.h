@@ -155,8 +155,6 @@ constexpr CallName kCallNames[] = {
     {SYS_rt_sigaction, "rt_sigaction"},
     {SYS_rt_sigprocmask, "rt_sigprocmask"},
     {SYS_prlimit64, "prlimit64"},
-    {SYS_pidfd_open, "pidfd_open"},
-    {SYS_pidfd_getfd, "pidfd_getfd"},
 };
 constexpr const char* name_of_call(std::uint32_t number) {
   for (const CallName& one : kCallNames) {

@@ -1,8 +1,8 @@
 // What the interposer keeps in PipePage::Face: the state of a TCP connection that has moved into a
 // pipe, for its other end and for `clan stat`.
 //
-// Word by word, each written by the end it belongs to, or by the other end when that does this
-// end's part in going back to TCP.
+// Word by word, each written by the end it belongs to; of kState the other end may set kGone when it
+// leaves and this one has never switched.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,7 @@ enum Word : std::uint32_t {
   kRemoteAddress = kLocalAddress + 2,
   kSleeps = kRemoteAddress + 2,  ///< waits that went to sleep
   kWakeups,                      ///< rings of the other end's bell
-  /// when leaving: 1: no more to say; 2: it has done the other end's part itself; 3: it goes on
-  /// reading what lies in the pipe; else bytes of TCP that it has taken out unread: pid << 32 | its
-  /// memfd of them
-  kGivenBack,
+  kGivenBack,  ///< when leaving: kReadsOn, or kGiven
   kWords,
 };
 static_assert(kWords <= 16);
@@ -44,9 +41,9 @@ enum State : std::uint64_t {
                   ///< process of this end has the lock
 };
 
-/// What an end that leaves says by kGivenBack where it names no bytes: there are none, it has done
-/// the other end's part too, or it reads on in its ring.
-constexpr std::uint64_t kNothing = 1, kDone = 2, kReadsOn = 3;
+/// What an end that leaves says of the bytes in its ring: it reads them there, or has set them aside
+/// (Pipe::set_aside()) and the other end sends them again by TCP. 0: nothing yet.
+constexpr std::uint64_t kReadsOn = 1, kGiven = 2;
 
 /// The name of the memfd, as /proc/<pid>/fd shows it: "/memfd:clan-pipe (deleted)".
 constexpr char kMemfdName[] = "clan-pipe";

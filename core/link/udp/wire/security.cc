@@ -52,16 +52,10 @@ Result<std::unique_ptr<Security>> load_security(Mode mode, const std::string& ke
   if (mode == Mode::kOff) return std::unique_ptr<Security>();
   KeyFile file;
   if (auto s = file.read(key_file.c_str()); !s) return s.error();
-  return load_security_with(mode, file.key(), library);
-}
-
-Result<std::unique_ptr<Security>> load_security_with(Mode mode, std::string_view key,
-                                                     const char* library) {
-  if (mode == Mode::kOff) return std::unique_ptr<Security>();
   auto found = load(library);
   if (!found) return found.error();
   std::unique_ptr<Security> security(
-      (*found)->make(mode, reinterpret_cast<const std::byte*>(key.data()), key.size()));
+      (*found)->make(mode, reinterpret_cast<const std::byte*>(file.key().data()), file.key().size()));
   if (!security) return Error{EIO, "OpenSSL has failed"};
   return security;
 }

@@ -77,8 +77,5 @@ struct SecurityLibrary {
 /// where the dynamic linker finds it.
 Result<std::unique_ptr<Security>> load_security(Mode mode, const std::string& key_file,
                                                 const char* library = nullptr);
-/// The same with a key that has been read.
-Result<std::unique_ptr<Security>> load_security_with(Mode mode, std::string_view key,
-                                                     const char* library = nullptr);
 
 }  // namespace clan::udp

@@ -7,11 +7,12 @@
 namespace clan {
 namespace {
 
-std::string aside(const Pipe& p, PipeAside& place, std::uint64_t from, std::size_t most) {
+std::string taken(Pipe& p, std::size_t most = 100) {
   std::string text(most, '\0');
-  const long n = p.copy_aside(&place, from, text.data(), most);
-  EXPECT_GE(n, 0);
-  text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+  const iovec io{text.data(), most};
+  const Pipe::Done done = p.receive(&io, 1, false);
+  EXPECT_EQ(done.err, 0);
+  text.resize(done.bytes);
   return text;
 }
 
@@ -23,39 +24,40 @@ TEST(PipeAside, IsWhatHasNotBeenReceived) {
   p.a.leave();
   EXPECT_EQ(p.b.set_aside(), 0);
   EXPECT_EQ(p.b.set_aside(), EALREADY);
-  PipeAside place, other;
-  EXPECT_EQ(aside(p.b, place, 0, 100), "bcdefg");
-  EXPECT_EQ(aside(p.b, place, 4, 1), "f");
-  EXPECT_EQ(aside(p.b, place, 1, 3), "cde") << "back again";
-  EXPECT_EQ(aside(p.b, other, 3, 100), "efg");
-  EXPECT_EQ(aside(p.b, other, 6, 100), "");
-  EXPECT_EQ(aside(p.b, other, 7, 100), "");
+  auto there = p.a.at_other_end();
+  ASSERT_TRUE(there);
+  ASSERT_TRUE(there->take_aside());
+  EXPECT_EQ(taken(*there, 4), "bcde");
+  EXPECT_EQ(taken(*there), "fg");
+  EXPECT_EQ(taken(*there), "");
 }
 
-TEST(PipeAside, IsReceivedByNobody) {
+TEST(PipeAside, IsReceivedByNoCallOfItsEndAlsoWhenSomeHasBeenTaken) {
   PipePair p;
   put(p.a, {'a', 'b'});
+  put(p.a, {'c', 'd'});
   p.a.leave();
   EXPECT_EQ(p.b.front(), PipeFront::kBytes);
   EXPECT_EQ(p.b.set_aside(), 0);
-  EXPECT_EQ(p.b.front(), PipeFront::kLeave);
-  EXPECT_EQ(p.b.readable_bytes(), 0u);
-  char bytes[4];
-  const iovec io{bytes, sizeof bytes};
-  const Pipe::Done done = p.b.receive(&io, 1, false);
-  EXPECT_EQ(done.err, 0);
-  EXPECT_EQ(done.bytes, 0u);
+  auto there = p.a.at_other_end();
+  ASSERT_TRUE(there && there->take_aside());
+  for (const char* next : {"a", "b", "cd"}) {
+    EXPECT_EQ(p.b.front(), PipeFront::kLeave);
+    EXPECT_EQ(p.b.readable_bytes(), 0u);
+    EXPECT_EQ(taken(p.b), "");
+    EXPECT_EQ(taken(*there, std::string(next).size()), next);
+  }
 }
 
 TEST(PipeAside, IsNothingUntilItIsSetAside) {
   PipePair p;
   put(p.a, {'a'});
-  PipeAside place;
-  char byte;
-  EXPECT_EQ(p.b.copy_aside(&place, 0, &byte, 1), -1);
+  auto there = p.a.at_other_end();
+  ASSERT_TRUE(there);
+  EXPECT_FALSE(there->take_aside());
   EXPECT_EQ(p.b.set_aside(), 0);
-  EXPECT_EQ(p.b.copy_aside(&place, std::uint64_t{1} << 40, &byte, 1), -1) << "more than a ring";
-  EXPECT_EQ(p.b.copy_aside(&place, 0, &byte, 1), 1);
+  EXPECT_TRUE(there->take_aside());
+  EXPECT_EQ(taken(*there), "a");
 }
 
 }  // namespace

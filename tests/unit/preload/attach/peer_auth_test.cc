@@ -29,9 +29,6 @@ TEST(Trust, KnowsTheOtherEndOfALoopbackConnection) {
   ASSERT_TRUE(route_of(pair.fd(0), &route));
   EXPECT_TRUE(same_host(pair.socket(0), route));
   EXPECT_EQ(pair.socket(0).place, Socket::Place::kHere);
-  struct stat other {};
-  ASSERT_EQ(::fstat(pair.fd(1), &other), 0);
-  EXPECT_EQ(inode_of_other_end(pair.fd(0)), other.st_ino);
 }
 
 TEST(Trust, AsksOnceOfEachConnectionWhereItsOtherEndIs) {
@@ -73,7 +70,6 @@ TEST(Trust, IsNotGivenToAConnectionOfANetworkNamespaceThatTheThreadHasLeft) {
     there = why_untrusted(pair.fd(0), rendezvous[0], route);
     entered = entered && ::setns(home, CLONE_NEWNET) == 0;
     here = why_untrusted(pair.fd(0), rendezvous[0], route);
-    EXPECT_EQ(inode_of_other_end(pair.fd(0)), 0u);
     ::close(home);
   }).join();
   for (const int fd : rendezvous) ::close(fd);

@@ -95,17 +95,6 @@ TEST_F(Demote, DoesNotWaitForCallsThatAreCountedBesideThePipe) {
   EXPECT_EQ(s.open_file().sends.load(), 1u);
 }
 
-// Both want to, and the other one says no more.
-TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneDoesNotWaitForASilentPeer) {
-  add_state(pair.socket(1).mine(), clan::socket_face::kLeaving);
-  const auto start = std::chrono::steady_clock::now();
-  leave_pipe(pair.fd(0), true, reasons::Why::kUrgent);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
-  EXPECT_EQ(::recv(pair.fd(0), nullptr, 0, MSG_DONTWAIT) == 0 &&
-                ::send(pair.fd(0), "x", 1, MSG_NOSIGNAL) == 1,
-            false);
-}
-
 // The other end has nothing unread, and makes its next call when the program has the socket.
 TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneNeedsNoCallOfAPeerThatIsSilent) {
   EXPECT_TRUE(pair.socket(1).pipe.want_data());  // it sleeps
@@ -122,7 +111,9 @@ TEST_F(Demote, CleanForAProgramThatKnowsTcpAloneNeedsNoCallOfAPeerThatIsSilent) 
 
 // A send of the other end that has begun before.
 TEST_F(Demote, WhatIsPutIntoThePipeOfAnEndThatHasLeftIsSentAgain) {
+  pair.socket(1).moving.lock();
   leave_pipe(pair.fd(0), true, reasons::Why::kUrgent);
+  pair.socket(1).moving.unlock();
   char bytes[] = "late";
   const iovec io{bytes, 4};
   ASSERT_EQ(pair.socket(1).pipe.send(&io, 1).bytes, 4u);
@@ -154,12 +145,32 @@ TEST(DemoteFull, CleanForAProgramThatKnowsTcpAloneLeavesNoGapWhereTcpIsFull) {
     ASSERT_EQ(pair.send(1, std::string(size, 'x')), static_cast<ssize_t>(size));
     leave_pipe(pair.fd(0), true, reasons::Why::kExecuted);
     std::string all(size, 0);
-    std::size_t got = 0;
-    ssize_t n = 0;
-    while (got < size && (n = ::recv(pair.fd(0), &all[got], size - got, MSG_DONTWAIT)) > 0)
-      got += static_cast<std::size_t>(n);
-    EXPECT_TRUE(got == size || (n < 0 && errno != EAGAIN)) << got << " of " << size;
+    EXPECT_EQ(::recv(pair.fd(0), all.data(), size, MSG_WAITALL), static_cast<ssize_t>(size));
+    EXPECT_EQ(all, std::string(size, 'x'));
+    ASSERT_EQ(pair.send(1, "behind", MSG_NOSIGNAL), 6);
+    EXPECT_EQ(::recv(pair.fd(0), all.data(), 6, MSG_WAITALL), 6);
   }
+}
+
+// It reads on in its ring, and what its peer sends by TCP lies behind that.
+TEST_F(Demote, ResetsWhereAPeerThatHasGoneBackBeforeCannotSendAgain) {
+  ASSERT_EQ(pair.send(1, "unread"), 6);
+  leave_pipe(pair.fd(1), false, reasons::Why::kUrgent);
+  ASSERT_EQ(pair.send(1, "by TCP"), 6);
+  leave_pipe(pair.fd(0), true, reasons::Why::kExecuted);
+  EXPECT_TRUE(pair.socket(0).kernel_error);
+}
+
+TEST_F(Demote, LeavesWhatCameByTcpBeforeTheSwitchInFrontOfWhatIsSentAgain) {
+  TcpPair other;
+  ASSERT_EQ(::send(other.fd(1), "first ", 6, 0), 6);
+  other.migrate();
+  ASSERT_TRUE(switch_sending(other.fd(1), other.socket(1)));
+  ASSERT_EQ(other.send(1, "second"), 6);
+  leave_pipe(other.fd(0), true, reasons::Why::kExecuted);
+  std::string text(12, '\0');
+  EXPECT_EQ(::recv(other.fd(0), text.data(), text.size(), MSG_WAITALL), 12);
+  EXPECT_EQ(text, "first second");
 }
 
 TEST_F(Demote, NeverMovesASocketThatWasPinned) {

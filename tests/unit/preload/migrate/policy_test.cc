@@ -1,7 +1,6 @@
 // When the two ends of a connection look for each other.
 #include "migrate/policy.h"
 
-#include "os/io_uring_count.h"
 #include "preload/tcp_pair.h"
 
 namespace clan::preload {
@@ -63,14 +62,6 @@ TEST(Policy, WaitsWhileAnotherProcessHasTheSocket) {
   s.open_file().held.fetch_sub(OpenFileState::kProcess);
   before_send(pair.fd(0), s);
   EXPECT_EQ(s.state.load(), Socket::State::kOffered);
-}
-
-TEST(Policy, KeepsSocketsOnTcpWhileThereIsARing) {
-  TcpPair pair;
-  open_rings.fetch_add(1);
-  before_send(pair.fd(0), pair.socket(0));
-  open_rings.fetch_sub(1);
-  EXPECT_EQ(pair.socket(0).state.load(), Socket::State::kKernel);
 }
 
 // Without a sign of the other end.

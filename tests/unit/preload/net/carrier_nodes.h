@@ -31,8 +31,7 @@ bool becomes(Is&& is) {
 inline const CarrierCalls kProgramsCalls{
     .ring = [](void* rings) { ++*static_cast<std::atomic<int>*>(rings); },
     .may_switch = [](void*) { return true; },
-    .park = [](void*) {},
-    .comes_back = [](void*) {},
+    .switch_is_known = [](void*) {},
     .answer = [](void*) {},
     .lost = [](void*) {},
 };

@@ -24,14 +24,13 @@ namespace clan::preload {
 
 /// How often the carrier has made each of its calls.
 struct CallsMade {
-  int rings = 0, switches = 0, parks = 0, backs = 0, answers = 0, losses = 0;
+  int rings = 0, switches = 0, known = 0, answers = 0, losses = 0;
 };
 
 inline const CarrierCalls kCountedCalls{
     .ring = [](void* socket) { ++static_cast<CallsMade*>(socket)->rings; },
     .may_switch = [](void* socket) { return ++static_cast<CallsMade*>(socket)->switches > 0; },
-    .park = [](void* socket) { ++static_cast<CallsMade*>(socket)->parks; },
-    .comes_back = [](void* socket) { ++static_cast<CallsMade*>(socket)->backs; },
+    .switch_is_known = [](void* socket) { ++static_cast<CallsMade*>(socket)->known; },
     .answer = [](void* socket) { ++static_cast<CallsMade*>(socket)->answers; },
     .lost = [](void* socket) { ++static_cast<CallsMade*>(socket)->losses; },
 };

@@ -24,12 +24,12 @@ TEST_F(CarrierConnection, TellsTheOtherHostOfASwitchAndHearsThatItIsKnown) {
   join();
   EXPECT_EQ(other_state(ends_[0]) & kAttached, kAttached);
   EXPECT_GT(ends_[0].calls.switches, 0);
-  EXPECT_EQ(ends_[0].calls.parks, 0);
+  EXPECT_EQ(ends_[0].calls.known, 0);
   switch_both();
   for (auto& end : ends_) {
     EXPECT_EQ(other_state(end) & kSending, kSending);
     EXPECT_EQ(end.pipe.peer_face().words[kSwitchAt].load(), 77u);
-    EXPECT_EQ(end.calls.parks, 1);
+    EXPECT_EQ(end.calls.known, 1);
   }
 }
 
@@ -194,7 +194,6 @@ TEST_F(CarrierConnection, AnEndThatLeavesIsAnsweredAndThenAllIsOver) {
   EXPECT_EQ(receive(ends_[1]), "last");
   EXPECT_EQ(ends_[1].pipe.front(), PipeFront::kLeave);
   EXPECT_EQ(other_state(ends_[1]) & (kLeaving | kGone), kLeaving | kGone);
-  EXPECT_EQ(ends_[1].calls.backs, 1);
   EXPECT_EQ(ends_[1].calls.answers, 1);
   EXPECT_EQ(ends_[0].carried->stage(), CarrierStage::kCarried);
   (void)ends_[1].pipe.leave();
@@ -257,7 +256,6 @@ TEST_F(CarrierConnection, WhereOneProgramNeverComesTheOtherGoesBackToTcp) {
   turn();
   EXPECT_TRUE(ends_[1].carried->is_done());
   EXPECT_EQ(ends_[0].calls.losses, 0);
-  EXPECT_EQ(ends_[0].calls.backs, 1);
   EXPECT_EQ(other_state(ends_[0]) & (kLeaving | kGone), kLeaving | kGone);
   ends_[1].carried.reset();
   turn_first();

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "clan/face/socket_face.h"
-#include "net/bell.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
+#include "stream/bell.h"
 
 namespace clan::preload {
 namespace {
@@ -16,19 +16,34 @@ class NetSockets : public ::testing::Test {
   NetSockets() { the_program = &interposer; }
 };
 
-TEST_F(NetSockets, TheCarriersThreadMakesAnEndSwitchAndParksItsByte) {
+TEST_F(NetSockets, TheCarriersThreadMakesAnEndSwitchAndSaysWhenTheOtherHostKnows) {
   TcpPair pair;
   pair.migrate();
   Socket& s = pair.socket(0);
-  begin_bells(s);
   EXPECT_TRUE(kProgramCalls.may_switch(&s));
   EXPECT_NE(state_of(s.mine()) & socket_face::kSending, 0u);
-  EXPECT_FALSE(s.remote_parked.load());
-  kProgramCalls.park(&s);
-  EXPECT_TRUE(s.remote_parked.load());
-  char byte = 1;
-  EXPECT_EQ(sys::recv(pair.fd(1), &byte, 1, 0), 1);
-  EXPECT_EQ(byte, 0);
+  EXPECT_FALSE(s.switch_known.load());
+  kProgramCalls.switch_is_known(&s);
+  EXPECT_TRUE(s.switch_known.load());
+}
+
+// Of its own, which the carrier in this process writes.
+TEST_F(NetSockets, RingsTheBellOfThisEnd) {
+  TcpPair pair;
+  pair.migrate();
+  Socket& s = pair.socket(0);
+  s.Bells::reset();
+  ASSERT_TRUE(the_program->make_own_bell(s));
+  add_state(s.theirs(), socket_face::kClosed);
+  {
+    const BellSleep bell(s);
+    pollfd p;
+    ASSERT_EQ(bell.watch(&p), 1u);
+    EXPECT_EQ(::poll(&p, 1, 0), 0);
+    kProgramCalls.ring(&s);
+    EXPECT_EQ(::poll(&p, 1, 0), 1);
+    EXPECT_TRUE(bell.rung(&p));
+  }
 }
 
 TEST_F(NetSockets, AConnectionThatIsLostIsReset) {

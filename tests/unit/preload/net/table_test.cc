@@ -23,9 +23,9 @@ TEST(NetTable, HasEveryCallAndItsVersion) {
 
 TEST(NetTable, SaysWhyThereIsNoNetworkAndSaysItAgain) {
   Settings settings;  // no key
-  const char* first = clan_remote_connections()->start(settings, "", interposer);
+  const char* first = clan_remote_connections()->start(settings, interposer);
   ASSERT_NE(first, nullptr);
-  EXPECT_STREQ(clan_remote_connections()->start(settings, "", interposer), first);
+  EXPECT_STREQ(clan_remote_connections()->start(settings, interposer), first);
 }
 
 }  // namespace

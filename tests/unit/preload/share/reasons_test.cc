@@ -98,9 +98,7 @@ TEST(Reasons, OfAProcessAreOneAtATime) {
   publish_of_process(Why::kFilter, SYS_memfd_create);
   ASSERT_EQ(said(us, true).size(), 1u);
   EXPECT_EQ(said(us, true)[0].number, static_cast<std::uint32_t>(SYS_memfd_create));
-  withdraw_of_process(Why::kUring);
-  EXPECT_EQ(said(us, true).size(), 1u);
-  withdraw_of_process(Why::kFilter);
+  withdraw_of_process();
   EXPECT_TRUE(said(us, true).empty());
 }
 

@@ -28,13 +28,6 @@ TEST(Remote, ASocketOfThisHostDoesNotLeaveBeforeAFork) {
   EXPECT_TRUE(pair.socket(0).shared());
 }
 
-TEST(Remote, BellsThatAreLeftWithoutTheComponentAreTcps) {
-  TcpPair pair;
-  pair.migrate();
-  pair.socket(0).remote_bells.store(true);
-  EXPECT_FALSE(take_remote_bells(pair.fd(0), pair.socket(0), ~std::uint64_t{0}));
-}
-
 TEST(Remote, WithoutTheLibraryAConnectionStaysOnTcp) {
   TcpPair pair;
   Socket& s = pair.socket(0);

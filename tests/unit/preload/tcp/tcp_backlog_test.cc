@@ -81,21 +81,6 @@ TEST(TcpPrefix, IsNotHeldBackBySendsThatAnnouncedMore) {
   EXPECT_EQ(option_of(pair.fd(0), TCP_NODELAY), 1);
 }
 
-TEST(TcpPrefix, OfAnotherHostIsFollowedByItsParkedByte) {
-  TcpPair pair;
-  pair.migrate_and_greet();
-  Socket& s = pair.socket(0);
-  EXPECT_TRUE(take_parked_byte_back(pair.fd(0), s)) << "there is none";
-  s.open_file().parked_byte = 1;
-  EXPECT_FALSE(take_parked_byte_back(pair.fd(0), s)) << "it is on its way";
-  ASSERT_EQ(::send(pair.fd(1), "\0tcp", 4, 0), 4);
-  EXPECT_TRUE(take_parked_byte_back(pair.fd(0), s));
-  EXPECT_FALSE(has_parked_byte(s));
-  EXPECT_TRUE(take_parked_byte_back(pair.fd(0), s)) << "another process asks, too";
-  char text[8];
-  EXPECT_EQ(::recv(pair.fd(0), text, sizeof text, 0), 3);
-}
-
 TEST(TcpPrefix, ADirectionDoesNotSwitchUnderACallInTheKernel) {
   TcpPair pair;
   pair.migrate();
