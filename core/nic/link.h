@@ -1,13 +1,13 @@
 // Link: how bytes reach the NIC of one peer. Owned by nic/ so that links depend on the NIC, never
 // back.
 //
-// Two kinds exist: links that map the peer's memory (shm_link), where the CPU's own stores are the
-// transfer and only their notification comes here, and links that send packets. Code above decides
-// by RemoteHandle::mapped and capabilities(), never by the kind.
+// A link maps the peer's memory (shm_link), so that the CPU's stores are the transfer and only
+// their notification comes here, or sends packets. Code above decides by RemoteHandle::mapped and
+// capabilities(), never by the kind.
 //
-// Down-calls (Link) come from any thread. Up-calls (LinkSink) come from the driver thread or, for
-// transfers that complete at once, not at all. In an up-call a sink may use what does not wait
-// (import with may_wait = false, release, grant, put, send_oob), also on the link that is calling.
+// Down-calls (Link) come from any thread. Up-calls (LinkSink) come from the driver thread, and not
+// at all for transfers that complete at once. A sink may call what does not wait (import with
+// may_wait = false, release, grant, put, send_oob), also on the calling link.
 #pragma once
 
 #include <sys/types.h>
@@ -56,11 +56,10 @@ struct RemoteHandle {
   std::uint64_t key = 0;        ///< the cookie's, for a peer that carries out the access itself
 };
 
-/// Whether a packet may be placed before those sent earlier. Either way the outcome for any one
-/// byte is that of the order sent (a packet that comes late leaves alone what later ones have
-/// placed), tripwires fire in the order sent, and a read or out-of-band message sees all that was
-/// sent before it. kNoHurry: as kAfterEarlier, and it may wait for what this thread sends next, or
-/// for its next look.
+/// Whether a packet may be placed before earlier ones. Either way each byte ends as in the order
+/// sent (a late packet leaves alone what later ones placed), tripwires fire in that order, and a
+/// read or out-of-band message sees all that was sent before. kNoHurry: as kAfterEarlier, and it
+/// may wait for what this thread sends next, or for its next look.
 enum class PutOrder { kAny, kAfterEarlier, kNoHurry };
 
 /// One piece of an RDMA request on its way.
@@ -96,27 +95,25 @@ class Link {
   virtual std::string remote_address() const { return {}; }
   /// False once the peer is gone. What it wrote before stays readable in our own memory.
   virtual bool alive() const = 0;
-  /// False for a link the peer has made and not used yet: it may drop it for one that we have made
-  /// meanwhile, so we must not rely on it.
+  /// False for a peer's link that is not used yet: the peer may drop it for one that we made.
   virtual bool settled() const { return true; }
 
-  /// Checks a cookie and makes its aperture reachable. ESTALE revoked, EACCES wrong key, ETIMEDOUT.
-  /// `may_wait` = false (driver thread) answers EAGAIN where the peer would have to be asked.
+  /// Checks a cookie and makes its aperture reachable. ESTALE revoked, EACCES wrong key, ETIMEDOUT;
+  /// EAGAIN without `may_wait` (driver thread): the peer would have to be asked.
   virtual Result<RemoteHandle> import(const RdmaCookie& cookie, bool may_wait) = 0;
   virtual void release(const RemoteHandle& handle) = 0;
 
   /// Makes sure that the peer can import this cookie, one of this NIC's, without asking.
   virtual Status grant(const RdmaCookie& cookie) = 0;
 
-  /// Writes to and reads from an aperture that is not mapped. The bytes are copied before return. A
-  /// put may wait for room, except on the driver thread, but is never refused for want of it; that
-  /// the aperture has been revoked it learns late: ESTALE of a later put. get() waits: EDEADLK on
-  /// the driver thread.
+  /// Accesses an aperture that is not mapped; copies before return. put() may wait for room, but
+  /// not on the driver thread, and never fails for want of it; it learns of a revocation late:
+  /// ESTALE from a later put. get() waits: EDEADLK on the driver thread.
   virtual Status put(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<const std::byte> bytes, PutOrder order) = 0;
-  /// Puts at least a word of 8 bytes to where words are, and stores the first one behind the rest:
-  /// a thread that sees that sees all. `kept`, if any, is what they are in: the link may go on to
-  /// read it, and has handed it over then. For links of packets only.
+  /// Puts 8 bytes or more where words are, and stores the first word last: seeing that is seeing
+  /// all. The link may go on to read `kept`, which holds the bytes and is handed over. Packets
+  /// only.
   virtual Status publish(const RemoteHandle& /*handle*/, std::uint64_t /*offset*/,
                          std::span<const std::byte> /*bytes*/,
                          const std::shared_ptr<PinnedPayload>& /*kept*/ = {}) {
@@ -125,16 +122,14 @@ class Link {
   virtual Status get(const RemoteHandle& handle, std::uint64_t offset,
                      std::span<std::byte> bytes) = 0;
 
-  /// What is known of an aperture without asking its owner: ESTALE. Where RemoteHandle::generation
-  /// is null; callers that have it look for themselves.
+  /// Returns ESTALE without asking the owner, for handles whose generation is null.
   virtual Status check(const RemoteHandle& /*handle*/) { return {}; }
 
-  /// An aperture of this NIC has been revoked. A peer that cannot see that gets a message, after
-  /// all that was sent before. Does not wait.
+  /// Tells a peer that cannot see it that an aperture is revoked, after all that was sent. No wait.
   virtual void announce_revoked(std::uint32_t /*aperture*/, std::uint32_t /*generation*/) {}
 
-  /// The CAM look-up after plain stores to (loads from) a mapped aperture whose armed summary was
-  /// not 0. ESTALE: the aperture has been revoked and the bytes went nowhere.
+  /// The CAM look-up after plain accesses to a mapped aperture with an armed summary. ESTALE: it
+  /// has been revoked, and the bytes went nowhere.
   virtual Status after_access(const RemoteHandle& handle, std::uint64_t offset,
                               std::uint64_t length, AccessKind kind) = 0;
 
@@ -145,8 +140,8 @@ class Link {
 
   /// Moves one chunk by DMA.
   virtual TransferResult transfer(const Transfer& transfer) = 0;
-  /// A pending transfer is no longer wanted: its local memory is not touched after this returns. It
-  /// may take room until it has ended; the link then reports its end, with ECANCELED.
+  /// Cancels a pending transfer: its local memory is not touched after this returns. It may take
+  /// room until the link reports its end, with ECANCELED.
   virtual void cancel(std::uint64_t token) = 0;
 
   /// Sends one out-of-band message. ENOBUFS when it had to be discarded.
@@ -158,16 +153,14 @@ class Link {
   /// Whether the peer copies to and from our memory under this activity slot of `nic`.
   virtual bool holds_slot(const Nic& /*nic*/, std::uint32_t /*slot*/) const { return false; }
 
-  /// Around puts that belong together and may leave in one packet. The thread does nothing else
-  /// meanwhile.
+  /// Around puts that may leave in one packet; the thread does nothing else meanwhile.
   virtual void begin_batch() {}
   virtual void end_batch() {}
 
-  /// Where packets have to be fetched: a thread that waits calls it between its looks. May be
-  /// called often.
+  /// Fetches packets. A waiting thread calls it between its looks, as often as it likes.
   virtual void progress() {}
-  /// The calling thread has armed that tripwire and sleeps until `fired` is no longer `seen`, as
-  /// futex_wait(). Over a link of packets it fetches them meanwhile, also those that are there.
+  /// Sleeps on an armed tripwire while `fired` is `seen`, as futex_wait(). A link of packets
+  /// fetches them meanwhile.
   virtual int sleep(shm::TripwireSignal& tripwire, std::uint32_t seen, std::uint64_t deadline_ns) {
     // PAIR tripwire.sleepers: before the futex compares; fire() loads it after fired has changed
     dekker::announce(tripwire.sleepers, 1);
@@ -176,8 +169,7 @@ class Link {
   /// A word that a thread may sleep on has changed, and not by what came over this link.
   virtual void wake_sleepers() {}
 
-  /// Ends the link; the peer sees it go. Up-calls end with the driver thread or before this
-  /// returns.
+  /// Ends the link; the peer sees it. Up-calls end with the driver thread or before this returns.
   virtual void shut_down() = 0;
 
   /// After fork, in the child: lets go of descriptors so that the parent's death is still seen.

@@ -77,8 +77,7 @@ Status MemoryBlock::replace(std::uint64_t offset, std::uint64_t length) {
   if (p == MAP_FAILED) return errno_error("mmap(MAP_FIXED, fresh memory)");
   // Mappings that exist stay writable: ours. Peers get none.
   Status sealed = read_only_ ? seal_future_write(fresh->get()) : Status();
-  // What the old pieces still cover: a piece may lose its head, its tail, its middle or all of
-  // itself.
+  // The rest of the old pieces, which may lose head, tail, middle or all.
   std::vector<Piece> pieces;
   for (const Piece& piece : pieces_) {
     const std::uint64_t end = piece.start + piece.length;

@@ -1,12 +1,10 @@
 // MemoryBlock: memory that CLAN allocates so that peers can map it.
 //
-// One block is one range of addresses in the owner, backed by one or more sealed memfds ("pieces").
-// A block starts as one piece. Taking access away from peers (revocation) puts a fresh memfd behind
-// the pages in question: the owner keeps its addresses and its bytes, and whatever a peer still has
-// mapped is memory that nobody reads any more. That works against a peer that does not cooperate.
+// A block is one range of the owner's addresses, backed by sealed memfds ("pieces"), at first one.
+// Revocation puts a fresh memfd behind its pages: the owner keeps addresses and bytes, and nobody
+// reads what a peer still has mapped. The peer need not cooperate.
 //
-// Thread-safety: any thread. NICs for the peers of several users, each with a lock of its own, may
-// share one block.
+// Any thread. NICs for several users' peers, each with its own lock, may share a block.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +39,7 @@ class MemoryBlock {
   /// The backing of [offset, offset + length) when one memfd covers it.
   std::optional<Backing> find(std::uint64_t offset, std::uint64_t length) const;
 
-  /// Puts one fresh memfd, with the same contents, behind the pages of a range. Pages that nobody
-  /// has touched stay holes.
+  /// Puts a fresh memfd with the same contents behind a range's pages. Untouched ones stay holes.
   Status replace(std::uint64_t offset, std::uint64_t length);
 
   /// Peers may only read this block from now on; the owner still writes.

@@ -51,8 +51,7 @@ Result<std::unique_ptr<Nic>> Nic::create(NodeId node, uid_t peers_uid) {
   header.owner_uid = ::geteuid();
   header.cma_probe_address = reinterpret_cast<std::uint64_t>(&nic->cma_probe_);
   header.cma_probe_value = nic->cma_probe_;
-  // Kernels before 5.1 lack the seal: peers of the same user could then write the tables, which
-  // they may do to this process by ptrace anyway.
+  // Kernels before 5.1 lack the seal: peers could then write the tables, as they could by ptrace.
   (void)seal_future_write(nic->tables_fd_.get());
   // Or a peer could seal the signals, and the next one could not map them.
   if (auto s = seal_seals(nic->tables_fd_.get()); !s) return s.error();
@@ -202,8 +201,8 @@ Status Nic::revoke(std::uint32_t aperture, const std::function<bool(std::uint32_
     }
     auto offset = static_cast<std::uint64_t>(local.spec.base - block->data());
     wait_for_landings();  // or what they write while the memory is replaced may be lost or torn
-    // First the memory, then the table: when there is no memory to be had, nothing has changed.
-    // Where this process has the memory by this aperture only, it goes with it: nothing is kept.
+    // First the memory, then the table: without memory nothing has changed. What this aperture
+    // alone holds goes with it, so nothing is kept.
     const bool kept = block.use_count() > 2;
     if (auto s = kept ? block->replace(offset, local.spec.length) : Status(); !s) return s;
     retire_locked(aperture);
@@ -274,8 +273,7 @@ Result<std::uint32_t> Nic::add_peer_slot() {
   if (slot >= shm::kMaxPeers) return Error{ENOSPC, "4096 peers are attached already"};
   if (free == peer_slots_.end()) peer_slots_.push_back(true);
   peer_slots_[slot] = true;
-  // order: before the peer learns the slot; dma.epoch and job.claim are compared with what it finds
-  // here
+  // order: before the peer learns the slot: it compares dma.epoch and job.claim with these
   for (auto& epoch : image_.signals->activity[slot].epoch)
     epoch.store(0, std::memory_order_seq_cst);
   // A job its predecessor left behind must not run with the newcomer's addresses.

@@ -1,8 +1,8 @@
 // Nic: the owner's side of one simulated NIC, and its driver's tables.
 //
-// A Context has one Nic per user id it talks to ("lane"): peers of one user share a lane, peers of
-// different users never see each other's. A Nic owns the two segments of shm/nic_memory.h and hands
-// out apertures, tripwires and event bits. The data path never comes here: it works on NicImage.
+// A Context has one Nic per user id it talks to ("lane"), so that peers of different users never
+// meet. A Nic owns the two segments of shm/nic_memory.h and hands out apertures, tripwires and
+// event bits. The data path works on NicImage.
 //
 // Thread-safety: every member may be called from any thread; the mutex guards tables, not traffic.
 #pragma once
@@ -57,15 +57,12 @@ class Nic {
 
   // Apertures.
   Result<RdmaCookie> export_aperture(const ApertureSpec& spec);
-  /// After this returns, no write by a peer can be seen in the aperture's memory and no peer can
-  /// read it. `peer_alive(slot)` is polled while a peer's DMA is under way; false = that peer is
-  /// dead. EBUSY when another live aperture shares a page with it.
+  /// After this no peer's write shows in the aperture's memory, and no peer can read it. Polls
+  /// `peer_alive(slot)` while that peer's DMA is under way. EBUSY: a live aperture shares a page.
   Status revoke(std::uint32_t aperture, const std::function<bool(std::uint32_t)>& peer_alive);
-  /// Ends an aperture whose peer is trusted to be gone or to have agreed (connection close). No
-  /// copy.
+  /// Ends an aperture whose peer is gone or has agreed (connection close). No copy.
   void retire(std::uint32_t aperture);
-  /// Checks a cookie with the owner's own knowledge. On success `memory` may be passed to the
-  /// holder.
+  /// Checks a cookie against the owner's tables. Then its holder may have the memory.
   struct Grant {
     std::uint64_t memory_id = 0;  ///< 0: DMA only
     std::uint64_t memory_bytes = 0;
@@ -76,27 +73,24 @@ class Nic {
   };
   Result<Grant> check_cookie(const RdmaCookie& cookie);
 
-  /// Our memory that a link is about to copy to or from on behalf of a peer. Revocation waits until
-  /// it is gone, so hold it for the copy only and call nothing of the Nic meanwhile.
+  /// Our memory that a link copies for a peer. Revocation waits until it is gone: hold it for the
+  /// copy only, and call nothing of the Nic meanwhile.
   struct EndLanding {
     std::atomic<std::uint32_t>* under_way;
     // PAIR nic.landings: the copy is over
     void operator()(std::byte*) const { words::subtract(*under_way, 1); }
   };
   using Landing = std::unique_ptr<std::byte, EndLanding>;
-  /// For links that deliver packets: where an access lands, or none (out of bounds, revoked, no
-  /// right).
+  /// Returns where a packet's access lands; null: out of bounds, revoked, no right.
   Landing resolve(std::uint32_t aperture, std::uint32_t generation, std::uint64_t offset,
                   std::uint64_t length, Rights right);
 
   // Tripwires.
   Result<std::uint32_t> add_tripwire(const TripwireSpec& spec);
   void remove_tripwire(std::uint32_t tripwire);
-  /// Arms; the caller then looks for data once more before it sleeps. A persistent tripwire is
-  /// armed once.
+  /// Arms; look for data again before sleeping. A persistent tripwire is armed once.
   void arm(std::uint32_t tripwire);
-  /// The same, without a system call, for an aperture that no peer has mapped: what comes by
-  /// packets passes match_for_packets().
+  /// The same without a system call, for an aperture of packets only (match_for_packets()).
   void arm_for_packets(std::uint32_t tripwire);
   void disarm(std::uint32_t tripwire);
   /// Arms several and pays for one fence.
@@ -152,8 +146,7 @@ class Nic {
 
   mutable std::mutex mutex_;
   std::vector<LocalAperture> apertures_;
-  /// First in, first out: an index rests for as long as possible, so that a process that still
-  /// holds a stale import of it keeps finding it revoked.
+  /// First in, first out: an index rests long, so that stale imports find it revoked.
   std::deque<std::uint32_t> free_apertures_;
   std::vector<LocalTripwire> tripwires_;
   std::vector<bool> peer_slots_;

@@ -50,8 +50,8 @@ Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
   return index;
 }
 
-// At the end, so that the older of two tripwires fires first: message endpoints post to their own
-// queue before they post to that of the application, which then looks there.
+// At the end: the older of two tripwires fires first. Message endpoints post to their own queue
+// before that of the application, which then looks there.
 void Nic::chain(std::uint32_t aperture, std::uint32_t tripwire) {
   auto& tripwires = apertures_[aperture].tripwires;
   tables_->tripwires[tripwire].next.store(shm::kNoTripwire, std::memory_order_relaxed);

@@ -32,9 +32,8 @@ int populate(std::uint64_t page, std::uint64_t pages, PageAccess access) {
   }
 }
 
-// How often each page of the process is locked. Open addressing, linear probing, a fixed size: it
-// must not allocate while application threads wait for the driver. A page that is forgotten and
-// locked again has another generation, so that late unpins of its past life do nothing.
+// Counts each page's locks: open addressing, linear probing, fixed size, as it must not allocate
+// while threads wait for the driver. Forgotten pages change generation: late unpins do nothing.
 class LockTable {
  public:
   struct Slot {
@@ -97,8 +96,8 @@ class LockTable {
   std::uint64_t last_generation_ = 0;
 };
 
-// One per process, because munlock is. Lives while there is a PagePinner that locks. The lock is
-// held over fork; the child has none of the parent's page locks and starts with an empty table.
+// One per process, as munlock is, while there is a PagePinner that locks. Held over fork: the child
+// has no page locks and starts empty.
 constinit std::mutex table_mutex;
 constinit LockTable* table = nullptr;
 

@@ -1,26 +1,21 @@
 // PagePinner: the Pinner of this process's own memory: the kernel's side of a NIC that runs in it.
 //
-// pin() never waits for a page: mincore() says what is present; what is not is put on a list, and
-// a thread that has time (the driver thread between rounds, or a thread of its own) calls
-// resolve_deferred(), which takes the page faults off the data path. Anonymous memory that has not
-// been swapped out (/proc/self/pagemap) waits for nothing, so pin() has it filled with zeros.
-// Rights are checked by the kernel itself (MADV_POPULATE_READ/WRITE, Linux 5.14): a write
-// translation is a write by the process, copy-on-write included. A page's address for the NIC is
-// its virtual address.
+// pin() never waits for a page: mincore() says what is present; the rest is listed for
+// resolve_deferred(), called by a thread that has time, which takes the page faults off the data
+// path. Anonymous memory that was not swapped out (/proc/self/pagemap) waits for nothing: pin() has
+// it filled with zeros. The kernel checks rights (MADV_POPULATE_READ/WRITE, Linux 5.14): a write
+// translation is a write, copy-on-write included. A page's NIC address is its virtual address.
 //
 // Two ways to hold a page:
-//   kLock      mlock. Stays resident. But the application can tell: it counts against its
-//              RLIMIT_MEMLOCK, splits mappings (vm.max_map_count), its own mlock on the same page
-//              ends with ours, and madvise(DONTNEED or FREE) on it fails with EINVAL.
-//   kPopulate  present when translated, then the kernel's to page out: a transfer that meets a page
-//              gone takes a page fault. Invisible to the application. What a NIC inside an
-//              unmodified program should use.
-// munlock does not count, so locks are counted per page in a table shared by all PagePinners of the
-// process.
+//   kLock      mlock. Stays resident. The application can tell: it counts against RLIMIT_MEMLOCK,
+//              splits mappings (vm.max_map_count), its own mlock of the page ends with ours, and
+//              madvise(DONTNEED or FREE) there fails with EINVAL.
+//   kPopulate  present when translated, then the kernel's to page out: a transfer may take a page
+//              fault. Invisible to the application: for a NIC inside an unmodified program.
+// munlock does not count, so all PagePinners of the process share a table of locks.
 //
-// pin, unpin, forget: any thread (the lock of the Tlb that calls is enough). resolve_deferred: any
-// one thread at a time, without that lock. Nothing allocates memory after create(). After fork, the
-// child makes a PagePinner of its own.
+// pin, unpin, forget: any thread, under the Tlb's lock. resolve_deferred: one thread at a time,
+// without it. Nothing allocates after create(). After fork the child makes its own.
 #pragma once
 
 #include <clan/tlb.h>
@@ -46,8 +41,8 @@ class PagePinner final : public Pinner {
     Mode mode = Mode::kPopulate;
     /// Watches every page pinned. Must outlive the pinner.
     UnmapMonitor* monitor = nullptr;
-    /// Without a monitor: somebody else (an interposed munmap) calls Tlb::invalidate() for every
-    /// change of mapping. With neither, no entry outlives its transfer.
+    /// Without a monitor: whether somebody calls Tlb::invalidate() for every change of mapping.
+    /// With neither, entries go with their transfers.
     bool unmaps_are_reported = false;
   };
 
@@ -65,14 +60,12 @@ class PagePinner final : public Pinner {
   void unpin(AddressSpaceId asid, std::uint64_t page, std::uint64_t token) override;
   void forget(AddressSpaceId asid, std::uint64_t page, std::uint64_t token) override;
 
-  /// mremap took locked pages along: unlocks them where they are now. Call it before the Tlb
-  /// forgets the range.
+  /// mremap took locked pages along: unlocks them there. Call before the Tlb forgets the range.
   void moved(std::uint64_t from, std::uint64_t to, std::uint64_t length);
 
   bool has_deferred() const { return pending_.load(std::memory_order_relaxed) != 0; }
 
-  /// Takes the page faults that pin() put off. Returns how many runs it dealt with. May block for
-  /// as long as the disk does.
+  /// Takes the page faults that pin() put off; may block on the disk. Returns how many runs it did.
   std::size_t resolve_deferred();
 
   /// Pages locked in this process, by all its PagePinners.

@@ -1,8 +1,5 @@
-// PinnedPayload: bytes that a link of packets reads after the call that has sent them, until the
-// peer has acknowledged all: instead of a copy for each packet that may have to leave again.
-//
-// One writer, whichever thread it is; it checks `busy` before it writes. The link clears that, by
-// any thread.
+// PinnedPayload: bytes that a link of packets reads until the peer has acknowledged all, instead of
+// a copy for each packet. Its one writer checks `busy` first; any thread of the link clears it.
 #pragma once
 
 #include <atomic>

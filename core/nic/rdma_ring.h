@@ -1,13 +1,11 @@
-// RdmaRing: the requests of one RDMA queue and their completions, between three threads of one
-// process.
+// RdmaRing: one RDMA queue's requests and completions, between three threads of a process.
 //
 //   poster --requests--> driver, under its mutex --completions--> reaper
 //      ^                                                             |
 //      +---------------------- how many were reaped -----------------+
 //
-// Positions only grow, and are masked when used. A request is posted only while fewer than `depth`
-// have been posted and not reaped. So a completion always has room, and the slot of a request has
-// been read long before it is written again.
+// Positions grow and are masked. A request is posted only while fewer than `depth` are posted and
+// not reaped: so a completion has room, and a slot was read long before it is written again.
 #pragma once
 
 #include <clan/detail/words.h>
@@ -31,8 +29,7 @@ class RdmaRing {
   explicit RdmaRing(std::uint32_t depth)
       : mask_(depth - 1), requests_(depth), completions_(depth) {}
 
-  /// Posts one request. False: the ring is full until the reaper takes completions. What is wrong
-  /// inside a request is for the driver to find.
+  /// Posts one request. False: full until completions are reaped. The driver checks its contents.
   [[nodiscard]] bool post(const RdmaRequest& request) {
     // relaxed: this thread's own word
     const std::uint64_t at = posted_.load(std::memory_order_relaxed);

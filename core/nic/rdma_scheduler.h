@@ -1,6 +1,5 @@
-// The driver's RDMA scheduler: shares one data mover between the request rings of any number of
-// applications. It decides which request runs next and how much of it; moving bytes, translating
-// addresses and judging capabilities are the RdmaMover's work. No clock, no threads, no I/O.
+// The driver's RDMA scheduler: shares a data mover between applications' request rings: which
+// request runs next and how much of it. RdmaMover does the rest. No clock, threads or I/O.
 //
 //   rings ──take──> in-flight table ──chunks──> RdmaMover ──done/pending/deferred/error
 //   (one per queue)  (one per queue)                │
@@ -16,28 +15,26 @@
 //             wakes it
 //
 // Order of service
-//  - Levels: the highest priority with an active queue is served. A level that has been passed over
-//    for `starvation_turns` turns in a row gets one turn, so every level moves.
-//  - Within a level: deficit round robin. A turn is worth `quantum_bytes`; what a queue overdraws
-//    (at most a chunk, or a group) is charged to its next turns, so shares are equal in bytes
-//    however large the requests are. A request costs at least kMinCharge, so that empty and refused
-//    ones are not free.
-//  - Groups (RdmaRequest::more) overdraw their turn rather than let another queue of their level
-//    in, up to `group_quantum_bytes` in one turn; see rdma_request.h for the exceptions.
+//  - Levels: the highest priority with an active queue is served. One passed over for
+//    `starvation_turns` turns in a row gets a turn, so every level moves.
+//  - Within a level: deficit round robin. A turn is worth `quantum_bytes`; overdrafts (at most a
+//    chunk, or a group) are charged to the next turns, so shares are equal in bytes whatever the
+//    requests' size. A request costs at least kMinCharge, as empty and refused ones are not free.
+//  - Groups (RdmaRequest::more) overdraw their turn, up to `group_quantum_bytes`, rather than let
+//    another queue of their level in; exceptions: rdma_request.h.
 //  - Requests longer than `chunk_bytes` (beside other queues: `shared_chunk_bytes`) are split.
-//    run() stops between chunks: a queue that has become more urgent waits for one run(), no
-//    longer.
+//    run() stops between chunks: a more urgent queue waits for one run() at most.
 //
 // Completions
-//  - Each accepted request gets exactly one, in the order of posting on its queue, when none of its
-//    chunks is outstanding any more: the application may then reuse the memory.
-//  - When a chunk fails, the request's remaining chunks are not started and its completion carries
-//    the first error. Requests after it, members of the same group included, run as usual.
+//  - Each accepted request gets exactly one, in the order posted on its queue, when none of its
+//    chunks is outstanding: the application may then reuse the memory.
+//  - After a failed chunk the request's others are not started and its completion carries the first
+//    error. Requests after it, of the same group too, run as usual.
 //  - detach() answers everything accepted and everything still in the ring with ECANCELED.
 //
-// Locking: none. Every call is made under the driver's lock. The mover and the completion callback
-// are called under it too and must not call back in; a mover that finishes from another thread
-// takes the lock and calls complete_chunk. attach() allocates, the data path does not.
+// Every call, also of the mover and the completion callback, is made under the driver's lock; those
+// must not call back in. A mover that finishes in another thread takes the lock and calls
+// complete_chunk. attach() allocates, the data path does not.
 #pragma once
 
 #include <clan/rdma_request.h>
@@ -62,30 +59,25 @@ class RdmaScheduler {
   static constexpr std::uint64_t kMinCharge = 64;
   static constexpr std::uint64_t kAloneBytes = 4u << 20;
 
-  /// The mover must outlive the scheduler, and queues with chunks outstanding be detached before
-  /// its end.
+  /// The mover must outlive the scheduler; detach queues with chunks outstanding before its end.
   RdmaScheduler(RdmaMover& mover, Options options);
 
-  /// Serves `ring` from now on, under the number that it returns; starts idle. ENOSPC: max_queues
-  /// are attached.
+  /// Serves `ring`, idle at first, under the number that it returns. ENOSPC: max_queues.
   Result<std::uint32_t> attach(RdmaRing& ring, void* context);
 
-  /// Ends service: cancels outstanding chunks and answers everything posted. The ring is not
-  /// touched after it returns.
+  /// Cancels outstanding chunks, answers everything posted, and leaves the ring.
   void detach(std::uint32_t id);
 
   /// The doorbell: something has been posted. Harmless at any other time.
   void activate(std::uint32_t id);
 
-  /// Serves active queues until about `byte_budget` bytes (more by less than a chunk) have been
-  /// charged or none is active.
+  /// Serves active queues until about `byte_budget` bytes (less than a chunk more) are charged.
   Progress run(std::uint64_t byte_budget);
 
   /// The pages that queues waited for may be resident now. Says how many waited.
   std::uint32_t retry_deferred();
 
-  /// A pending chunk is over: `status` 0 or an errno value, `bytes` of it arrived (status 0 with
-  /// too few bytes is EIO). False: no such chunk is outstanding.
+  /// Ends a pending chunk: `status` 0 or an errno; 0 with too few `bytes` is EIO. False: none such.
   bool complete_chunk(std::uint64_t token, int status, std::uint64_t bytes);
 
   const Counters& counters() const { return counters_; }

@@ -1,5 +1,4 @@
-// What the RDMA scheduler (nic/rdma_scheduler.h) keeps of each queue that it serves, what passes
-// between them, and what moves the bytes (RdmaMover).
+// The RDMA scheduler's queues, what passes between them, and what moves the bytes (RdmaMover).
 #pragma once
 
 #include <clan/rdma_request.h>
@@ -40,16 +39,15 @@ class RdmaMover {
  public:
   virtual ~RdmaMover() = default;
 
-  /// Is this request allowed, and does its memory not wrap? 0 or an errno value. Called once per
-  /// request, before its first chunk.
+  /// Checks a request before its first chunk: allowed, and no wrap-around. Returns 0 or an errno.
   virtual int check(const RdmaQueueRef& queue, const RdmaRequest& request) = 0;
 
-  /// Moves one chunk. Rights may have been revoked since check(): that is an error here. kPending:
-  /// complete_chunk(token) will tell. kBusy: offered again after retry_deferred().
+  /// Moves one chunk; fails where rights were revoked since check(). kPending:
+  /// complete_chunk(token) follows. kBusy: offered again after retry_deferred().
   virtual TransferResult move(const RdmaChunk& chunk) = 0;
 
-  /// The queue goes away while the chunk with this token is pending. After the call neither its
-  /// local nor its remote memory may be touched for it. complete_chunk for it is harmless.
+  /// The queue goes while the chunk is pending: its memory may not be touched after this call, and
+  /// complete_chunk for it is harmless.
   virtual void cancel(const RdmaQueueRef& queue, std::uint64_t token) = 0;
 };
 
@@ -58,8 +56,8 @@ inline int rdma_errno(int err) { return err > 0 ? err : EIO; }
 
 struct RdmaSchedulerOptions {
   std::uint64_t chunk_bytes = 128 * 1024;
-  /// Chunks of a queue that has not been alone for kAloneBytes: a small request of another queue
-  /// must not wait for a large chunk. 0: chunk_bytes.
+  /// For queues that have not been alone for kAloneBytes, so that small requests of others do not
+  /// wait for a large chunk. 0: chunk_bytes.
   std::uint64_t shared_chunk_bytes = 0;
   std::uint64_t quantum_bytes = 128 * 1024;
   std::uint64_t group_quantum_bytes = 1024 * 1024;  // at most 64 quanta

@@ -58,10 +58,9 @@ Tlb::~Tlb() {
 
 // ---- look-up ----
 
-// Neighbouring pages go to neighbouring slots, so that a buffer never conflicts with itself.
-// Address spaces are often identical; multiples of the golden ratio keep successive ones as far
-// from each other as any choice can: 8 of them share 1024 slots with 92 consecutive pages each
-// undisturbed.
+// Neighbouring pages get neighbouring slots, so that a buffer never conflicts with itself.
+// Multiples of the golden ratio keep similar address spaces as far apart as can be: 8 share 1024
+// slots with 92 consecutive pages each undisturbed.
 std::size_t Tlb::slot(AddressSpaceId asid, std::uint64_t page) const {
   std::uint64_t start = std::uint64_t{asid * kGoldenRatio} >> (32 - slot_bits_);
   return static_cast<std::size_t>((page + start) & (config_.primary_entries - 1));
@@ -189,19 +188,21 @@ void Tlb::unlink(Index index) {
   if (entry.place != Place::kDoomed) --stats_.entries;
 }
 
+void Tlb::unpin(Entry& entry, Mapping mapping) {
+  if (!std::exchange(entry.pinned, false)) return;
+  ++stats_.unpins;
+  --stats_.pinned;
+  if (mapping == Mapping::kGone) {
+    pinner_.forget(entry.asid, entry.page, entry.token);
+  } else {
+    pinner_.unpin(entry.asid, entry.page, entry.token);
+  }
+}
+
 // Ends an entry that nothing finds any more.
 void Tlb::drop(Index index, Mapping mapping) {
-  Entry& entry = entries_[index];
-  if (std::exchange(entry.pinned, false)) {
-    ++stats_.unpins;
-    --stats_.pinned;
-    if (mapping == Mapping::kGone) {
-      pinner_.forget(entry.asid, entry.page, entry.token);
-    } else {
-      pinner_.unpin(entry.asid, entry.page, entry.token);
-    }
-  }
-  entry.place = Place::kFree;
+  unpin(entries_[index], mapping);
+  entries_[index].place = Place::kFree;
   move(others_, free_, index);
 }
 
@@ -213,11 +214,7 @@ void Tlb::doom_or_drop(Index index, Mapping mapping) {
   entry.place = Place::kDoomed;
   entry.doomed_at = ++now_;
   move(others_, doomed_, index);
-  if (mapping == Mapping::kGone && std::exchange(entry.pinned, false)) {
-    ++stats_.unpins;
-    --stats_.pinned;
-    pinner_.forget(entry.asid, entry.page, entry.token);
-  }
+  if (mapping == Mapping::kGone) unpin(entry, mapping);
 }
 
 // ---- misses ----
@@ -319,11 +316,7 @@ std::size_t Tlb::invalidate(AddressSpaceId asid, std::uint64_t vaddr, std::uint6
     Entry& entry = entries_[i];
     if (mapping != Mapping::kGone) break;
     if (entry.asid != asid || entry.page < first || entry.page > last) continue;
-    if (std::exchange(entry.pinned, false)) {
-      ++stats_.unpins;
-      --stats_.pinned;
-      pinner_.forget(entry.asid, entry.page, entry.token);
-    }
+    unpin(entry, mapping);
   }
   trim_victims();
   stats_.invalidations += gone;

@@ -77,8 +77,7 @@ RangeResult Tlb::fill(AddressSpaceId asid, std::uint64_t page, std::size_t pages
   return deferred_at(page + filled);
 }
 
-// A write to a page translated for reading. Copy-on-write may give it another frame; transfers that
-// read the old one keep it.
+// A write to a page translated for reading. Transfers keep the old frame after copy-on-write.
 RangeResult Tlb::upgrade(Index& index) {
   Entry& entry = entries_[index];
   PinnedPage fresh;
@@ -106,11 +105,7 @@ RangeResult Tlb::upgrade(Index& index) {
   Entry& now = entries_[index];
   if (pinned) {
     count_pins(1);
-    if (now.pinned) {
-      ++stats_.unpins;
-      --stats_.pinned;
-      pinner_.unpin(now.asid, now.page, now.token);
-    }
+    unpin(now, Mapping::kKept);
     now.token = fresh.token;
     now.pinned = true;
   }

@@ -1,5 +1,5 @@
-// Translations: the TLB of one NIC, what it pins pages with, and what has it forget them: entries
-// outlive their transfers where unmaps are watched (nic/unmap_monitor.h).
+// Translations: a NIC's TLB, what pins for it, and what invalidates it: entries outlive their
+// transfers where unmaps are watched (nic/unmap_monitor.h).
 //
 // The monitor's thread takes mutex_, under which nobody allocates or unmaps memory.
 #pragma once
@@ -55,8 +55,7 @@ class Translations final : private UnmapMonitor::Listener {
   /// The pages of a transfer.
   Use acquire(const void* memory, std::uint64_t bytes, PageAccess access);
 
-  /// Copies as the NIC does: the pages have entries meanwhile. EAGAIN: one is not in memory, and
-  /// will be when resolve() has been called. EFAULT: it may not be read, or written.
+  /// Copies as the NIC does. EAGAIN: call resolve(), a page is not in memory. EFAULT: no access.
   int copy_from(void* to, const void* from, std::size_t bytes);
   int copy_to(void* to, const void* from, std::size_t bytes);
   /// Gives the pages entries ahead of their use; takes their page faults in this thread.

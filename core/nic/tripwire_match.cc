@@ -8,8 +8,7 @@
 namespace clan::nic {
 namespace {
 
-// More tripwires than this on one aperture and a hostile table that loops are told apart by nothing
-// else; Nic refuses to add more.
+// A longer chain is a loop of a hostile table; Nic adds no more to an aperture.
 constexpr int kMaxChain = 4096;
 
 // The steps of a firing. A sender may be stopped or killed behind each of them: see nic/wakeup.h.

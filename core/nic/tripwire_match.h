@@ -1,9 +1,8 @@
-// NicImage: a NIC as seen by a process that delivers to it: its own process or a peer that has its
-// memory mapped. This is the "hardware" of the simulated NIC: the CAM look-up behind every access,
-// and the insertion of events.
+// NicImage: a NIC as its deliverers see it, its own process or a peer that maps its memory: the
+// simulated "hardware", which looks up the CAM behind every access and inserts events.
 //
-// Callable from any thread of any attached process. Everything in `tables` is input (see
-// shm/nic_memory.h): indices are bounded, chains are walked a bounded number of steps.
+// Any thread of any attached process. Everything in `tables` is input (shm/nic_memory.h): indices
+// are bounded, chains walked a bounded number of steps.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +30,10 @@ struct NicImage {
   Ringer* ringer = nullptr;
 };
 
-/// The CAM look-up: fires every armed tripwire that overlaps [offset, offset + length) of an
-/// aperture.
+/// Fires every armed tripwire that overlaps [offset, offset + length) of an aperture (CAM look-up).
 void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
                      std::uint64_t length, AccessKind kind);
-/// The same for an access that a link of packets has made in this process, whose receivers arm by
-/// Nic::arm_for_packets(): behind a full fence.
+/// The same for a link of packets in this process, behind a full fence: Nic::arm_for_packets().
 void match_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
                        std::uint64_t length, AccessKind kind);
 

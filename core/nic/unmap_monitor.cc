@@ -56,8 +56,8 @@ Result<Fd> open_userfaultfd(std::uint64_t features) {
 
 }  // namespace
 
-// A child that kept the parent's descriptor would keep the parent's ranges registered after the
-// parent closed it, with nobody to read: the parent's next munmap would sleep for ever.
+// Else a child's copy of the descriptor would keep the parent's ranges registered with nobody to
+// read: the parent's next munmap would sleep for ever.
 void UnmapMonitor::start_over_in_child() {
   if (monitor_of_process != nullptr) monitor_of_process->close();
   monitor_of_process = nullptr;
@@ -205,8 +205,8 @@ Result<UnmapMonitor::Watched> UnmapMonitor::watch(std::uint64_t start, std::uint
     request.mode = UFFDIO_REGISTER_MODE_WP;
     if (::ioctl(fd_.get(), UFFDIO_REGISTER, &request) != 0)
       return errno_error("userfaultfd: watch");
-    // What had been unmapped by then is passed over without an error. Where one mapping is there
-    // now, all of it is watched: what is watched and what is not are never one.
+    // What was unmapped by then is passed over. If one mapping is there now all of it is watched: a
+    // watched and an unwatched one never merge.
     Watched now;
     const bool is_whole = mapping_at(watched.start, &now)
                               ? now.start <= watched.start && watched.end <= now.end

@@ -1,9 +1,8 @@
 // UnmapMonitor: tells all that keep translations when the program changes its mappings.
 //
-// A translation is only as good as the mapping it was made from. userfaultfd reports munmap, a mmap
-// over an old mapping, mremap and madvise(DONTNEED) of the ranges watched; no page fault is ever
-// taken from the program. Needs no privilege (UFFD_USER_MODE_ONLY, no fork events). There is one
-// for the process, as a page can be watched by one only, with a thread of its own:
+// userfaultfd reports munmap, mmap over an old mapping, mremap and madvise(DONTNEED) in watched
+// ranges; the program's page faults are its own. Needs no privilege (UFFD_USER_MODE_ONLY, no fork
+// events). One per process, as only one can watch a page, with its own thread:
 //
 //   application thread          thread of the monitor             thread that serves a NIC
 //   munmap(x)
@@ -14,21 +13,18 @@
 //   posts a request             rounds_ even                      settle(): until rounds_ is even
 //                                                                 look-up: misses
 //
-// So a request that is posted after an unmap has returned finds no entry of it. While the unmap is
-// under way, another thread may be given the same address: the entry is then that of a page which
-// is not there, and the NIC touches what is. As the NIC names memory by virtual addresses, it
-// touches what the request asks for all the same.
+// So a request posted after an unmap has returned finds no entry of it. During the unmap another
+// thread may get the address, and the entry is of a page that is gone: the NIC, which names memory
+// by virtual address, touches what the request asks for all the same.
 //
-// The monitor's thread frees sleeping application threads, so nothing that it or a Listener does
-// may need one of them. It never allocates, frees or unmaps memory: what lies beside watched memory
-// is watched too, and nobody would read the event that it waits for itself. Nor does it wait for a
-// lock under which somebody else does, the lock of the Tlb included: a thread that sleeps in munmap
-// may hold malloc's lock. Tlb and PagePinner keep to that.
+// The monitor's thread frees sleeping threads, so neither it nor a Listener may depend on one. It
+// never allocates, frees or unmaps memory: neighbours of watched memory are watched, and it would
+// wait for itself. It waits for no lock, also the Tlb's, under which others do: a thread in munmap
+// may hold malloc's.
 //
-// After fork the child has no monitor (available() is false, the descriptor is closed) and its
-// mappings are watched by nobody; get() makes it one. Memory that the program itself gave to
-// another userfaultfd, or that the kernel can't watch (files on disk), fails in watch(): do not
-// keep entries for it. So does all memory once the program has closed the monitor's descriptor.
+// After fork the child has no monitor (available() is false, the descriptor is closed); get() makes
+// it one. watch() fails, so keep no entries, for memory that another userfaultfd has or the kernel
+// can't watch (files on disk), and once the program has closed the descriptor.
 #pragma once
 
 #include <sys/stat.h>
@@ -94,11 +90,10 @@ class UnmapMonitor : public std::enable_shared_from_this<UnmapMonitor> {
     }
   };
 
-  /// Asks for the events of a page-aligned range. Watching twice is no error. What is watched is
-  /// the whole mapping around it where the kernel can tell (Linux 6.11): a mapping watched in part
-  /// is two, and the program's mremap across both would fail with EFAULT. Returns the last mapping
-  /// of the range; an empty one where mappings have changed meanwhile, so that some of the range
-  /// may not be watched.
+  /// Asks for the events of a page-aligned range, once or more often. Watches the whole mapping
+  /// around it where the kernel can tell (Linux 6.11): part of one would split it, and mremap
+  /// across both fail with EFAULT. Returns the range's last mapping; empty: mappings have changed
+  /// meanwhile, and some of it may be unwatched.
   Result<Watched> watch(std::uint64_t start, std::uint64_t length);
   /// Whether it is watched still: no event has been read since.
   bool is_current(const Watched& watched) const {

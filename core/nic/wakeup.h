@@ -1,6 +1,5 @@
-// The two protocols that decide whether a wake-up can be lost, and nothing else. Templates over the
-// words and the fences: tests/model/nic/wakeup_model_test.cc runs these very lines under every
-// interleaving that a machine with store buffers can produce.
+// The two protocols that decide whether a wake-up can be lost, as templates:
+// tests/model/nic/wakeup_model_test.cc runs them in every interleaving with store buffers.
 //
 // 1. Tripwire, single shot (receiver about to sleep)          sender
 //      signal.armed = next arming                               store data
@@ -8,20 +7,20 @@
 //      heavy fence                                              if table.armed & chunks
 //      if data is there: do not sleep                               and signal.armed: fire,
 //      sleep until signal.fired changes                             signal.armed = that one is over
-//    Either the sender sees table.armed, or its data was visible before the heavy fence and the
-//    receiver sees them. Packets are delivered by a thread of the receiver's process, which runs a
-//    full fence behind them; so does a receiver that waits for nothing else, not the heavy one.
+//    Either the sender sees table.armed, or its data precede the heavy fence and the receiver sees
+//    them. Threads of the receiver's process deliver packets and run a full fence behind them; so
+//    does, not the heavy one, a receiver that waits for nothing else.
 //
 // 2. Event queue                                              consumer about to sleep
 //    producer: leaf |= bit; mid |= bit; root |= bit             sleeping = next sleep, kSleepsOn...
 //              if sleeping: sleeping |= being woken; ring;      if root != 0: do not sleep
 //                           sleeping = awake, of the same sleep
-//    All accesses are sequentially consistent: each side does a read-modify-write before its load.
-//    The consumer clears from the root downwards, the producer sets from the leaf upwards, so that
-//    a set leaf is always found.
+//    Sequentially consistent: each side does a read-modify-write before its load. The consumer
+//    clears downwards from the root, the producer sets upwards from the leaf: a set leaf is always
+//    found.
 //
-// A sender or producer may be stopped anywhere: until its ring is behind it each of the others
-// rings by itself. A late one finds another arming or sleep in the word, and leaves it as it is.
+// A sender or producer may stop anywhere: until it has rung, each of the others rings by itself. A
+// late one finds another arming or sleep in the word, and leaves it alone.
 #pragma once
 
 #include <atomic>
@@ -44,10 +43,9 @@ void announce_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64
                     std::memory_order_release);
 }
 
-/// Receiver: announces that it wants to be woken by each tripwire that `each(arm)` arms, and pays
-/// for the fence once, behind the last one. After this it must look for data once more.
-/// `fence`: the heavy one; the even one where nothing but packets fires them, as the thread that
-/// delivers those runs it, too.
+/// Receiver: announces that each tripwire that `each(arm)` arms shall wake it; look for data again
+/// afterwards. `fence`, paid once: the heavy one, or the even one where only packets fire them,
+/// whose delivering thread runs it, too.
 template <void (*fence)(), typename Each>
 void arm_single_shots(Each&& each) {
   each([](auto& signal_armed, auto& table_armed, std::uint64_t chunks) {
@@ -106,9 +104,8 @@ void end_wake(Queue& q, std::uint32_t word) {
   (void)q.sleeping.compare_exchange_strong(word, shm::awake_after(word), std::memory_order_seq_cst);
 }
 
-/// Producer: puts an event in. True: as of begin_wake(). It never relies on another one to have
-/// finished the way to the root, nor to ring. EventQueueCore::rescan() makes good what one that
-/// dies has left half-done.
+/// Producer: posts an event; true as of begin_wake(). It relies on no other to finish the way to
+/// the root, or to ring. EventQueueCore::rescan() repairs what one that died left half-done.
 template <typename Queue>
 bool post_event_bit(Queue& q, std::uint32_t event, std::uint32_t* word) {
   const std::uint32_t leaf = event / 64;
@@ -127,8 +124,7 @@ bool post_event_bit(Queue& q, std::uint32_t event, std::uint32_t* word) {
   return begin_wake(q, word);
 }
 
-/// Consumer: takes one word of up to 64 events; `*base` is the number of its bit 0. 0 = none.
-/// `*cursor` makes the rounds fair: the search begins behind the word taken last.
+/// Consumer: takes a word of events, 0 = none; `*base` is bit 0's. `*cursor` makes rounds fair.
 template <typename Queue>
 std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) {
   for (;;) {
@@ -162,8 +158,7 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
     auto m = static_cast<std::uint32_t>(__builtin_ctzll(later != 0 ? later : mid));
     const std::uint32_t word = r * 64 + m;
     *cursor = (word + 1) % (shm::kEventsPerQueue / 64);
-    // PAIR event.mid: mid before leaf, so that a producer that sets the leaf after the exchange
-    // sets mid again
+    // PAIR event.mid: before the leaf: a producer that sets the leaf afterwards sets mid again
     q.mid[r].fetch_and(~(std::uint64_t{1} << m), std::memory_order_seq_cst);
     // PAIR event.leaf: sees the data the events announce
     std::uint64_t bits = q.leaf[word].exchange(0, std::memory_order_seq_cst);
@@ -173,9 +168,8 @@ std::uint64_t take_events(Queue& q, std::uint32_t* cursor, std::uint32_t* base) 
   }
 }
 
-/// Consumer: announces sleep; `*word` is for the futex to compare. False when there is something to
-/// take after all. `sleeping` then stays as it is: another consumer may sleep already, and one
-/// needless wake-up is cheaper than a lost one.
+/// Consumer: announces sleep; `*word` is for the futex. False: there is something to take. Then
+/// `sleeping` stays, as another consumer may sleep: better a needless wake-up than a lost one.
 template <typename Queue>
 bool prepare_sleep(Queue& q, std::uint32_t how, std::uint32_t* word) {
   std::uint32_t was = q.sleeping.load(std::memory_order_relaxed);  // relaxed: compared below

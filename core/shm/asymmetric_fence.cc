@@ -24,8 +24,7 @@ bool AsymmetricFence::register_process() {
 void AsymmetricFence::heavy() {
   if (membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0) return;
   full();
-  // Refused since, as by a filter that a program has put on itself. Senders rely on it all the
-  // same; what they have stored before they looked arrives by itself.
+  // Refused since, as by the program's own filter. Senders rely on it: their stores arrive by then.
   if (register_process()) ::nanosleep(&kStoresArrive, nullptr);
 }
 

@@ -1,11 +1,9 @@
 // A store-load fence that costs only the side that is about to sleep.
 //
-// "Store data, then load armed" on the sender and "store armed, then load data" on the sleeper is
-// Dekker's pattern: without a full fence on both sides both loads may miss both stores, and a
-// wake-up is lost. membarrier(2) lets the sleeper run the fence on every core at once (about 1.3
-// us, paid before sleeping), so that the sender's half shrinks to a compiler barrier.
-//
-// Both processes must have registered; where one could not, the sender runs a real fence.
+// Both sides store, then load what the other stores (Dekker): without a full fence on both, both
+// may miss. membarrier(2) lets the sleeper run the fence on every core (about 1.3 us, before
+// sleeping), so that the sender's half is a compiler barrier. Both processes must have registered;
+// where one could not, the sender runs a real fence.
 #pragma once
 
 #include <atomic>
@@ -17,9 +15,8 @@ class AsymmetricFence {
   /// Registers this process to take part. True when the kernel agreed. Cheap after the first call.
   static bool register_process();
 
-  /// The sleeper's half. Orders this thread's earlier stores before its later loads, and the same
-  /// on every thread of every registered process. A plain fence where membarrier is not to be had,
-  /// and a pause behind it where it is not to be had any more.
+  /// The sleeper's half: orders earlier stores before later loads, here and on every thread of
+  /// every registered process. Without membarrier a plain fence, with a pause if it was lost later.
   static void heavy();
 
   /// The sender's half, when heavy() of the sleeper reaches this process.
@@ -33,8 +30,7 @@ class AsymmetricFence {
     word.fetch_add(1, std::memory_order_seq_cst);
   }
 
-  /// Both halves, where the other side runs it, too: a thread that delivers packets, and one that
-  /// sleeps for nothing but packets. Nothing for the kernel to do.
+  /// Both halves, where both sides run it: delivering packets, and sleeping for nothing else.
   static void even() {
 #if defined(__SANITIZE_THREAD__)
     full();  // ThreadSanitizer knows no fences

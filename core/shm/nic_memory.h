@@ -11,13 +11,9 @@
 //   NicSignals  written by the owner and its peers of one user id
 //     state bitmap of the tripwires, one signal line per tripwire, the event queues
 //
-// Whatever a peer writes into NicSignals is harmless by construction: every pattern of bits is a
-// valid state, events are hints that the owner checks against the data they announce, and there is
-// no index or pointer in it. Whatever an owner writes into its NicTables is input to its peers:
-// they mask and bound every field they read.
-//
-// Both segments are sparse: 65536 apertures and tripwires and 4096 event queues cost nothing until
-// they are used.
+// Whatever a peer writes into NicSignals is harmless: every bit pattern is a valid state, events
+// are hints that the owner checks, there are no indices or pointers. An owner's NicTables are input
+// to its peers, which mask and bound every field. Both are sparse: what is unused costs nothing.
 #pragma once
 
 #include <atomic>
@@ -109,9 +105,8 @@ constexpr std::uint32_t disarmed_after(std::uint32_t armed) { return armed - arm
 /// From now on. A sender that fires it for an arming before this one does not end this one.
 constexpr std::uint32_t armed_after(std::uint32_t armed) { return disarmed_after(armed) + 3; }
 
-/// What a peer that copies to or from the owner's memory by itself (DMA) says about it. One line,
-/// written by that peer; a word for each of its threads that copies at the moment. Odd = a copy is
-/// under way: revocation waits for it.
+/// What a peer says of its own copies (DMA) of the owner's memory: one line, written by that peer,
+/// a word for each copying thread. Odd = under way: revocation waits for it.
 constexpr std::uint32_t kDmaLanes = 8;
 struct DmaActivity {
   std::atomic<std::uint64_t> epoch[kDmaLanes];
@@ -119,11 +114,9 @@ struct DmaActivity {
 static_assert(sizeof(DmaActivity) == kCacheLine);
 constexpr std::uint32_t kMaxPeers = 4096;
 
-/// A large copy that its initiator would like help with: both ends have a processor, so while one
-/// pushes chunks the other pulls chunks. One line per peer, in the NIC of the peer whose help is
-/// wanted. The initiator fills the fields and then starts `claim`; each side claims chunks one by
-/// one, copies them and counts them in `done`. The initiator starts no other job before all are
-/// done.
+/// A large copy that its initiator wants help with: one end pushes chunks, the other pulls chunks.
+/// One line per peer, in the helper's NIC. The initiator fills the fields, then starts `claim`;
+/// each side claims, copies and counts chunks in `done`. No other job starts before all are done.
 struct CopyJob {
   /// sequence << 32 | chunks << 16 | next chunk; written by both
   std::atomic<std::uint64_t> claim;
@@ -139,8 +132,8 @@ struct CopyJob {
   std::uint32_t pad[3];
 };
 static_assert(sizeof(CopyJob) == kCacheLine);
-/// Bytes of one chunk: a quarter of the copy, so that both sides find work, within limits that keep
-/// the system call small beside the copying. A multiple of the page size.
+/// Bytes of a chunk: a quarter of the copy, for both sides' sake, within limits that keep the
+/// system call small beside the copying. A multiple of the page size.
 constexpr std::uint64_t kMaxCopyChunks = 0xffff;
 constexpr std::uint64_t copy_chunk_bytes(std::uint64_t length) {
   const std::uint64_t quarter = round_to_pages(length / 4);
@@ -173,8 +166,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
 constexpr std::size_t kTablesBytes = round_to_pages(sizeof(NicTables));
 constexpr std::size_t kSignalsBytes = round_to_pages(sizeof(NicSignals));
 
-/// The bits of ApertureEntry::armed that a range of an aperture touches: an aperture of any length
-/// is 64 chunks of a power-of-two size. 0 when the range is empty.
+/// The bits of ApertureEntry::armed for a range: 64 chunks of a power of two each. 0: empty.
 constexpr std::uint64_t chunk_mask(std::uint64_t aperture_length, std::uint64_t offset,
                                    std::uint64_t length) {
   if (length == 0 || offset >= aperture_length) return 0;

@@ -11,10 +11,9 @@ namespace clan::shm {
 
 constexpr std::uint32_t kEventsPerQueue = 65536;
 
-/// An event queue: a tree of bitmaps, one bit per registered event. 64 words of leaf make a word of
-/// mid, 64 bits of mid make a bit of root; so a set bit is found with three loads however many
-/// events are registered. A bitmap cannot overflow, has no holes when a producer dies half-way, and
-/// has no invalid contents.
+/// An event queue: a tree of bitmaps, a bit per event. 64 words of leaf make a word of mid, 64 bits
+/// of mid a bit of root: three loads find a set bit. A bitmap cannot overflow, has no holes when a
+/// producer dies half-way, and no invalid contents.
 struct EventQueueMemory {
   // line 0: set by producers, cleared by the consumer
   std::atomic<std::uint64_t> root;
@@ -31,8 +30,7 @@ static_assert(offsetof(EventQueueMemory, mid) == 2 * kCacheLine);
 static_assert(sizeof(EventQueueMemory) % kCacheLine == 0);
 static_assert(kEventsPerQueue / 64 / 64 <= 64, "root is one word");
 
-// EventQueueMemory::sleeping: 2 bits where the consumer sleeps, 1 bit that a producer is about to
-// wake it, 29 bits that count the sleeps.
+// EventQueueMemory::sleeping: 2 bits where the consumer sleeps, 1 being woken, 29 count sleeps.
 constexpr std::uint32_t kAwake = 0;
 constexpr std::uint32_t kSleepsOnFutex = 1;
 constexpr std::uint32_t kSleepsOnFd = 2;

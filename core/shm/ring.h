@@ -1,27 +1,24 @@
 // RecordRing: records from one producer to one consumer through cache lines that carry their own
 // flag.
 //
-// This is the Distributed Message Queue of the papers (clan-distributed-computing 2.1) in its fast
-// form: instead of a separately written index, the first word of a record says that the record is
-// there, so that a small message moves one cache line and nothing else (shm/ring_record.h).
+// The Distributed Message Queue (clan-distributed-computing 2.1), in its fast form: a record's
+// first word says that it is there, so a small message moves one cache line (shm/ring_record.h).
 //
-// The ring is far larger than what is in use of it most of the time. A ring that wraps only at its
-// end touches all of its memory in time, and a thousand of them no cache holds. So the producer
-// goes back to line 0 as soon as the consumer keeps up with it, and what lies behind stays
-// untouched:
+// Mostly little of the ring is in use, but one that wraps only at its end touches all of its
+// memory, and no cache holds a thousand. So the producer goes back to line 0 once the consumer
+// keeps up:
 //
 //      0                 48                                                              lines - 1
 //      | A | B | C | ... | Z |skip|                                                              |
 //        ^                    the consumer is here at most; then it goes on at line 0
 //
-// If it does not come, what fits in before it is soon used up, and everything behind the skip is
-// free. Then the producer jumps over what has not been read, once, and goes on behind it:
+// If it does not come, the room before it is soon used up, and everything behind the skip is free.
+// Then the producer jumps once over what is unread, and goes on behind it:
 //
 //      | P | Q | R |jump|... not read yet ...|skip| S | T | U | ...
 //
-// A skip leads from any line to line 0, a jump to a line further on. No record wraps or takes the
-// last line, which is for a skip. At most one skip and one jump are on their way to the consumer at
-// a time.
+// A skip leads to line 0, a jump further on. No record wraps or takes the last line, a skip's. One
+// skip and one jump at most are on their way.
 #pragma once
 
 #include <algorithm>
@@ -34,8 +31,7 @@ namespace clan::shm {
 struct RecordRing : RingReader {
   /// A light connection stays in the first page.
   std::uint64_t first_look() const { return std::min<std::uint64_t>(48, lines / 4); }
-  /// A stream whose consumer reads all the time goes on to here, so that the two are not at the
-  /// same lines.
+  /// Where a stream with a busy consumer goes on to, so that the two are at different lines.
   std::uint64_t busy_look() const { return std::min<std::uint64_t>(8192, lines); }
 
   static bool on_its_way(const RingProducer& p, std::uint64_t at) {
@@ -54,8 +50,7 @@ struct RecordRing : RingReader {
   bool follow(std::uint64_t tail, std::uint64_t bound, std::uint64_t payload,
               RingSlot* slot) const {
     *slot = {tail, lines_for(payload)};
-    // The record, its terminator and a line to spare. The bound too is memory that the peer can
-    // write.
+    // The record, its terminator and a line to spare. `bound`, too, is memory of the peer's.
     return index(tail) + slot->lines + 2 <= std::min(bound, lines);
   }
 
@@ -70,8 +65,8 @@ struct RecordRing : RingReader {
     return bound;
   }
 
-  /// Plans a record of `payload` bytes that makes no more than `most` lines used. `load_consumed()`
-  /// gives the consumer's published position. 1 = planned, 0 = no room, -1 = broken.
+  /// Plans a record with no more than `most` lines used. `load_consumed()`: the consumer's
+  /// published position. 1 = planned, 0 = no room, -1 = broken.
   template <typename LoadConsumed>
   int reserve(RingProducer& p, std::uint64_t payload, std::uint64_t most,
               LoadConsumed&& load_consumed, RingSlot* slot) const {
@@ -118,9 +113,8 @@ struct RecordRing : RingReader {
     return memory + index(slot.position) * kCacheLine + kRingHeadBytes;
   }
 
-  /// Publishes a record whose payload is written: terminator, head and hop, in this order.
-  /// `put(index, word)` stores the word at the head of a line, visible after all that was written
-  /// before.
+  /// Publishes a written record: terminator, head, hop, in this order. `put(index, word)` stores
+  /// the head of a line, visible after all that precedes.
   template <typename Put>
   void publish_by(const RingSlot& slot, RingHead head, Put&& put) const {
     put(index(slot.position + slot.lines), std::uint64_t{0});

@@ -1,5 +1,4 @@
-// What a ring (shm/ring.h) is made of: records, the word that begins one, the cursors of its two
-// sides, and what its consumer does.
+// What a ring (shm/ring.h) is made of: records, their first word, cursors, and its consumer.
 //
 //      line 0        line 1        line 2        line 3        line 4 ...
 //     +------+------+-------------+-------------+------+------+------+
@@ -17,16 +16,14 @@
 // a line only after the producer has put a terminator or a head there.
 // If the producer dies: before 4 the consumer sees nothing of that record; after 4 all of it.
 //
-// Flow control: the consumer publishes how many lines it has consumed, rarely (when it finds the
-// ring empty, or has consumed a good part of it), in a word that lies on the producer's side of the
-// network.
+// Flow control: rarely (when the ring is empty, or after a good part of it) the consumer publishes
+// how many lines it has consumed, on the producer's side of the network.
 //
-// Positions count lines, those skipped and jumped over with them, and never wrap in 64 bits; index
-// = position mod lines. Cursors are plain structs: they live wherever their one writer wants them.
-// Everything read from memory the other side can write is checked: a head is loaded once, its
-// length bounded; a consumed position must lie between the last one and the tail. A violation makes
-// the ring `broken` and the connection is reset. A pipe's cursors lie in memory that the peer can
-// write: whatever they say, a slot lies inside the ring.
+// Positions count lines, also skipped ones, and never wrap in 64 bits; index = position mod lines.
+// Cursors are plain structs, wherever their one writer wants them. All that the other side can
+// write is checked: a head is loaded once, its length bounded; a consumed position must lie between
+// the last one and the tail. A violation makes the ring `broken` and resets the connection.
+// Whatever a pipe's cursors say, in memory that the peer can write, a slot lies inside the ring.
 #pragma once
 
 #include <algorithm>
@@ -60,8 +57,7 @@ constexpr std::size_t kMinRingLines = 16;
 /// Raised by any change to what lies in a ring, so that hosts of two versions refuse each other.
 constexpr std::uint32_t kRingVersion = 2;
 
-/// What a long transfer is cut into, so that the consumer copies out one piece while the producer
-/// copies in the next. With its head, 16 KB.
+/// A long transfer's piece, so that both sides copy at once. With its head, 16 KB.
 constexpr std::uint64_t kRingPiece = 16 * 1024 - kRingHeadBytes;
 
 constexpr std::uint64_t lines_for(std::uint64_t payload) {
@@ -122,8 +118,7 @@ struct RingReader {
   std::uint64_t lines = 0;  ///< a power of two
 
   std::uint64_t index(std::uint64_t position) const { return position & (lines - 1); }
-  /// The largest payload one record may have: a quarter of the ring, so that producer and consumer
-  /// always have something to do.
+  /// The largest payload: a quarter of the ring, so that both sides always have something to do.
   std::uint64_t max_payload() const { return lines / 4 * kCacheLine - kRingHeadBytes; }
   /// Lines the consumer may have read and not published when it finds the ring empty.
   std::uint64_t keep_up() const { return std::min<std::uint64_t>(16, lines / 16); }
@@ -162,13 +157,11 @@ struct RingReader {
     return head_at(memory, index(position)).load(std::memory_order_relaxed) == 0;
   }
 
-  /// Moves the consumer past a record that it has read. True: it should publish how far it is.
-  /// `most()`: the lines that the producer may use.
+  /// Moves past a record that was read. True: publish the position. `most()`: the producer's lines.
   template <typename Most>
   bool consume(RingConsumer& c, std::byte* memory, const RingRecord& record, Most&& most) const {
     c.advance(record.lines);
-    // A reader that takes one record an event never finds the ring empty. But a look at the next
-    // line takes it from the producer: one in so many lines.
+    // A reader of one record an event never finds the ring empty, and looks cost the producer.
     const std::uint64_t unpublished = c.head - c.published;
     if (((unpublished ^ (unpublished - record.lines)) & ~(keep_up() - 1)) == 0) [[likely]]
       return false;

@@ -1,8 +1,8 @@
 // RDMA cookies: capabilities for a stretch of another process's memory.
 //
-// A cookie is plain data: copy it, send it in a message, hand it to a third process of the same
-// user. Possession is permission (clan-distributed-computing section 2.2). It cannot be forged: the
-// key is 64 random bits, fresh for every export, and what peers can read of it is a one-way image.
+// A cookie is plain data: copy it, send it, hand it to a third process of the same user. Possession
+// is permission (clan-distributed-computing section 2.2). It cannot be forged: the key is 64 random
+// bits, fresh for every export, of which peers can read only a one-way image.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,7 @@ constexpr bool includes(Rights have, Rights want) {
          static_cast<std::uint32_t>(want);
 }
 
-/// Layout (48 bytes, native byte order): node 8, key 8, offset 8, length 8, aperture 4,
-/// generation 4, rights 4, reserved 4. Source: clan-distributed-computing 2.2.
+/// 48 bytes, native byte order. Source: clan-distributed-computing 2.2.
 struct RdmaCookie {
   NodeId node;
   std::uint64_t key = 0;

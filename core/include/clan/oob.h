@@ -1,9 +1,6 @@
-// Out-of-band messages: small fixed-size datagrams between endpoints, for connection set-up and
-// tear-down and miscellaneous control (clan-driver-interface sections 2 and 3.1).
-//
-// They are not for data: every one costs a system call. Delivery is in order per peer but not
-// promised: an endpoint's queue is bounded, and what arrives while it is full is discarded and
-// counted.
+// Out-of-band messages: small datagrams between endpoints, for connection set-up, tear-down and
+// control (clan-driver-interface sections 2 and 3.1). Each costs a system call. In order per peer,
+// but not promised: what arrives while an endpoint's queue is full is discarded and counted.
 #pragma once
 
 #include <array>

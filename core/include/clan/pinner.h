@@ -1,5 +1,4 @@
-// Pinner: the memory management that a Tlb (clan/tlb.h) works with, the kernel's side of the
-// handshake.
+// Pinner: the memory management that a Tlb (clan/tlb.h) works with: the kernel's side.
 #pragma once
 
 #include <clan/detail/export.h>
@@ -21,8 +20,7 @@ struct PinnedPage {
   std::uint64_t base = 0;   ///< where the NIC finds the page
   std::uint64_t token = 0;  ///< the pinner's own, given back with unpin()
   bool writable = false;
-  /// Nobody would tell us if the application unmapped this page, so the entry must not outlive the
-  /// transfer it was made for.
+  /// Nobody would report an unmap of this page, so the entry must not outlive its transfer.
   bool transient = false;
 };
 
@@ -43,16 +41,15 @@ class CLAN_EXPORT Pinner {
  public:
   virtual ~Pinner();
 
-  /// Pins pages [page, page + out.size()) for `access`. `out` is filled on kPinned and kOverLimit.
-  /// A page may be pinned several times; each pin is undone by one unpin() or forget().
+  /// Pins pages [page, page + out.size()). Fills `out` on kPinned and kOverLimit. Pins count: one
+  /// unpin() or forget() undoes each.
   virtual PinResult pin(AddressSpaceId asid, std::uint64_t page, PageAccess access,
                         std::span<PinnedPage> out) = 0;
 
   /// Undoes one pin of a page that is still mapped where it was.
   virtual void unpin(AddressSpaceId asid, std::uint64_t page, std::uint64_t token) = 0;
 
-  /// Undoes one pin of a page whose mapping is gone, and with it the kernel's own record. Must not
-  /// touch the address: something else may live there already.
+  /// Undoes one pin of a page whose mapping is gone. Must not touch the address: it may be reused.
   virtual void forget(AddressSpaceId asid, std::uint64_t page, std::uint64_t token) = 0;
 };
 

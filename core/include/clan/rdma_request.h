@@ -1,8 +1,6 @@
-// What an application asks of the RDMA engine, and what it hears back: two plain structures.
-//
-// A request names local memory by its address, remote memory by an imported aperture and an offset
-// in it. Requests go through a ring per application (one ring = one RDMA queue) and are answered by
-// exactly one completion each, in the order they were posted on that queue.
+// A request to the RDMA engine and its completion: two plain structures. A request names local
+// memory by address, remote memory by aperture and offset. It goes through its RDMA queue's ring;
+// each gets exactly one completion, in the order posted on that queue.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +19,15 @@ inline constexpr unsigned kRdmaPriorities = 8;
 struct RdmaRequest {
   RdmaOp op = RdmaOp::kWrite;
 
-  /// Decides between queues, never within one: a queue is first in, first out, and competes with
-  /// the priority of its oldest unfinished request. Urgent traffic wants a queue of its own.
+  /// Decides between queues, never within one: a queue is first in, first out, with the priority of
+  /// its oldest unfinished request. Urgent traffic wants a queue of its own.
   std::uint8_t priority = 0;
 
-  /// The next request of this queue belongs to the same logical message (a group ends with the
-  /// first request whose `more` is false). The group runs at the priority of its first request and
-  /// requests of other queues of that priority do not run in between. Exceptions, so that no group
-  /// can hold up others: it moves more than the scheduler's group quantum, a page of it is not
-  /// resident, its queue's window of chunks in flight is full, or its next request has not been
-  /// posted yet. (Posting a group with one call avoids the last.) Each member has its own
-  /// completion, and a member that fails does not stop the others.
+  /// The queue's next request belongs to the same message (a group ends with the first request
+  /// whose `more` is false). A group runs at its first request's priority, and other queues of that
+  /// priority do not run in between, unless it exceeds the scheduler's group quantum, a page of it
+  /// is not resident, its queue's window is full, or its next request is not posted yet (post it in
+  /// one call). Each member has its own completion; one that fails does not stop the others.
   bool more = false;
 
   void* local = nullptr;
@@ -44,8 +40,7 @@ struct RdmaRequest {
 struct RdmaCompletion {
   std::uint64_t cookie = 0;
   std::int32_t status = 0;  // 0 or an errno value
-  /// Bytes known to have arrived; the request's length when status is 0. After a failure these
-  /// need not be the first ones: chunks of a request may arrive in any order.
+  /// Bytes known to have arrived; all when status is 0. After a failure not always the first ones.
   std::uint64_t bytes = 0;
 };
 

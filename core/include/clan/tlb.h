@@ -1,8 +1,7 @@
 // Tlb: the translation look-aside buffer of a NIC (U-Net/MM, sections 4 and 5).
 //
-// RDMA names arbitrary virtual addresses. The NIC translates <address space, page> here, and a page
-// stays pinned as long as it has an entry, so the memory pinned is bounded by the size of the TLB
-// and not by the number of programs. Two levels:
+// RDMA names arbitrary virtual addresses. The NIC translates <address space, page> here, and pins
+// each page that has an entry: the TLB's size bounds pinned memory. Two levels:
 //
 //     <asid, page> --hash--> primary, direct-mapped        1024 entries
 //                             |  evicted      ^ hit: swap
@@ -12,13 +11,11 @@
 //                             v
 //                            unpinned
 //
-// An entry used by a transfer is never evicted: the victim cache then grows, and shrinks
-// afterwards.
+// An entry in use is never evicted: the victim cache then grows, and shrinks afterwards.
 //
-// Called by the NIC driver only. Not thread-safe: the caller holds the driver's lock, also when a
-// TlbUse ends. Nothing here allocates memory or blocks after create(), unless the Pinner does or
-// `track_compulsory` is set: the driver may thus serve unmap events of threads that hold malloc's
-// locks. The Tlb knows no system call: the Pinner is the kernel's side of the handshake.
+// Not thread-safe: the NIC driver holds its lock, also when a TlbUse ends. After create() nothing
+// here allocates or blocks, unless the Pinner does or `track_compulsory` is set: the driver may
+// serve unmap events of threads that hold malloc's locks.
 #pragma once
 
 #include <clan/detail/export.h>
@@ -60,8 +57,8 @@ class CLAN_EXPORT Tlb {
   /// Whether the pages are still mapped where they were.
   enum class Mapping : std::uint8_t { kGone, kKept };
 
-  /// The application changed its mapping of a range: no later look-up sees the old entries. Pages
-  /// in use leave when their transfer ends. Returns how many entries went.
+  /// The mapping of a range has changed: no later look-up sees its entries. Those in use leave with
+  /// their transfer. Returns how many went.
   std::size_t invalidate(AddressSpaceId asid, std::uint64_t vaddr, std::uint64_t length,
                          Mapping mapping = Mapping::kGone);
 
@@ -117,6 +114,7 @@ class CLAN_EXPORT Tlb {
   Index take_free();
   void insert(Index index);
   void unlink(Index index);
+  void unpin(Entry& entry, Mapping mapping);
   void drop(Index index, Mapping mapping);
   void doom_or_drop(Index index, Mapping mapping);
   void evict(Index index);
@@ -150,9 +148,8 @@ class CLAN_EXPORT Tlb {
   std::unordered_map<AddressSpaceId, std::unordered_set<std::uint64_t>> touched_;
 };
 
-/// The pages of one transfer: their entries stay, as they were, until it ends, also when they are
-/// invalidated meanwhile (an unmapped page then loses its pin: reading it is for process_vm_readv,
-/// not for a load). Ends under the lock that guards the Tlb.
+/// The pages of one transfer: their entries stay as they were until it ends, even when invalidated
+/// (process_vm_readv may read an unmapped page, a load may not). Ends under the Tlb's lock.
 class CLAN_EXPORT TlbUse {
  public:
   TlbUse() = default;

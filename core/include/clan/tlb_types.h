@@ -13,11 +13,10 @@ struct TlbConfig {
   std::size_t primary_entries = 1024;  ///< a power of two, up to kMostTlbEntries
   std::size_t victim_entries = 16;
   std::size_t page_size = 4096;  ///< a power of two; the Pinner's
-  /// All entries together, with what transfers hold beyond the two levels. 0: room for one more
-  /// primary. When every one of them is in use, requests are deferred.
+  /// Entries altogether, with what transfers hold beyond the two levels. 0: room for one more
+  /// primary. When all are in use, requests are deferred.
   std::size_t max_entries = 0;
-  /// Tell first touches of a page from repeated misses. Costs memory per page ever touched, and
-  /// allocates: for simulation, not for a live NIC.
+  /// Tell first touches from repeated misses. Allocates for each page ever touched: for simulation.
   bool track_compulsory = false;
 };
 
