@@ -1,15 +1,13 @@
-// EventCount: threads of a process wait for news that other threads have for them.
+// EventCount: threads of a process wait for news from other threads.
 //
 //   waits                                    has news
 //     seen = prepare_wait()                    changes what is waited for
 //     what it waits for there? go on           notify()
 //     commit_wait(sleep while still `seen`)
 //
-// Nothing is to be taken back by a thread that need not sleep after all. Sleepers are counted, as a
-// notify() without any is to cost no system call.
-//
-// A template over the words, so that tests/model/base/event_count_model_test.cc runs these very
-// lines in every interleaving of a machine with store buffers.
+// A thread that need not sleep after all takes nothing back. Sleepers are counted: a notify()
+// without any costs no system call. A template: tests/model/base/event_count_model_test.cc runs
+// these lines in every interleaving of a machine with store buffers.
 #pragma once
 
 #include <atomic>

@@ -25,8 +25,7 @@
 namespace clan {
 namespace {
 
-// The address of an abstract socket; the length excludes the unused tail so that no padding is part
-// of the name. One that begins with a slash is a file's.
+// An abstract socket's address; the length excludes the unused tail. A name with a slash is a file.
 struct AbstractAddress {
   sockaddr_un address{};
   socklen_t length = 0;
@@ -45,9 +44,9 @@ Result<AbstractAddress> abstract_address(std::string_view name) {
   return a;
 }
 
-// The lock by which processes agree on the socket files of a directory. A socket that is bound
-// under it is not taken for dead before it listens. Any process that can read the directory can
-// keep the lock: after a second this does without, and then no file is removed.
+// Serialises processes over the socket files of a directory: a socket bound under it is not taken
+// for dead before it listens. Any reader of the directory can keep the lock: after a second we do
+// without it, and remove no file.
 class DirectoryLock {
  public:
   explicit DirectoryLock(const std::string& file)
@@ -179,8 +178,7 @@ bool may_be_eventfd(int fd) {
   return sys::fstat(fd, &st) == 0 && (st.st_mode & S_IFMT) == 0;
 }
 
-Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
-                     bool may_block) {
+Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
   if (fds.size() > kMaxPassedFds) return Error{EINVAL, "too many descriptors in one datagram"};
   iovec iov{const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassedFds)] = {};
@@ -197,12 +195,12 @@ Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<con
     std::memcpy(CMSG_DATA(c), fds.data(), sizeof(int) * fds.size());
   }
   for (;;) {
-    if (::sendmsg(socket, &message, MSG_NOSIGNAL | (may_block ? 0 : MSG_DONTWAIT)) >= 0) return {};
+    if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
     if (errno != EINTR) return errno_error("sendmsg(control socket)");
   }
 }
 
-Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool may_block) {
+Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes) {
   iovec iov{bytes.data(), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassedFds)];
   msghdr message{};
@@ -212,7 +210,7 @@ Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool m
   message.msg_controllen = sizeof control;
   ssize_t n;
   do {
-    n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | (may_block ? 0 : MSG_DONTWAIT));
+    n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (n < 0 && errno == EINTR);
   if (n < 0) {
     // For want of the kernel's memory the datagram stays where it is, and can be had later.

@@ -1,5 +1,4 @@
 // Fd: an owned file descriptor, and the few system calls on descriptors that CLAN needs.
-//
 // Every descriptor made here is close-on-exec. Thread-safety: as an int (one owner at a time).
 #pragma once
 
@@ -53,20 +52,17 @@ Result<Fd> create_memfd(const char* name, std::size_t bytes);
 /// Forbids any further writable mapping of a memfd; mappings that exist stay writable.
 Status seal_future_write(int memfd);
 
-/// Forbids any further seal, or a holder of the descriptor could seal the memfd against its other
-/// users. Once or more often.
+/// Forbids further seals, by which a holder could harm the memfd's other users. May be repeated.
 Status seal_seals(int memfd);
 
 /// An eventfd with counter 0, non-blocking.
 Result<Fd> create_eventfd();
 
-/// False for what a peer passed instead of an eventfd and what would hurt when it is written to: a
-/// pipe, a socket, a file. (An eventfd has no type of file; what else has none refuses to be
-/// written.)
+/// Returns false for what a peer passed instead of an eventfd and what a write would hurt: a pipe,
+/// a socket, a file. (An eventfd has no file type; whatever else has none refuses the write.)
 bool may_be_eventfd(int fd);
 
-/// Adds 1 to an eventfd's counter. Does not block unless a peer that shares it races with us on
-/// purpose.
+/// Adds 1 to an eventfd's counter. Blocks only if a peer that shares it races with us on purpose.
 void signal_eventfd(int fd);
 
 /// Sets an eventfd's counter to 0. Does not block either.
@@ -83,27 +79,23 @@ struct Datagram {
   bool fds_lost = false;  ///< there were more, for which this process had no room (RLIMIT_NOFILE)
 };
 
-/// Sends one datagram with up to kMaxPassedFds descriptors on a SOCK_SEQPACKET socket. Never raises
-/// SIGPIPE.
-Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
-                     bool may_block);
+/// Sends one datagram with up to kMaxPassedFds descriptors and no SIGPIPE. EAGAIN.
+Status send_datagram(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
 
-/// Receives one datagram. EAGAIN when there is none and `may_block` is false, and when the kernel
-/// has no memory to hand it out: it stays where it is. EMSGSIZE when it is longer than `bytes` or
-/// brings more than kMaxPassedFds.
-Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes, bool may_block);
+/// Receives one datagram. EAGAIN: there is none, or the kernel has no memory to hand it out, so it
+/// stays where it is. EMSGSIZE: it is longer than `bytes` or brings more than kMaxPassedFds.
+Result<Datagram> receive_datagram(int socket, std::span<std::byte> bytes);
 
-/// A listening abstract AF_UNIX SOCK_SEQPACKET socket: the name vanishes with the last descriptor.
-/// One that begins with a slash is a file's, for other network namespaces: it stays until somebody
-/// unlinks it, or binds to it when nobody listens there.
+/// Makes a listening abstract AF_UNIX SOCK_SEQPACKET socket: the name goes with the last
+/// descriptor. A name with a leading slash is a file's, for other network namespaces: it stays
+/// until someone unlinks it, or binds to it when nobody listens there.
 Result<Fd> listen_abstract(std::string_view name);
 
 /// Ends a listener at a file and removes the file, unless another listener has it by now.
 void end_listener(int fd, const std::string& file);
 
-/// Connects to one. ECONNREFUSED when nobody listens; ETIMEDOUT when the listener has not made room
-/// for us until the deadline (CLOCK_MONOTONIC, kNoDeadline = wait for ever); EAGAIN with a deadline
-/// of 0, which does not wait.
+/// Connects to one. ECONNREFUSED: nobody listens; ETIMEDOUT: the listener made no room by the
+/// deadline (CLOCK_MONOTONIC, or kNoDeadline); EAGAIN: a deadline of 0, which does not wait.
 Result<Fd> connect_abstract(std::string_view name, std::uint64_t deadline_ns);
 
 /// The process at the other end, by the kernel's word.

@@ -1,7 +1,5 @@
-// Futex wait and wake on a word in shared memory.
-//
-// std::atomic::wait in libstdc++ uses the process-private futex, which does not reach another
-// process; these do.
+// Futex wait and wake on a word in shared memory. std::atomic::wait in libstdc++ uses the
+// process-private futex, which does not reach other processes.
 #pragma once
 
 #include <linux/futex.h>
@@ -17,8 +15,7 @@
 
 namespace clan {
 
-/// Sleeps while `word` holds `expected`, at most until `deadline_ns` (CLOCK_MONOTONIC, kNoDeadline
-/// = for ever). Returns 0 when woken or when the word differed, ETIMEDOUT, or EINTR.
+/// Sleeps while `word` is `expected`. Returns 0 when woken or it differs, ETIMEDOUT, or EINTR.
 inline int futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected,
                       std::uint64_t deadline_ns) {
   timespec ts{};

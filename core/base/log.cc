@@ -56,14 +56,12 @@ __attribute__((constructor)) void note_standard_error() {
   errno = saved;
 }
 
-// A file that the program has opened to append to it, as daemons do with their log: theirs is no
-// other file's place.
+// A file opened for appending, as daemons open their log, still is one.
 bool is_log(const Named& now) {
   return now.mode == S_IFREG && (sys::call(SYS_fcntl, 2, F_GETFL) & O_APPEND) != 0;
 }
 
-// A reader that has gone is no reason to end the program: SIGPIPE stays away from this thread, or
-// is as pending as it was.
+// Writes without SIGPIPE: a reader that has gone must not end the program.
 void write_quietly(const char* line, std::size_t length) {
   constexpr std::size_t kSetBytes = 8;  // the kernel's
   const std::uint64_t pipe = std::uint64_t{1} << (SIGPIPE - 1);

@@ -20,8 +20,7 @@ Result<Mapping> Mapping::map(int memfd, std::size_t bytes, Access access, Lockin
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Error{EPERM, "shared memory is not sealed against shrinking"};
   }
-  // Huge pages that are not there raise SIGBUS when touched, and a peer must not be able to hand us
-  // those.
+  // A peer could hand us huge pages that do not exist, which raise SIGBUS when touched.
   struct statfs fs {};
   if (::fstatfs(memfd, &fs) != 0) return errno_error("fstatfs(memfd)");
   if (fs.f_type == HUGETLBFS_MAGIC)

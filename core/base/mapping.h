@@ -1,7 +1,5 @@
-// Mapping: an owned range of mapped memory.
-//
-// Shared mappings of a memfd are how two processes come to see the same bytes. A mapping made here
-// is not reserved: pages that nobody touches cost nothing.
+// Mapping: an owned range of mapped memory. Shared mappings of a memfd let two processes see the
+// same bytes. Nothing is reserved: untouched pages cost nothing.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +27,7 @@ class Mapping {
   };
 
   Mapping() = default;
-  /// Maps `bytes` of a memfd from its start. EINVAL when the file is shorter than that: touching a
-  /// page behind its end would raise SIGBUS.
+  /// Maps a memfd's first `bytes`. EINVAL: it is shorter, so a touch would raise SIGBUS.
   static Result<Mapping> map(int memfd, std::size_t bytes, Access access,
                              Locking locking = Locking::kAsProcess);
 

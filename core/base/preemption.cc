@@ -1,9 +1,8 @@
 #include "clan/detail/preemption.h"
 
 #if defined(CLAN_HAS_RSEQ)
-// What the kernel checks first, and then whether a thread is in the sequence: version and flags 0,
-// a place to go on at outside of it, and in front of that the signature of the C library's
-// registration.
+// The kernel checks this descriptor before it checks the thread's address: version and flags 0, an
+// abort address outside the sequence, and before that the C library's signature.
 asm(R"(
   .pushsection .text.clan_rseq_never_run, "ax", @progbits
   .balign 16

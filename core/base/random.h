@@ -1,4 +1,4 @@
-// Unpredictable numbers from the kernel, and the one-way function that lets a peer check an RDMA
+// Unpredictable numbers from the kernel, and the one-way function by which a peer checks an RDMA
 // cookie's key without being able to make one.
 #pragma once
 

@@ -39,8 +39,7 @@ class Once final : public Pollable {
 
 Reactor::~Reactor() {
   stop();
-  // Only when destroyed by one of its own callbacks, which must be the last thing that callback
-  // does.
+  // Only when one of its own callbacks destroys it, which must be that callback's last act.
   if (thread_.joinable()) thread_.detach();
 }
 
@@ -151,8 +150,7 @@ void Reactor::abandon_after_fork() {
   for (auto& [fd, pollable] : pollables_) pollable->abandon_after_fork();
   epoll_.reset();
   wake_.reset();
-  // The std::thread object names a thread that this process does not have: forget it, never join
-  // it.
+  // The std::thread names a thread that this process does not have: forget it, never join it.
   new (&thread_) std::thread();
   thread_id_.store({}, std::memory_order_relaxed);
 }

@@ -1,11 +1,10 @@
 // Reactor: one thread that sleeps in epoll_wait and calls the owner of each ready descriptor.
 //
-// The driver of a Context: connection set-up, deaths of peers and whatever else may wait for a
-// system call happen here. It never polls and never wakes without cause: an idle process costs no
-// CPU time. The thread starts with the first descriptor and ends with stop(), or when somebody has
-// closed its own descriptor.
+// The driver of a Context: connection set-up, deaths of peers and whatever may wait for a system
+// call. It never polls: an idle process costs no CPU time. The thread starts with the first
+// descriptor and ends with stop(), or when someone has closed its own descriptor.
 //
-// add(), remove() and stop() may be called from any thread, remove() also from a callback.
+// Any thread may call add(), remove() and stop(); a callback may call remove().
 #pragma once
 
 #include <atomic>
@@ -23,8 +22,7 @@ namespace clan {
 class Pollable {
  public:
   virtual ~Pollable() = default;
-  /// Called on the reactor's thread while the descriptor is ready (level-triggered). `events` as in
-  /// epoll.
+  /// Runs on the reactor's thread while the descriptor is ready (level-triggered, as in epoll).
   virtual void on_ready(std::uint32_t events) = 0;
   /// After fork, in the child: closes the descriptor, which otherwise outlives the parent here.
   virtual void abandon_after_fork() {}
@@ -39,12 +37,10 @@ class Reactor {
 
   /// Watches `fd` for input and hang-up. Starts the thread if needed.
   Status add(int fd, std::shared_ptr<Pollable> pollable);
-  /// Calls `then` once on the reactor's thread, at `at_ns` or after it (CLOCK_MONOTONIC). Returns
-  /// what remove() takes to prevent that; until then, or until the call has begun, the number is
-  /// taken.
+  /// Calls `then` once on the reactor's thread, at `at_ns` (CLOCK_MONOTONIC) or later. Returns the
+  /// number that remove() takes to prevent that, taken until the call has begun.
   Result<int> call_at(std::uint64_t at_ns, std::function<void()> then);
-  /// Calls `then` once on the reactor's thread with `fd`, which has input then or has ended.
-  /// Returns its number, for remove().
+  /// Calls `then` once on the reactor's thread when `fd` has input or has ended. For remove().
   Result<int> once(Fd fd, std::function<void(Fd fd)> then);
   /// After it returns (on another thread) the pollable may still finish one call that had begun.
   void remove(int fd);
@@ -56,8 +52,7 @@ class Reactor {
   /// Around fork: the child finds the table whole.
   void lock_for_fork() { mutex_.lock(); }
   void unlock_after_fork() { mutex_.unlock(); }
-  /// After fork, in the child: the thread does not exist there; closes our descriptors and those of
-  /// the pollables.
+  /// Closes, in the child of a fork, our descriptors and the pollables'; the thread is not there.
   void abandon_after_fork();
 
  private:

@@ -11,9 +11,8 @@
 namespace clan {
 namespace {
 
-// Finds the owner in a line of /proc/net/udp or udp6: " 12: 00000000:12B6 00000000:0000 07
-// 00000000:00000000
-// 00:00000000 00000000  1000 ...".
+// Finds the owner in a line of /proc/net/udp or udp6:
+// " 12: 00000000:12B6 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000 ...".
 std::optional<uid_t> owner_in(const char* table, std::uint16_t port) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(table, "re"), std::fclose);
   if (!file) return std::nullopt;

@@ -1,7 +1,6 @@
-// Calls past the C library (clan/detail/system_call.h), and waits by poll and epoll. Where the
-// engine lives in a program under the interposer, its own waits are none of the program's; and a
-// thread cannot be cancelled in a call by which it holds a mutex. Sanitizer builds go by the C
-// library, whose calls tell them what a thread sees behind a wait or a receive.
+// Calls past the C library (clan/detail/system_call.h), and waits by poll and epoll: under the
+// interposer the engine's waits are not the program's, and no thread is cancelled while it holds a
+// mutex. Sanitizer builds use the C library, whose calls tell them what a wait orders.
 #pragma once
 
 #include <poll.h>
@@ -54,7 +53,7 @@ inline int poll_until(std::span<pollfd> fds, std::uint64_t deadline_ns) {
 }
 
 /// Waits until `ready()`, asked under the lock, or the deadline; returns the last answer. In
-/// slices: the deadline is on another clock than the condition's.
+/// slices, as the deadline is on another clock than the condition's.
 template <typename Condition, typename Lock, typename Ready>
 bool wait_until(Condition& changed, Lock& lock, std::uint64_t deadline_ns, Ready&& ready) {
   for (;;) {

@@ -1,8 +1,6 @@
-// Control messages of the shared-memory link: datagrams on an AF_UNIX SOCK_SEQPACKET socket per
-// peer.
-//
-// They set the link up, carry out-of-band messages and pass descriptors; data never go this way.
-// The socket is also how death is noticed: the kernel closes it with its process.
+// Control messages of the shared-memory link: datagrams on one AF_UNIX SOCK_SEQPACKET socket per
+// peer. They set the link up, carry out-of-band messages and pass descriptors, never data. The
+// kernel closes the socket with its process: so death is noticed.
 //
 //   client                                server
 //     connect to the abstract name

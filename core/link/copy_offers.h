@@ -1,6 +1,5 @@
-// Whether a long copy is offered to the peer's processor as well: not to one that has left the last
-// ones alone, because it copies itself at the same time. A copy in chunks costs a system call for
-// each. One thread at a time.
+// Whether to offer a long copy to the peer's processor: not if it has left the last ones alone,
+// being busy with its own, as a copy in chunks costs a system call for each. One thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// The link on one host: copies from and to memory that is not mapped, by this process or by the
-// peer's driver.
+// The link on one host: copies of memory that is not mapped, by us or by the peer's driver.
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -49,9 +48,8 @@ int ShmLink::copy_range(RdmaOp op, std::byte* local_address, std::uint64_t remot
 
 namespace {
 
-// The next chunk of whatever job is there, or false when all are claimed. A thread that has claimed
-// a chunk holds the job: its fields stay until that chunk is counted as done. All of the word is
-// compared, so a job that ends and another that begins in between are told apart by the sequence.
+// Claims the next chunk of whatever job there is; false: none. Its claimer holds the job's fields
+// until the chunk is counted as done. The sequence in the word tells successive jobs apart.
 bool claim_chunk(shm::CopyJob& job, std::uint32_t* chunk) {
   // PAIR job.claim: sees the fields the initiator stored before it started the job
   std::uint64_t seen = words::load_acquire(job.claim);
@@ -107,9 +105,9 @@ int ShmLink::copy_together(const Transfer& t, std::uint64_t base) {
     ++mine;
   }
   offers_.ended(mine < chunks);
-  // The helper's chunks: it has claimed them and is copying; only its death can keep it from
-  // finishing. One that is stopped (SIGSTOP, a debugger) is waited for: it would write to memory
-  // that is in other use by then. PAIR job.done: sees the bytes the helper copied
+  // The helper is copying its chunks; only death can stop it. A stopped one (SIGSTOP, a debugger)
+  // is waited for: it would write to reused memory later.
+  // PAIR job.done: sees the bytes the helper copied
   for (unsigned spins = 0; words::load_acquire(job.done) + mine < chunks; ++spins) {
     if (!alive()) return ECONNRESET;
     if (spins < kHelperPauses) {
@@ -138,8 +136,7 @@ bool ShmLink::help() {
   bool helped = false;
   std::uint32_t chunk;
   for (int i = 0; i < kMostHelped && claim_chunk(job, &chunk); ++i) {
-    // Every field is the peer's word: our side of the copy must lie in an aperture it has a right
-    // to.
+    // Every field is the peer's word: our side must lie in an aperture it has a right to.
     const auto op = static_cast<RdmaOp>(job.op.load(std::memory_order_relaxed));
     const std::uint64_t length = job.length.load(std::memory_order_relaxed);
     const std::uint64_t step = shm::copy_chunk_bytes(length);
@@ -210,8 +207,8 @@ std::uint32_t ShmLink::claim_lane() {
   }
 }
 
-// Those of our threads. The peer waits for no copy any more when it sees the link go, and may use
-// the memory for something else. Copies that wait for a helper of the peer's may take for ever.
+// Waits for our threads' copies: once the peer sees the link go, it may reuse the memory. Copies
+// that wait for a helper of the peer's may take for ever.
 void ShmLink::wait_for_copies() {
   // PAIR dma.ending: before the check of the lanes; a copy that takes one later sees it
   dekker::announce(ending_, true);
@@ -298,8 +295,8 @@ Status ShmLink::make_staging() {
   return granted;
 }
 
-// One at a time per link: this is the slow path that keeps a forbidden kernel feature from being an
-// error. The data pass through our staging memory, which the peer maps.
+// The slow path, so that a forbidden kernel feature is no error: one at a time per link, through
+// our staging memory, which the peer maps.
 TransferResult ShmLink::copy_by_peer(const Transfer& t) {
   auto failed = [](int err) { return TransferResult{TransferResult::Kind::kError, err}; };
   std::unique_lock lock(mutex_);
@@ -341,9 +338,8 @@ void ShmLink::serve_copy(const ControlMessage& message) {
   const bool write = message.flags == static_cast<std::uint32_t>(RdmaOp::kWrite);
   {
     std::lock_guard lock(mutex_);
-    // Possession of the key is the permission: anyone can read apertures and generations. Check the
-    // key first: a thread that holds a Nic::Landing must not take the NIC's mutex, because revoke()
-    // waits for landings while holding it.
+    // The key is the permission: anyone can read apertures and generations. Check it first: with a
+    // Nic::Landing nobody may take the NIC's mutex, under which revoke() waits for landings.
     const bool permitted = nic_.check_cookie(message.cookie).ok();
     auto target = nic_.resolve(message.cookie.aperture, message.cookie.generation, message.offset,
                                message.length, write ? Rights::kWrite : Rights::kRead);

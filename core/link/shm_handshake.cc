@@ -82,14 +82,14 @@ Status send_opening(int socket, ControlType type, NodeId self, nic::Nic& nic, st
   const ControlMessage message{
       .type = type, .node = self.value, .slot = slot, .endpoint = endpoint};
   int fds[3] = {nic.tables_memfd(), nic.signals_memfd(), doorbell};
-  return send_datagram(socket, std::as_bytes(std::span(&message, 1)), fds, false);
+  return send_datagram(socket, std::as_bytes(std::span(&message, 1)), fds);
 }
 
 }  // namespace
 
 void refuse(int socket, NodeId self, int err) {
   const ControlMessage message{.type = ControlType::kRefuse, .err = err, .node = self.value};
-  (void)send_datagram(socket, std::as_bytes(std::span(&message, 1)), {}, false);
+  (void)send_datagram(socket, std::as_bytes(std::span(&message, 1)), {});
 }
 
 Result<ShmPeer> begin_dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
@@ -130,9 +130,9 @@ Status finish_dial(ShmPeer& peer, std::uint32_t* endpoint) {
   Opening opening;
   const ControlMessage& message = opening.message;
   const int socket = peer.socket.get();
-  auto datagram = receive_datagram(socket, std::as_writable_bytes(std::span(&opening, 1)), false);
+  auto datagram = receive_datagram(socket, std::as_writable_bytes(std::span(&opening, 1)));
   if (!datagram && datagram.error().err == ECONNRESET) {  // said once, before what was sent
-    datagram = receive_datagram(socket, std::as_writable_bytes(std::span(&opening, 1)), false);
+    datagram = receive_datagram(socket, std::as_writable_bytes(std::span(&opening, 1)));
   }
   if (!datagram) return datagram.error();
   if (datagram->bytes == 0) return Error{ECONNREFUSED, "the peer closed during the handshake"};
@@ -162,8 +162,7 @@ Result<ShmPeer> answer(Fd socket, NodeId self, int doorbell,
                        const std::function<nic::Nic*(uid_t)>& lane, std::uint32_t endpoint) {
   Opening opening;
   const ControlMessage& message = opening.message;
-  auto datagram =
-      receive_datagram(socket.get(), std::as_writable_bytes(std::span(&opening, 1)), false);
+  auto datagram = receive_datagram(socket.get(), std::as_writable_bytes(std::span(&opening, 1)));
   if (!datagram) return datagram.error();
   if (datagram->bytes == 0) return Error{ECONNRESET, "the client went away before its hello"};
   const auto no = [&](const Error& why) {

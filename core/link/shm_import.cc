@@ -1,5 +1,4 @@
-// The link on one host: memory of the peer's is imported, ours is granted, and its driver answers
-// requests.
+// The link on one host: imports the peer's memory, grants ours, and answers the peer's requests.
 #include <unistd.h>
 
 #include <algorithm>
@@ -103,8 +102,7 @@ Status ShmLink::grant(const RdmaCookie& cookie) {
   auto grant = nic_.check_cookie(cookie);
   if (!grant) return grant.error();
   if (grant->memory_id == 0) return {};
-  // Held until it is sent: a thread that finds the memory granted may mention it in its next
-  // message.
+  // Held until it is sent: a thread that finds it granted may name it in a message.
   std::lock_guard lock(mutex_);
   auto at = std::lower_bound(granted_.begin(), granted_.end(), grant->memory_id);
   if (at != granted_.end() && *at == grant->memory_id) return {};

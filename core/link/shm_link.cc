@@ -1,5 +1,4 @@
-// The link on one host: its start and end, the control socket, out-of-band messages. By steps:
-// shm_import, shm_copy.
+// The link on one host: start, end, the control socket, out-of-band messages.
 #include "link/shm_link.h"
 
 #include <sys/epoll.h>
@@ -64,7 +63,7 @@ Status ShmLink::send(const ControlMessage& message, std::span<const int> fds,
   if (!alive()) return Error{ECONNRESET, "the peer is gone"};
   std::lock_guard lock(send_mutex_);
   if (unsent_.empty()) {
-    auto s = send_datagram(peer_.socket.get(), std::as_bytes(std::span(&message, 1)), fds, false);
+    auto s = send_datagram(peer_.socket.get(), std::as_bytes(std::span(&message, 1)), fds);
     if (!s && s.error().err == EPIPE) return Error{ECONNRESET, "the peer is gone"};
     if (s || (s.error().err != EAGAIN && s.error().err != ENOBUFS)) return s;
   }
@@ -85,8 +84,8 @@ Status ShmLink::send(const ControlMessage& message, std::span<const int> fds,
   return {};
 }
 
-// The kernel does not pass its descriptor on: too many are under way, or it has no memory. So it is
-// as if the peer could not take it; see descriptor_lost(). False: the message is not to be sent.
+// The kernel passes no descriptor on (too many under way, no memory): as if the peer could not take
+// it, see descriptor_lost(). False: do not send the message.
 bool ShmLink::go_without_descriptor(ControlMessage& message, int err) {
   if (message.type == ControlType::kMemory) std::erase(granted_, message.memory_id);
   message.err = err;
@@ -102,7 +101,7 @@ void ShmLink::flush() {
     Unsent& next = unsent_.front();
     const int fd = next.fd.get();
     auto s = send_datagram(peer_.socket.get(), std::as_bytes(std::span(&next.message, 1)),
-                           fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>(), false);
+                           fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>());
     const int err = s ? 0 : s.error().err;
     if (err == EAGAIN || err == ENOBUFS || (err == ENOMEM && fd < 0)) return;
     if (fd >= 0 && (err == ETOOMANYREFS || err == ENOMEM)) {
@@ -153,7 +152,7 @@ void ShmLink::on_ready(std::uint32_t events) {
   for (int i = 0; i < 64 && alive(); ++i) {  // bounded: other peers' sockets wait as well
     ControlMessage message;
     auto datagram =
-        receive_datagram(peer_.socket.get(), std::as_writable_bytes(std::span(&message, 1)), false);
+        receive_datagram(peer_.socket.get(), std::as_writable_bytes(std::span(&message, 1)));
     if (!datagram) {
       if (datagram.error().err == EMSGSIZE)
         return misbehaved("sent a control message of another size");

@@ -1,15 +1,13 @@
 // ShmLink: the link to a peer on the same host.
 //
-// Both ends map each other's NIC segments and whatever CLAN memory they are granted, so data move
-// by plain stores and this class sees only what the processor cannot do alone: the CAM look-up
-// behind a store that met an armed tripwire, copies to and from memory that is not CLAN's, set-up
-// and death.
+// Both ends map each other's NIC segments and granted CLAN memory, so data move by plain stores.
+// This class does the rest: the CAM look-up behind a store that met an armed tripwire, copies of
+// other memory, set-up and death.
 //
-// Copies use process_vm_readv/writev where the kernel allows it (probed once per peer); where not,
-// the peer's driver thread copies through staging memory that both map.
+// Copies use process_vm_readv/writev where the kernel allows it (probed once per peer), else the
+// peer's driver thread copies through staging memory that both map.
 //
-// Sending never waits: what the socket has no room for is kept and sent by the driver thread. Two
-// drivers that waited for each other would wait for ever.
+// Sending never waits: the driver thread sends what finds no room. Two drivers would deadlock.
 //
 // Locking: one mutex for tables (set-up path), one for a copy that the peer is offered, one for
 // sending, taken last; a copy claims a lane of the DMA line. Mapped apertures need none.
@@ -172,21 +170,19 @@ class ShmLink final : public nic::Link,
   std::atomic<bool> slot_held_{true};
 };
 
-/// Client: connects to an abstract name and shakes hands with a process of user `owner`: anybody
-/// may take a name, only the kernel says which process it is. `lane` gives our NIC for the server's
-/// uid, or null when policy forbids that uid. On success `endpoint` is what the name stands for
-/// there.
+/// Client: connects to an abstract name and shakes hands with a process of user `owner`, which the
+/// kernel vouches for. `lane` returns our NIC for the server's uid, or null if policy forbids it.
+/// `endpoint` is set to what the name stands for there.
 Result<ShmPeer> dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
                      const std::function<nic::Nic*(uid_t)>& lane, std::uint64_t deadline_ns,
                      std::uint32_t* endpoint);
 
-/// The first half of dial(): connects and says hello. Waits only for room in the listener's
-/// backlog, until the deadline; EAGAIN with none.
+/// The first half: connects, says hello. Waits for backlog room until the deadline; EAGAIN: none.
 Result<ShmPeer> begin_dial(std::string_view name, uid_t owner, NodeId self, int doorbell,
                            const std::function<nic::Nic*(uid_t)>& lane,
                            std::uint64_t deadline_ns = 0);
-/// The second: what the server has answered. EAGAIN: nothing yet. On other errors, and when nobody
-/// waits any more, the slot in the NIC is the caller's to give back.
+/// The second: the server's answer. EAGAIN: none yet. On another error, or when nobody waits any
+/// more, the caller gives the slot in the NIC back.
 Status finish_dial(ShmPeer& peer, std::uint32_t* endpoint);
 
 /// Server: says no to a client, with an errno value.

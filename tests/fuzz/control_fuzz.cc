@@ -23,11 +23,11 @@
 namespace {
 
 using clan::Fd;
-using clan::fuzz::Input;
 using clan::Mapping;
 using clan::RdmaCookie;
 using clan::RdmaOp;
 using clan::Rights;
+using clan::fuzz::Input;
 using clan::link::ControlMessage;
 using clan::link::ControlType;
 using clan::link::ShmLink;
@@ -181,7 +181,7 @@ class Session {
       fds[i] = theirs_.passed[in_.byte() % theirs_.passed.size()].get();
     if (peer_end_) {
       (void)clan::send_datagram(peer_end_.get(), std::span(bytes).first(size),
-                                std::span(fds).first(count), false);
+                                std::span(fds).first(count));
     }
   }
 
@@ -276,8 +276,7 @@ class Session {
   void read_answers() {
     ControlMessage answer;
     for (int i = in_.byte() % 8; i > 0 && peer_end_; --i) {
-      (void)clan::receive_datagram(peer_end_.get(), std::as_writable_bytes(std::span(&answer, 1)),
-                                   false);
+      (void)clan::receive_datagram(peer_end_.get(), std::as_writable_bytes(std::span(&answer, 1)));
     }
   }
 

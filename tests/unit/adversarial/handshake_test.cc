@@ -53,7 +53,7 @@ Status send_bytes(int socket, const ControlMessage& message, std::size_t bytes,
                   std::span<const int> fds) {
   std::vector<std::byte> all(std::max(bytes, sizeof message));
   std::memcpy(all.data(), &message, sizeof message);
-  return send_datagram(socket, std::span(all).first(bytes), fds, true);
+  return send_datagram(socket, std::span(all).first(bytes), fds);
 }
 
 // The other side's answer within five seconds.
@@ -61,7 +61,7 @@ Result<ControlMessage> answer_of(int socket) {
   pollfd p{socket, POLLIN, 0};
   if (::poll(&p, 1, 5000) != 1) return Error{ETIMEDOUT, "no answer"};
   std::byte buffer[4096];
-  auto datagram = receive_datagram(socket, buffer, false);
+  auto datagram = receive_datagram(socket, buffer);
   if (!datagram) return datagram.error();
   if (datagram->bytes == 0) return Error{ECONNRESET, "closed without a word"};
   ControlMessage message;
@@ -484,7 +484,7 @@ TEST_F(BadPeer, CannotSealWhatItsVictimSharesWithOthers) {
     pollfd p{socket.get(), POLLIN, 0};
     ASSERT_EQ(::poll(&p, 1, 5000), 1);
     std::byte buffer[4096];
-    auto datagram = receive_datagram(socket.get(), buffer, false);
+    auto datagram = receive_datagram(socket.get(), buffer);
     ASSERT_OK(datagram);
     for (std::size_t k = 0; k < datagram->fd_count; ++k) {
       const int memfd = datagram->fds[k].get();
@@ -518,8 +518,7 @@ TEST_F(BadPeer, ThatFloodsIsServedAndSoAreTheOthers) {
   std::atomic<bool> over{false};
   std::thread flood([&] {
     ControlMessage message = oob(7, 0xfffffff0);
-    while (!over)
-      (void)send_datagram(socket_.get(), std::as_bytes(std::span(&message, 1)), {}, false);
+    while (!over) (void)send_datagram(socket_.get(), std::as_bytes(std::span(&message, 1)), {});
   });
   for (int i = 0; i < 20; ++i) {
     auto stream = Stream::connect(honest_.client_context, name_, 10'000);
@@ -583,7 +582,7 @@ TEST_F(BadPeer, WithRandomMessagesDoesNoHarm) {
       }
       int fds[4] = {memory.get(), memory.get(), opening_.doorbell.get(), memory.get()};
       if (!send_datagram(socket_.get(), std::as_bytes(std::span(&m, 1)),
-                         std::span(fds).first(random.below(5)), false)) {
+                         std::span(fds).first(random.below(5)))) {
         break;
       }
     }

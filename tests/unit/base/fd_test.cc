@@ -114,21 +114,21 @@ TEST(Datagram, BringsItsBytesAndDescriptorsInOrder) {
   ASSERT_OK(one);
   ASSERT_OK(two);
   int fds[2] = {one->get(), two->get()};
-  ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("hello"), fds, false));
-  ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("world!"), {}, false));
+  ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("hello"), fds));
+  ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("world!"), {}));
   std::byte buffer[64];
-  auto first = receive_datagram(s.b.get(), buffer, false);
+  auto first = receive_datagram(s.b.get(), buffer);
   ASSERT_OK(first);
   EXPECT_EQ(first->bytes, 5u);
   ASSERT_EQ(first->fd_count, 2u);
   EXPECT_TRUE(same_file(first->fds[0].get(), one->get()));
   EXPECT_TRUE(same_file(first->fds[1].get(), two->get()));
   EXPECT_NE(::fcntl(first->fds[0].get(), F_GETFD) & FD_CLOEXEC, 0);
-  auto second = receive_datagram(s.b.get(), buffer, false);
+  auto second = receive_datagram(s.b.get(), buffer);
   ASSERT_OK(second);
   EXPECT_EQ(second->bytes, 6u);
   EXPECT_EQ(second->fd_count, 0u);
-  EXPECT_ERR(receive_datagram(s.b.get(), buffer, false), EAGAIN);
+  EXPECT_ERR(receive_datagram(s.b.get(), buffer), EAGAIN);
 }
 
 TEST(Datagram, ThatIsNotReadLeavesNoDescriptorBehind) {
@@ -138,10 +138,10 @@ TEST(Datagram, ThatIsNotReadLeavesNoDescriptorBehind) {
     auto memfd = create_memfd("clan-test", 4096);
     ASSERT_OK(memfd);
     int fds[4] = {memfd->get(), memfd->get(), memfd->get(), memfd->get()};
-    ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("x"), fds, false));
-    ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("y"), fds, false));
+    ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("x"), fds));
+    ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("y"), fds));
     std::byte buffer[8];
-    ASSERT_TRUE(receive_datagram(s.b.get(), buffer, false).ok());  // dropped with its descriptors
+    ASSERT_TRUE(receive_datagram(s.b.get(), buffer).ok());  // dropped with its descriptors
   }
   EXPECT_EQ(open_descriptors(), before);
 }
@@ -152,9 +152,9 @@ TEST(Datagram, LargerThanTheBufferIsAnErrorAndItsDescriptorsAreClosed) {
   ASSERT_OK(event);
   int fd = event->get();
   const std::size_t before = open_descriptors();
-  ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("longer than four"), {&fd, 1}, false));
+  ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("longer than four"), {&fd, 1}));
   std::byte buffer[4];
-  EXPECT_ERR(receive_datagram(s.b.get(), buffer, false), EMSGSIZE);
+  EXPECT_ERR(receive_datagram(s.b.get(), buffer), EMSGSIZE);
   EXPECT_EQ(open_descriptors(), before);
 }
 
@@ -163,7 +163,7 @@ TEST(Datagram, WithMoreThanFourDescriptorsIsRefusedByBothEnds) {
   auto event = create_eventfd();
   ASSERT_OK(event);
   std::vector<int> fds(6, event->get());
-  EXPECT_ERR(send_datagram(s.a.get(), bytes_of("x"), fds, false), EINVAL);
+  EXPECT_ERR(send_datagram(s.a.get(), bytes_of("x"), fds), EINVAL);
 
   // A peer that sends them anyway.
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 6)] = {};
@@ -182,7 +182,7 @@ TEST(Datagram, WithMoreThanFourDescriptorsIsRefusedByBothEnds) {
   const std::size_t before = open_descriptors();
   ASSERT_EQ(::sendmsg(s.a.get(), &message, 0), 1);
   std::byte buffer[8];
-  EXPECT_ERR(receive_datagram(s.b.get(), buffer, false), EMSGSIZE);
+  EXPECT_ERR(receive_datagram(s.b.get(), buffer), EMSGSIZE);
   EXPECT_EQ(open_descriptors(), before);
 }
 
@@ -191,19 +191,18 @@ TEST(Datagram, WhoseDescriptorsFindNoRoomArrivesWithoutThem) {
   auto event = create_eventfd();
   ASSERT_OK(event);
   const int fd = event->get();
-  for (int i = 0; i < 2; ++i)
-    ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("hello"), {&fd, 1}, false));
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(send_datagram(s.a.get(), bytes_of("hello"), {&fd, 1}));
   auto child = test::Process::start([&] {
     const rlimit few{100, 100};
     CHILD_CHECK(::setrlimit(RLIMIT_NOFILE, &few) == 0);
     int last = -1;
     for (int n; (n = ::dup(fd)) >= 0;) last = n;
     std::byte buffer[8];
-    auto lost = receive_datagram(s.b.get(), buffer, false);
+    auto lost = receive_datagram(s.b.get(), buffer);
     CHILD_OK(lost);
     CHILD_CHECK(lost->bytes == 5 && lost->fd_count == 0 && lost->fds_lost);
     ::close(last);
-    auto whole = receive_datagram(s.b.get(), buffer, false);
+    auto whole = receive_datagram(s.b.get(), buffer);
     CHILD_OK(whole);
     CHILD_CHECK(whole->bytes == 5 && whole->fd_count == 1 && !whole->fds_lost);
     return 0;
@@ -214,9 +213,9 @@ TEST(Datagram, WhoseDescriptorsFindNoRoomArrivesWithoutThem) {
 TEST(Datagram, ToAClosedSocketIsAnErrorNotASignal) {
   SocketPair s;
   s.b.reset();
-  EXPECT_ERR(send_datagram(s.a.get(), bytes_of("x"), {}, false), EPIPE);
+  EXPECT_ERR(send_datagram(s.a.get(), bytes_of("x"), {}), EPIPE);
   std::byte buffer[8];
-  auto end = receive_datagram(s.a.get(), buffer, false);
+  auto end = receive_datagram(s.a.get(), buffer);
   ASSERT_OK(end);
   EXPECT_EQ(end->bytes, 0u);
 }

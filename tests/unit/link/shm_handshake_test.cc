@@ -117,7 +117,7 @@ TEST_F(Handshake, EndsWithAPeerThatHangsUp) {
   gone.socket.reset();
   Fd socket = accepted();
   ControlMessage hello;
-  ASSERT_OK(receive_datagram(socket.get(), std::as_writable_bytes(std::span(&hello, 1)), false));
+  ASSERT_OK(receive_datagram(socket.get(), std::as_writable_bytes(std::span(&hello, 1))));
   EXPECT_ERR(answered(std::move(socket)), ECONNRESET);
 }
 
@@ -126,10 +126,10 @@ TEST_F(Handshake, OfAServerTellsAClientOfAnotherVersionSo) {
   ControlMessage hello;
   hello.type = ControlType::kHello;
   hello.version = shm::kLayoutVersion + 1;
-  ASSERT_OK(send_datagram(socket.get(), std::as_bytes(std::span(&hello, 1)), {}, false));
+  ASSERT_OK(send_datagram(socket.get(), std::as_bytes(std::span(&hello, 1)), {}));
   EXPECT_ERR(answered(), EPROTONOSUPPORT);
   ControlMessage said;
-  ASSERT_OK(receive_datagram(socket.get(), std::as_writable_bytes(std::span(&said, 1)), false));
+  ASSERT_OK(receive_datagram(socket.get(), std::as_writable_bytes(std::span(&said, 1))));
   EXPECT_EQ(said.type, ControlType::kRefuse);
   EXPECT_EQ(said.err, EPROTONOSUPPORT);
 }
@@ -142,7 +142,7 @@ TEST_F(Handshake, OfAClientTakesNoAnswerWithAnImpossibleSlot) {
   accept.slot = shm::kMaxPeers;
   const int fds[] = {server.nic->tables_memfd(), server.nic->signals_memfd(),
                      server.doorbell.get()};
-  ASSERT_OK(send_datagram(socket.get(), std::as_bytes(std::span(&accept, 1)), fds, false));
+  ASSERT_OK(send_datagram(socket.get(), std::as_bytes(std::span(&accept, 1)), fds));
   std::uint32_t endpoint = 0;
   EXPECT_ERR(finish_dial(of_client, &endpoint), EPROTO);
 }

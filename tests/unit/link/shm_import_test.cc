@@ -127,7 +127,7 @@ void where_no_descriptor_passes(Work&& work) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
   for (int i : {0, 1}) ends[i] = Fd(pair[i]);
   const std::byte byte{1};
-  ASSERT_OK(send_datagram(ends[0].get(), {&byte, 1}, {&pair[1], 1}, false));  // one is under way
+  ASSERT_OK(send_datagram(ends[0].get(), {&byte, 1}, {&pair[1], 1}));  // one is under way
   rlimit before;
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   rlimit none = before;

@@ -125,7 +125,7 @@ TEST_F(Link, EndsWithAPeerThatBreaksTheRulesAndSaysSo) {
                                               ShmLink::Options{true, true});
   ControlMessage hello;
   hello.type = ControlType::kHello;
-  ASSERT_OK(send_datagram(raw.get(), std::as_bytes(std::span(&hello, 1)), {}, false));
+  ASSERT_OK(send_datagram(raw.get(), std::as_bytes(std::span(&hello, 1)), {}));
   link->on_ready(EPOLLIN);
   EXPECT_FALSE(link->alive());
   EXPECT_EQ(b_notes.misbehaviours, 1);

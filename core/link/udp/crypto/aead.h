@@ -1,6 +1,5 @@
-// Aead: AES-256-GCM (NIST SP 800-38D) under one key, by a library that is well kept. OpenSSL 3 is
-// always there; IPsec-MB (Debian: libipsec-mb1) takes a quarter of its time for a packet, and is
-// used where it can be loaded. Both make the same bytes, so the two ends need not have the same.
+// Aead: AES-256-GCM (NIST SP 800-38D) under one key. OpenSSL 3 is always there; IPsec-MB (Debian:
+// libipsec-mb1) takes a quarter of its time and is used where it loads. Both make the same bytes.
 #pragma once
 
 #include <array>
@@ -24,8 +23,7 @@ class Aead {
   using AeadTag = std::array<std::byte, kAeadTagBytes>;
 
   virtual ~Aead() = default;
-  /// Encrypts `body` in place and gives the tag of both. False: the library has failed, and part of
-  /// `body` may be in clear.
+  /// Encrypts `body` in place and tags both. False: failed, and part of `body` may be in clear.
   virtual bool encrypt(const Nonce& nonce, Bytes header, std::span<std::byte> body,
                        AeadTag* tag) = 0;
   /// The reverse. False: the tag is of something else; `body` is then worthless.
@@ -41,8 +39,7 @@ inline unsigned char* raw(std::byte* p) { return reinterpret_cast<unsigned char*
 
 /// Null: OpenSSL has failed.
 std::unique_ptr<Aead> make_openssl_aead(AeadKey key);
-/// Null: it is not installed, of another version than this was built for, or does not know this
-/// processor.
+/// Null: not installed, another version than it was built for, or an unknown processor.
 std::unique_ptr<Aead> make_ipsec_mb_aead(AeadKey key);
 /// By the faster of the two that is there. Null: neither.
 std::unique_ptr<Aead> make_aead(AeadKey key);

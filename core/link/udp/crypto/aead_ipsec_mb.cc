@@ -1,5 +1,5 @@
-// AES-256-GCM by IPsec-MB, loaded when it is first asked for. CLAN uses only the manager's table
-// and the calls that fill it in. Without its header when this is compiled: never there.
+// AES-256-GCM by IPsec-MB, loaded on first use: only the manager's table and the calls that fill
+// it. Never there if compiled without its header.
 #include "link/udp/crypto/aead.h"
 
 #ifdef CLAN_IPSEC_MB
@@ -15,8 +15,7 @@
 namespace clan::udp {
 namespace {
 
-// Never unloaded, and the manager never freed: its table is read by every key. Null: it cannot be
-// used here.
+// Never unloaded or freed: every key reads the manager's table. Null: it cannot be used here.
 const IMB_MGR* load_manager() {
   void* library = ::dlopen("libIPSec_MB.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return nullptr;

@@ -1,6 +1,5 @@
-// The transport's cryptography: X25519, HKDF-SHA-256 and HMAC-SHA-256 by OpenSSL 3, AES-256-GCM by
-// what aead.h finds. docs/wire.md, Security, says which key is made of what. This folder is the
-// only place that knows a cryptographic library, and a library of its own.
+// The transport's cryptography: X25519, HKDF-SHA-256, HMAC-SHA-256 by OpenSSL 3, AES-256-GCM by
+// aead.h; keys: docs/wire.md, Security. Only this folder, a library of its own, knows OpenSSL.
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -59,8 +58,8 @@ struct PkeyDeleter {
 using Pkey = std::unique_ptr<EVP_PKEY, PkeyDeleter>;
 using PkeyContext = std::unique_ptr<EVP_PKEY_CTX, PkeyDeleter>;
 
-/// Left where it is once OpenSSL has been taken down. For a destructor's body: a member that frees
-/// itself does so behind the body, where no OpenSslUse holds OpenSSL up any more.
+/// Leaks once OpenSSL is down. For a destructor's body: members free themselves behind it, when no
+/// OpenSslUse holds OpenSSL up.
 template <typename Owner>
 void free_while_openssl_is_there(Owner& owner) {
   const OpenSslUse use;
@@ -186,8 +185,8 @@ class Keys final : public Session {
     return packet.subspan(clear, packet.size() - kTagBytes - clear);
   }
 
-  // The key that is in use, the one before it for packets that are late, and the next: what a
-  // stranger writes into a packet's number makes us derive no others.
+  // The key in use, the one before it for late packets, and the next: a stranger's packet number
+  // makes us derive no others.
   DirectionKey* opening_key(std::uint64_t index) {
     if (index > newest_ + 1 || index + 1 < newest_) return nullptr;
     std::unique_ptr<DirectionKey>& place = open_[index % open_.size()];

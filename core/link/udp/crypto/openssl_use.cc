@@ -10,8 +10,7 @@
 namespace clan::udp {
 namespace {
 
-/// A call takes a millisecond at most. One that was left for good, as by exit() in a handler of a
-/// signal that came in its middle, holds the end up for no longer than this.
+/// A call takes a millisecond at most. One that exit() in a signal handler cut off delays the end.
 constexpr std::chrono::seconds kPatience(1);
 
 constinit std::shared_mutex g_calls;

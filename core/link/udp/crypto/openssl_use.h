@@ -1,7 +1,6 @@
 // OpenSslUse: a call of OpenSSL while OpenSSL is there. exit() takes it down (OPENSSL_cleanup)
-// while another thread may be at a handshake: so a handler comes before that, waits for the threads
-// that are inside, and lets no other in. What has been set up by then, as a session's cipher, goes
-// on.
+// while another thread may be at a handshake: a handler before that waits for those inside, and
+// lets no other in. What exists by then, as a session's cipher, goes on.
 //
 //   a thread    OpenSslUse use; if (use) ... EVP_...()          one that is inside: waited for
 //   exit()      OPENSSL_cleanup -> the handler: waits, shuts -> OpenSSL frees what it has

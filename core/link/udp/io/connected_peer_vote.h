@@ -1,6 +1,5 @@
-// ConnectedPeerVote: the address that most packets go to, if there is one: a majority vote (Boyer
-// and Moore, 1981) with a bound, so that what was long ago counts no more. Two numbers and an
-// address, whatever the number of peers. Not thread-safe.
+// ConnectedPeerVote: the address that most packets go to: a majority vote (Boyer and Moore, 1981)
+// with a bound, so that the past fades. Constant memory. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +25,7 @@ class ConnectedPeerVote {
       votes_ = 1;
     }
   }
-  /// Where peers share the vote by chance: begins anew with `to`, unless that leads, so that nobody
-  /// is distrusted for another one.
+  /// Begins anew with `to`, unless that leads: it is not distrusted for another in the same vote.
   void begin_with(const SocketAddress& to) {
     if (to == leader_) return;
     *this = {};

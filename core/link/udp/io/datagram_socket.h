@@ -1,6 +1,5 @@
-// DatagramSocket: one UDP socket of the kernel, with addresses as the transport has them. Never
-// waits; nothing here knows of peers or of other sockets. SocketIo decides which of its sockets a
-// packet takes. Not thread-safe.
+// DatagramSocket: one UDP socket of the kernel, with the transport's addresses. Never waits;
+// SocketIo decides which socket a packet takes. Not thread-safe.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,8 +14,7 @@
 
 namespace clan::udp {
 
-/// Packets that came together from one address: all `segment` bytes long but the last, which may be
-/// shorter.
+/// Packets that came together from one address, all `segment` bytes long; the last may be shorter.
 struct Arrival {
   SocketAddress from;
   std::span<std::byte> bytes;  ///< valid until the next receive(); may be written to
@@ -41,13 +39,11 @@ class DatagramSocket {
   using Sent = udp::Sent;
   static constexpr std::size_t kMostRefusals = 16;  ///< kept; there will be more of the same
 
-  /// A socket that is not bound. `buffer_bytes` is asked for; the kernel gives what
-  /// net.core.rmem_max allows.
+  /// Opens an unbound socket. The kernel gives `buffer_bytes` as net.core.rmem_max allows.
   static Result<DatagramSocket> open(Family family, int buffer_bytes);
 
   Status bind(const SocketAddress& local);
-  /// Packets of that address only from now on, but for those that have come; send() without an
-  /// address goes there.
+  /// Restricts later packets to that address, where send() without an address goes.
   Status connect(const SocketAddress& to);
   /// Whether another socket of the same user that says so too may bind the same port.
   bool share_port(bool on);
@@ -55,18 +51,15 @@ class DatagramSocket {
   /// From now on Arrival::at is filled in.
   bool tell_destination();
 
-  /// To `to`, or to where it is connected (null). `segment` shorter than `bytes`: a train. `from`:
-  /// which of our addresses is the source, if it still is one; null: as the kernel's routes choose.
+  /// Sends to `to`, or where it is connected (null). `segment` shorter than `bytes`: a train.
+  /// `from`: our source address, if it still is one; null: the kernel's choice.
   Sent send(const SocketAddress* to, std::span<const std::byte> bytes, std::size_t segment,
             const SocketAddress* from = nullptr);
-  /// One datagram, or what GRO has made one of. 0 bytes: it is not CLAN's. False: there is
-  /// none.
+  /// Receives one datagram, or GRO's train. 0 bytes: it is not CLAN's. False: there is none.
   bool receive(std::span<std::byte> to, Arrival* out);
-  /// For a socket that is connected and has no GRO: receives bytes alone, for which the kernel does
-  /// less. 0 bytes: it is not CLAN's.
+  /// Receives bytes alone, for a connected socket without GRO: less work. 0 bytes: not CLAN's.
   bool receive_plain(std::span<std::byte> to, Arrival* out);
-  /// The kernel has reported an error of the socket: what it has noted about packets that have
-  /// left.
+  /// Takes the errors that the kernel reports, and notes what they say of packets that have left.
   void take_errors();
   /// Where packets went of which a host has said since that nobody has the port.
   bool next_refusal(SocketAddress* to);
@@ -85,8 +78,7 @@ class DatagramSocket {
   std::vector<SocketAddress> refusals_;
 };
 
-/// Whether two sockets are of one network namespace, so that both would reach the same hosts: a
-/// thread may have changed its own.
+/// Whether two sockets are of one network namespace: a thread may have changed its own.
 bool same_network(int socket, int other);
 
 }  // namespace clan::udp

@@ -1,8 +1,6 @@
-// PacketIo: all that touches the network, as an interface. UDP sockets are one implementation
-// (socket_io.h), AF_XDP beside them another (xdp_io.h).
-//
-// A train of equal packets out, a batch of arrivals in, a descriptor to sleep on. Nothing here
-// waits. One thread sends and one receives at a time.
+// PacketIo: all that touches the network, as an interface: UDP sockets (socket_io.h), AF_XDP beside
+// them (xdp_io.h). Trains of equal packets out, batches of arrivals in, a descriptor to sleep on.
+// Nothing waits. One thread sends and one receives at a time.
 #pragma once
 
 #include <poll.h>
@@ -27,32 +25,26 @@ class PacketIo {
   using Sent = udp::Sent;
 
   virtual ~PacketIo() = default;
-  /// kLater: ask with want_room(), and offer it again when the descriptor is readable. Never
-  /// kFailed: that is as if the network had lost it.
+  /// Sends, or loses. kLater: call want_room(), offer it again when the descriptor is readable.
   virtual Sent send(const Train& train, std::span<const std::byte> bytes) = 0;
   /// What has come, at most out.size() arrivals. 0: nothing.
   virtual std::size_t receive(std::span<Arrival> out) = 0;
   /// Where packets went of which a host has said since that nobody has the port. False: nowhere.
   virtual bool next_refusal(SocketAddress*) { return false; }
-  /// Packets to that address have gone unanswered for a while: what is kept for it alone may be out
-  /// of date.
+  /// Packets to that address go unanswered: what is kept for it alone may be out of date.
   virtual void doubt(const SocketAddress&) {}
   /// Readable when something has come, or there is room again and want_room() has asked for it.
   virtual int descriptor() const = 0;
-  /// Whether anybody may sleep on the descriptor or on sources(), as at first. If not they may show
-  /// nothing, and each packet costs 0.2 us less: sockets without a waiter wake nobody. False: they
-  /// cannot be slept on.
+  /// Whether anybody may sleep on the descriptor or sources(), as at first. If not, they may show
+  /// nothing, and each packet costs 0.2 us less. False: they cannot be slept on.
   virtual bool arm(bool) { return true; }
   virtual void want_room(bool) {}
-  /// Whether the descriptor reports room for what was kLater last. Otherwise it is offered again
-  /// after a while.
+  /// Whether the descriptor reports room for what was kLater; else it is offered again in a while.
   virtual bool tells_of_room() const { return true; }
-  /// A thread that slept on the descriptor has woken: receive() begins with what had something
-  /// last, and checks everything before it says that nothing has come.
+  /// A sleeper has woken: receive() begins where something came last, then checks all.
   virtual void woken() {}
-  /// What is behind the descriptor, for a thread that sleeps on that itself: a wake-up less deep.
-  /// How many of `out` are filled, with what to wait for. It may change in any other call; then
-  /// changed() is called.
+  /// What is behind the descriptor, to sleep on directly: one wake-up less. Returns how many of
+  /// `out` it fills. It may change in any other call, which then calls changed().
   virtual std::size_t sources(std::span<pollfd> out) const {
     out[0] = {descriptor(), POLLIN, 0};
     return 1;
@@ -64,8 +56,7 @@ class PacketIo {
   virtual SocketAddress local_address() const = 0;
   /// Which way packets to that peer leave now, of those that may.
   virtual PacketPath path_to(const SocketAddress&) const { return PacketPath::kSockets; }
-  /// Packets of the least size that may have come and not been received: what peers may have under
-  /// way.
+  /// Packets of the least size that may be waiting here: what peers may have under way.
   virtual std::uint32_t packets_of_room() const = 0;
 
  protected:
@@ -82,15 +73,13 @@ class PacketPump {
  public:
   PacketPump(Endpoint& endpoint, PacketIo& io) : endpoint_(endpoint), io_(io) {}
 
-  /// Takes what has come, runs timers that are due, sends what may be sent. True when there was
-  /// anything.
+  /// Takes what has come, runs due timers, sends what may be sent. True: there was anything.
   bool run(std::uint64_t now) {
     const bool some = take(now);
     return send(now) || some;
   }
-  /// The same for a thread that looks again in a moment. What has come is its first, and takes it
-  /// to an answer, most often: so what is owed for it (acknowledgements, credit) leaves with what
-  /// the thread sends, or when a look finds nothing more.
+  /// The same for a thread that looks again soon. Its first arrival mostly leads to an answer: so
+  /// acknowledgements and credit leave with that, or when a look finds nothing more.
   bool look(std::uint64_t now) {
     const bool some = take(now);
     if (some && ++held_ < kMostHeld) return true;
@@ -116,11 +105,10 @@ class PacketPump {
   }
   /// Whether a train waits for room in the socket.
   bool waits_for_room() const { return train_.bytes != 0; }
-  /// The last call that sent has sent as much as one does, and there may be more: no packet and no
-  /// timer reports that.
+  /// The last call sent all that one may, and there may be more, which nothing reports.
   bool has_more() const { return has_more_; }
-  /// When to run again if nothing comes. What is due to be sent stays due while a train waits for
-  /// room, until the descriptor reports room, or the time comes.
+  /// When to run again if nothing comes. While a train waits for room, what is due stays due until
+  /// the descriptor reports room, or that time.
   std::uint64_t next_timeout() const {
     if (has_more_) return 0;
     const std::uint64_t at = endpoint_.next_timeout();

@@ -127,16 +127,14 @@ void SocketIo::stop_gro() {
 
 // --- the second socket ---------------------------------------------------------------------------
 
-// A link-local address would bind it to an interface; and an address of the other family than the
-// one that the main socket is bound to is not reached by it either.
+// A link-local address would bind it to an interface; main cannot reach the other family.
 bool SocketIo::can_join(const SocketAddress& peer) const {
   if (leaving_ || peer.scope != 0) return false;
   return is_wildcard(local_) || is_ipv4(local_) == is_ipv4(peer);
 }
 
-// The source address of a connected socket is fixed when it is connected, by the same look-up that
-// gives each packet of the main one its source. A wildcard is bound again as a wildcard, so the
-// look-up has the same to go by; or, for packets that have a source, to that.
+// connect() fixes the source address by the look-up that gives each packet of the main socket its
+// own. A wildcard is bound as a wildcard again, for the same result; or to the packets' source.
 Status SocketIo::join(const SocketAddress& peer, const SocketAddress& source) {
   const bool ipv4 = is_ipv4(peer);
   auto made = DatagramSocket::open(ipv4 ? Family::kIpv4 : Family::kIpv6, kBufferBytes);
@@ -152,8 +150,7 @@ Status SocketIo::join(const SocketAddress& peer, const SocketAddress& source) {
   // 1. The port may be shared: with a process of this user, and only if that asks for it.
   if (!main_.share_port(true) || !made->share_port(true)) return errno_error("SO_REUSEPORT");
   const Status bound = made->bind(local);
-  // 2. It is ours alone again. Both have to say so: the kernel asks the first that it finds at the
-  // port.
+  // 2. It is ours alone again. Both must say so: the kernel asks the first at the port.
   (void)main_.share_port(false);
   (void)made->share_port(false);
   if (!bound) return bound;
@@ -177,9 +174,8 @@ Status SocketIo::join(const SocketAddress& peer, const SocketAddress& source) {
   return {};
 }
 
-// Its peer's packets come to the main socket from now on. A descriptor that another process has
-// inherited cannot take them either: connecting works on the socket, closing on the descriptor
-// only.
+// Its peer's packets come to the main socket from now on, even if another process inherited the
+// descriptor: connecting works on the socket, closing only on the descriptor.
 void SocketIo::leave() {
   if (!connected()) return;
   SocketAddress nobody = loopback(second_.family() == Family::kIpv4, local_.port);
@@ -247,8 +243,7 @@ PacketIo::Sent SocketIo::send(const Train& train, std::span<const std::byte> byt
   const Sent sent = send_by(main_, &train.to, bytes, train.segment, source);
   if (sent == Sent::kLater) note_full(false);
   if (sent == Sent::kLater || sent == Sent::kTooBig) return sent;
-  // What the second socket cannot do and this one can is not the packet's fault: a source address
-  // that is no more.
+  // What only the second cannot do is not the packet's fault: its source address has gone.
   if (tried && sent == Sent::kSent) doubt(train.to);
   return Sent::kSent;  // or lost, as when there is no route
 }
@@ -259,8 +254,7 @@ bool SocketIo::next_refusal(SocketAddress* to) {
   return main_.next_refusal(to) || second_.next_refusal(to);
 }
 
-// By recvmsg, not recvmmsg: that asks once more after the last one, and in a ping-pong every one is
-// the last.
+// By recvmsg: recvmmsg asks again after the last one, and in a ping-pong every one is the last.
 std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> out) {
   const std::size_t most = std::min(out.size(), kSlots);
   std::size_t count = 0;
@@ -275,11 +269,9 @@ std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> ou
       break;
     }
     if (&socket == &second_) got.at = source_;  // what it is bound to
-    // Also one without bytes, or with too many to be a packet, of which nothing is taken: a peer
-    // that floods us with these must not keep the thread here.
+    // Count empty and oversized ones, too: a flood of these must not keep the thread here.
     ++count;
-    // A short one is most often alone: it is processed before the kernel is asked again. Not where
-    // the last look has found one, too.
+    // A short one is mostly alone: process it before asking again, unless the last look found one.
     if (offload_ && got.bytes.size() < kLoneBytes && !in_a_row_) break;
   }
   return count;
@@ -289,8 +281,7 @@ std::size_t SocketIo::receive_from_main(std::span<Arrival> out) {
   const std::size_t n = receive_from(main_, out);
   fresh_ = fresh_ && n > 0;
   if (fresh_ || !connected()) return n;
-  // A few of the peer's packets may come here: they went to another of our addresses. If they go
-  // on, it was a mistake.
+  // A few of the peer's packets may come here, sent to another of our addresses; many: a mistake.
   for (std::size_t i = 0; i < n; ++i) {
     if (!(out[i].from == peer_)) continue;
     ++counters_.strays;
@@ -299,8 +290,7 @@ std::size_t SocketIo::receive_from_main(std::span<Arrival> out) {
   return n;
 }
 
-// What GRO has made one of just before the second becomes plain has no right check, and is sent
-// again.
+// What GRO merged just before the second became plain has no valid check, and is sent again.
 std::size_t SocketIo::receive_from_second(std::span<Arrival> out) {
   const std::size_t n = receive_from(second_, out);
   emptied_ = emptied_ || n == 0;
@@ -333,8 +323,7 @@ std::size_t SocketIo::receive(std::span<Arrival> out) {
   return n;
 }
 
-// One socket is emptied before the other is read: packets keep their order. Not for ever: more may
-// come all the time.
+// Empty one socket before reading the other, so that packets keep their order; but not for ever.
 std::size_t SocketIo::look(std::span<Arrival> out) {
   if (leaving_) {
     const std::size_t n = receive_from_second(out);
@@ -351,8 +340,7 @@ std::size_t SocketIo::look(std::span<Arrival> out) {
     if (n > 0) return n;
   }
   const bool second = second_first_;
-  // The other one comes first now and then, or a socket that always has something would keep it
-  // waiting.
+  // The other one comes first now and then, or a busy socket would starve it.
   const bool turn = ++looks_ >= kLooks;
   if (turn) {
     if (const std::size_t n = look_at_other(out); n > 0) return n;

@@ -1,19 +1,16 @@
 // SocketIo: PacketIo over UDP sockets, without privilege. Trains leave by GSO and arrive by GRO
-// where the kernel has them (4.18, 5.0); otherwise packet by packet. IPv6 that takes IPv4 as well,
-// or IPv4 where there is no IPv6.
+// where the kernel has them (4.18, 5.0). IPv6 that takes IPv4, or IPv4 where there is no IPv6.
 //
 //   main     bound to the port, never connected: every peer's packets may come and go here
 //   second   the same port, connected to the peer that most packets go to: the kernel finds route
 //            and socket of its packets without a look-up, each way
 //
-// Both are read, mostly the one that had something last. A second one that is left is connected to
-// nobody any more: what has come to it is read, then it is closed.
+// Both are read, mostly the one that had something last. A second socket that is left is
+// disconnected, read empty, then closed. While its arrivals are short and alone, as in a ping-pong,
+// it is plain: without GRO, asked for bytes only. A train ends that.
 //
-// While what comes to the second is short and alone, as in a ping-pong, it is plain: without GRO,
-// and asked for bytes only. A train ends that.
-//
-// The port is shared only from the second socket's bind until it has been bound, and with processes
-// of the same user that ask for that; the wire knows nothing of it. docs/wire.md, Sockets.
+// The port is shared only while the second socket is being bound, and with processes of the same
+// user that ask for it. docs/wire.md, Sockets.
 #pragma once
 
 #include <memory>

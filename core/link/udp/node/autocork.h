@@ -1,6 +1,5 @@
-// Autocork: whether a small message waits a moment for others, so that one packet takes them all,
-// as Linux's tcp_autocorking has it. A program that answers fifty clients before it looks for
-// packets again pays for a few packets then, not for fifty.
+// Autocork: whether a small message waits for others to share its packet, as tcp_autocorking in
+// Linux. A program that answers fifty clients before it looks again pays for a few packets.
 //
 //   the first message since the thread has looked    leaves at once: a ping-pong waits for nothing
 //   the others                                       wait until it looks or sleeps, or would fill a
@@ -8,8 +7,8 @@
 //   one has waited for more than kMostNs             none waits for a while: the program computes
 //                                                    between what it sends
 //
-// The caller sees to it that another thread looks soon where this one does not (the node's tick).
-// Times are those of monotonic_ns(). Not thread-safe.
+// The caller has another thread look soon where this one does not (the node's tick). Times are
+// monotonic_ns(). Not thread-safe.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// The messages of the UDP link: what it puts into the header of a transport message. docs/wire.md
-// has the table. Pure functions; no state.
+// The UDP link's headers of transport messages (docs/wire.md has the table). Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -41,9 +40,8 @@ std::size_t write_link_header(std::span<std::byte, kMostHeader> out, const LinkH
 /// False when it is malformed.
 bool read_link_header(std::span<const std::byte> in, LinkHeader* header);
 
-/// What both ends say of themselves in the handshake. `service` is the client's wish, `endpoint`
-/// and `port` the answer: where it is, or at which other port of this host it is to be asked for
-/// (0: here).
+/// What both ends say in the handshake. `service` is the client's wish, `endpoint` and `port` the
+/// answer: where it is, or the port of this host to ask (0: here).
 struct Greeting {
   std::uint64_t node = 0;
   std::uint32_t uid = 0;

@@ -1,11 +1,9 @@
-// PathStatsPage: shows what a node knows of the paths to its peers in a page that `clan stat` reads
-// (clan/face/path_page.h).
+// PathStatsPage: the page of a node's paths that `clan stat` reads (clan/face/path_page.h).
 //
 //   node's mutex --> [ page: which link has which row ] --> memfd --> any process that may look
 //
-// Costs a read of a counter of each peer, and a few stores for those that have sent or received
-// since: before the thread that sees to the socket sleeps, and while threads poll now and then. All
-// calls under the node's mutex.
+// Costs a counter's load for each peer, and a few stores for those that were active: before the
+// thread in charge sleeps, and now and then while threads poll. Under the node's mutex.
 #pragma once
 
 #include <array>

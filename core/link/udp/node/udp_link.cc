@@ -1,5 +1,5 @@
-// UdpLink: what the engine asks of it. Puts are in udp_link_put.cc, questions, which wait for an
-// answer, in udp_link_questions.cc; what comes from the peer is in udp_link_receive.cc.
+// UdpLink: what the engine asks of it. Puts, questions that wait for an answer, and arrivals are in
+// udp_link_put.cc, udp_link_questions.cc and udp_link_receive.cc.
 #include "link/udp/node/udp_link.h"
 
 #include <algorithm>

@@ -1,20 +1,15 @@
 // UdpLink: the link with one peer on another host: nic/link.h over a connection of the transport.
 //
 //   put, get, import, out-of-band   channel 0, released in the order sent: bytes are placed and
-//   tripwires
-//                                   fire one message after the other
-//   transfer (RDMA)                 channel 3: bytes are placed as they come, in any order;
-//   completions come
-//                                   in the order sent, after the messages of channel 0 that were
-//                                   sent before
+//                                   tripwires fire one message after the other
+//   transfer (RDMA)                 channel 3: bytes are placed in any order; completions come in
+//                                   the order sent, after earlier messages of channel 0
 //
-// A transfer that has not completed is not ordered with what is put later, as over shared memory.
-// Everything a peer sends is input: each access carries aperture, generation and key image and is
-// checked by our Nic.
+// As over shared memory, an incomplete transfer is not ordered with later puts. Everything a peer
+// sends is input: each access carries aperture, generation and key image, which our Nic checks.
 //
-// Thread-safety: everything under the node's mutex (udp_node.h), which comes after the engine's
-// locks and before the Nic's and ContextCore's own. Up-calls to the LinkSink are the node's
-// (udp_node.h).
+// Thread-safety: under the node's mutex (udp_node.h, also for up-calls), which comes after the
+// engine's locks and before the Nic's and ContextCore's own.
 #pragma once
 
 #include <atomic>

@@ -19,8 +19,7 @@ constexpr std::size_t kMostPublished = kBasePacket - kPutOverhead;  ///< a messa
 
 }  // namespace
 
-// Takes the mutex when there is room. False: the link has gone meanwhile, and the mutex is not
-// taken. What is queued lasts longer than a nap.
+// Takes the mutex when there is room. False: the link has gone, and the mutex is not taken.
 bool UdpLink::wait_for_room(Lock& lock) {
   std::uint64_t begin = 0;
   for (;;) {
@@ -59,8 +58,8 @@ Status UdpLink::begin_put(Lock& lock, const nic::RemoteHandle& handle, std::uint
   return {};
 }
 
-// In pieces that fill a packet, so that each is placed straight from the packet it comes in. What
-// is queued already has its place in the first: a piece that was cut would have all others cut.
+// In pieces that fill a packet, so that each is placed straight from its packet. The first piece
+// leaves room for what is queued: if it were cut, so would be all others.
 Status UdpLink::put(const nic::RemoteHandle& handle, std::uint64_t offset,
                     std::span<const std::byte> bytes, nic::PutOrder order) {
   return put_pieces(handle, offset, bytes, order, {});

@@ -15,8 +15,7 @@ constexpr std::uint64_t kMostAsked = 8 << 20;
 
 }  // namespace
 
-// Polls for a while, then sleeps, until `done()`, asked under the mutex, the link's end or the
-// deadline.
+// Polls, then sleeps, until `done()` (under the mutex), the link's end or the deadline.
 template <typename Done>
 void UdpLink::wait_until(std::uint64_t deadline, Done&& done) {
   const std::uint64_t begin = monotonic_ns();
@@ -46,8 +45,8 @@ Result<UdpLink::Pending> UdpLink::wait(std::uint64_t request) {
   return Error{ETIMEDOUT, "the peer did not answer within 10 s"};
 }
 
-// A peer ends the connection with one that asks for more than it serves, so of many threads that
-// read at once some wait. Without the mutex; the bytes are asked for when it returns.
+// A peer ends a connection that asks for more than it serves, so of many readers some wait. Without
+// the mutex; ask for the bytes when it returns.
 void UdpLink::wait_for_turn(std::uint64_t bytes) {
   wait_until(kNever, [&] {
     if (alive() && asked_bytes_ + bytes > kMostAsked) return false;

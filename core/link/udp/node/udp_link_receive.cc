@@ -25,8 +25,7 @@ bool is_word(const std::byte* p, std::size_t bytes) {
   return bytes == kWord && reinterpret_cast<std::uintptr_t>(p) % kWord == 0;
 }
 
-// The first word is what consumers poll: its store publishes the rest, and all that was placed
-// before.
+// Consumers poll the first word: its store publishes the rest, and all that was placed before.
 void copy_in(std::byte* to, std::span<const std::byte> from) {
   if (from.size() < kWord || reinterpret_cast<std::uintptr_t>(to) % kWord != 0) {
     std::memcpy(to, from.data(), from.size());

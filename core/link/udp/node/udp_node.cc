@@ -18,8 +18,8 @@
 namespace clan::udp {
 namespace {
 
-// A thread polls when it has looked kPolls times since the driver thread did, the last time so
-// short ago; or at a tick, when it has looked so often since the last tick.
+// A thread polls if it has looked kPolls times since the driver thread did, last just now; or, at a
+// tick, as often since the last tick.
 constexpr std::uint64_t kJustNow = 30'000;
 constexpr std::uint64_t kLately = 100'000;  ///< a thread has looked: it is back in a moment
 constexpr int kMostRuns = 64;  ///< of the pump, before other descriptors get their turn
@@ -198,10 +198,9 @@ void UdpNode::set_timer() {
   (void)::timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr);
 }
 
-// A thread that polls holds the mutex most of the time, and a driver thread that waits for it makes
-// each of that thread's unlocks a system call and a switch. So at a tick, and for up-calls while it
-// ticks, the driver thread does not wait: the mutex's owner fetches packets, and the next tick
-// looks again. Revocations have no other thread.
+// A polling thread holds the mutex most of the time, and a driver thread that waits for it makes
+// each unlock a system call and a switch. So at a tick, and for up-calls while it ticks, the driver
+// does not wait: the owner fetches packets, the next tick looks again. Only revocations wait.
 void UdpNode::drive(bool timer) {
   // PAIR udp_node.kicked: what is announced from now on kicks again
   if (!timer) words::swap(kicked_, false);
@@ -228,8 +227,7 @@ void UdpNode::drive(bool timer) {
       if (ticks && !slept) set_timer();
       rouse_sleeper();
     } else if (polled || (slept && !keep_watching_) || left_to_others(timer, now)) {
-      // A thread fetches what comes; later we see whether it still does. It may be busy for a
-      // while, as when it sends.
+      // A thread fetches what comes. Check later whether it still does: it may be busy, sending.
       if (pump_.has_more() || (polled && !just_now)) (void)pump(now);
       if (!polled) (void)io_->arm(true);  // one may sleep on it elsewhere
       keep_out();
@@ -340,8 +338,7 @@ void UdpNode::shut_down(std::uint64_t patience_ns) {
     link->forget_connection();
   }
   links_.clear();
-  // Nobody will read the calls that were queued until just now; they hold links, and the links this
-  // node.
+  // Nobody will read the calls queued until now; they hold links, which hold this node.
   std::deque<UpCall> unheard;
   {
     std::lock_guard told(told_mutex_);

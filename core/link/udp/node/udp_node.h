@@ -5,12 +5,11 @@
 //                                                            v
 //                             LinkSink, without the mutex: from the driver thread, or from fetch()
 //
-// A thread that waits makes progress: by fetch() and progress() while it polls, by sleep() while it
+// A waiting thread makes progress: by fetch() and progress() while it polls, by sleep() while it
 // sleeps; the driver thread where none has for half a millisecond.
 //
-// Thread-safety: all members from any thread. Lock order: the engine's locks, the node's mutex,
-// then the Nic's and ContextCore::mutex_; under the latter revocations are announced, and so only
-// noted.
+// Any thread. Lock order: the engine's locks, the node's mutex, then the Nic's and
+// ContextCore::mutex_, under which revocations are announced, and so only noted.
 #pragma once
 
 #include <sys/types.h>
@@ -81,8 +80,8 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   /// Readable when a packet has come, for threads that sleep elsewhere; they fetch as they wake.
   int descriptor() const { return abandoned() ? -1 : io_->descriptor(); }
   bool arm_descriptor();  ///< before each such sleep. False: there may be more packets
-  /// Says good-bye to all peers once what was sent has been acknowledged, or nothing more has been
-  /// for `patience_ns`. After the reactor has stopped; there are no up-calls any more.
+  /// Says good-bye to all peers once all is acknowledged, or nothing more has been for
+  /// `patience_ns`. After the reactor has stopped: no up-calls.
   void shut_down(std::uint64_t patience_ns);
   void abandon_after_fork();
 
@@ -168,8 +167,8 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   std::atomic<bool> asleep_{false};
   unsigned others_asleep_ = 0;  ///< threads that the driver thread has to wake
   bool keep_watching_ = false;
-  /// When a thread began to sleep on the descriptor elsewhere, as in poll() of a program: 0, it has
-  /// not come for packets; and how often since the last tick.
+  /// When a thread began to sleep on the descriptor elsewhere, as in poll(), and how often since
+  /// the last tick. 0: it has come for packets.
   std::uint64_t armed_at_ = 0;
   unsigned armed_ = 0;
   bool told_ = false;  ///< up-calls that the driver thread has not been kicked for

@@ -32,8 +32,7 @@ constexpr const char* kNobody =
     "name its port";
 constexpr const char* kNotOffered = "nobody offers this service on that host";
 
-/// `redirections`: how often the host has named another port by then. `speaks`: it has asked for a
-/// cookie, as every node does before it checks keys.
+/// `redirections`: how often another port was named. `speaks`: it asked for a cookie, before keys.
 Error failure(int err, const std::string& service, int redirections, bool speaks = false) {
   switch (err) {
     case ETIMEDOUT:

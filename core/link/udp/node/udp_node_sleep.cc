@@ -1,22 +1,19 @@
-// How threads wait at a node. While one polls it fetches packets, and tells the engine of transfers
+// How threads wait at a node. A polling thread fetches packets, and tells the engine of transfers
 // that have ended.
 //
-// A thread that sleeps takes charge of the socket: it sleeps in ppoll() on the socket, fetches what
-// comes and leaves when its word has changed. So a packet wakes one thread, not the driver thread
-// and then the sleeper. One thread at a time is in charge. The others sleep as they would anywhere:
-// that is in charge fires their tripwires, and hands the socket to the driver thread when it
-// leaves.
+// One thread at a time takes charge of the socket: it sleeps in ppoll() on that, fetches what comes
+// and leaves when its word has changed. So a packet wakes one thread, not the driver thread and
+// then the sleeper. The others sleep as anywhere: the one in charge fires their tripwires, and
+// hands the socket to the driver thread when it leaves.
 //
 //   in charge   the driver thread does not watch the socket; timers are the time-out of ppoll()
 //   left        nobody watches the socket for one tick: the thread is most often back by then. If
 //               not, the driver thread watches it from the tick on, and at once where other threads
-//               sleep. A thread that comes back again and again puts the tick off: the driver
-//               thread would take the processor from it each time, for some 25 us.
-//   elsewhere   a program sleeps in a call of its own on the sockets and on an event queue's
-//               descriptor. A thread that takes a packet delivers it before it leaves the mutex. So
-//               what was taken before the program has armed here shows in the queue, which it
-//               checks after that; what is taken later finds the queue armed; and what nobody takes
-//               keeps the socket readable.
+//               sleep. A thread that keeps coming back puts the tick off: each costs it some 25 us.
+//   elsewhere   a program sleeps in its own call on the sockets and an event queue's descriptor. A
+//               thread that takes a packet delivers it under the mutex: what was taken before the
+//               program armed here shows in the queue, which it checks afterwards; what is taken
+//               later finds the queue armed; what nobody takes keeps the socket readable.
 #include <poll.h>
 #include <sys/timerfd.h>
 
@@ -33,11 +30,11 @@
 namespace clan::udp {
 namespace {
 
-// How long the driver thread stays out when a thread has armed the descriptor, if nothing comes;
+// How long the driver thread stays out after a thread has armed the descriptor if nothing comes,
 // and how far apart two of them are in which it does.
 constexpr std::uint64_t kAway = 2 * kMillisecond;
-// The first tick, and how far it is put off: by a part of the time for which a thread has seen to
-// the socket. To set a timer takes some 14 us on a virtual machine.
+// The first tick, put off by a part of the time that a thread has served the socket. Setting a
+// timer takes some 14 us on a virtual machine.
 constexpr std::uint64_t kTick = kMillisecond / 2, kLongestTick = 2 * kMillisecond;
 constexpr std::uint64_t kSpree = 8;
 constexpr int kMostLooks = 64;  ///< in one go: others want the mutex
@@ -60,8 +57,7 @@ void UdpNode::fetch() {
   if (!hand_out(HandOut::kTransfers)) wake_driver();
 }
 
-// Whether what is sent may wait for a moment: a thread looks in short turns. If it ends that, the
-// next tick sees to what waits.
+// Whether what is sent may wait: a thread looks in short turns. If it stops, the next tick sends.
 bool UdpNode::may_hold() const {
   // relaxed: written under the mutex
   return ticking_.load(std::memory_order_relaxed) && in_charge_ == nullptr && others_asleep_ == 0;
@@ -89,8 +85,7 @@ bool UdpNode::poll() {
 
 // --- ticks ---------------------------------------------------------------------------------------
 
-// Nobody watches the socket: the driver thread checks at each tick whether a thread still serves
-// it.
+// Nobody watches the socket: at each tick the driver thread checks whether a thread serves it.
 void UdpNode::keep_out() {
   watch_socket(false);
   if (ticking_.load(std::memory_order_relaxed)) return;  // relaxed: written under the mutex
@@ -108,8 +103,7 @@ void UdpNode::start_ticks(std::uint64_t now, std::uint64_t first) {
   put_off_at_ = now + first / 2;
 }
 
-// A thread sees to the socket. What it has done until now counts no more: a tick that comes finds
-// what it has done since.
+// A thread serves the socket: a tick that comes counts only what it does from now on.
 bool UdpNode::put_off_tick(std::uint64_t now) {
   // relaxed: written under the mutex
   if (!ticking_.load(std::memory_order_relaxed) || now < put_off_at_) return false;
@@ -184,8 +178,7 @@ int UdpNode::sleep_in_charge(Lock& lock) {
     const std::span sources = packets.first(io_->sources(packets));
     const std::span fds = std::span(all).first(own + 1 + sources.size());
     charge_until_ = std::min(what.deadline_ns, pump_.next_timeout());
-    // PAIR udp_node.asleep: before the last check of the word; wake_sleepers() loads it after the
-    // change
+    // PAIR udp_node.asleep: before the last check of the word; wake_sleepers() changes, then loads
     dekker::announce(asleep_, true);
     int rc = 0;
     if (!word_has_changed()) {
@@ -265,8 +258,8 @@ bool UdpNode::arm_descriptor() {
   return !more;
 }
 
-// Under the mutex, by the driver thread: whether a thread that has armed the descriptor sees to the
-// socket. One that does not come for what is there has gone, or is busy.
+// Driver thread, under the mutex: whether a thread that has armed the descriptor serves the socket.
+// One that does not come for what is there has gone, or is busy.
 bool UdpNode::left_to_others(bool tick, std::uint64_t now) {
   const bool ticks = ticking_.load(std::memory_order_relaxed);  // relaxed: written under the mutex
   if (!ticks || others_asleep_ > 0 || keep_watching_) return false;

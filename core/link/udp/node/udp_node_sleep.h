@@ -21,11 +21,9 @@ struct Sleep {
   std::span<pollfd> fds = {};  ///< or when one of these is ready, as poll() has it
   std::uint64_t deadline_ns = kNever;
   UdpLink* link = nullptr;  ///< whose peer the thread waits for, if that is known
-  /// Set where the thread sleeps on the word by futex: a thread that changes the word checks this.
-  /// Unset for the thread in charge, which is woken in another way.
+  /// Set while sleeping by futex, for threads that change the word; unset for the thread in charge.
   std::atomic<std::uint32_t>* futex_sleepers = nullptr;
-  /// Whether the thread has locks of the engine. One that has none tells the sink of transfers that
-  /// have ended; for others the driver thread does.
+  /// Whether the thread has locks of the engine. Only one without reports ended transfers itself.
   enum class Locks { kSome, kNone } locks = Locks::kSome;
 };
 

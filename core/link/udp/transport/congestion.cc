@@ -5,9 +5,8 @@
 
 namespace clan::udp {
 
-// A small window is allowed more delay than a large one (Swift's flow scaling): so connections that
-// share a queue come to equal windows, also when they have not all seen the same shortest round
-// trip.
+// A small window is allowed more delay than a large one (Swift's flow scaling): connections that
+// share a queue reach equal windows, also when they saw different shortest round trips.
 std::uint64_t Congestion::target_delay(const RttEstimator& rtt) const {
   const std::uint64_t target = std::max(kLeastTarget, rtt.least() / 4);
   const double packets = static_cast<double>(window_) / static_cast<double>(packet_);
@@ -31,8 +30,7 @@ void Congestion::shrink(std::uint64_t percent_left) {
   slow_start_ = false;
 }
 
-// A queue that stays as it was while we shrink, and while others of our kind would have drained it,
-// is filled by somebody else.
+// A queue that stays while we shrink, and while our kind would have drained it, is another's.
 bool Congestion::has_rival(std::uint64_t delay, std::uint64_t patience, std::uint64_t now) {
   if (above_since_ == 0) {
     above_since_ = now;
@@ -44,10 +42,9 @@ bool Congestion::has_rival(std::uint64_t delay, std::uint64_t patience, std::uin
   return delay >= above_delay_ / 10 * 9 && window_ < above_window_ / 4 * 3;
 }
 
-// Now and then two packets at most, until what was in the queue has left it: a connection that
-// began when the queue was full has never seen the shortest round trip, and would take more than
-// its share. By the clock, so that all connections of this host do it together: while one of them
-// fills the queue, none sees its bottom.
+// Two packets at most now and then, until the queue has drained: a connection that began on a full
+// queue has never seen the shortest round trip, and would take too much. By the clock, so that all
+// connections of this host do it together and see the bottom.
 bool Congestion::drain(const RttEstimator& rtt, std::uint64_t now) {
   if (draining_until_ != 0) {
     if (now < draining_until_) return true;
@@ -58,8 +55,7 @@ bool Congestion::drain(const RttEstimator& rtt, std::uint64_t now) {
   }
   if (drained_at_ == 0) drained_at_ = now;
   const std::uint64_t interval = drain_interval(rtt);
-  // The queue falls below what it was since it had filled again: others drain. Together we see the
-  // bottom.
+  // The queue falls below what it was since it filled: others drain. Together we see the bottom.
   const bool others = now - drained_at_ > interval / 2 && low_ != ~std::uint64_t{0} &&
                       round_least_ + 20'000 < low_ - low_ / 16;
   if (now - drained_at_ > interval / 4) low_ = std::min(low_, round_least_);
@@ -127,8 +123,7 @@ std::uint64_t Congestion::wait_until(std::uint64_t bytes, const RttEstimator& rt
                                      std::uint64_t now) {
   const std::uint64_t round = std::max<std::uint64_t>(rtt.smoothed(), 1000);
   const std::uint64_t gain = slow_start_ ? 8 : 5;  // quarters of a window per round trip
-  // Bytes per ns as a fraction window * gain / (4 * round); a window is at most 2^26, a second
-  // 2^30.
+  // Bytes per ns as a fraction window * gain / (4 * round); window <= 2^26, a second is 2^30 ns.
   const std::uint64_t per_round = window_ * gain / 4;
   const auto most = static_cast<std::int64_t>(
       std::max(kLeastBurst, per_round * std::uint64_t{1'000'000} / round));

@@ -1,11 +1,10 @@
-// Congestion: how much of one connection may be under way, from round trips and loss. docs/wire.md
-// says why.
+// Congestion: how much of a connection may be under way, from round trips and loss (docs/wire.md).
 //
-// Judged once per round (from a packet's departure to its acknowledgement): below the target delay
-// the window grows, above it shrinks; loss counts from 5 % on. Pacing is a bucket that fills
-// at 1.25 windows per round trip. Sources: Swift (Kumar et al., SIGCOMM 2020), TIMELY (Mittal et
-// al., SIGCOMM 2015), the bypass of eRPC (Kalia et al., NSDI 2019), competitive mode of Copa (Arun
-// and Balakrishnan, NSDI 2018). Times in ns. Not thread-safe.
+// Judged once per round (a packet's departure to its acknowledgement): below the target delay the
+// window grows, above it shrinks; loss counts from 5 % on. Pacing is a bucket that fills at 1.25
+// windows per round trip. Sources: Swift (Kumar et al., SIGCOMM 2020), TIMELY (Mittal et al.,
+// SIGCOMM 2015), eRPC's bypass (Kalia et al., NSDI 2019), Copa's competitive mode (Arun and
+// Balakrishnan, NSDI 2018). Times in ns. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -33,16 +33,14 @@ void Connection::establish(std::uint64_t peer_id, const Parameters& peer, std::u
 }
 
 void Connection::close(int err, std::uint64_t now) {
-  // The first error remains, with its deadline: whatever comes again and again does not put the end
-  // off.
+  // The first error stays, with its deadline: repetition must not put the end off.
   if (state_ == State::kClosing && (err == 0 || close_err_ != 0)) return;
   if (state_ == State::kHello || state_ == State::kAccepted) return end(err);
   if (state_ != State::kEstablished && state_ != State::kClosing) return;
   state_ = State::kClosing;
   close_err_ = err;
   close_needed_ = true;
-  // What is still to be acknowledged may take as long as the peer lives; CLOSE itself three
-  // time-outs.
+  // Unacknowledged data may take as long as the peer lives; CLOSE itself three time-outs.
   if (err != 0) close_deadline_ = now + 3 * probe_timeout();
 }
 
@@ -60,9 +58,8 @@ void Connection::go_down(int err) {
 void Connection::on_reset(std::uint64_t number, std::uint64_t now) {
   if (!log_.has(number) || !log_[number].under_way) return;
   if (session_ && now < gone_at_) {
-    // Any end with the pre-shared key answers whatever id and number it is sent with a right MAC.
-    // So it is a question to the peer, which an end that lost its keys cannot answer. Asked once: a
-    // PING to such an end brings the next RESET.
+    // Any holder of the pre-shared key answers whatever id and number have a right MAC. So ask the
+    // peer, which cannot answer without its keys; once, as a PING to such an end brings a RESET.
     const std::uint64_t at = now + 3 * probe_timeout();
     if (at >= gone_at_) return;
     gone_at_ = at;
@@ -72,9 +69,8 @@ void Connection::on_reset(std::uint64_t number, std::uint64_t now) {
   end(state_ == State::kClosing && close_sent_ ? close_err_ : ECONNRESET);
 }
 
-// Anybody that knows both ports can make such a message, and a firewall may for a moment. So it is
-// a question to the peer, as a RESET with keys is, and has to be said twice. A host says it at most
-// once a second.
+// Anybody that knows both ports can forge this, and a firewall may send it for a moment. So ask the
+// peer, as for a RESET with keys, and believe the second only. A host says it once a second.
 void Connection::on_refused(std::uint64_t now) {
   if (state_ == State::kAccepted || state_ >= State::kDraining) return;
   if (refused_since_ != kNever) {
@@ -98,8 +94,7 @@ std::uint64_t Connection::silence() const {
   return watchers_ > 0 ? std::min(options_.silence, options_.watched_silence) : options_.silence;
 }
 
-// The link takes what comes when it comes, so a peer that is there gives credit. One that
-// acknowledges all and gives none would have what waits for room wait for ever.
+// A live peer gives credit, as the link takes all. One that gives none would block us for ever.
 void Connection::note_credit(std::uint64_t now) {
   const bool starved = std::any_of(std::begin(send_), std::end(send_),
                                    [](const SendChannel& c) { return c.blocked_by_credit(); });

@@ -1,5 +1,4 @@
-// Connection: one peer, once the handshake is done: a pure state machine over packets, a clock and
-// channels.
+// Connection: one peer after the handshake: a pure state machine over packets, clock and channels.
 //
 //            send()                                    receive()
 //               v                                          v
@@ -9,7 +8,7 @@
 //               +-- on_acked, on_lost <- SentLog <- ACK ---+
 //
 // Belongs to an Endpoint, which has the handshake, the connection ids and the socket's addresses.
-// Times in ns of a monotonic clock; every call brings the time. Not thread-safe.
+// Times in ns of a monotonic clock, passed in. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -61,16 +60,14 @@ class Connection final : private PathQuestion, private EndpointNotes {
 
   // --- for Endpoint ------------------------------------------------------------------------------
   void send(std::uint8_t channel, const Message& message) { send_[channel].push(message); }
-  /// err 0: after all that has been sent; otherwise at once, and what is not acknowledged may be
-  /// lost.
+  /// Closes. err 0: after all that has been sent; otherwise at once, losing what is unacknowledged.
   void close(int err, std::uint64_t now);
   void establish(std::uint64_t peer_id, const Parameters& peer, std::uint64_t now);
   /// A DATA packet that has passed its check: its frames. `from`: where it came from.
   void receive(std::uint64_t number, std::span<const std::byte> frames, const SocketAddress& from,
                std::uint64_t now);
   bool seen(std::uint64_t number) const { return received_.seen(number); }
-  /// Writes the next packet, not sealed, of at most `limit` bytes with room for a tag. 0: nothing
-  /// to send now.
+  /// Writes the next packet, unsealed, within `limit` with a tag's room. 0: nothing to send now.
   std::size_t build(std::span<std::byte> out, std::size_t limit, std::uint64_t now);
   /// The same for a packet that has to go to another address than address().
   std::size_t build_challenge(std::span<std::byte> out, std::uint64_t now, SocketAddress* to);
@@ -171,8 +168,7 @@ class Connection final : private PathQuestion, private EndpointNotes {
   std::uint64_t starved_since_ = kNever;  ///< a channel waits for credit and has been given none
   unsigned watchers_ = 0;                 ///< threads that sleep until the peer sends something
   std::uint64_t released_at_ = 0;         ///< when memory that is not needed was last given back
-  /// When those are believed that have said that the peer has gone (its host, or a RESET with
-  /// keys), unless it is heard.
+  /// When to believe that the peer has gone (its host, or a RESET with keys), unless it is heard.
   std::uint64_t gone_at_ = kNever;
   std::uint64_t refused_since_ = kNever;  ///< its host's first refusal since it was last heard
 

@@ -98,8 +98,7 @@ void Connection::detect_loss(std::uint64_t now) {
   if (unanswered_since_ != kNever && packets_under_way_ == 0) ping_ = true;
 }
 
-// Packets that have been lost stay for a while: an acknowledgement that comes late saves their
-// bytes.
+// Lost packets stay for a while: a late acknowledgement saves their bytes.
 void Connection::slide_log() {
   while (log_.base() < log_.next()) {
     const SentPacket& p = log_[log_.base()];
@@ -135,8 +134,7 @@ void Connection::on_probe_timeout(std::uint64_t now) {
     if (mtu_.on_timed_out(p.bytes, now)) note_mtu();
     break;
   }
-  // The question that an address is asked may be behind all that went to the one before, where
-  // nobody is any more.
+  // The challenge may be behind all that went to the old address, where nobody is.
   if (challenge_ != 0 && !challenge_to_send_) item_lost({SentItem::Kind::kChallenge, 0, {}});
   slide_log();
   last_asked_at_ = now;

@@ -1,5 +1,4 @@
-// What a connection of the UDP link is made of beside its channels: the constants of the transport
-// and its options, state that has an owner of its own, and the user of its endpoint.
+// Parts of a UDP connection beside its channels: constants, options, state with an owner, the sink.
 #pragma once
 
 #include <cstddef>
@@ -59,8 +58,7 @@ struct ConnectionCounters {
   std::uint64_t lost = 0, spurious = 0, timeouts = 0, duplicates = 0;
 };
 
-/// The part of a Connection by which a peer that comes from another address shows that it is there:
-/// CHALLENGE and RESPONSE (docs/wire.md).
+/// A peer that comes from another address proves it: CHALLENGE, RESPONSE (docs/wire.md).
 struct PathQuestion {
   SocketAddress candidate_;      ///< where the peer may have moved to
   std::uint64_t challenge_ = 0;  ///< 0: none
@@ -79,8 +77,7 @@ struct HandshakeState {
   bool cookie_seen = false;  ///< client: a RETRY has come
 };
 
-/// The part of a Connection that belongs to its Endpoint: keys, the handshake, its place among the
-/// timers and among those that send.
+/// The Endpoint's part of a Connection: keys, handshake, its place among timers and senders.
 struct EndpointNotes {
   const std::function<std::uint64_t()>* random_ = nullptr;  ///< the endpoint's, for challenges
   Mode mode_ = Mode::kOff;
@@ -96,13 +93,11 @@ struct EndpointNotes {
 
 class Connection;
 
-/// The user of an Endpoint. In up-calls, as in those of a MessageSink, send() and close() are
-/// allowed, of any connection, nothing else. A connection stays in memory until the endpoint's call
-/// that made the up-call has returned.
+/// The user of an Endpoint. Up-calls, also a MessageSink's, may call send() and close() of any
+/// connection, nothing else. A connection outlives the endpoint's call that made the up-call.
 class EndpointSink {
  public:
-  /// Somebody wants to connect and has shown that it is at that address. 0 and a greeting in
-  /// return, or an errno.
+  /// Asks for a connection, from a proved address. Returns 0 and a greeting, or an errno.
   virtual int on_request(const SocketAddress& from, std::span<const std::byte> greeting,
                          std::span<std::byte> answer, std::size_t* answer_bytes) = 0;
   /// What takes the connection's messages has to be its `user` by the end of this.

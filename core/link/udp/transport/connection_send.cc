@@ -159,8 +159,8 @@ void Connection::finish_packet(SentPacket& packet, std::size_t bytes, bool asks,
   congestion_.spend(bytes);
 }
 
-// PING when a timer wants one, when a quarter of the window has gone since the last (the peer
-// should not wait then), and now and then with acknowledgements alone.
+// PING when a timer wants one, at each quarter of the window (so that the peer does not wait then),
+// and now and then with acknowledgements alone.
 bool Connection::write_ping(Writer& out, bool asks, bool acked) {
   if (packets_under_way_ == 0) unpinged_bytes_ = 0;  // all before it has been acknowledged
   unpinged_bytes_ += out.size();

@@ -194,8 +194,7 @@ void Endpoint::fill_train(Connection& c, std::span<std::byte> out, std::uint64_t
 Train Endpoint::transmit(std::span<std::byte> out, std::uint64_t now) {
   const Sweep sweep{*this};
   Train train;
-  // Answers and connections in turn: a flood of strangers must not keep the connections from
-  // sending.
+  // Answers and connections in turn: a flood of strangers must not stop the connections.
   if (!answered_ && next_answer(out, &train)) {
     answered_ = true;
     return train;

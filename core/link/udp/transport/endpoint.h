@@ -1,13 +1,11 @@
-// Endpoint: the connections of one socket: handshakes, connection ids, timers, whose turn it is to
-// send.
+// Endpoint: the connections of one socket: handshakes, ids, timers, turns to send.
 //
 //   receive(from, datagram, now)  ->  [ Endpoint: check, id -> Connection ]  ->  EndpointSink
 //   transmit(now, buffer)         <-  trains of equal packets, connection by connection in turn
 //   next_timeout() / on_timeout(now)
 //
-// A pure state machine: no system call, no clock, no randomness but what is passed in. Costs
-// nothing for connections that have nothing to do. A packet that belongs to no connection allocates
-// nothing. Not thread-safe.
+// A pure state machine: no system call, clock or randomness but what is passed in. Idle connections
+// cost nothing. A packet of no connection allocates nothing. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -46,16 +44,15 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  /// Begins a connection; on_established or on_down tells. `greeting` at most kMostGreeting bytes.
-  /// Null: no keys.
+  /// Connects; on_established or on_down follows. `greeting` up to kMostGreeting. Null: no keys.
   Connection* connect(const SocketAddress& to, std::span<const std::byte> greeting,
                       std::uint64_t now);
   /// EINVAL: the message is too long. ENOTCONN: the connection is closing.
   int send(Connection& connection, std::uint8_t channel, const Message& message);
   void close(Connection& connection, int err, std::uint64_t now);
 
-  /// A datagram has come to `at`, an address of this host (all 0: not known); it is decrypted in
-  /// place. What answers it leaves from there, and so do packets of a connection that it begins.
+  /// Takes a datagram to `at`, our address (all 0: not known), and decrypts it in place. Answers,
+  /// and packets of a connection that it begins, leave from there.
   void receive(const SocketAddress& from, std::span<std::byte> datagram, std::uint64_t now,
                const SocketAddress& at = {});
   /// The next train, into `out` (at least kTrainBytes).
@@ -71,8 +68,7 @@ class Endpoint {
   /// Where a peer is that has left two probe time-outs in a row unanswered. False: no other.
   bool next_silent(SocketAddress* at);
 
-  /// Whether a RETRY has come for a connection that is not established. Its keys are not proved by
-  /// that.
+  /// Whether an unestablished connection has had a RETRY, which proves no keys.
   static bool has_answered(const Connection& connection);
 
   std::size_t connections() const { return by_id_.size(); }
@@ -87,8 +83,7 @@ class Endpoint {
     std::vector<std::byte> bytes;
   };
 
-  /// Takes away the connections that are gone when a call returns. close() leaves that to the next
-  /// one: it may be called in an up-call.
+  /// Removes dead connections when a call returns. close() leaves them to the next.
   struct Sweep {
     Endpoint& endpoint;
     ~Sweep() { endpoint.sweep(); }

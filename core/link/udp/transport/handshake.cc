@@ -97,8 +97,7 @@ void Endpoint::on_retry(const Handshake& h, std::uint64_t now) {
   cookie.number(h.cookie.issued_ms);
   cookie.number(h.cookie.mac);
   seal_hello(*c);
-  // At once the first time; a stream of forged ones must not make us send more than our timer
-  // would.
+  // At once the first time; forged ones must not make us send more than our timer would.
   if (!c->handshake_->cookie_seen) {
     c->handshake_->cookie_seen = true;
     c->hello_at_ = now;
@@ -116,8 +115,7 @@ void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
   if (c == nullptr || h.id == 0) return;
   HandshakeState& state = *c->handshake_;
   if (security_ != nullptr) {
-    // A RETRY may have brought another cookie since the HELLO that this answers left: the keys do
-    // not cover it.
+    // A RETRY may have brought another cookie since: the keys do not cover it.
     std::array<std::byte, kBasePacket> hello;
     std::copy(state.packet.begin(), state.packet.end(), hello.begin());
     std::fill_n(hello.begin() + 4, 4, std::byte{0});
@@ -129,9 +127,8 @@ void Endpoint::on_accept(const SocketAddress& from, const Handshake& h,
     c->session_ = std::move(session);
   }
   auto finished = std::move(c->handshake_);
-  // Most often where we have asked. A host that does not know where it was asked answers from the
-  // address that its routes choose. With a key the packet has passed its check; without, a sender
-  // that knows the random id of our HELLO is on the path.
+  // Mostly where we asked, but a host that does not know that address answers by its routes. A key
+  // has checked the packet; without one, a sender that knows our HELLO's random id is on the path.
   c->address_ = from;
   c->establish(h.id, h.parameters, now);
   by_peer_id_[h.id] = c;
@@ -171,8 +168,8 @@ bool Endpoint::cookie_is_right(const SocketAddress& from, const Handshake& hello
   return make_cookie(from, hello, hello.cookie.issued_ms).mac == hello.cookie.mac;
 }
 
-// A packet that belongs to no connection, from the address that was asked: a firewall on the way
-// knows no other. Null, and dropped, when there are many: it will be asked for again.
+// A packet of no connection, from the address that was asked: firewalls know no other. Null, and
+// dropped, when there are many: it will be asked for again.
 Endpoint::Answer* Endpoint::new_answer(const SocketAddress& to) {
   if (answers_.size() >= kMostAnswers) return nullptr;
   Answer& a = answers_.push_back();

@@ -1,9 +1,8 @@
-// MtuDiscovery: the largest packet that reaches the peer, found by padded PINGs (RFC 8899). Times
-// in ns.
+// MtuDiscovery: the largest packet that reaches the peer, by padded PINGs (RFC 8899). Times in ns.
 //
-// A probe that is lost three times ends the search for 10 minutes; three full packets in a row that
-// only a probe time-out noticed, with none of their size acknowledged meanwhile, are a black hole:
-// back to the base and search anew. Not thread-safe.
+// Three losses of a probe end the search for 10 minutes. Three full packets in a row that only a
+// probe time-out noticed, with none of their size acknowledged, are a black hole: back to the base,
+// search anew. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -68,8 +67,8 @@ class MtuDiscovery {
     fall_back(now);
     return true;
   }
-  /// A packet of `bytes` was lost while later ones arrived. Small ones may pass a path for ever on
-  /// which none of the others does, and then there is no time-out. True: one too many.
+  /// A packet was lost while later ones arrived: a path for small ones only has no time-outs. True:
+  /// one too many.
   bool on_lost(std::size_t bytes, std::uint64_t sent_at, std::uint64_t now) {
     // What left before the last was found to be lost may have gone in the same burst.
     if (bytes <= kBasePacket || current_ <= kBasePacket || sent_at < vanished_at_) return false;

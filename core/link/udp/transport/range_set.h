@@ -1,8 +1,7 @@
 // RangeSet: a set of 64-bit numbers as sorted, disjoint, not adjacent ranges [begin, end).
 //
-// Packet numbers received and acknowledged, positions of a channel received, acknowledged and lost.
-// Nearly always one to three ranges; with loss, one for each gap. Memory grows to the most that
-// were in use and stays: no allocation in the steady state. Not thread-safe.
+// For packet numbers, and positions of a channel: one to three ranges; with loss, one for each gap.
+// Memory stays at its peak: no allocation in the steady state. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -81,8 +80,7 @@ class RangeSet {
     return at != ranges_.end() && at->begin <= number;
   }
 
-  /// Calls f(begin, end) for each part of [begin, end) that is not in the set, upwards. f must not
-  /// change the set.
+  /// Calls f(begin, end) for each missing part of [begin, end), upwards. f must not change the set.
   template <typename F>
   void for_each_missing(std::uint64_t begin, std::uint64_t end, F&& f) const {
     auto at = std::upper_bound(ranges_.begin(), ranges_.end(), begin,

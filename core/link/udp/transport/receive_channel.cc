@@ -7,8 +7,7 @@
 
 namespace clan::udp {
 
-// The message of `frame` among those that are not released, or a new one. Null: it contradicts
-// another.
+// The unreleased message of `frame`, or a new one. Null: it contradicts another.
 ReceiveChannel::Incoming* ReceiveChannel::message_of(const Frame& frame) {
   const auto next = incoming_.lower_bound(frame.position);
   if (next != incoming_.end() && next->first == frame.position) {
@@ -33,8 +32,7 @@ ReceiveChannel::Incoming* ReceiveChannel::message_of(const Frame& frame) {
   return &m;
 }
 
-// Passes on or keeps those bytes of the frame that have not come before. False: too long to be
-// kept.
+// Passes on or keeps those bytes of the frame that are new. False: too long to be kept.
 bool ReceiveChannel::take_new_bytes(Incoming& m, const Frame& frame, MessageSink& sink) {
   const std::uint64_t at = frame.position + kHeaderCharge + frame.offset;
   bool fits = true;

@@ -1,12 +1,10 @@
-// ReceiveChannel: the messages of one channel as they arrive: placed in any order, released in the
-// order sent.
+// ReceiveChannel: messages of one channel: placed in any order, released in the order sent.
 //
 //   positions:   released | arrived, not released | gap | arrived | gap ...
 //                         front of incoming_    next_     beyond_
 //
-// What the link does not place is kept until it is released: within the credit, so memory is
-// bounded. Everything in a frame is input: a contradiction is kBroken, and the connection ends. Not
-// thread-safe.
+// What the link does not place is kept until it is released: credit bounds that memory. All frames
+// are input: a contradiction is kBroken, and the connection ends. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -24,8 +22,8 @@ namespace clan::udp {
 /// The user of a connection: the taker of its channels' messages.
 class MessageSink {
  public:
-  /// Bytes of a message, before it is complete, in any order; no byte twice. True: placed, not to
-  /// be kept. Asked for each piece; the answer to the first holds for the message.
+  /// Takes bytes of an incomplete message, in any order, none twice. True: placed, not to be kept;
+  /// the first piece's answer holds for the message.
   virtual bool on_fragment(std::uint8_t channel, std::span<const std::byte> header,
                            std::uint32_t total, std::uint32_t offset,
                            std::span<const std::byte> bytes) = 0;

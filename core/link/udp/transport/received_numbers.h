@@ -1,8 +1,6 @@
-// ReceivedNumbers: which packet numbers have come, to drop duplicates and to acknowledge. Not
-// thread-safe.
-//
-// At most kMostRanges ranges; what lies below the lowest of them counts as received, so a packet
-// that comes extremely late is dropped and sent again under another number.
+// ReceivedNumbers: packet numbers that have come, to drop duplicates and to acknowledge. Not
+// thread-safe. Below the lowest of kMostRanges ranges all count as received: a very late packet is
+// dropped and sent again under another number.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +19,7 @@ class ReceivedNumbers {
   std::uint64_t largest() const { return ranges_.empty() ? 0 : ranges_.back().end - 1; }
   bool any() const { return !ranges_.empty(); }
 
-  /// Precondition: !seen(number). True when a number before it is missing or it fills a gap: tell
-  /// the peer.
+  /// Adds a number that is not seen(). True: a gap begins or is filled: tell the peer.
   bool add(std::uint64_t number) {
     const bool in_order = number == largest() + 1 || !any();
     ranges_.add(number, number + 1);

@@ -1,5 +1,4 @@
-// RingQueue: a queue in a ring of slots that grows by doubling and keeps its slots, so that what
-// they own (buffers) is used again: no allocation in the steady state. Not thread-safe.
+// RingQueue: a queue in a doubling ring that reuses its slots' buffers. Not thread-safe.
 #pragma once
 
 #include <cstddef>

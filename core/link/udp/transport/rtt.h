@@ -1,5 +1,4 @@
-// RttEstimator: smoothed round trip, its variation, and the smallest of the last 10 s (RFC 9002
-// section 5). Times in nanoseconds. Not thread-safe.
+// RttEstimator: smoothed, variation, minimum of 10 s (RFC 9002, 5). In ns. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +14,7 @@ class RttEstimator {
   void sample(std::uint64_t rtt, std::uint64_t peer_delay, std::uint64_t now) {
     latest_ = std::max<std::uint64_t>(rtt, 1);
     remember_least(now);
-    // The peer's own waiting is no part of the path, but must not make the path faster than it was
-    // seen to be.
+    // Subtract the peer's waiting, but never below the fastest that the path has been seen to be.
     std::uint64_t adjusted = latest_;
     if (latest_ >= std::min(least_now_, least_before_) + peer_delay) adjusted -= peer_delay;
     if (smoothed_ == 0) {

@@ -1,5 +1,4 @@
-// SendChannel: the messages of one channel on their way to the peer, until all their bytes are
-// acknowledged.
+// SendChannel: the messages of one channel until all their bytes are acknowledged.
 //
 //   acknowledged | some acknowledged, some under way, some lost | not sent yet | more credit
 //                first message                                  next_          end_          limit_
@@ -53,8 +52,7 @@ class SendChannel {
   bool done() const { return messages_.empty(); }
   std::uint64_t queued_bytes() const { return end_ - next_; }
 
-  /// Writes one frame if a sensible one fits, and says which positions it carries. `alone`: the
-  /// packet has nothing else in it.
+  /// Writes one frame if a sensible one fits; sets its positions. `alone`: first in its packet.
   bool write_frame(Writer& out, bool alone, Range* carried);
 
   /// These positions are lost: they leave again.
@@ -79,8 +77,7 @@ class SendChannel {
     }
   }
 
-  /// Payloads that were not copied are copied now, of the message with this token or of all: their
-  /// memory is not read any more.
+  /// Copies payloads that were not copied, of the message with this token or of all.
   void detach(std::optional<std::uint64_t> token);
 
   /// Gives back what an idle channel does not need.

@@ -1,5 +1,4 @@
-// SentLog: what each packet under way carries, by packet number. Two rings; no allocation in the
-// steady state. OptimisticAckGuard: which numbers carry none. Not thread-safe.
+// SentLog: what each packet under way carries, by number. Rings; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -84,8 +83,8 @@ class SentLog {
   std::uint64_t first_item_ = 0;
 };
 
-/// Skips a packet number now and then. A peer that acknowledges it acknowledges what it has not
-/// received, so that we send faster than the path carries (RFC 9000, 21.4).
+/// Skips a packet number now and then, whose acknowledgement proves that a peer acknowledges what
+/// it has not received, to make us send faster than the path carries (RFC 9000, 21.4).
 class OptimisticAckGuard {
  public:
   static constexpr std::uint64_t kFirst = 256;   ///< within so many packets the first is skipped

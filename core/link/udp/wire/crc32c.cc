@@ -32,9 +32,9 @@ std::uint32_t by_table(const std::byte* p, std::size_t n, std::uint32_t crc) {
 constexpr std::size_t kLeastLanes = 192;  ///< fewer bytes are not worth being dealt out
 constexpr std::size_t kMostLane = 512;    ///< bytes of a lane in one go
 
-/// For D bytes at D / 8: x to the power of 8 D - 33 modulo the polynomial, reflected. A checksum
-/// multiplied by it and then reduced by the instruction is what it would be after D zeros: the
-/// product of reflected numbers has a factor x, the instruction has x to the power of 32.
+/// At D / 8: x^(8 D - 33) modulo the polynomial, reflected. A checksum times that, reduced by the
+/// instruction, is what it is after D zero bytes: a product of reflected numbers has a factor x,
+/// the instruction x^32.
 constexpr std::array<std::uint32_t, 2 * kMostLane / 8 + 1> make_shifts() {
   std::array<std::uint32_t, 2 * kMostLane / 8 + 1> shifts{};
   std::uint32_t power = 0x80000000;  // 1, reflected
@@ -61,9 +61,8 @@ __attribute__((target("sse4.2,pclmul"))) std::uint64_t shifted(std::uint64_t crc
   return static_cast<std::uint64_t>(_mm_cvtsi128_si64(product));
 }
 
-/// The instruction takes three cycles, and another may begin in each: three parts side by side, as
-/// many bytes as they take. (Gopal et al., Fast CRC Computation for iSCSI Polynomial Using CRC32
-/// Instruction, Intel 2011.)
+/// Three parts side by side, as the instruction takes three cycles and one may begin in each.
+/// (Gopal et al., Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction, Intel 2011.)
 __attribute__((target("sse4.2,pclmul"))) std::size_t by_lanes(const std::byte* p, std::size_t n,
                                                               std::uint32_t* crc) {
   const std::byte* const begin = p;

@@ -8,8 +8,7 @@
 namespace clan::udp {
 namespace {
 
-// The directory of the library (or program) that this code is in: an installed tree works wherever
-// it is moved.
+// The directory of the library or program with this code: an installed tree may be moved.
 std::string own_directory() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&load_security), &info) == 0) return "";
@@ -22,8 +21,7 @@ Result<const SecurityLibrary*> load(const char* library) {
   const std::string name(library != nullptr ? library : kSecurityLibrary);
   const std::string ours = own_directory();
   void* handle = nullptr;
-  // Beside the library that this is in; from a program with the engine linked in; from a plug-in in
-  // a folder of its own, as lib/openmpi.
+  // Beside this library; from a program with the engine linked in; from a plug-in's own folder.
   for (const char* there : {"", "../lib/", "../"}) {
     if (library != nullptr || ours.empty() || handle != nullptr) break;
     handle = ::dlopen((ours + there + name).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -54,8 +52,8 @@ Result<std::unique_ptr<Security>> load_security(Mode mode, const std::string& ke
   if (auto s = file.read(key_file.c_str()); !s) return s.error();
   auto found = load(library);
   if (!found) return found.error();
-  std::unique_ptr<Security> security(
-      (*found)->make(mode, reinterpret_cast<const std::byte*>(file.key().data()), file.key().size()));
+  std::unique_ptr<Security> security((*found)->make(
+      mode, reinterpret_cast<const std::byte*>(file.key().data()), file.key().size()));
   if (!security) return Error{EIO, "OpenSSL has failed"};
   return security;
 }

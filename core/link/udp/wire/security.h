@@ -1,7 +1,6 @@
-// Security and Session: the cryptography that the transport needs, as an interface. Modes 1 and 2
-// only; mode 0 has neither. docs/wire.md says which keys there are. Implementations come from a
-// library that is well kept, never from here; it is loaded when a mode needs it, and given the key.
-// Not thread-safe: used under the endpoint's lock.
+// Security and Session: the transport's cryptography as an interface, for modes 1 and 2; mode 0 has
+// neither (docs/wire.md). Implementations come from a maintained library, loaded when a mode needs
+// it. Not thread-safe: used under the endpoint's lock.
 #pragma once
 
 #include <array>
@@ -23,8 +22,8 @@ using Tag = std::array<std::byte, kTagBytes>;
 class Session {
  public:
   virtual ~Session() = default;
-  /// Seals a DATA packet in place: authenticates it, encrypts what is behind its header in mode 2,
-  /// and puts the tag into the last kTagBytes.
+  /// Seals a DATA packet in place: mode 2 encrypts behind the header. The last kTagBytes are the
+  /// tag.
   virtual void seal(std::uint64_t number, std::span<std::byte> packet) = 0;
   /// The reverse. False: not made by the peer; `packet` is then worthless.
   virtual bool open(std::uint64_t number, std::span<std::byte> packet) = 0;
@@ -46,8 +45,8 @@ class Security {
   virtual std::unique_ptr<KeyShare> make_share() = 0;
   /// MAC under the pre-shared key: HELLO, REFUSE, RESET.
   virtual Tag mac(std::span<const std::byte> bytes) = 0;
-  /// Both ends come to the same keys if `hello` and `accept` (up to their MACs, the cookie 0) are
-  /// the same. Null: a bad share.
+  /// Agrees on equal keys if `hello` and `accept` (up to their MACs, cookie 0) are. Null: bad
+  /// share.
   virtual std::unique_ptr<Session> agree(KeyShare& ours, std::span<const std::byte> theirs,
                                          bool client, std::span<const std::byte> hello,
                                          std::span<const std::byte> accept) = 0;
@@ -73,8 +72,8 @@ struct SecurityLibrary {
   Security* (*make)(Mode mode, const std::byte* key, std::size_t key_bytes);
 };
 
-/// Mode off: null. `library` is for tests; by default libclan-crypto.so.0 beside this library, or
-/// where the dynamic linker finds it.
+/// Mode off: null. `library` is for tests; default: libclan-crypto.so.0 beside this library, or by
+/// the dynamic linker.
 Result<std::unique_ptr<Security>> load_security(Mode mode, const std::string& key_file,
                                                 const char* library = nullptr);
 

@@ -11,8 +11,7 @@ bool has_greeting(PacketType type) {
   return type == PacketType::kHello || type == PacketType::kAccept;
 }
 
-// What a packet that is not DATA has before share and greeting, in the order of docs/wire.md:
-// written, or read. False: what is reserved is not 0.
+// What a non-DATA packet has before share and greeting (docs/wire.md). False: reserved is not 0.
 template <typename Io>
 bool fixed_fields(Io& io, Handshake& h) {
   std::uint32_t reserved = 0;

@@ -1,7 +1,6 @@
 // The packets of the UDP link: layout, bounds-checked reading, writing. Pictures: docs/wire.md.
 //
-// Numbers are big-endian. Readers never look beyond the span they are given and say once, at the
-// end, whether everything was there. Pure functions; no state.
+// Big-endian. Readers stay within their span and say at the end whether all was there. No state.
 #pragma once
 
 #include <cstddef>
@@ -49,8 +48,7 @@ enum class FrameType : std::uint8_t {
   kResponse,
 };
 
-/// CRC32C (Castagnoli; RFC 3720 appendix B.4) of `bytes`, continuing from `crc`. By the processor's
-/// instruction where it has one.
+/// Continues a CRC32C (Castagnoli; RFC 3720 appendix B.4), by the processor's instruction if any.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 /// What an end tells the other about itself.
@@ -91,9 +89,8 @@ bool check_is_right(std::span<const std::byte> packet);
 /// Type of a packet that has a common header of this version, else false.
 bool read_common(std::span<const std::byte> packet, PacketType* type, Mode* mode);
 
-/// Writes one of the packets that are not DATA, without the check and the MAC, for which 16 bytes
-/// are left in modes 1 and 2: they begin at h.signed_bytes, which is set. The packet's length, 0
-/// when `out` is too small.
+/// Writes a non-DATA packet but for check and MAC, for which modes 1 and 2 leave 16 bytes, at
+/// h.signed_bytes, which it sets. Returns the length; 0: `out` is too small.
 std::size_t write_handshake(std::span<std::byte> out, Handshake& h);
 /// False when it is malformed. Does not verify checksum and MAC.
 bool read_handshake(std::span<const std::byte> packet, Handshake* h);

@@ -1,5 +1,4 @@
-// Numbers and bytes as they are in packets (wire.h): written and read in turn, and never beyond the
-// span that is given. Not thread-safe.
+// Numbers and bytes of packets (wire.h), within a span, read or written in turn. Not thread-safe.
 #pragma once
 
 #include <bit>
@@ -10,8 +9,7 @@
 
 namespace clan::udp {
 
-/// A number as the wire has it, or back. It is read and written in one piece: a byte may alias
-/// anything in memory, and a loop over bytes its own index.
+/// Converts to or from the wire. In one piece: a byte loop would alias everything.
 template <typename T>
 T big_endian(T value) {
   static_assert(std::endian::native == std::endian::little && std::is_unsigned_v<T>);

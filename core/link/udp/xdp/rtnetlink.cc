@@ -96,8 +96,7 @@ bool is_veth(std::span<const std::byte> info) {
   return veth;
 }
 
-// Past the C library: there these are points at which a thread can be cancelled, and the node's
-// mutex is held.
+// Past the C library: its calls are cancellation points, and the node's mutex is held.
 long send_request(int fd, std::span<const std::byte> bytes) {
   return sys::call(SYS_sendto, fd, bytes.data(), bytes.size(), 0, nullptr, 0);
 }

@@ -1,6 +1,5 @@
-// Rtnetlink: what the kernel knows of the way to a host: device, next hop, its Ethernet address.
-//
-// Asks the kernel by system calls that do not wait for other hosts. Not thread-safe.
+// Rtnetlink: the kernel's way to a host: device, next hop, its Ethernet address. Asks by system
+// calls that wait for no other host. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +34,7 @@ class Rtnetlink {
   int fd() const { return socket_.get(); }
 
   std::optional<NetDevice> device(int index);
-  /// How a datagram from `source` (0.0.0.0: any) to `to` would leave. Nothing: not by a plain
-  /// device, as what is sent to ourselves, to many, or through a tunnel.
+  /// How a datagram from `source` (0.0.0.0: any) would leave. Nothing: not by a plain device.
   std::optional<Route> route(const Ipv4& to, const Ipv4& source);
   /// Nothing: not known, or in doubt.
   std::optional<MacAddress> neighbour(int device, const Ipv4& next);

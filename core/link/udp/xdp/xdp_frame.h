@@ -1,5 +1,4 @@
-// Frames of Ethernet, IPv4 and UDP, as AF_XDP sends and receives them: written for one flow, and
-// read as input.
+// Frames of Ethernet, IPv4 and UDP for AF_XDP: written for one flow, read as input.
 //
 //    0 to 13  Ethernet: the next hop's address, ours, 0x0800
 //   14 to 33  IPv4 without options: don't fragment, TTL 64
@@ -47,10 +46,9 @@ struct ParsedFrame {
   std::span<std::byte> payload;  ///< of the frame; never empty
 };
 
-/// A datagram for `port` of `ip`. False: it is none, or not a sound one: lengths that contradict
-/// each other, a fragment, options, a wrong checksum of the header, a source that no datagram on a
-/// wire has. The checksum of UDP is not verified: between namespaces of one host it is not filled
-/// in, and every packet carries its own check.
+/// Parses a datagram for `port` of `ip`. False: none, or unsound: contradicting lengths, a
+/// fragment, options, a wrong header checksum, an impossible source. Ignores UDP's checksum, which
+/// namespaces of one host leave unfilled; every packet carries its own check.
 bool parse_frame(std::span<std::byte> frame, const Ipv4& ip, std::uint16_t port, ParsedFrame* out);
 
 /// The sum of `bytes` as words of 16 bits in memory order, to be folded (RFC 1071).

@@ -40,8 +40,7 @@ Result<std::unique_ptr<XdpIo>> XdpIo::open(std::unique_ptr<SocketIo>& sockets) {
 XdpIo::XdpIo(std::unique_ptr<SocketIo> sockets, Rtnetlink kernel)
     : sockets_(std::move(sockets)), owner_(::getpid()), kernel_(std::move(kernel)) {}
 
-// A forked child has the same sockets and shares in programs: it closes what it has of them, and
-// leaves them to its parent.
+// A forked child closes what it has of the sockets and programs, which stay the parent's.
 XdpIo::~XdpIo() {
   if (::getpid() != owner_) return;
   for (auto& lane : lanes_) lane->program.release(local_address().port);
@@ -125,14 +124,14 @@ Result<std::unique_ptr<XdpIo::Lane>> XdpIo::make_lane(const NetDevice& device, c
   return lane;
 }
 
-// In the kernel's stack the program comes behind GRO, and would take packets that it has made one
-// of for one datagram. Where the sockets do not ask for it, it makes none for us.
+// In the kernel's stack the program comes behind GRO, and would take merged packets for one
+// datagram. If the sockets do not ask for GRO there is none.
 void XdpIo::keep_apart(const Lane& lane) {
   if (!lane.native && kernel_.merges(lane.device.index)) sockets_->stop_gro();
 }
 
-// Said once, though it is tried again: the queues of a device may be another process's for now. A
-// lane costs megabytes and system calls under the node's mutex, so not at once.
+// Said once, but tried again: another process may have the device's queues for now. Not at once: a
+// lane costs megabytes, and system calls under the node's mutex.
 void XdpIo::refuse(int index, const Error& why) {
   if (refused_.size() >= kMostRefusals) refused_.clear();
   const std::uint64_t wait_ns = will_stay(why.err) ? kRefusedLongNs : kRefusedNs;

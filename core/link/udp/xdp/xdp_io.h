@@ -10,9 +10,8 @@
 //   way    one peer: its lane and the header of its frames
 //
 // The UDP sockets stay: they hold the port, and receive what the program leaves to the kernel. A
-// peer earns its way by packets, as handshakes of strangers must not. A way in use is asked for
-// anew each second, a few at a time, as routes and neighbours may have changed, and is lost when
-// the peer does not answer; then the kernel finds it again, or not. Not thread-safe.
+// peer earns its way by packets, unlike strangers' handshakes. A way in use is asked for anew each
+// second, a few at a time, and dropped when the peer does not answer. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -110,8 +109,7 @@ class XdpIo final : public PacketIo {
   std::unordered_map<SocketAddress, Way, Hash> ways_;
   SocketAddress last_peer_;  ///< of the last train, and its way
   Way* last_way_ = nullptr;
-  /// Which peers have earned a way. Those whose numbers meet take votes from each other, but not
-  /// their distrust.
+  /// Which peers have earned a way. Those that share an entry take votes, but not distrust.
   std::array<ConnectedPeerVote, kVotes> votes_;
   std::size_t first_lane_ = 0;  ///< that the last receive() read
   unsigned looks_ = 0;          ///< since the last at the sockets

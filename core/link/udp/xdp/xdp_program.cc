@@ -268,8 +268,7 @@ Status XdpProgram::usable(const NetDevice& device) {
   return found ? Status() : found.error();
 }
 
-// Another process may attach its own first, and the last of others may just have left: then the
-// answer is another one a moment later.
+// Another process may attach first, or the last one may just have left: ask again soon.
 Result<XdpProgram> XdpProgram::join(Rtnetlink& kernel, int device, Where where) {
   for (int i = 0;; ++i) {
     auto joined = join_once(kernel, device, where);
@@ -279,8 +278,7 @@ Result<XdpProgram> XdpProgram::join(Rtnetlink& kernel, int device, Where where) 
     const bool again = err == EAGAIN || err == ENOENT ||
                        ((err == EBUSY || err == EEXIST) && i == 0 && now && now->xdp_program != 0);
     if (!again) return joined;
-    // Past the C library: there it is a point at which a thread can be cancelled, and the node's
-    // mutex is held.
+    // Past the C library, whose call is a cancellation point: the node's mutex is held.
     const timespec pause{0, kBetweenNs};
     (void)sys::call(SYS_nanosleep, &pause, nullptr);
   }
@@ -288,8 +286,8 @@ Result<XdpProgram> XdpProgram::join(Rtnetlink& kernel, int device, Where where) 
 
 // --- ports ---------------------------------------------------------------------------------------
 
-// First the socket, which only one can be the first to enter; then whose frames are meant. Between
-// the two, frames to the address of an owner that has died come here, where they are dropped.
+// The socket first, which only one can enter; then whose frames are meant. In between, frames to a
+// dead owner's address come here and are dropped.
 Status XdpProgram::claim(std::uint16_t port, const Ipv4& ip, std::uint32_t queue, int xdp_socket) {
   if (auto s = update(sockets_, port, &xdp_socket, BPF_NOEXIST); !s) return s;
   Owner owner;

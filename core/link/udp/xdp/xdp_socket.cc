@@ -27,8 +27,7 @@ bool set(int fd, int name, std::uint32_t value) {
   return ::setsockopt(fd, SOL_XDP, name, &value, sizeof value) == 0;
 }
 
-// Both indices of every ring: what was written before the store is seen behind the load, by the
-// kernel as by us.
+// Both indices of every ring: what precedes the store is seen behind the load, on both sides.
 std::uint32_t look(std::uint32_t* index) {
   // PAIR xdp.ring: sees frames that the other side has published or given back
   return words::load_acquire(std::atomic_ref(*index));
@@ -168,8 +167,7 @@ void XdpSocket::post(std::size_t bytes) {
   posted_ = true;
 }
 
-// What the kernel does not take now, as where too much is under way, it takes with the next push,
-// or while a thread sleeps on the descriptor.
+// What the kernel does not take now goes with the next push, or while a thread sleeps on it.
 bool XdpSocket::push() { return push_times(kPushes); }
 
 bool XdpSocket::push_times(int times) {

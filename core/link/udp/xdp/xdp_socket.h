@@ -1,12 +1,11 @@
-// XdpSocket: an AF_XDP socket at one queue of a device, with the memory for its frames and the four
-// rings that it shares with the kernel. The kernel has one such memory at each queue.
+// XdpSocket: an AF_XDP socket at a device's queue, its frame memory and the four rings that it
+// shares with the kernel, which has one such memory at each queue.
 //
 //   us --fill--> kernel --received--> us      frames for arrivals, back when they have been read
 //   us --to send--> kernel --sent--> us       our frames, back when they have left
 //
-// By copying: the kernel never lends us a device's memory, so any device will do. Indices in the
-// rings count up and wrap; each is written by one side. What the kernel writes is trusted as far as
-// its frames lie in our memory. Not thread-safe.
+// Copies: the kernel never lends us device memory, so any device will do. Ring indices wrap; one
+// side writes each. The kernel is trusted as far as its frames lie in our memory. Not thread-safe.
 #pragma once
 
 #include <cstdint>
