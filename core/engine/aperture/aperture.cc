@@ -271,8 +271,8 @@ Status RemoteAperture::check() const {
   if (h.generation == nullptr) {
     return alive ? core_->link().check(h) : Status(Error{ECONNRESET, "the peer is gone"});
   }
-  // Its table can still be read when the peer has gone: one that revoked and then ended did so in
-  // order. PAIR aperture.generation: what the owner did before it revoked is visible
+  // Readable even after the peer is gone: an owner that revoked and then ended did so in order.
+  // PAIR aperture.generation: sees what the owner did before it revoked
   if (static_cast<std::uint32_t>(words::load_acquire(*h.generation)) != h.generation_wanted) {
     return Error{ESTALE, "the aperture has been revoked"};
   }

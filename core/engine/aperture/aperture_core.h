@@ -11,9 +11,8 @@
 
 namespace clan::engine {
 
-// Names of apertures: how a peer that knows only a number gets the cookie, by two out-of-band
-// messages that the owner's driver thread answers: kOobLookUp{name} goes to the node, not to an
-// endpoint of it; kOobFound{err, aperture} goes back to the process that asked.
+// Named apertures: a peer that knows a number gets the cookie by two out-of-band messages, which
+// the owner's driver thread answers: kOobLookUp{name} to the node, kOobFound{err, aperture} back.
 constexpr std::uint32_t kOobLookUp = kOobInternal | 6;
 constexpr std::uint32_t kOobFound = kOobInternal | 7;
 

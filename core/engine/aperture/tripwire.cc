@@ -105,8 +105,7 @@ Status Tripwire::watch(const RemoteAperture& peer) {
   if (core_->endpoint_.number() == 0) {
     if (auto s = core_->endpoint_.begin(core_); !s) return s;
   }
-  // PAIR tripwire.watched: before the check whether the link lives, which ends before that is
-  // reported
+  // PAIR tripwire.watched: before the check of the link, which ends before that is reported
   dekker::announce(core_->watched_, &link);
   if (!link.alive()) core_->fire();
   return {};

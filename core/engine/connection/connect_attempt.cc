@@ -38,14 +38,12 @@ Result<std::shared_ptr<ConnectAttempt>> ConnectAttempt::begin(
 // The functions from here to go_on(): under the mutex.
 
 Status ConnectAttempt::dial() {
-  if (Network::is_remote(service_)) return dial_far();
-  auto peer = context_->begin_dial(service_, uid_);
-  if (!peer) return peer.error();
-  dialling_ = std::move(*peer);
-  return context_->reactor().add(dialling_->socket.get(), shared_from_this());
-}
-
-Status ConnectAttempt::dial_far() {
+  if (!Network::is_remote(service_)) {
+    auto peer = context_->begin_dial(service_, uid_);
+    if (!peer) return peer.error();
+    dialling_ = std::move(*peer);
+    return context_->reactor().add(dialling_->socket.get(), shared_from_this());
+  }
   auto begun =
       context_->begin_far_dial(service_, uid_,
                                [attempt = weak_from_this()](Result<std::shared_ptr<nic::Link>> link,

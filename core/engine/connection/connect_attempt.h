@@ -3,11 +3,8 @@
 //   dialling ──accept──> asking ──kAccept──> open
 //       └────────────────┴── refused, dead, too late, cancelled ──> failed
 //
-// Dialling is skipped where there is a link with the service's process already. The driver thread
-// takes it from step to step; it notifies its owner when it has ended, and the owner asks for the
-// result.
-//
-// Thread-safety: everything from any thread.
+// Dialling is skipped where a link with the service's process exists. The driver thread takes each
+// step and notifies the owner at the end, which then asks for the result. Any thread.
 #pragma once
 
 #include <memory>
@@ -25,9 +22,8 @@ class ConnectAttempt final : public Pollable,
                              public AnswerSink,
                              public std::enable_shared_from_this<ConnectAttempt> {
  public:
-  /// `greetings` are the first records of the connection, of the type kMessage. `owner` is notified
-  /// of the end, unless the attempt ended before begin() returned. ECONNREFUSED: nobody offers the
-  /// service; EAGAIN: more ask than the peer has room for.
+  /// Begins. `greetings` are the first records, of type kMessage. `owner` is notified of the end
+  /// unless begin() saw it. ECONNREFUSED: nobody offers the service; EAGAIN: the peer has no room.
   static Result<std::shared_ptr<ConnectAttempt>> begin(
       std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid,
       ConnectionKind kind, const Address& from,
@@ -59,7 +55,6 @@ class ConnectAttempt final : public Pollable,
         from_(from),
         owner_(std::move(owner)) {}
   Status dial();
-  Status dial_far();
   void on_dialled(Result<std::shared_ptr<nic::Link>> link, std::uint32_t endpoint);
   Status ask(std::shared_ptr<nic::Link> link, std::uint32_t endpoint);
   void take_answer();

@@ -115,8 +115,8 @@ void Connection::put_record(std::uint64_t payload, shm::RingHead head) {
   const std::uint64_t begin = out_ring_.index(slot_.position);
   const auto& staging = staging_[building_];
   std::byte* const record = staging->bytes.get();
-  // The terminator, a word of zeros behind the record's last line, goes with the payload: nobody
-  // reads that line before the head says that there is something in front of it.
+  // The terminator, a word of zeros behind the last line, goes with the payload: nobody reads that
+  // line before the head announces the record.
   const std::uint64_t bytes = slot_.lines * kCacheLine + shm::kRingHeadBytes;
   const std::uint64_t end = begin + slot_.lines;
   std::fill(record + shm::kRingHeadBytes + payload, record + bytes, std::byte{0});
@@ -196,9 +196,8 @@ void Connection::nudge() {
 }
 
 Status Connection::wait_readable(std::uint64_t deadline_ns) {
-  // A reader on the heels of a writer takes each line from it while it is written, and slows both.
-  // So it falls back a little; an answer takes longer than that. Where the last wait brought
-  // several records it falls back further.
+  // A reader on a writer's heels takes each line while it is written and slows both. So it falls
+  // back a little, and further where the last wait brought several. An answer takes longer.
   if (!read_ready()) {
     heel_pauses_ = taken_ > 1 ? std::min(heel_pauses_ * 2, kMostHeelPauses) : kHeelPauses;
     for (int i = 0; i < heel_pauses_; ++i) cpu_pause();

@@ -1,5 +1,5 @@
-// Connection: two rings between two endpoints, and everything both streams and message endpoints
-// need: set-up and tear-down by out-of-band messages, records, credit, waiting, death of the peer.
+// Connection: two rings between two endpoints, and what streams and message endpoints share: set-up
+// and tear-down by out-of-band messages, records, credit, waiting, death of the peer.
 //
 // Each side owns one region of memory, exported to the other side as one aperture:
 //
@@ -7,14 +7,13 @@
 //     offset 64    offer line, written by the peer: which of our offered messages it has copied
 //     offset 128   ring lines, written by the peer: what it sends us
 //
-// and two tripwires on it: "ring" fires when the peer sends, "credit" when it has made room. All is
-// apertures, tripwires and out-of-band messages; over a link of packets the same stores travel so.
+// and two tripwires on it: "ring" fires when the peer sends, "credit" when it has made room. Over a
+// link of packets the same stores travel as packets.
 //
 // connection.cc and connection_inline.h send, receive and wait.
 //
-// Its users share a handle, and the last of them closes the connection when it goes. The context
-// keeps a connection that has been closed until the peer has closed as well or is gone: the peer
-// may write to the region up to then.
+// Users share a handle; the last one to drop it closes the connection. The context keeps a closed
+// one until the peer has closed or is gone, as the peer may write to the region until then.
 // Threads: one producer and one consumer at a time, each any thread; the driver thread delivers
 // out-of-band messages. The flags they share are atomics.
 #pragma once
@@ -42,8 +41,7 @@ class Connection final : public OobSink,
                                                  std::shared_ptr<nic::Link> link,
                                                  std::uint32_t remote_endpoint, ConnectionKind kind,
                                                  Address from);
-  /// The second: the connection is open, or why not, and then it is closed. EAGAIN: no answer yet,
-  /// `asker` will be notified of it.
+  /// Ends set-up: open, or closed and why. EAGAIN: no answer yet; `asker` is notified of it.
   Status answer(std::weak_ptr<AnswerSink> asker);
   /// The same by the name of a service, whose endpoint may have changed since it was last asked.
   static Result<std::shared_ptr<Connection>> connect_service(std::shared_ptr<ContextCore> context,
@@ -60,8 +58,7 @@ class Connection final : public OobSink,
   // --- producer ----------------------------------------------------------------------------------
   /// The largest payload one record can carry.
   std::uint64_t max_payload() const { return out_ring_.max_payload(); }
-  /// Plans a record; null when there is no room. The caller writes `payload` bytes at the address,
-  /// then calls commit() with at most that length.
+  /// Plans a record; null: no room. The caller writes `payload` bytes there, then calls commit().
   std::byte* reserve(std::uint64_t payload);
   void commit(std::uint64_t payload, RecordType type, Notify wakes = Notify::kYes);
   /// reserve(), two copies and commit() in one. False: no room. Precondition: it fits.
@@ -75,16 +72,14 @@ class Connection final : public OobSink,
   /// Sends kFin once. Waits for room at most until the deadline.
   Status finish(std::uint64_t deadline_ns);
   bool finished() const { return fin_sent_; }
-  /// Where the next record goes, and how far the peer was when we last looked: positions in the
-  /// ring.
+  /// Where the next record goes, and how far the peer was when last checked: positions in the ring.
   std::uint64_t produced() const { return producer_.tail; }
   std::uint64_t known_consumed() const { return producer_.consumed; }
   // relaxed: a hint that commit() would have somebody to wake. Precondition: mapped().
   bool peer_sleeps() const { return remote_.armed->load(std::memory_order_relaxed) != 0; }
 
   // --- consumer ----------------------------------------------------------------------------------
-  /// 1 = `record` is there, 0 = nothing, -1 = the peer wrote nonsense (the connection is now
-  /// reset).
+  /// Returns 1: `record` is there; 0: nothing; -1: the peer wrote nonsense (we have reset).
   int peek(shm::RingRecord* record, Fetch fetch = Fetch::kYes) {
     int rc = in_ring_.peek(consumer_, in_memory_, record);
     if (rc > 0) {
@@ -116,8 +111,8 @@ class Connection final : public OobSink,
   /// The peer wrote something impossible: count, log, end.
   void reset_hostile(const char* what);
 
-  /// Posts `event` of `queue` when something can be read, when there is room again after reserve()
-  /// failed, and when the peer goes. One queue at a time.
+  /// Posts `event` of `queue` when there is something to read, room again after reserve() failed,
+  /// or the peer goes. One queue at a time.
   Status bind(std::shared_ptr<EventQueueCore> queue, EventKind kind, std::uint64_t tag);
   void unbind();
   void post_event();
@@ -164,14 +159,13 @@ class Connection final : public OobSink,
   /// No record will follow. `done`: and the peer will not touch our region again.
   void peer_left(int reason, bool done);
   void give_region_back();
-  /// Tells the peer that we have closed or given up (kOobClose, kOobReset), and why: an errno, or
-  /// 0.
+  /// Sends kOobClose or kOobReset, with the reason: an errno, or 0.
   void tell_end(std::uint32_t type, std::uint32_t to, int reason) const;
   bool may_write() const {
     // relaxed: a thread that closes a connection while another sends on it gets one or the other
     return !closed_.load(std::memory_order_relaxed) && context_->usable();
   }
-  void wake_local(), tell_asker();
+  void wake_local(), take_answer(int err), tell_asker();
   int nothing_there(Fetch fetch), broken();
   int plan(std::uint64_t payload, shm::RingSlot*slot), plan_on(std::uint64_t, shm::RingSlot*);
   std::uint64_t load_credit();

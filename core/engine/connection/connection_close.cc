@@ -25,11 +25,7 @@ void Connection::peer_left(int reason, bool done) {
     }
     if (done) {
       peer_done_ = true;
-      if (!answer_known_) {
-        answer_known_ = true;
-        answer_err_ = ECONNRESET;
-        answered_.notify_all();
-      }
+      take_answer(ECONNRESET);
     }
   }
   // Once we have closed, our tripwires may have gone as well.
@@ -45,8 +41,7 @@ void Connection::peer_left(int reason, bool done) {
   if (done) give_region_back();
 }
 
-// Fires our own tripwires as if the peer had written: sleepers check again, event queues get their
-// events.
+// Fires our own tripwires as if the peer had written: sleepers check, event queues get events.
 void Connection::wake_local() {
   for (std::uint32_t t : {ring_tripwire_, credit_tripwire_}) {
     if (t == shm::kNoTripwire) continue;

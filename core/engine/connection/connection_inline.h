@@ -1,5 +1,4 @@
-// The parts of Connection that are inlined where records are sent and where threads wait. Included
-// by connection.h.
+// The inlined parts of Connection: sending records and waiting. Included by connection.h.
 #pragma once
 
 #include "base/futex.h"
@@ -43,8 +42,8 @@ inline bool Connection::readable() {
 
 // Plans a record: 1 = planned, 0 = no room, -1 = broken. The ring is asked once in a while only.
 [[gnu::always_inline]] inline int Connection::plan(std::uint64_t payload, shm::RingSlot* slot) {
-  // relaxed: ours. A load by itself: one together with the word beside it would wait until the last
-  // record's lines have arrived, as the store of the tail does.
+  // relaxed: ours. A load by itself: a wider one would wait for the last record's lines, as the
+  // store of the tail does.
   const std::uint64_t tail = std::atomic_ref(producer_.tail).load(std::memory_order_relaxed);
   if (out_ring_.follow(tail, producer_.bound, payload, slot)) [[likely]]
     return 1;
@@ -59,8 +58,8 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, N
   if (wakes == Notify::kYes) {
     notify(kRegionRing + out_ring_.index(slot.position) * kCacheLine, kCacheLine);
   }
-  // A busy producer of small records meets one line after the other in the consumer's cache. Ask
-  // for those of a later record now; never for lines that have not been read yet.
+  // A busy producer of small records finds one line after the other in the consumer's cache.
+  // Prefetch those of a later record; never lines that have not been read yet.
   const std::uint64_t ahead = out_ring_.index(producer_.tail) + kPrefetchLines;
   if (slot.lines <= kMostPrefetched && ahead + slot.lines <= producer_.bound) {
     for (std::uint64_t i = 0; i < slot.lines; ++i)
@@ -120,8 +119,8 @@ Status Connection::wait_for(Waiter& waiter, std::uint32_t tripwire, Ready&& read
     if (!context_->usable()) return unusable_error();
     Status s;
     const auto sleep = [&] { return sleep_on(tripwire, deadline_ns, ready, &s); };
-    // Over a link of packets, somebody has to fetch them. A thread that does not spin sleeps in a
-    // call that does, and ends at once where there is something.
+    // Someone has to fetch the packets of such a link. A thread that does not spin sleeps in a call
+    // that does, and that returns at once where there is something.
     const auto look = [&] {
       if (spins && !mapped()) link_->progress();
       return ready();

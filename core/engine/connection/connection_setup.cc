@@ -30,8 +30,8 @@ Error refusal(int err) {
   }
 }
 
-// A lost packet holds what is behind it back for a round trip, and room takes another to be known:
-// between hosts a ring has to hold what is sent in several.
+// A lost packet blocks what is behind it for a round trip, and credit takes another: between hosts
+// a ring has to hold several round trips.
 std::uint64_t ring_bytes_for(ContextCore& context, const nic::Link& link) {
   constexpr std::uint64_t kFarTimes = 4;
   const std::uint64_t bytes = context.options().ring_bytes;
@@ -181,9 +181,10 @@ Result<std::shared_ptr<Connection>> Connection::connect_service(
     std::shared_ptr<ContextCore> context, const std::string& service, uid_t uid,
     ConnectionKind kind, Address from, std::uint64_t deadline_ns) {
   for (bool again = false;; again = true) {
-    bool remembered = false;
     std::uint32_t endpoint = 0;
-    auto link = context->link_to_service(service, uid, deadline_ns, &endpoint, &remembered);
+    const bool remembered =
+        context->links().known(service_name(uid, service), &endpoint) != nullptr;
+    auto link = context->link_to_service(service, uid, deadline_ns, &endpoint);
     if (!link) return link.error();
     auto c = connect(context, *link, endpoint, kind, from, deadline_ns);
     if (c.ok() || again || !remembered) return c;
@@ -249,23 +250,28 @@ void Connection::on_oob(const std::shared_ptr<nic::Link>& link, const OobMessage
   if (answer_known_) return;
   if (message.type == kOobAccept) {
     ConnectRecord record;
-    answer_err_ = EPROTO;
+    int err = EPROTO;
     if (get_payload(message, &record)) {
       remote_endpoint_ = message.from;
       Status opened = open_remote(record);
-      answer_err_ = opened ? 0 : opened.error().err;
+      err = opened ? 0 : opened.error().err;
     }
-    answer_known_ = true;
+    take_answer(err);
   } else if (message.type == kOobRefuse) {
-    answer_err_ = ECONNREFUSED;
-    get_payload(message, &answer_err_);
-    if (answer_err_ <= 0) answer_err_ = ECONNREFUSED;
-    answer_known_ = true;
+    int err = 0;
+    get_payload(message, &err);
     exposed_ = false;  // it keeps none of our memory
+    take_answer(err > 0 ? err : ECONNREFUSED);
   }
-  answered_.notify_all();
   lock.unlock();
   tell_asker();
+}
+
+// Under the mutex; the first answer counts.
+void Connection::take_answer(int err) {
+  if (std::exchange(answer_known_, true)) return;
+  answer_err_ = err;
+  answered_.notify_all();
 }
 
 void Connection::tell_asker() {
@@ -283,11 +289,7 @@ void Connection::on_link_down(const std::shared_ptr<nic::Link>& link) {
   if (link != link_) return;
   {
     std::lock_guard lock(mutex_);
-    if (!answer_known_) {
-      answer_known_ = true;
-      answer_err_ = ECONNREFUSED;
-      answered_.notify_all();
-    }
+    take_answer(ECONNREFUSED);
   }
   peer_left(ECONNRESET, true);
   tell_asker();

@@ -1,7 +1,6 @@
-// What the two ends of a connection tell each other, out-of-band messages of set-up and tear-down
-// and the types of records; and what a Connection keeps: its own region, which it receives by; the
-// peer's, which it sends by; and what it shares with the driver thread. Only Connection uses it;
-// connection.h says how.
+// What the ends of a connection tell each other (out-of-band messages of set-up and tear-down,
+// types of records), and what a Connection keeps: its own region, the peer's, and what it shares
+// with the driver thread. connection.h explains.
 //
 // Life:   connecting ──accept──> open ──close / reset──> closed
 //   Set-up: client sends kConnect{cookie of its region}; the server answers kAccept{cookie of its
@@ -50,8 +49,7 @@ constexpr std::uint32_t kOobRefuse = kOobInternal | 3;
 constexpr std::uint32_t kOobClose = kOobInternal | 4;
 constexpr std::uint32_t kOobReset = kOobInternal | 5;  ///< it has given it up; kClose follows
 // kOobLookUp and kOobFound are 6 and 7: aperture_core.h.
-/// Whether the peer is there: nothing is done by it, but a host refuses it for a process that is
-/// gone
+/// Asks whether the peer is there. Does nothing, but a host refuses it for a process that has gone.
 constexpr std::uint32_t kOobAsk = kOobInternal | 8;
 
 /// Time for a peer's driver thread to answer kConnect.
@@ -75,8 +73,7 @@ constexpr std::uint64_t kMostRingBytes = 64u << 20;
 constexpr std::uint64_t kRegionOffers = 64;
 constexpr std::uint64_t kRegionRing = 128;
 
-/// Called when something that it has asked for is answered. Called by any thread, which holds none
-/// of the engine's locks.
+/// Called when something that it asked for is answered, by any thread, without locks of the engine.
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;
@@ -115,8 +112,8 @@ class ConnectionState {
   shm::RingProducer producer_;
   shm::RingSlot slot_;
   std::uint64_t planned_at_ = 0;  ///< where consumer_ was when plan() last looked
-  /// Where records are built when the ring is not mapped. The first is for short ones, which the
-  /// link copies; the others last until the peer has acknowledged what is in them.
+  /// Where records are built when the ring is not mapped. The link copies from the first, for short
+  /// ones; the others last until the peer has acknowledged them.
   std::vector<std::shared_ptr<nic::PinnedPayload>> staging_;
   std::size_t building_ = 0;  ///< the one in use
   bool fin_sent_ = false;

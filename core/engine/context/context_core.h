@@ -1,5 +1,5 @@
-// ContextCore: what a Context is inside. Lanes (one NIC per peer user id), and the tables of links,
-// endpoints, services and event queues with what is done by several of them.
+// ContextCore: the inside of a Context. Lanes (one NIC per peer user id), the tables of links,
+// endpoints, services and event queues, and what spans several of them.
 //
 // Thread-safety: everything from any thread unless a comment says "driver thread". Each table has a
 // lock of its own for the set-up path; data never pass here. The order of locks, all of which a
@@ -73,16 +73,13 @@ class ContextCore final : public nic::LinkSink,
   /// The link to the peer that offers `service` (owned by `uid`), dialled if need be.
   Result<std::shared_ptr<nic::Link>> link_to_service(const std::string& service, uid_t uid,
                                                      std::uint64_t deadline_ns,
-                                                     std::uint32_t* endpoint,
-                                                     bool* remembered = nullptr);
-  /// The steps of dialling for a caller that does not wait (link::begin_dial, link::finish_dial):
-  /// asks for a service; makes the link when its process has answered; gives it up.
+                                                     std::uint32_t* endpoint);
+  /// The steps of a dial that does not wait (link::begin_dial, finish_dial): ask, link, give up.
   Result<link::ShmPeer> begin_dial(const std::string& service, uid_t uid);
   Result<std::shared_ptr<nic::Link>> dialled(link::ShmPeer peer, const std::string& service,
                                              std::uint32_t endpoint);
   void end_dial(const link::ShmPeer& peer);
-  /// The same for a service of another host. `ended` is called once, by the driver thread, with a
-  /// link that is known from then on, and the endpoint.
+  /// The same for another host. The driver thread calls `ended` once, with a link known by then.
   using DialEnded = std::function<void(Result<std::shared_ptr<nic::Link>>, std::uint32_t)>;
   Result<std::shared_ptr<udp::Dialling>> begin_far_dial(const std::string& service, uid_t uid,
                                                         DialEnded ended);
@@ -133,8 +130,7 @@ class ContextCore final : public nic::LinkSink,
   // Event queues.
   QueueTable& queues() { return queues_; }
   std::vector<nic::NicImage> lane_images();
-  /// The descriptor that wakes sleepers of queue number `queue`: made when first asked for, the
-  /// same for every queue that ever has this number, because peers keep it.
+  /// The descriptor that wakes sleepers of queue number `queue`, for good: peers keep it.
   Result<int> queue_fd(std::uint32_t queue);
 
   // nic::LinkSink
@@ -150,25 +146,21 @@ class ContextCore final : public nic::LinkSink,
   void lock_for_fork();
   /// In the parent and in the child.
   void unlock_after_fork();
-  /// In the child: the context is the parent's. Closes what it holds, and answers "unusable" from
-  /// now on.
+  /// Closes, in the child, what the parent's context holds; it answers "unusable" from then on.
   void abandon_after_fork();
 
  private:
   explicit ContextCore(const ContextOptions& options);
   Status initialise();
   bool allowed(uid_t uid) const;
-  /// Driver thread: a client of the rendezvous socket of `endpoint` has connected, or has sent its
-  /// hello.
+  /// Driver thread: a client of `endpoint`'s rendezvous socket has connected or sent its hello.
   void on_client(Fd socket, std::uint32_t endpoint);
   Result<std::shared_ptr<Acceptor>> listen(const std::string& name, std::uint32_t endpoint);
-  void watch_doorbell();
-  void announce_queue_fds(nic::Link& link);
   std::shared_ptr<nic::Link> keep_link(std::shared_ptr<nic::Link> link);
   Result<std::shared_ptr<nic::Link>> dial(const std::string& name, uid_t owner,
                                           std::uint64_t deadline_ns, std::uint32_t* endpoint);
   Result<std::shared_ptr<nic::Link>> link_with(link::ShmPeer peer);
-  Status begin(const std::shared_ptr<link::ShmLink>& link);
+  Result<std::shared_ptr<nic::Link>> begin_link(link::ShmPeer peer, bool accepted);
 
   const ContextOptions options_;
   NodeId node_;
@@ -180,7 +172,7 @@ class ContextCore final : public nic::LinkSink,
   std::atomic<bool> doorbell_watched_{false};
   nic::Nic* own_lane_ = nullptr;
 
-  std::mutex mutex_;  ///< guards lanes_ and listens_as_node_
+  std::mutex mutex_;  ///< guards lanes_
   /// Before what may hold the last reference to a link: that gives back what it has of its NIC.
   std::map<uid_t, std::unique_ptr<nic::Nic>> lanes_;
   EndpointTable endpoints_;
@@ -192,7 +184,6 @@ class ContextCore final : public nic::LinkSink,
   std::unique_ptr<Network> network_;
   std::mutex rdma_mutex_;  ///< guards the making of rdma_
   std::unique_ptr<RdmaDriver> rdma_;
-  bool listens_as_node_ = false;
 };
 
 }  // namespace clan::engine

@@ -1,5 +1,4 @@
-// ContextCore's links: made when a client comes or this process dials, known until their peer is
-// gone.
+// ContextCore's links: made when a client comes or this process dials, until their peer is gone.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -26,8 +25,7 @@ class Doorbell final : public Pollable {
   int fd_;
 };
 
-// Whether a process of this host listens as that node. If it cannot be asked, for whatever reason,
-// it is there.
+// Whether a process of this host listens as that node. Yes, if it cannot be asked.
 bool answers_here(const ContextCore& context, NodeId node) {
   const auto answers = [&](uid_t uid) {
     const auto socket = connect_abstract(node_name(uid, node), 0);
@@ -46,9 +44,9 @@ void ContextCore::add_link(std::shared_ptr<nic::Link> link) {
   links_.add(std::move(link));
 }
 
-// A process of this host that comes by the loopback address is taken at its word, as it is by
-// shared memory: it counts as our own user. A context listens as a node before others learn its
-// number, so a number that nobody answers to now belongs to no node of this host.
+// A process of this host that comes by loopback is believed, as over shared memory: it counts as
+// our user. A context listens as a node before others learn its number, so a number that nobody
+// answers to now belongs to no node of this host.
 void ContextCore::add_far_link(std::shared_ptr<nic::Link> link) {
   const std::string address = link->remote_address();
   const NodeId node = link->remote_node();
@@ -62,13 +60,6 @@ void ContextCore::add_far_link(std::shared_ptr<nic::Link> link) {
         address.c_str());
   }
   add_link(std::move(link));
-}
-
-void ContextCore::watch_doorbell() {
-  // relaxed: the first adds it
-  if (doorbell_watched_.exchange(true, std::memory_order_relaxed)) return;
-  auto s = reactor_.add(doorbell_.get(), std::make_shared<Doorbell>(queues_, doorbell_.get()));
-  if (!s) CLAN_WARN("%s", s.error().message().c_str());
 }
 
 void ContextCore::on_client(Fd socket, std::uint32_t endpoint) {
@@ -92,23 +83,30 @@ void ContextCore::on_client(Fd socket, std::uint32_t endpoint) {
     CLAN_INFO("a process that asked for a link was refused: %s", peer.error().message().c_str());
     return;
   }
-  nic::Nic* nic = lane(peer->credentials.uid);
-  auto link = std::make_shared<link::ShmLink>(std::move(*peer), *nic, *this, reactor_,
-                                              link::ShmLink::Options{options_.direct_copy, true});
-  if (auto s = begin(link); !s) {
-    CLAN_WARN("%s", s.error().message().c_str());
-    return;
-  }
-  announce_queue_fds(*link);
+  auto link = begin_link(std::move(*peer), true);
+  if (!link) CLAN_WARN("%s", link.error().message().c_str());
 }
 
-// In the table before its first message can arrive; out of it again when none ever will.
-Status ContextCore::begin(const std::shared_ptr<link::ShmLink>& link) {
+// The link is in the table before its first message can arrive. `accepted`: the peer has dialled.
+Result<std::shared_ptr<nic::Link>> ContextCore::begin_link(link::ShmPeer peer, bool accepted) {
+  nic::Nic* nic = lane(peer.credentials.uid);
+  auto link =
+      std::make_shared<link::ShmLink>(std::move(peer), *nic, *this, reactor_,
+                                      link::ShmLink::Options{options_.direct_copy, accepted});
   add_link(link);
-  watch_doorbell();
-  auto s = link->start();
-  if (!s) links_.remove(link);
-  return s;
+  // relaxed: the first adds it
+  if (!doorbell_watched_.exchange(true, std::memory_order_relaxed)) {
+    auto s = reactor_.add(doorbell_.get(), std::make_shared<Doorbell>(queues_, doorbell_.get()));
+    if (!s) CLAN_WARN("%s", s.error().message().c_str());
+  }
+  if (auto s = link->start(); !s) {
+    links_.remove(link);
+    return s.error();
+  }
+  if (!accepted) link->confirm();
+  // Until the peer has these descriptors it rings the doorbell instead.
+  for (auto [queue, fd] : queues_.fds()) link->announce_queue_fd(queue, fd);
+  return std::static_pointer_cast<nic::Link>(link);
 }
 
 void ContextCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
@@ -118,11 +116,6 @@ void ContextCore::on_link_down(const std::shared_ptr<nic::Link>& link) {
   }
   // It may have left something half done.
   queues_.for_each([](EventQueueCore& queue) { queue.rescan(); });
-}
-
-// A new peer learns the descriptors that exist. Until it has them it rings the doorbell instead.
-void ContextCore::announce_queue_fds(nic::Link& link) {
-  for (auto [queue, fd] : queues_.fds()) link.announce_queue_fd(queue, fd);
 }
 
 }  // namespace clan::engine

@@ -74,20 +74,12 @@ void ContextCore::remove_service(const std::string& service) {
 }
 
 Status ContextCore::listen_as_node() {
-  {
-    std::lock_guard lock(mutex_);
-    if (listens_as_node_) return {};
-  }
+  const std::string name = "node/" + std::to_string(node_.value);
+  if (services_.find(name)) return {};
   auto listener = listen(node_name(uid_, node_), 0);
-  if (!listener) {
-    // Another thread of this process was faster: the name is ours, nobody else knows the node's
-    // number.
-    std::lock_guard lock(mutex_);
-    return listens_as_node_ ? Status() : listener.error();
-  }
-  std::lock_guard lock(mutex_);
-  listens_as_node_ = true;
-  (void)services_.add("node/" + std::to_string(node_.value), {std::move(*listener), 0, nullptr});
+  // Another thread was faster: nobody else knows the number.
+  if (!listener) return services_.find(name) ? Status() : listener.error();
+  (void)services_.add(name, {std::move(*listener), 0, nullptr});
   return {};
 }
 
@@ -106,21 +98,15 @@ Result<std::shared_ptr<nic::Link>> ContextCore::dial(const std::string& name, ui
 
 // A peer has answered our hello.
 Result<std::shared_ptr<nic::Link>> ContextCore::link_with(link::ShmPeer peer) {
-  // Somebody else may have linked us with that node in the meantime, or under another name.
-  // (A link with ourselves has its other end in the same table, so we always keep the one just
-  // made. A link of packets does not do: that its peer is this node only the peer says.)
+  // Another thread may have linked us with that node meanwhile, or under another name. (A link with
+  // ourselves has both ends in this table: keep the new one. A link of packets will not do: only
+  // its peer says that it is this node.)
   auto known = peer.node == node_ ? nullptr : links_.find(peer.node, peer.credentials.uid);
   if (known && known->capabilities().mapped) {
     end_dial(peer);
     return known;
   }
-  nic::Nic* nic = lane(peer.credentials.uid);
-  auto link = std::make_shared<link::ShmLink>(std::move(peer), *nic, *this, reactor_,
-                                              link::ShmLink::Options{options_.direct_copy});
-  if (auto s = begin(link); !s) return s.error();
-  link->confirm();
-  announce_queue_fds(*link);
-  return std::static_pointer_cast<nic::Link>(link);
+  return begin_link(std::move(peer), false);
 }
 
 void ContextCore::end_dial(const link::ShmPeer& peer) {
@@ -147,13 +133,9 @@ Result<std::shared_ptr<nic::Link>> ContextCore::dialled(link::ShmPeer peer,
 Result<std::shared_ptr<nic::Link>> ContextCore::link_to_service(const std::string& service,
                                                                 uid_t uid,
                                                                 std::uint64_t deadline_ns,
-                                                                std::uint32_t* endpoint,
-                                                                bool* remembered) {
+                                                                std::uint32_t* endpoint) {
   const std::string name = service_name(uid, service);
-  if (auto link = links_.known(name, endpoint)) {
-    if (remembered != nullptr) *remembered = true;
-    return link;
-  }
+  if (auto link = links_.known(name, endpoint)) return link;
   const bool far = Network::is_remote(service);
   auto link = far ? dial_host(*this, service, deadline_ns, endpoint)
                   : dial(name, uid, deadline_ns, endpoint);

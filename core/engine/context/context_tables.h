@@ -1,5 +1,4 @@
-// What a context counts, and what it knows by name: the services that others find at it, and its
-// apertures that have names.
+// What a context counts, and what it knows by name: services that it offers, named apertures.
 #pragma once
 
 #include <atomic>

@@ -31,8 +31,7 @@ bool get_payload(const OobMessage& message, T* value) {
   return true;
 }
 
-/// What receives the out-of-band messages of one endpoint, and the news of dead peers. Called on
-/// the driver thread, with no lock held.
+/// Takes one endpoint's out-of-band messages and deaths of peers. Driver thread, no lock held.
 class OobSink {
  public:
   virtual ~OobSink() = default;

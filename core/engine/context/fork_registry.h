@@ -1,7 +1,5 @@
-// Forks of the process: every context is locked around one, and abandoned in the child.
-//
-// Thread-safe. The functions are entered with no lock held. The order of locks: the registry's,
-// then those of each context.
+// Locks every context around a fork, and abandons them in the child. Thread-safe; entered with no
+// lock held. The order of locks: the registry's, then those of each context.
 #pragma once
 
 namespace clan::engine {

@@ -45,10 +45,9 @@ std::uint64_t LinkTable::settled() {
       links_.begin(), links_.end(), [](const auto& l) { return l->alive() && l->settled(); }));
 }
 
-// A peer says itself which node it is, the kernel says whose it is: no user can pass for another
-// one's node. On other hosts, a process that holds the pre-shared key is taken for our own user,
-// whatever number it has there, and nobody says which node it is but itself: so a link of this host
-// goes first, no other host has our own node, and the rest is up to NodeClaims.
+// The kernel says whose a peer is, so no user can pass for another's node. On other hosts, a holder
+// of the pre-shared key counts as our own user, and only the peer says which node it is: so a link
+// of this host goes first, no other host has our own node, and NodeClaims decides the rest.
 std::shared_ptr<nic::Link> LinkTable::find(NodeId node, uid_t uid) {
   std::lock_guard lock(mutex_);
   const auto find = [&](bool mapped) -> std::shared_ptr<nic::Link> {
@@ -65,10 +64,9 @@ std::shared_ptr<nic::Link> LinkTable::find(NodeId node, uid_t uid) {
   return node == own_ ? nullptr : find(false);
 }
 
-// A link of packets to the same process: another service of it may have been asked for before.
-// Where both nodes have dialled at once there are two, and if each gave up its own there would be
-// none: the node of the lesser number keeps its own, the other takes that. A peer of the same
-// number at another address is another one.
+// An existing link of packets to the same process, found by another service. When both nodes
+// dialled at once there are two links: the node with the lesser number keeps its own, the other
+// takes that. A peer with the same number at another address is another peer.
 std::shared_ptr<nic::Link> LinkTable::chosen(const nic::Link& made) {
   const NodeId node = made.remote_node();
   const std::string address = made.remote_address();  // before the lock
@@ -108,11 +106,11 @@ void LinkTable::remember(const std::string& name, const std::shared_ptr<nic::Lin
   services_[name] = {link, endpoint};
 }
 
-bool LinkTable::forget(const nic::Link& link, std::uint32_t endpoint) {
+void LinkTable::forget(const nic::Link& link, std::uint32_t endpoint) {
   std::lock_guard lock(mutex_);
-  return std::erase_if(services_, [&](const auto& known) {
-           return known.second.endpoint == endpoint && known.second.link.lock().get() == &link;
-         }) > 0;
+  std::erase_if(services_, [&](const auto& known) {
+    return known.second.endpoint == endpoint && known.second.link.lock().get() == &link;
+  });
 }
 
 std::shared_ptr<RegionArena> LinkTable::arena(const nic::Link* link) {
@@ -157,8 +155,7 @@ void LinkTable::announce_revoked(const nic::Nic& nic, std::uint32_t aperture,
 }
 
 bool LinkTable::help_one(std::atomic<std::uint64_t>& help_wanted) {
-  // PAIR job.help: cleared before the check of the links, so that a job announced later sets it
-  // again
+  // PAIR job.help: cleared before the check of the links, so a later job sets it again
   dekker::announce(help_wanted, 0);
   // At most one link is helped per call, without the lock: a copy takes its time.
   std::shared_ptr<nic::Link> wants;

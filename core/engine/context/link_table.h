@@ -1,12 +1,11 @@
-// LinkTable: the links of a context: which of them reaches a node, which a service was found at
-// before, and what else is kept for each.
+// LinkTable: a context's links: which one reaches a node or a service, and what is kept for each.
 //
 //   links       every link, from just before its first message can arrive until its peer is gone
 //   far nodes   which peers of other hosts are believed when they say which node they are
 //   arenas      link    -> ring memory of its connections
 //   services    service -> link and endpoint, for those that were asked for before
 //
-// A link is kept alive by links alone: a service that was found remembers it weakly.
+// Only `links` keeps a link alive: a service remembers it weakly.
 #pragma once
 
 #include <sys/types.h>
@@ -27,7 +26,7 @@
 namespace clan::engine {
 
 /// Thread-safe. The lock comes after the context's own and before those of links, which are asked
-/// with it held; it is never held while a link helps, sends or ends.
+/// under it; it is not held while a link helps, sends or ends.
 class LinkTable {
  public:
   /// The table of the context that is node `own`; notifies `packets` of the first link of packets.
@@ -35,8 +34,8 @@ class LinkTable {
 
   /// A link whose peer is believed to be the node that it says it is.
   void add(std::shared_ptr<nic::Link> link);
-  /// Before add() of a link that came from `address` of another host: whether its peer is believed.
-  /// `here`: a process of this host has the number that the peer says it is.
+  /// Returns, before add() of a link from `address` of another host, whether its peer is believed.
+  /// `here`: a process of this host has the number that it claims.
   bool believe(const nic::Link& link, NodeId node, const std::string& address, bool here);
   /// True when the link was there: for one caller.
   bool remove(const std::shared_ptr<nic::Link>& link);
@@ -51,16 +50,14 @@ class LinkTable {
   /// Is the peer behind this activity slot of a NIC still there?
   bool peer_alive(const nic::Nic& nic, std::uint32_t slot);
 
-  /// The link to the process that offers the service of that name (service_name()), and the
-  /// endpoint behind it, if it was asked for before. Null: no.
+  /// Returns the link behind service_name() `name`, and its endpoint, if known; or null.
   std::shared_ptr<nic::Link> known(const std::string& name, std::uint32_t* endpoint);
   void remember(const std::string& name, const std::shared_ptr<nic::Link>& link,
                 std::uint32_t endpoint);
-  /// That endpoint is gone. True when a service was known to be there.
-  bool forget(const nic::Link& link, std::uint32_t endpoint);
+  /// That endpoint is gone.
+  void forget(const nic::Link& link, std::uint32_t endpoint);
 
-  /// Returns the arena of a link. For a link that is not in the table (any more) it returns one
-  /// that is not kept.
+  /// Returns the arena of a link; one that is not kept for a link that is not in the table.
   std::shared_ptr<RegionArena> arena(const nic::Link* link);
 
   /// Takes an aperture of this process away from its peers, waiting for copies under way.

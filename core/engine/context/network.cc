@@ -131,9 +131,8 @@ void Network::abandon_after_fork() {
 
 // --- services ------------------------------------------------------------------------------------
 
-// The address of the directory of "HOST". The resolver may be asked for a name, and may take long:
-// so the driver thread, which dials a service again whose owner has gone, has what was found for
-// the first time.
+// The address of the directory of "HOST". The resolver may take long, so the driver thread, which
+// redials services whose owner has gone, uses what was found first.
 Result<udp::SocketAddress> Network::address_of(std::string host) {
   if (!has_port(host)) {
     if (options_.directory_port == 0) {
@@ -180,8 +179,7 @@ Result<std::shared_ptr<udp::Dialling>> Network::begin_link_to(const std::string&
       });
 }
 
-// By questions that the peer's link answers without anybody's help: for an aperture that nobody has
-// exported.
+// Asks for an aperture that nobody has exported: the peer's link answers by itself.
 Result<PathValues> Network::ping(const std::string& host, std::span<std::uint64_t> round_trips_ns,
                                  std::uint32_t interval_ms, std::uint64_t deadline_ns) {
   auto address = address_of(host);

@@ -1,5 +1,4 @@
-// Network: a context's part in the network of hosts: its UDP node, and the directory by which
-// services of this host are found.
+// Network: a context's UDP node, and the directory by which services of this host are found.
 //
 //   client --"echo"?--> udp:HOST:4790  the directory: held by whichever context of the user has
 //   bound it
@@ -10,8 +9,8 @@
 //   client --"echo"?--> udp:HOST:40123  the node of that process: a link, and the endpoint of
 //   "echo"
 //
-// Without a daemon: when the holder ends, another context takes the port over. The directory is a
-// node of its own that makes no links, so it answers under the same keys as every other.
+// No daemon: when the holder ends, another context takes the port over. The directory is a node
+// that makes no links, so it answers under the same keys as every other.
 #pragma once
 
 #include <functional>
@@ -53,8 +52,7 @@ class Network {
   std::uint16_t port() const { return node_->local_address().port; }
   udp::UdpNode& node() { return *node_; }
 
-  /// Tells other processes of this user at which port a service of this process is. Null when that
-  /// is not possible.
+  /// Tells this user's processes the port of a service of this process. Null: not possible.
   std::shared_ptr<Acceptor> tell_port_of(const std::string& service);
 
   /// After the reactor has stopped.
@@ -82,12 +80,10 @@ class Network {
   /// What names of hosts have stood for, for the driver thread, which does not ask again.
   std::unordered_map<std::string, udp::SocketAddress> addresses_;
   std::mutex addresses_mutex_;  ///< a leaf
-  /// Services of processes that have not answered, or users of other such ones, and when: under the
-  /// directory node's mutex.
+  /// When which services, or users, did not answer: under the directory node's mutex.
   std::unordered_map<std::string, std::uint64_t> silent_;
   unsigned joins_ = 0;  ///< of the directory, without success that lasted
-  /// The name by which others see that we hold the directory. Goes just before directory_: those
-  /// that see it end want the port.
+  /// Shows others that we hold the directory. Goes just before it: those that see it want the port.
   std::shared_ptr<Acceptor> holder_;
 };
 

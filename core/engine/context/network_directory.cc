@@ -1,6 +1,5 @@
-// Network: how services of this host are found from others, and the directory that one process
-// holds for all of its user; and for TCP connections of other users, as the kernel says whose they
-// are.
+// Network: how other hosts find services of this one, and the directory that one process holds for
+// all of its user, and for other users' TCP connections, whose owner the kernel names.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -42,8 +41,7 @@ bool is_user(uid_t user, int socket) {
   return peer.ok() && peer->uid == user;
 }
 
-// At which port the process of that user that offers the service is; 0: nobody does. `silent`: it
-// has not answered in time.
+// The port of the user's process that offers the service; 0: none. `silent`: no answer in time.
 std::uint16_t ask_port(uid_t user, const std::string& service, int wait_ms, bool* silent) {
   auto socket = connect_abstract(teller_name(user, service), 0);
   if (!socket || !is_user(user, socket->get())) return 0;
@@ -62,8 +60,7 @@ std::optional<uid_t> other_owner_of(const std::string& service) {
   return owner && *owner != ::geteuid() ? owner : std::nullopt;
 }
 
-// The sockets of those that watch us hold the directory, so that they see it end: of our user, and
-// of other ones.
+// Sockets of those that watch us hold the directory, so that they see it end.
 struct Watchers {
   std::vector<Fd> ours, others;
 
@@ -98,8 +95,8 @@ int Network::find_service(const std::string& service, bool directory, udp::Greet
   return answer->port == 0 ? ECONNREFUSED : 0;
 }
 
-// A question makes the driver thread wait for a process that is stopped: once in a while for each
-// `about`, and for a moment only where another one has been silent: a process may have many names.
+// A stopped process makes the driver thread wait: so once in a while for each `about`, and only a
+// moment while another is silent, as one process may have many names.
 std::uint16_t Network::ask_user(uid_t user, const std::string& service, const std::string& about,
                                 int wait_ms) {
   const std::uint64_t now = monotonic_ns();
@@ -130,16 +127,14 @@ std::shared_ptr<Acceptor> Network::tell_port_of(const std::string& service) {
 
 // --- the directory -------------------------------------------------------------------------------
 
-// The port is bound before the name is, so a client that finds neither looks again a little
-// later.
+// The port is bound before the name, so a client that finds neither checks again a little later.
 void Network::join_directory() {
   ++joins_;
   if (hold_directory() || watch_holder()) return;
   join_later();
 }
 
-// The holder has ended, `after_ns` since we found it. Where that is at once, again and again, it
-// is no holder, or one that has no room for us.
+// The holder ended `after_ns`. If that is soon, again and again, it is none or has no room for us.
 void Network::holder_ended(std::uint64_t after_ns) {
   if (after_ns > udp::kSecond) joins_ = 0;
   if (joins_ < 2) return join_directory();
@@ -177,8 +172,7 @@ bool Network::hold_directory() {
   return true;
 }
 
-// The holder's name has the number of the user that the port belongs to, so nobody else can pretend
-// to hold it.
+// The holder's name contains the port owner's user id, so nobody else can pretend to hold it.
 bool Network::watch_holder() {
   const auto found = udp_port_owner(options_.directory_port);
   const uid_t owner = found ? *found : ::geteuid();

@@ -1,10 +1,9 @@
 // NodeClaims: which peers of other hosts are believed when they say which node they are.
 //
-// Nobody vouches for a number that comes by packets, and numbers are no secret: every peer of a
-// node knows its. So a number belongs to where it was first seen, this host or one address of
-// another, and stays there when its link has gone. A peer that claims it elsewhere is doubted: what
-// is sent to the node never goes to it, nor does its link stand in for another one. It is reached
-// by the names of its services.
+// Nobody vouches for a number that comes by packets, and every peer of a node knows its number. So
+// a number belongs to where it was first seen, this host or one address of another, even after its
+// link has gone. A peer that claims it elsewhere is doubted: nothing for the node goes to it, and
+// its link replaces no other. Only the names of its services reach it.
 //
 //   number -> place     "" this host, or "HOST:PORT": a context has one UDP port for its life
 //   link   -> claim     the number and the place it came from, and whether that is believed

@@ -1,5 +1,4 @@
-// OwnEndpoint: an endpoint of a context for as long as its owner lives, and the name of a service
-// by which others find it.
+// OwnEndpoint: an endpoint of a context while its owner lives, and the service name it is found by.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,6 @@
-// PacketWait: what a thread that waits does about packets of other hosts, where there may be any:
-// it fetches them between its looks, and while it sleeps.
-//
-// Nothing has to be fetched until a link of packets is there; up to then each call costs one load,
-// and threads sleep in the kernel as they would without a network.
+// PacketWait: how a waiting thread fetches packets of other hosts: between its checks, and while it
+// sleeps. Until there is a link of packets each call costs one load, and threads sleep in the
+// kernel.
 #pragma once
 
 #include <poll.h>
@@ -43,8 +41,8 @@ class PacketWait {
   }
   /// Whether packets may have to be fetched.
   bool has_packets() const { return linked() && source_ != nullptr; }
-  /// Sleeps until one of them is ready, or the word is no longer `seen`, fetching packets meanwhile
-  /// where there are any: 0, ETIMEDOUT, EINTR. For a thread without locks of the engine.
+  /// Sleeps until one is ready, or the word is no longer `seen`, and fetches packets meanwhile: 0,
+  /// ETIMEDOUT, EINTR. For a thread without locks of the engine.
   int sleep_on(std::span<pollfd> fds, std::uint64_t deadline_ns);
   int sleep_on(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                std::uint64_t deadline_ns);

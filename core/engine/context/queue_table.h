@@ -1,9 +1,7 @@
-// QueueTable: the event queues of a context by number, and the descriptors that wake their
-// sleepers.
+// QueueTable: a context's event queues by number, and the descriptors that wake their sleepers.
 //
-// The number of a queue is known to peers: they ring it by number, and keep the descriptor that
-// they were sent for it. So a descriptor belongs to a number and stays when the queue goes; the
-// next queue of that number has it too.
+// Peers ring a queue by number and keep the descriptor they got for it. So a descriptor belongs to
+// a number and outlives the queue; the next queue of that number has it too.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +15,7 @@ namespace clan::engine {
 
 class EventQueueCore;
 
-/// Thread-safe. A queue that is registered is alive: it is called with the lock held, and removes
-/// itself first.
+/// Thread-safe. A registered queue is alive: it is called under the lock, and removes itself first.
 class QueueTable {
  public:
   struct QueueFd {

@@ -1,5 +1,4 @@
-// RegionArena: ring memory of connections with one peer. A peer can spoil only what it shares with
-// us.
+// RegionArena: ring memory shared with one peer, which can spoil no other.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// Rendezvous: the names of sockets by which processes of this host find a service or a node, and
-// how the driver thread takes their clients.
+// Rendezvous: socket names of services and nodes on this host, and how clients are accepted.
 //
 // A client connects and sends its hello (link/shm_handshake.h). The reactor never waits for one: a
 // client that has connected and not spoken yet costs one descriptor until it speaks or closes.
@@ -15,9 +14,8 @@
 
 namespace clan::engine {
 
-/// A service whose name begins with a slash is offered by a socket in the file system, for
-/// processes of other network namespaces, which do not see abstract names. Other hosts ask for it
-/// by what is behind the last slash.
+/// A service with a leading slash is a socket in the file system, for other network namespaces,
+/// which do not see abstract names. Other hosts ask for what is behind the last slash.
 inline bool is_file_service(const std::string& service) { return service.starts_with('/'); }
 inline std::string far_name(const std::string& service) {
   return is_file_service(service) ? service.substr(service.rfind('/') + 1) : service;

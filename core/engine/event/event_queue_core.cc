@@ -46,8 +46,7 @@ void EventQueueCore::add_lane(const nic::NicImage& lane) {
   if (n > 0) wake_all();  // sleepers wait for the lanes they knew
 }
 
-// Posts an event that is nobody's where sleepers look: either they see it before they sleep, or its
-// producer's half of the protocol wakes them.
+// Posts nobody's event: sleepers see it before they sleep, or its producer's half wakes them.
 void EventQueueCore::wake_all() {
   const std::size_t n = lanes();
   for (std::size_t i = 0; i < n; ++i) {
@@ -99,9 +98,8 @@ std::size_t EventQueueCore::poll(std::span<Event> events) {
   std::size_t n = 0;
   const std::size_t lane_count = lanes();
   std::size_t empty_lanes = 0;
-  // One call never gives the same event twice, though it may be posted again meanwhile: the
-  // application may close what the first one names. So a word that comes round again waits for the
-  // next call.
+  // One call never gives an event twice, though it may be posted again meanwhile: the application
+  // may close what the first names. So a word that comes round again waits for the next call.
   std::uint32_t seen[kWordsPerPoll];
   std::size_t words = 0;
   while (n < events.size()) {
@@ -134,18 +132,19 @@ std::size_t EventQueueCore::poll(std::span<Event> events) {
 }
 
 // Until `look` returns false; whether it has not.
-template <typename Look>
-bool EventQueueCore::each_lane(const Look& look) {
-  const std::size_t n = lanes();
-  for (std::size_t i = 0; i < n; ++i) {
-    if (!look(*lanes_[i].memory)) return false;
-  }
-  return true;
+auto EventQueueCore::each_lane() {
+  return [this](const auto& look) {
+    const std::size_t n = lanes();
+    for (std::size_t i = 0; i < n; ++i) {
+      if (!look(*lanes_[i].memory)) return false;
+    }
+    return true;
+  };
 }
 
 // We leave with events in hand that no longer show in the shared tree.
 void EventQueueCore::hand_on() {
-  hand_on_events([this](const auto& look) { return each_lane(look); }, pending_bits_,
+  hand_on_events(each_lane(), pending_bits_,
                  [this](auto& queue, std::uint32_t how) { wake(queue, how); });
 }
 
@@ -154,8 +153,7 @@ void EventQueueCore::wake(shm::EventQueueMemory& queue, std::uint32_t how) {
 }
 
 bool EventQueueCore::pending() {
-  // relaxed: a look without the guard; a thread that put bits there is about to take them or look
-  // again follows
+  // relaxed: a look without the guard; a thread that put bits there will take them or look again
   if (pending_bits_.load(std::memory_order_relaxed) != 0) return true;
   const std::size_t n = lanes();
   for (std::size_t i = 0; i < n; ++i) {
@@ -188,13 +186,11 @@ Status EventQueueCore::sleep(std::uint64_t deadline_ns) {
   // relaxed: checked again before the sleep
   if (lanes() == 1 && !context_->packets().has_packets() &&
       eventfd_.load(std::memory_order_relaxed) < 0) {
-    const auto each = [this](const auto& look) { return each_lane(look); };
     std::uint32_t word = 0;
     if (!prepare_on_futex(
-            each, pending_bits_, eventfd_, [this] { ring(); }, &word))
+            each_lane(), pending_bits_, eventfd_, [this] { ring(); }, &word))
       return {};
-    // After a time-out `sleeping` stays: another consumer may still sleep on it. It costs the next
-    // producer one needless wake-up.
+    // After a time-out `sleeping` stays, as others may sleep: one needless wake-up at most.
     rc = futex_wait(lanes_[0].memory->sleeping, word, deadline_ns);
   } else {
     auto number = fd();
@@ -216,7 +212,7 @@ Result<int> EventQueueCore::fd() {
   auto made = context_->queue_fd(index_);
   // relaxed: the context's, one for ever; what is made twice is published twice
   if (made && eventfd_.load(std::memory_order_relaxed) != *made) {
-    publish_queue_fd([this](const auto& look) { return each_lane(look); }, eventfd_, *made,
+    publish_queue_fd(each_lane(), eventfd_, *made,
                      [this](auto& queue, std::uint32_t how) { wake(queue, how); });
   }
   return made;
@@ -232,15 +228,12 @@ bool EventQueueCore::arm_fd_for_sleep() {
   return number.ok() && prepare_fd(*number);
 }
 
-void EventQueueCore::disarm_fd() {
-  withdraw_consumer([this](const auto& look) { return each_lane(look); });
-}
+void EventQueueCore::disarm_fd() { withdraw_consumer(each_lane()); }
 
 bool EventQueueCore::prepare_fd(int number) {
   drain_eventfd(number);
   std::uint32_t word = 0;
-  return prepare_consumer([this](const auto& look) { return each_lane(look); }, pending_bits_,
-                          shm::kSleepsOnFd, &word);
+  return prepare_consumer(each_lane(), pending_bits_, shm::kSleepsOnFd, &word);
 }
 
 void EventQueueCore::ring() {
@@ -249,8 +242,7 @@ void EventQueueCore::ring() {
   if (number >= 0) signal_eventfd(number);
 }
 
-// A producer that died between the steps of a post may have left a leaf without its way up to the
-// root. So every leaf is posted again, and then everyone is woken.
+// A producer that died in a post may have left a leaf unseen: post every leaf again, wake everyone.
 void EventQueueCore::rescan() {
   std::uint32_t words;
   {

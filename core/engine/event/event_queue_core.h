@@ -1,8 +1,7 @@
 // EventQueueCore: the consumer's side of an event queue. The producers are nic::post_event.
 //
-// A queue has the same number in every lane of its context; the consumer looks into each lane's
-// copy. The registrations (what an event number means) are private memory, so a peer can at most
-// make an event appear that did not happen.
+// A queue has the same number in every lane of its context; the consumer checks each lane's copy.
+// The registrations are private memory: a peer can at most invent an event.
 #pragma once
 
 #include <poll.h>
@@ -78,8 +77,7 @@ class EventQueueCore {
       : context_(std::move(context)),
         slots_(static_cast<Slot*>(std::calloc(shm::kEventsPerQueue, sizeof(Slot))), std::free),
         waiter_(context_->options().wait) {}
-  template <typename Look>
-  bool each_lane(const Look& look);
+  auto each_lane();
   void hand_on();
   void wake(shm::EventQueueMemory& queue, std::uint32_t how);
   void wake_whatever(shm::EventQueueMemory& queue);
@@ -108,8 +106,7 @@ class EventQueueCore {
   Waiter waiter_;
 };
 
-/// The event that something posts, and its queue, once it is registered with one. A value; not
-/// thread-safe: under its owner's mutex, as the driver thread posts too.
+/// An event and its queue, once registered. Not thread-safe: under its owner's mutex.
 struct EventBinding {
   std::shared_ptr<EventQueueCore> queue;
   std::uint32_t event = shm::kNoEvent;

@@ -1,22 +1,18 @@
-// What consumers of one event queue tell each other: nic/wakeup.h has what producers and a consumer
-// do.
+// What consumers of one event queue tell each other; nic/wakeup.h has the producers' protocol.
 //
 //   leaves with events in hand              is about to sleep
 //     pending = what is left                  sleeping = how, in each lane
 //     sleeping, in any lane? wake             root and pending both 0? sleep
 //
-// The events in hand do not show in the lanes any more. All accesses are sequentially consistent:
-// either the consumer that leaves sees `sleeping`, or the one that is about to sleep sees
-// `pending`.
+// Events in hand show in no lane. All accesses are sequentially consistent: either the consumer
+// that leaves sees `sleeping`, or the one about to sleep sees `pending`.
 //
-// `sleeping` says how the last consumer sleeps, and a waker wakes those that sleep so.
-// So all of them sleep on the descriptor from when there is one. A consumer that is about to sleep
-// on the futex stores `sleeping` and then looks for it; the thread that makes it stores it, and
-// then wakes those that sleep on the futex.
+// `sleeping` says how the last consumer sleeps, and a waker wakes those that sleep so. So all sleep
+// on the descriptor once there is one: a consumer about to sleep on the futex stores `sleeping` and
+// then checks for it; its maker stores it, then wakes those on the futex.
 //
-// Templates over the lanes and the words, so that a model
-// (tests/model/engine/event/queue_consumers_model_test.cc) runs these very lines under every
-// interleaving of a machine with store buffers.
+// Templates, so that tests/model/engine/event/queue_consumers_model_test.cc runs these very lines
+// under every interleaving of a machine with store buffers.
 #pragma once
 
 #include <atomic>
@@ -27,9 +23,8 @@
 
 namespace clan::engine {
 
-/// A consumer announces sleep. False when there is something to take after all, in a lane or in
-/// another consumer's hand. `each_lane(do)`: calls do(queue memory) until that returns false.
-/// `*word`: what the last lane's futex is to compare.
+/// Announces a consumer's sleep. False: there is something to take, in a lane or in another's hand.
+/// `each_lane(do)` calls do(queue memory) until it is false. `*word`: for the last lane's futex.
 template <typename EachLane, typename Word64>
 bool prepare_consumer(const EachLane& each_lane, Word64& pending, std::uint32_t how,
                       std::uint32_t* word) {
@@ -38,8 +33,8 @@ bool prepare_consumer(const EachLane& each_lane, Word64& pending, std::uint32_t 
   return pending.load(std::memory_order_seq_cst) == 0;
 }
 
-/// The same, to sleep on the futex. False, too, when there is a descriptor (`fd`, not negative):
-/// then `ring()` wakes those that sleep on it, of which `sleeping` may say nothing any more.
+/// The same, on the futex. False, too, once there is a descriptor (`fd` not negative): then
+/// `ring()` wakes those that sleep on it, as `sleeping` may no longer say so.
 template <typename EachLane, typename Word64, typename Fd, typename Ring>
 bool prepare_on_futex(const EachLane& each_lane, Word64& pending, const Fd& fd, const Ring& ring,
                       std::uint32_t* word) {
@@ -73,8 +68,7 @@ void wake_consumers(const EachLane& each_lane, const Wake& wake) {
   });
 }
 
-/// A consumer leaves with events in hand, which `pending` lists: one that has fallen asleep
-/// meanwhile must take them.
+/// Leaves with events in hand, listed in `pending`: wakes one that has fallen asleep meanwhile.
 template <typename EachLane, typename Word64, typename Wake>
 void hand_on_events(const EachLane& each_lane, Word64& pending, const Wake& wake) {
   // PAIR queue.pending: stored before the check for sleepers; they check it before they sleep

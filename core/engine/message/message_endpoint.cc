@@ -1,5 +1,4 @@
-// Message endpoints: their start and end, waiting, and the public class (clan/message.h). By steps:
-// message_peers, message_send, message_receive.
+// Message endpoints: start, end, waiting and the public class (clan/message.h).
 #include "engine/message/message_endpoint.h"
 
 namespace clan::engine {
@@ -7,7 +6,7 @@ MessageEndpointCore::~MessageEndpointCore() {
   endpoint_.end();
   for (auto& peer : peers_) {
     if (!peer) continue;
-    take_back_all(*peer);
+    end_sends(*peer, ECANCELED);
     if (peer->attempt) peer->attempt->cancel();
     if (peer->connection) peer->connection->close();
   }
@@ -85,8 +84,7 @@ bool MessageEndpointCore::cool() {
   return progress_sends();
 }
 
-// After a sleep: the peers that were hot last. A wake-up is lost where our tables are not what we
-// wrote: a child of this process may write there.
+// After a sleep, check the peers that were hot: a child of this process may have lost a wake-up.
 void MessageEndpointCore::look_at_cooled() {
   if (arrivals_->pending()) return;
   for (const PeerIndex index : cooled_) {
@@ -109,15 +107,13 @@ Status MessageEndpointCore::sleep(std::uint64_t deadline_ns) {
 
 Status MessageEndpointCore::bind_peer(Peer& peer) {
   Connection& c = *peer.connection;
-  // Younger than the one that posts to arrivals_, so it fires second: the thread that takes the
-  // event finds the peer there.
+  // Younger than the one that posts to arrivals_, so it fires second: arrivals_ has the peer then.
   auto tripwire = c.add_event_tripwire(user_);
   if (!tripwire) return tripwire.error();
   c.also_notify(user_);
   c.nic().arm(*tripwire);
-  // A peer that writes just now may have walked past the end of the chain before this tripwire was
-  // there: it will post to arrivals_ alone, later than the application looks. What it wrote can be
-  // seen already.
+  // A peer writing just now may have passed the chain's end before this tripwire was there, and
+  // post to arrivals_ alone, later than the application checks. What it wrote is visible already.
   if (c.readable() || c.peer_gone()) c.post_event();
   user_.post();
   return {};
@@ -210,8 +206,7 @@ Result<MessageInfo> MessageEndpoint::recv(std::span<std::byte> buffer, std::int6
   MessageEndpointCore& core = *core_;
   const std::uint64_t deadline_ns = deadline_after_ms(timeout_ms);
   for (;;) {
-    // Hot rings first and for a while: a peer in conversation answers within a few cache-line
-    // transfers.
+    // Hot rings first, for a while: a peer in conversation answers within microseconds.
     for (int i = 0; i < engine::kHotLooks; ++i) {
       if (core.hot_pending()) break;
     }

@@ -1,13 +1,13 @@
-// MessageEndpointCore: many connections behind one face.
+// MessageEndpointCore: many connections behind one interface.
 //
-// A peer is hot or cold. Hot peers' rings are polled directly: one load each, and the sender finds
-// no tripwire armed. Cold peers have their event tripwire armed and post an event to the endpoint's
-// own queue, so a thousand silent ones cost one load together. A peer becomes hot when it sends and
-// cold when the hot list is full or the endpoint goes to sleep.
+// Hot peers' rings are polled: one load each, and the sender finds no tripwire armed. Cold peers
+// have their event tripwire armed and post to the endpoint's own queue, so a thousand silent ones
+// cost one load together. A peer becomes hot when it sends, cold when the hot list is full or the
+// endpoint sleeps.
 //
-// Large messages (offers): the sender exports the message and puts the cookie into a record; the
-// receiver reads it by DMA and answers with a bit in the sender's offer line, which is not behind
-// unread messages. 64 offers per peer may be open.
+// Large messages are offers: the sender exports the message and sends the cookie in a record; the
+// receiver reads it by DMA and answers by a bit in the sender's offer line, which does not queue
+// behind unread messages. 64 offers per peer may be open.
 #pragma once
 
 #include <deque>
@@ -83,7 +83,6 @@ class MessageEndpointCore final : public OobSink,
   bool look_closely(Peer& peer, int rc);
   bool find_front(Fetch fetch = Fetch::kYes);
   void take_arrivals();
-  void fail_sends(Peer& peer);
   void depart(Peer& peer, bool told = false);
   Status tell_departure();
   bool progress_sends(Fetch fetch = Fetch::kYes);
@@ -92,8 +91,7 @@ class MessageEndpointCore final : public OobSink,
   Result<bool> offer(Peer& peer, std::span<const std::byte> header,
                      std::span<const std::byte> message, std::uint64_t cookie);
   void report_sent(const Peer& peer, std::uint64_t cookie, int status);
-  void take_back(Peer& peer, std::uint32_t slot);
-  void take_back_all(Peer& peer);
+  void end_sends(Peer& peer, int status);
   void announce_arrival();
   void note_sending(Peer& peer);
   void finish_offer(Peer& peer, std::uint32_t slot, int status);

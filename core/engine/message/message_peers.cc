@@ -134,10 +134,7 @@ void MessageEndpointCore::disconnect(PeerIndex index) {
   Peer* peer = find_any(index);
   if (peer == nullptr) return;
   if (front_.peer == peer) front_ = {};
-  take_back_all(*peer);
-  for (const Offer& o : peer->fragmenting) report_sent(*peer, o.user_cookie, ECANCELED);
-  peer->fragmenting.clear();
-  std::erase(sending_, peer);
+  end_sends(*peer, ECANCELED);
   std::erase(hot_, peer);
   std::erase(connecting_, peer);
   if (peer->attempt) peer->attempt->let_go();
@@ -148,27 +145,15 @@ void MessageEndpointCore::disconnect(PeerIndex index) {
   }
 }
 
-// The peer is gone: whatever we were sending it has failed. What it sent can still be received.
-void MessageEndpointCore::fail_sends(Peer& peer) {
-  for (std::uint32_t slot = 0; slot < peer.offers.size(); ++slot) {
-    if (peer.offers[slot].open) finish_offer(peer, slot, ECONNRESET);
-  }
-  for (const Offer& o : peer.fragmenting) report_sent(peer, o.user_cookie, ECONNRESET);
-  peer.fragmenting.clear();
-  std::erase(sending_, &peer);
-}
-
-// The peer is gone and everything it sent has been received. `told`: the caller answers with its
-// error.
+// The peer is gone and all it sent is received. `told`: the caller answers with its error.
 void MessageEndpointCore::depart(Peer& peer, bool told) {
   if (peer.departed) return;
   peer.departed = true;
-  fail_sends(peer);
+  end_sends(peer, ECONNRESET);
   std::erase(hot_, &peer);
   peer.hot = false;
   const int reason = peer.connection->reset_reason();
-  // That a client has finished is no news to a server; that a server has gone is news to its
-  // client.
+  // A server need not know that a client has finished; a client must know that its server has.
   const int err = told ? 0 : reason != 0 ? reason : peer.chosen ? EPIPE : 0;
   departed_.push_back({peer.index, err, reason});
   if (err != 0) ++untold_;

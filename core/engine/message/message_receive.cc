@@ -214,10 +214,7 @@ namespace clan {
 bool MessageEndpoint::quiet() const {
   const engine::MessageEndpointCore& core = *core_;
   core.context_->packets().fetch();
-  for (const auto* peer : core.hot_) {
-    if (peer->connection->readable() || peer->connection->peer_gone()) return false;
-  }
-  if (!core.sending_.empty() || core.something_told()) return false;
+  if (core.hot_pending() || !core.sending_.empty() || core.something_told()) return false;
   // relaxed: a glance; adopt() acquires
   return !core.any_accepted_.load(std::memory_order_relaxed) && !core.arrivals_->pending() &&
          !core.context_->wants_help();

@@ -1,5 +1,4 @@
-// Message endpoints: messages in the peer's ring, offers of large ones, fragments where the peer
-// cannot copy.
+// Message endpoints: messages in the peer's ring, offers of large ones, and fragments otherwise.
 #include <algorithm>
 
 #include "clan/detail/dekker.h"
@@ -70,8 +69,7 @@ Result<bool> MessageEndpointCore::post(PeerIndex to, std::span<const std::byte> 
   if (total > options_.max_message) return Error{EMSGSIZE, "longer than max_message"};
   if (c.peer_gone() || !context_->usable()) return send_error(*peer).error();
   if (peer->open_offers == ~std::uint64_t{0}) progress_offers(*peer);
-  // With 64 offers open the next message goes in fragments: it must not be refused because the peer
-  // has not decided yet what to do with the others.
+  // With 64 offers open, send fragments: the peer may not have decided about the others yet.
   const bool can_offer = c.peer_can_copy() && c.mapped() && peer->open_offers != ~std::uint64_t{0};
   if (can_offer && peer->fragmenting.empty()) {
     return offer(*peer, header, message, cookie);
@@ -123,25 +121,27 @@ void MessageEndpointCore::report_sent(const Peer& peer, std::uint64_t cookie, in
 
 void MessageEndpointCore::finish_offer(Peer& peer, std::uint32_t slot, int status) {
   Offer& o = peer.offers[slot];
-  if (context_->usable()) peer.connection->nic().retire(o.cookie.aperture);
+  nic::Nic& nic = peer.connection->nic();
+  if (context_->usable()) {
+    if (status != ECANCELED) {
+      nic.retire(o.cookie.aperture);
+    } else {  // its memory is about to be reused: no copy may be under way
+      (void)context_->links().revoke(nic, o.cookie.aperture);
+    }
+  }
   o.open = false;
   peer.open_offers &= ~(std::uint64_t{1} << slot);
   report_sent(peer, o.user_cookie, status);
 }
 
-// The caller is about to reuse the message's memory: no copy may be under way when this returns.
-void MessageEndpointCore::take_back(Peer& peer, std::uint32_t slot) {
-  Offer& o = peer.offers[slot];
-  if (context_->usable()) (void)context_->links().revoke(peer.connection->nic(), o.cookie.aperture);
-  o.open = false;
-  peer.open_offers &= ~(std::uint64_t{1} << slot);
-  report_sent(peer, o.user_cookie, ECANCELED);
-}
-
-void MessageEndpointCore::take_back_all(Peer& peer) {
+// Ends all that is on its way to the peer. What the peer sent can still be received.
+void MessageEndpointCore::end_sends(Peer& peer, int status) {
   for (std::uint32_t slot = 0; slot < peer.offers.size(); ++slot) {
-    if (peer.offers[slot].open) take_back(peer, slot);
+    if (peer.offers[slot].open) finish_offer(peer, slot, status);
   }
+  for (const Offer& o : peer.fragmenting) report_sent(peer, o.user_cookie, status);
+  peer.fragmenting.clear();
+  std::erase(sending_, &peer);
 }
 
 // Answers to our offers. True when something moved.
@@ -156,8 +156,7 @@ bool MessageEndpointCore::progress_offers(Peer& peer) {
       const auto slot = static_cast<std::uint32_t>(__builtin_ctzll(bits));
       bits &= bits - 1;
       moved = true;
-      // Word 1: it could not be copied, though the peer can copy from us: the memory is not
-      // readable.
+      // Word 1: not copied, though the peer can copy from us: the memory is not readable.
       finish_offer(peer, slot, word == 0 ? 0 : EFAULT);
     }
   }
@@ -199,7 +198,7 @@ bool MessageEndpointCore::progress_sends(Fetch fetch) {
     if (done) {
       sending_.erase(sending_.begin() + static_cast<std::ptrdiff_t>(i));
     } else if (peer.connection->peer_gone()) {
-      fail_sends(peer);  // takes it off the list
+      end_sends(peer, ECONNRESET);  // takes it off the list
       moved = true;
     } else {
       ++i;
@@ -235,7 +234,7 @@ Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> messag
         return !blocking_open_ || c.peer_gone();
       },
       deadline_ns);
-  if (blocking_open_ && c.peer_gone()) fail_sends(*peer);
+  if (blocking_open_ && c.peer_gone()) end_sends(*peer, ECONNRESET);
   if (!blocking_open_) {
     if (blocking_status_ == ECONNRESET) return send_error(*peer);
     if (blocking_status_ != 0)
@@ -244,7 +243,7 @@ Status MessageEndpointCore::send(PeerIndex to, std::span<const std::byte> messag
   }
   for (std::uint32_t slot = 0; slot < peer->offers.size(); ++slot) {
     if (peer->offers[slot].open && peer->offers[slot].user_cookie == kNoCookie)
-      take_back(*peer, slot);
+      finish_offer(*peer, slot, ECANCELED);
   }
   // Fragments that have gone cannot be called back: the connection is of no further use.
   if (blocking_open_) disconnect(to);

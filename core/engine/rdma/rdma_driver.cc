@@ -104,37 +104,22 @@ RdmaDriver::~RdmaDriver() {
 
 // --- apertures -----------------------------------------------------------------------------------
 
-// A handle carries a generation: requests that are still queued when their aperture goes must not
-// run against the next one that gets its place.
-Result<std::uint32_t> RdmaDriver::add_remote(RemoteApertureCore* remote) {
+// Handles only grow: requests still queued for an aperture that goes never reach another one.
+std::uint32_t RdmaDriver::add_remote(RemoteApertureCore* remote) {
   auto lock = enter();
-  std::uint32_t index;
-  if (!free_remotes_.empty()) {
-    index = free_remotes_.back();
-    free_remotes_.pop_back();
-  } else if (remotes_.size() < kMaxRemotes) {
-    index = static_cast<std::uint32_t>(remotes_.size());
-    remotes_.push_back({});
-  } else {
-    return Error{ENOSPC, "a million imported apertures are in use for RDMA already"};
-  }
-  Remote& r = remotes_[index];
-  r.core = remote;
-  r.generation = (r.generation + 1) % kRemoteGenerations;
-  return r.generation * kMaxRemotes + index;
+  do ++last_remote_;
+  while (!remotes_.try_emplace(last_remote_, remote).second);
+  return last_remote_;
 }
 
 void RdmaDriver::remove_remote(std::uint32_t handle) {
   auto lock = enter();
-  remotes_[handle % kMaxRemotes].core = nullptr;
-  free_remotes_.push_back(handle % kMaxRemotes);
+  remotes_.erase(handle);
 }
 
 RemoteApertureCore* RdmaDriver::find_remote(std::uint32_t handle) const {
-  const std::uint32_t index = handle % kMaxRemotes;
-  if (index >= remotes_.size() || remotes_[index].generation != handle / kMaxRemotes)
-    return nullptr;
-  return remotes_[index].core;
+  const auto found = remotes_.find(handle);
+  return found == remotes_.end() ? nullptr : found->second;
 }
 
 // The mutex, which the thread that runs the driver lets go of between slices.
@@ -152,8 +137,7 @@ Result<std::uint32_t> RdmaDriver::attach(nic::RdmaRing& ring, RdmaQueueCore* que
   return scheduler_.attach(ring, queue);
 }
 
-// What the queue had under way takes no room of its link any more, or until the link says so: those
-// that found the link busy are tried again.
+// The queue's transfers free their link's room, now or when the link says so: retry what was busy.
 void RdmaDriver::detach(std::uint32_t queue) {
   auto lock = enter();
   scheduler_.detach(queue);
@@ -197,8 +181,7 @@ bool RdmaDriver::slice() {
 }
 
 void RdmaDriver::kick() {
-  // PAIR rdma.doorbell: what there is to do was stored before; run_in_background() checks after it
-  // has cleared this
+  // PAIR rdma.doorbell: the work was stored before; run_in_background() clears this, then checks
   if (!dekker::swap(kicked_, true)) signal_eventfd(background_->fd());
 }
 
@@ -234,8 +217,8 @@ void RdmaDriver::run_in_background() {
 bool RdmaDriver::run_on() {
   if (!run(kInlineBytes, [] { return false; })) return false;
   auto lock = enter();
-  // Not for queues that wait: for a page, which has kicked us already, or for a link, whose next
-  // completion will. That may be long in coming, when the peer is stopped.
+  // Not for queues that wait for a page, which has kicked us already, or for a link, whose next
+  // completion will, perhaps much later.
   const bool again = rung() || runnable_;
   lock.unlock();
   // Other descriptors of the driver thread get their turn in between.
@@ -259,17 +242,13 @@ RdmaCounters RdmaDriver::counters() {
   const auto& c = scheduler_.counters();
   // relaxed: counters
   const std::uint64_t now = now_requests_.load(std::memory_order_relaxed);
-  RdmaCounters out{c.requests + now,
-                   c.completions + now,
-                   c.bytes + now_bytes_.load(std::memory_order_relaxed),
-                   c.chunks + now,
-                   c.splits,
-                   c.deferrals,
-                   c.bad_requests,
-                   0,
-                   0,
-                   0,
-                   0};
+  RdmaCounters out{.requests = c.requests + now,
+                   .completions = c.completions + now,
+                   .bytes = c.bytes + now_bytes_.load(std::memory_order_relaxed),
+                   .chunks = c.chunks + now,
+                   .splits = c.splits,
+                   .deferrals = c.deferrals,
+                   .bad_requests = c.bad_requests};
   if (translations_) {
     const TlbStats tlb = translations_->stats();
     out.tlb_hits = tlb.hits;
@@ -299,8 +278,7 @@ nic::TransferResult RdmaDriver::move(const nic::RdmaChunk& chunk) {
                              chunk.op == RdmaOp::kWrite ? PageAccess::kRead : PageAccess::kWrite);
   if (use.outcome() == RangeOutcome::kFault) return {Kind::kError, use.error()};
   if (use.outcome() == RangeOutcome::kDeferred) {
-    // The driver thread takes the page fault. Where the TLB is full of transfers under way, the end
-    // of one tries again.
+    // The driver thread takes the page fault. If the TLB is full of transfers, one's end retries.
     if (translations_->has_deferred()) kick();
     return {Kind::kBusy, 0};
   }
@@ -335,10 +313,8 @@ RemoteApertureCore::~RemoteApertureCore() {
 Result<std::uint32_t> RemoteApertureCore::rdma_handle(RdmaDriver& driver) {
   std::lock_guard lock(rdma_mutex_);
   if (rdma_ == nullptr) {
-    auto handle = driver.add_remote(this);
-    if (!handle) return handle;
+    rdma_handle_ = driver.add_remote(this);
     rdma_ = &driver;
-    rdma_handle_ = *handle;
   }
   if (rdma_ != &driver) return Error{EINVAL, "the remote aperture belongs to another context"};
   return rdma_handle_;

@@ -1,14 +1,12 @@
 // RdmaDriver: the NIC driver's RDMA half: rings, scheduler, TLB and links put together.
 //
-// One per context, made with the first RDMA queue. A thread that has work for it runs it, under its
-// mutex, in slices of one scheduler quantum, so that others come in between, and until its own
-// request is done; what nobody runs is left to the context's driver thread (kick). A short request
-// on a queue that has nothing else outstanding is moved at once by the thread that posts it: it has
-// nothing to overtake.
+// One per context, made with the first RDMA queue. A thread with work runs it, under its mutex, in
+// slices of one scheduler quantum so that others come in between, until its own request is done;
+// the driver thread does what nobody runs (kick). The posting thread moves a short request on an
+// otherwise empty queue at once: it has nothing to overtake.
 //
 // The TLB takes part where the link needs translations (packets leave from pinned pages) or
-// ContextOptions::nic_translates asks for it. Links that copy by process_vm_writev translate in the
-// kernel.
+// ContextOptions::nic_translates is set. process_vm_writev translates in the kernel.
 #pragma once
 
 #include <sched.h>
@@ -40,7 +38,7 @@ class RdmaDriver final : public nic::RdmaMover {
   ~RdmaDriver() override;
 
   // Handles of imported apertures.
-  Result<std::uint32_t> add_remote(RemoteApertureCore* remote);
+  std::uint32_t add_remote(RemoteApertureCore* remote);
   void remove_remote(std::uint32_t handle);
 
   Result<std::uint32_t> attach(nic::RdmaRing& ring, RdmaQueueCore* queue);
@@ -52,8 +50,8 @@ class RdmaDriver final : public nic::RdmaMover {
   bool run(std::uint64_t bytes, Enough&& enough);
   // PAIR rdma.driver_idle: sees what the last to run the driver left
   bool idle() const { return words::load_acquire(idle_) && !rung(); }
-  /// Moves `request` at once, in the caller's thread and beside everybody else's. EAGAIN: it has to
-  /// go through the ring. Else the errno of its completion, 0 for none.
+  /// Moves `request` now, in the caller's thread, beside all others. EAGAIN: it must go through the
+  /// ring. Else its completion's errno, or 0.
   int move_now(const RdmaRequest& request, RemoteApertureCore& remote);
   /// Leaves the rest to the driver thread.
   void kick();
@@ -94,15 +92,9 @@ class RdmaDriver final : public nic::RdmaMover {
   /// under mutex_: at the end of the last slice a queue had something to do at once
   bool runnable_ = false;
   nic::RdmaScheduler scheduler_;
-  struct Remote {
-    RemoteApertureCore* core = nullptr;
-    std::uint32_t generation = 0;
-  };
-  static constexpr std::uint32_t kMaxRemotes = 1u << 20;
-  static constexpr std::uint32_t kRemoteGenerations = 1u << 12;
   RemoteApertureCore* find_remote(std::uint32_t handle) const;
-  std::vector<Remote> remotes_;
-  std::vector<std::uint32_t> free_remotes_;
+  std::unordered_map<std::uint32_t, RemoteApertureCore*> remotes_;
+  std::uint32_t last_remote_ = 0;  ///< the handle given last
   bool translate_always_ = false;
   std::unique_ptr<nic::Translations> translations_;  ///< null: this kernel has not what they need
   struct Pending {

@@ -1,5 +1,4 @@
-// RdmaQueueCore: an application's queue of RDMA requests. Posts into the ring that the driver
-// (engine/rdma/rdma_driver.h) serves, runs the driver while it waits, and takes completions.
+// RdmaQueueCore: an application's queue of RDMA requests over the driver's ring.
 #pragma once
 
 #include <atomic>
@@ -43,8 +42,8 @@ class RdmaQueueCore {
   RdmaDriver& driver_;
   nic::RdmaRing ring_;
   std::optional<std::uint32_t> id_;  ///< at the driver
-  /// Posted and not yet reaped. A request that finds none may be moved at once, in the poster's
-  /// thread; its completion is then kept here, and is older than any in the ring.
+  /// Posted and not yet reaped. If 0, the poster may move a request at once; its completion is then
+  /// kept here, and is older than any in the ring.
   std::atomic<std::uint64_t> outstanding_{0};
   std::atomic<bool> moved_now_{false};
   RdmaCompletion now_;

@@ -245,8 +245,7 @@ TEST(FarConnection, ARingOfAnImpossibleSizeIsRefused) {
   request.type = kOobConnect;
   const std::string name =
       "udp:127.0.0.1:" + std::to_string(server->network()->port()) + "/" + service;
-  auto link =
-      client->link_to_service(name, ::geteuid(), deadline_after_ms(kWaitMs), &request.to, nullptr);
+  auto link = client->link_to_service(name, ::geteuid(), deadline_after_ms(kWaitMs), &request.to);
   ASSERT_TRUE(link.ok()) << link.error().message();
   for (const unsigned bits : {31u, 21u, 20u}) {
     ConnectRecord record;
