@@ -41,14 +41,13 @@ struct NamedAperture {
 /// A region of this process that peers may reach. Thread-safe.
 class CLAN_EXPORT Aperture {
  public:
-  /// Exports [offset, offset + length) of CLAN memory: peers on this host map it. `peers_uid` -1:
-  /// our own user. EBUSY, EPERM: read-only and writable apertures do not mix in one Memory. ENOSPC,
-  /// ERANGE.
+  /// Exports [offset, offset + length) of CLAN memory, which peers on this host map. `peers_uid`
+  /// -1: our own user. EBUSY, EPERM: a Memory is read-only or writable. ENOSPC, ERANGE.
   static Result<Aperture> export_memory(Context& context, const Memory& memory, std::size_t offset,
                                         std::size_t length, Rights rights,
                                         std::int64_t peers_uid = -1);
-  /// Exports the caller's own memory: reached by DMA and by copying PIO, never mapped. It must stay
-  /// valid until revoke() returns or the aperture is destroyed.
+  /// Exports the caller's own memory: by DMA and copying PIO, never mapped. It must stay valid
+  /// until revoke() returns or the aperture is destroyed.
   static Result<Aperture> export_region(Context& context, std::span<std::byte> region,
                                         Rights rights, std::int64_t peers_uid = -1);
   Aperture(Aperture&&) noexcept = default;
@@ -59,16 +58,14 @@ class CLAN_EXPORT Aperture {
   /// The capability to give to peers. It may be exported to any number of them.
   const RdmaCookie& cookie() const;
 
-  /// Takes it away from everyone: when this returns, no write of a peer can be seen in the region
-  /// any more, whatever the peer does. The owner must not write the region during the call. Peers'
-  /// next accesses answer ESTALE. The memory may be exported again afterwards, with a new cookie;
-  /// late PIO through an old mapping then goes nowhere without a word, RemoteAperture::check()
-  /// tells. EBUSY: another live aperture shares a page with this one.
+  /// Takes it away from everyone: once this returns, no peer's write shows in the region. The owner
+  /// must not write the region meanwhile. Peers' next accesses answer ESTALE; late PIO through an
+  /// old mapping goes nowhere, which RemoteAperture::check() tells. The memory may be exported
+  /// again, with a new cookie. EBUSY: another live aperture shares a page.
   Status revoke();
 
-  /// Gives it a name in its context, by which every process that may link with us for this
-  /// aperture's user gets the cookie: names are no secret. It loses the name with revoke(). EEXIST,
-  /// EMSGSIZE.
+  /// Names it in its context: every process that may link with us for this aperture's user gets the
+  /// cookie, as names are no secret. revoke() ends the name. EEXIST, EMSGSIZE.
   Status set_name(std::uint64_t name, std::span<const std::byte> note = {});
 
   std::span<std::byte> region() const;
@@ -79,18 +76,16 @@ class CLAN_EXPORT Aperture {
   std::shared_ptr<engine::ApertureCore> core_;
 };
 
-/// A region of a peer. Copies of the fast path's pointers are kept inline so that a 64-byte write
-/// is a bounds check, the stores and one load.
+/// A region of a peer. The fast path's pointers are inline: a 64-byte write is a bounds check, the
+/// stores and one load.
 ///
-/// Thread-safety: reads and writes from any number of threads, as with ordinary memory; they are
-/// not ordered among each other. Errors of every access: ERANGE, EACCES (right not granted), ESTALE
-/// (revoked), ECONNRESET (the peer is gone).
+/// Thread-safety: any thread reads and writes, as ordinary memory; accesses are not ordered. Errors
+/// of each: ERANGE, EACCES (no such right), ESTALE (revoked), ECONNRESET (the peer is gone).
 class CLAN_EXPORT RemoteAperture {
  public:
   /// Redeems a cookie. `uid` is the owner's (-1: our own). ESTALE, EACCES (wrong key), ECONNREFUSED
-  /// (the node is gone), ETIMEDOUT. With a timeout of 0 the owner is not asked for anything: EAGAIN
-  /// where its memory is to be mapped and is not yet, which is never so with the owner's own
-  /// memory.
+  /// (the node is gone), ETIMEDOUT. A timeout of 0 asks the owner nothing: EAGAIN where its memory
+  /// is not mapped yet, never with our own memory.
   static Result<RemoteAperture> import(Context& context, const RdmaCookie& cookie,
                                        std::int64_t timeout_ms = -1, std::int64_t uid = -1);
   RemoteAperture(RemoteAperture&&) noexcept = default;
@@ -131,17 +126,17 @@ class CLAN_EXPORT RemoteAperture {
     return read_slowly(offset, destination, bytes);
   }
 
-  /// Stores one 8-byte aligned word after everything this thread has written before: flags and
-  /// indices that announce data. The owner reads it with an acquire load.
+  /// Stores one aligned 8-byte word after all that this thread has written, to announce it. The
+  /// owner reads it with an acquire load.
   Status publish(std::uint64_t offset, std::uint64_t word);
 
-  /// The mapping itself, null when there is none. After plain stores call wrote(): the network
-  /// cannot see them otherwise. Atomic operations on it are atomic with the owner's.
+  /// The mapping, or null. After plain stores call wrote(): the network cannot see them otherwise.
+  /// Atomic operations on it are atomic with the owner's.
   std::byte* data() const { return mapped_; }
   Status wrote(std::uint64_t offset, std::size_t bytes) { return after_write(offset, bytes); }
 
-  /// Whether it is still there: ESTALE, ECONNRESET. No system call. For readers of what the peer
-  /// writes that would not notice that it has stopped.
+  /// Returns ESTALE or ECONNRESET where it is gone. No system call. For readers that would not
+  /// notice otherwise that the peer has stopped writing.
   Status check() const;
 
   const std::shared_ptr<engine::RemoteApertureCore>& core() const { return core_; }

@@ -1,11 +1,11 @@
 // Context: one engine in one process. Everything else is made from it.
 //
-// A context is a node of the network: it owns the simulated NIC that peers see, the links to peers
-// and one driver thread that sleeps in the kernel until a connection is being set up or a peer
-// dies. A process may have several contexts; they are strangers to each other.
+// A context is a node of the network: it owns the simulated NIC that peers see, the links, and one
+// driver thread, which sleeps unless a connection is set up or a peer dies. A process may have
+// several contexts, which are strangers to each other.
 //
-// Fork: a child does not inherit the network. In the child every object of an inherited context
-// answers with an error and touches nothing; the child may create a context of its own.
+// Fork: in the child every object of an inherited context answers with an error and touches
+// nothing; the child may create its own context.
 // Thread-safety: all members may be called from any thread.
 #pragma once
 
@@ -40,9 +40,8 @@ struct WaitOptions {
   std::uint32_t max_spin_us = 50;  ///< about what a wake-up of an idle core costs
 };
 
-/// Links with other hosts, by UDP (docs/wire.md). A service there is named "udp:HOST/SERVICE", or
-/// "udp:HOST:PORT/SERVICE" where the port is known that its context is bound to; an IPv6 address in
-/// brackets.
+/// Links with other hosts, by UDP (docs/wire.md). A service there is "udp:HOST/SERVICE", or
+/// "udp:HOST:PORT/SERVICE" with its context's port; an IPv6 address in brackets.
 struct NetworkOptions {
   enum class Mode {
     kOff,        ///< neither checked nor encrypted: for wires that are trusted, by their users too
@@ -51,23 +50,21 @@ struct NetworkOptions {
   };
   bool enabled = false;
   Mode mode = Mode::kEncrypt;
-  /// The pre-shared key of all hosts that may talk to each other (modes kIntegrity and kEncrypt): a
-  /// file that only this user may use. A process that holds it counts as this user.
+  /// The pre-shared key of all hosts (modes kIntegrity and kEncrypt): a file that only this user
+  /// may use. A process that holds it counts as this user.
   std::string key_file;
   std::string address;  ///< to bind, "HOST:PORT"; empty: any address and port
   enum class Packets {
     kSockets,  ///< UDP sockets, without privilege
-    /// AF_XDP for the peers that most packets go to: past the kernel's firewall, and a third of the
-    /// time on the wire. Takes CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, and CAP_SYS_ADMIN where several
-    /// processes share a device. Where it is not possible, Context::create() fails; a device that
-    /// cannot leaves its packets to the sockets.
+    /// AF_XDP for the busiest peers: past the kernel's firewall, a third of the time on the wire.
+    /// Takes CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, and CAP_SYS_ADMIN where processes share a device.
+    /// Not possible: Context::create() fails; a device that cannot leaves it to sockets.
     kXdp,
     kAuto,  ///< as kXdp where that is possible, else as kSockets
   };
   Packets packets = Packets::kSockets;
-  /// Where the contexts of this user on this host can be asked for services, held by one of them;
-  /// or by one of another user, which knows their TCP connections (clan/face/connection_name.h)
-  /// only. Other hosts that are named without a port are asked there. 0: none.
+  /// Where other hosts ask this user's contexts without a port; one of them holds it, or another
+  /// user's, which knows their TCP connections (clan/face/connection_name.h) only. 0: none.
   static constexpr std::uint16_t kDirectoryPort = 4790;
   std::uint16_t directory_port = kDirectoryPort;
 };
@@ -76,9 +73,8 @@ struct ContextOptions {
   WaitOptions wait;
   /// Other users whose processes may link with this context, the first 63 that do. Empty: none.
   std::vector<uid_t> allow_uids;
-  /// Receive ring of a connection, bytes; a power of two from 1024 to 64 MiB; with another host
-  /// four times that. Touched as far as it is used. Bulk transfers were measured 1.7 times slower
-  /// through 256 KB or less (bench/README.md).
+  /// Bytes of a connection's receive ring: a power of two from 1024 to 64 MiB; four times that with
+  /// another host. Bulk transfers were 1.7 times slower through 256 KB or less (bench/README.md).
   std::uint32_t ring_bytes = 512 * 1024;
   /// Connections that may wait in one listener for accept().
   std::uint32_t backlog = 1024;
@@ -89,9 +85,8 @@ struct ContextOptions {
   // The NIC's TLB (U-Net/MM). It takes part by itself where a link sends packets from pinned pages.
   /// take part in every RDMA request: bad local addresses become EFAULT
   bool nic_translates = false;
-  /// Entries outlive their transfers: a thread learns of each unmap of their memory (userfaultfd),
-  /// and takes them out. An unmap of such memory costs a wake-up of that thread. Where the kernel
-  /// does not allow it, they go with each transfer, as without.
+  /// Entries outlive their transfers: a thread takes them out at each unmap (userfaultfd), which
+  /// then costs its wake-up. Where the kernel forbids that, they go with each transfer.
   bool keep_translations = false;
   /// mlock pages while they have an entry (honours RLIMIT_MEMLOCK)
   bool lock_pages = false;
@@ -136,8 +131,8 @@ class CLAN_EXPORT Context {
   /// The UDP port that peers of other hosts reach us at; 0 without a network.
   std::uint16_t network_port() const;
 
-  /// Gives the pages of memory entries in the NIC's TLB, ahead of their use. EFAULT: they may not
-  /// be accessed so; EMSGSIZE: more than the TLB has. See clan/face/translator.h.
+  /// Gives pages entries in the NIC's TLB ahead of use. EFAULT: no such access; EMSGSIZE: more than
+  /// the TLB has. See clan/face/translator.h.
   Status pre_translate(std::span<const std::byte> memory, PageAccess access);
 
   /// For the other classes of the engine.

@@ -6,10 +6,10 @@
 //   auto m = a->recv();                                       // {from, type, payload}; answer to
 //                                                             m->from
 //
-// Sending is a system call; receiving is not: the driver thread fills a ring in private memory. The
-// ring keeps ContextOptions::oob_queue messages; what arrives while it is full is discarded and
-// counted, as is what a peer's socket has no room for (ENOBUFS at its sender). Messages of one peer
-// arrive in the order sent. Source: clan-driver-interface sections 2 and 3.1.
+// Sending is a system call; receiving is not: the driver thread fills a private ring of
+// ContextOptions::oob_queue messages. What arrives while it is full is discarded and counted, as is
+// what a peer's socket has no room for (ENOBUFS at its sender). One peer's messages arrive in
+// order. Source: clan-driver-interface sections 2 and 3.1.
 //
 // Thread-safety: any thread sends, one thread at a time receives.
 #pragma once
@@ -53,8 +53,8 @@ class CLAN_EXPORT OobEndpoint {
   Result<Address> look_up(const std::string& service, std::int64_t timeout_ms = -1,
                           std::int64_t uid = -1);
 
-  /// Sends one message; links with the node first if need be. EINVAL: a type with the top bit;
-  /// EMSGSIZE; ENOBUFS: discarded for want of room; ECONNREFUSED, ECONNRESET.
+  /// Sends one message; links with the node if need be. EINVAL: a type with the top bit; EMSGSIZE;
+  /// ENOBUFS: discarded for want of room; ECONNREFUSED, ECONNRESET.
   Status send(const Address& to, std::uint32_t type, std::span<const std::byte> payload,
               std::int64_t timeout_ms = -1);
 

@@ -52,16 +52,14 @@ class CLAN_EXPORT EventQueue {
   EventQueue(EventQueue&&) noexcept = default;
   EventQueue& operator=(EventQueue&&) noexcept = default;
 
-  /// Takes up to events.size() events, each registration at most once. Never waits, never enters
-  /// the kernel.
+  /// Takes up to events.size() events, each registration at most once. Never enters the kernel.
   std::size_t poll(std::span<Event> events);
 
-  /// For a thread that polls: takes packets of other hosts that have come, which may be events.
-  /// Does nothing without such hosts, and costs system calls with them.
+  /// Takes packets of other hosts, which may be events, for a thread that polls. Does nothing
+  /// without such hosts, and costs system calls with them.
   void fetch();
 
-  /// As poll(), but waits for at least one: spins or sleeps as the context's WaitOptions say.
-  /// ETIMEDOUT; EINTR when a signal arrived while asleep.
+  /// As poll(), but waits for one as WaitOptions say. ETIMEDOUT; EINTR: a signal while asleep.
   Result<std::size_t> wait(std::span<Event> events, std::int64_t timeout_ms = -1);
 
   /// An event of the application's own, so that one wait serves it too. ENOSPC.
@@ -72,31 +70,27 @@ class CLAN_EXPORT EventQueue {
 
   /// A descriptor that becomes readable when an event arrives after arm_fd(). Owned by the queue.
   Result<int> fd();
-  /// Before sleeping on the descriptor. False: events are there already, do not sleep. An armed
-  /// descriptor that woke the sleeper must be armed again; poll() first.
+  /// Call before sleeping on the descriptor. False: there are events, do not sleep. Arm again,
+  /// after poll(), when it woke the sleeper.
   bool arm_fd();
   /// The same for a thread that is going to call sleep().
   bool arm_fd_for_sleep();
-  /// For a thread that has armed the descriptor, has woken and is about to take events: those that
-  /// come until it arms again do not make the descriptor readable. Only where no other thread
-  /// sleeps on the queue.
+  /// For an awake thread that is about to take events: events until it arms again leave the
+  /// descriptor alone. Only where no other thread sleeps on the queue.
   void disarm_fd();
-  /// For a thread that sleeps elsewhere, as in epoll_wait(), and fetches packets of other hosts
-  /// itself, so that one wakes it and not the context's driver thread first: a descriptor that is
-  /// readable while such packets have come. It sleeps on this one beside fd(), after arm_packets()
-  /// and arm_fd_for_sleep() in this order. -1: without a network.
+  /// A descriptor that shows packets of other hosts, for a thread that sleeps elsewhere, as in
+  /// epoll_wait(), and fetches them itself: they wake it, not the driver thread. Sleep on it and
+  /// fd() after arm_packets(), then arm_fd_for_sleep(). -1: no network.
   int packets_fd();
-  /// Fetches what has come. False: there may be more, do not sleep. A thread that has been woken
-  /// calls it again, or fetch(); if it does not, the driver thread does, half a millisecond later.
+  /// Fetches what has come. False: there may be more, do not sleep. Call it again, or fetch(), when
+  /// woken; otherwise the driver thread fetches half a millisecond later.
   bool arm_packets();
-  /// Sleeps as poll() of the C library until one of `fds` is ready, and fetches packets of other
-  /// hosts meanwhile: so a packet wakes this thread, and not the context's driver thread first. One
-  /// of them is fd(), or watches it as an epoll set does, after arm_fd_for_sleep(). ETIMEDOUT,
-  /// EINTR; EINVAL: none, or more than kMostFds.
+  /// Sleeps as poll() until one of `fds` is ready, and fetches packets of other hosts meanwhile, so
+  /// that they wake this thread first. One of `fds` is fd(), or watches it as an epoll set does,
+  /// after arm_fd_for_sleep(). ETIMEDOUT, EINTR; EINVAL: none, or more than kMostFds.
   Status sleep(std::span<pollfd> fds, std::int64_t timeout_ms = -1);
   static constexpr std::size_t kMostFds = 2;
-  /// Makes the descriptor readable: for a thread that shares it with other sleepers, and leaves
-  /// events, or what they announced, to those. Any thread.
+  /// Makes the descriptor readable, by any thread: for one that leaves events to others.
   void ring_fd();
 
   const std::shared_ptr<engine::EventQueueCore>& core() const { return core_; }

@@ -14,11 +14,10 @@ namespace nic {
 class MemoryBlock;
 }
 
-/// Page-aligned, zero-filled, unreserved memory. It lives until the last Memory, Aperture and
-/// mapping of it is gone; nothing of it is ever in a file system. Rights of apertures on it are
-/// rights to whole pages: memory exported read-only is mapped read-only by everyone else, and
-/// memory that one peer may write is visible as a whole to that peer. Use separate memories for
-/// separate trust.
+/// Page-aligned, zero-filled, unreserved memory, never in a file system, until its last Memory,
+/// Aperture and mapping goes. Rights are to whole pages: memory exported read-only is mapped
+/// read-only by everyone else, memory that one peer may write is visible as a whole to it. Use
+/// separate memories for separate trust.
 class CLAN_EXPORT Memory {
  public:
   /// ENOMEM, EINVAL. The size is rounded up to pages.

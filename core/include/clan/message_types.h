@@ -15,8 +15,7 @@ using PeerIndex = std::uint32_t;
 struct MessageOptions {
   /// Messages longer than this are offered and copied once instead of passing through the ring.
   std::uint32_t eager_bytes = 8 * 1024;
-  /// Longest message accepted; a peer that sends a longer one is reset. Bounds memory of
-  /// reassembly.
+  /// Longest message accepted: bounds reassembly. A peer that sends a longer one is reset.
   std::uint64_t max_message = std::uint64_t{1} << 32;
 };
 
@@ -31,17 +30,15 @@ struct MessageInfo {
 struct IncomingMessage {
   PeerIndex from = 0;
   std::size_t size = 0;
-  /// The bytes themselves when they are here, valid until take() or drop(). Empty when the message
-  /// still lies in the sender's memory: take() copies it.
+  /// The bytes, valid until take() or drop(); empty while they lie in the sender's memory.
   std::span<const std::byte> bytes;
-  /// The message lies in the sender's memory. Its header, as given to post(), is here; `size` is
-  /// without it.
+  /// The message lies in the sender's memory. post()'s header is here; `size` is without it.
   bool offered = false;
   std::span<const std::byte> header;
 };
 
-/// A message in its sender's memory that has been set aside: it is not in the way of later ones any
-/// more. Plain data, valid until MessageEndpoint::finish().
+/// A message set aside in its sender's memory, out of the way of later ones. Plain data, valid
+/// until MessageEndpoint::finish().
 struct SetAside {
   PeerIndex from = 0;
   std::uint32_t slot = 0;

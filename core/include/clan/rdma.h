@@ -5,14 +5,13 @@
 //   q->write(remote, offset, buffer, length, {.cookie = 7});
 //   q->wait(completions);                                   // {cookie 7, status 0, bytes length}
 //
-// Requests of one queue are carried out and completed in the order of posting; queues share the
-// driver round-robin by bytes, by priority. Transfers to CLAN memory are one copy by this
-// processor, to a peer's own memory one copy by process_vm_writev; when the peer is polling it
-// takes part in large ones. Where the kernel forbids that, the peer's driver copies through staging
-// memory. Errors come as completions.
+// Requests of one queue are carried out and completed in order; queues share the driver round-robin
+// by bytes, by priority. Transfers to CLAN memory are one copy by this processor, to a peer's own
+// memory one by process_vm_writev, with the peer's help if it polls; where the kernel forbids that,
+// the peer's driver copies through staging memory. Errors come as completions.
 //
-// Which thread does the work: small requests are done before the call returns; what is left over is
-// done by a thread that polls or waits, and otherwise by the driver thread.
+// Small requests are done before the call returns; the rest by a thread that polls or waits,
+// otherwise by the driver thread.
 //
 // Thread-safety: one thread posts, one thread (it may be another) takes completions.
 #pragma once
@@ -54,8 +53,8 @@ class CLAN_EXPORT RdmaQueue {
   RdmaQueue(RdmaQueue&&) noexcept = default;
   RdmaQueue& operator=(RdmaQueue&&) noexcept = default;
 
-  /// Posts a write of local memory to a remote aperture, or a read from it. The memory must stay
-  /// valid until the completion. EAGAIN: the ring is full, take completions first.
+  /// Posts a write of local memory to a remote aperture, or a read. The memory must stay valid
+  /// until the completion. EAGAIN: the ring is full, take completions first.
   Status write(const RemoteAperture& remote, std::uint64_t remote_offset, const void* local,
                std::uint64_t length, const RdmaOptions& options = {});
   Status read(const RemoteAperture& remote, std::uint64_t remote_offset, void* local,
@@ -68,8 +67,7 @@ class CLAN_EXPORT RdmaQueue {
   /// Posts Event{tag, kRdma} when there are completions.
   Status register_with(EventQueue& queue, std::uint64_t tag);
 
-  /// For a thread that polls elsewhere: takes part in a copy that a peer makes to or from memory of
-  /// this process, as poll() does.
+  /// For a thread that polls elsewhere: takes part, as poll() does, in a peer's copy of our memory.
   static void help(Context& context);
 
   /// For the whole context.

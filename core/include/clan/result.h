@@ -1,13 +1,10 @@
-// Result<T>: a value or an Error, the way every fallible CLAN call answers.
-//
-// No exceptions cross the library boundary: these types live inside other people's processes. An
-// Error is an errno value (the vocabulary every caller already has) and one constant sentence that
-// says what was being done. C++20 has no std::expected; this is the part of it we need.
+// Result<T>: a value or an Error, how every fallible CLAN call answers. No exceptions cross into
+// other people's processes. An Error is an errno value and a constant sentence that says what was
+// being done. C++20 has no std::expected.
 #pragma once
 
 #if __cplusplus < 202002L
-#error \
-    "CLAN's headers need C++20: compile with -std=c++20 or later (g++ 12 defaults to C++17)"
+#error "CLAN's headers need C++20: compile with -std=c++20 or later (g++ 12 defaults to C++17)"
 #endif
 
 #include <cerrno>
@@ -47,8 +44,7 @@ class [[nodiscard]] Result {
   bool ok() const { return v_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
-  /// Precondition: ok(). Aborts otherwise, with the error on stderr: using a value that is not
-  /// there is the caller's bug, not input.
+  /// Precondition: ok(). Otherwise aborts with the error on stderr: that is the caller's bug.
   T& value() & { return checked(); }
   const T& value() const& { return const_cast<Result*>(this)->checked(); }
   T&& value() && { return std::move(checked()); }
@@ -70,9 +66,8 @@ class [[nodiscard]] Result {
   std::variant<T, Error> v_;
 };
 
-/// The same for what fits a register, as the count of bytes that every send and receive answers:
-/// two words, returned in registers. The general form goes through memory, which costs 10 ns a
-/// call.
+/// The same for what fits a register, as the byte count of every send and receive: returned in two
+/// registers, where the general form goes through memory and costs 10 ns a call.
 template <typename T>
 requires(std::is_trivially_copyable_v<T>&& std::is_default_constructible_v<T> &&
          sizeof(T) <= sizeof(const char*)) class [[nodiscard]] Result<T> {

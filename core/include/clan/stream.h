@@ -6,8 +6,8 @@
 //   auto stream = Stream::connect(context, "echo");              // client, another process
 //   stream->send(bytes);
 //
-// What TCP would do is what happens: everything sent before an orderly close arrives; then recv
-// answers 0. A peer that dies is ECONNRESET, after everything it had sent has been read.
+// It behaves as TCP: all that was sent before an orderly close arrives; then recv answers 0. A peer
+// that dies is ECONNRESET, once everything it had sent has been read.
 //
 // Thread-safety: one thread may send while another receives; calls in the same direction must not
 // overlap. Listener: any thread. Errors common to all calls: ESHUTDOWN (context ended, or forked
@@ -65,36 +65,33 @@ class CLAN_EXPORT Stream {
   /// Receives what is there. EAGAIN when nothing is.
   Result<std::size_t> try_recv(std::span<std::byte> buffer);
 
-  /// Zero-copy send: room for up to `bytes` contiguous bytes in the peer's ring (at most
-  /// max_reserve()), to be filled and handed over by commit(). EAGAIN.
+  /// Zero-copy send: contiguous room for `bytes` (at most max_reserve()) in the peer's ring, to
+  /// fill and commit(). EAGAIN.
   Result<std::span<std::byte>> reserve(std::size_t bytes);
   /// What one commit() hands over one peek() shows, where nothing of it has been read before.
   void commit(std::size_t bytes);
   /// reserve(), a copy of both and commit() in one, for what is short. EAGAIN.
   Status append(std::span<const std::byte> first, std::span<const std::byte> second = {});
-  /// The same for bytes that nobody waits for: on one host they wake no thread and are no event. A
-  /// thread that looks, for them or for what is sent behind them, finds them.
+  /// The same for bytes that nobody waits for: on one host they wake no thread and make no event,
+  /// but a thread that looks finds them.
   Status append_quietly(std::span<const std::byte> first, std::span<const std::byte> second = {});
   std::size_t max_reserve() const;
-  /// Makes an event for the peer, which wakes a thread that sleeps there, and says nothing else.
-  /// Does nothing between hosts.
+  /// Makes an event for the peer, which wakes a thread there. Does nothing between hosts.
   void nudge();
 
-  /// Zero-copy receive: the bytes at the front of the ring, as many as are contiguous. Empty = the
-  /// peer has closed. EAGAIN when nothing is there. They stay until consume().
+  /// Zero-copy receive: the contiguous bytes at the front of the ring, until consume(). Empty = the
+  /// peer has closed. EAGAIN: nothing.
   Result<std::span<const std::byte>> peek();
-  /// The same, and fetches no packets of other hosts first: for a thread that has just done so for
-  /// all its streams (EventQueue::fetch()), as that is a system call.
+  /// The same without fetching packets of other hosts, a system call: for a thread that has just
+  /// done so for all its streams (EventQueue::fetch()).
   Result<std::span<const std::byte>> peek_fetched();
   void consume(std::size_t bytes);
 
   /// peek() has something to say.
   bool readable();
-  /// The same at a glance, for a thread that polls and calls peek() now and then: only that makes
-  /// room for the sender of what has been consumed last.
+  /// The same at a glance, for a thread that polls; only peek() makes room for the sender.
   bool glance() const;
-  /// Where the record begins that follows what has been consumed, for a prefetch; nothing more may
-  /// be done with it.
+  /// Where the next record begins, for a prefetch; nothing else may be done with it.
   const void* next_record() const;
   /// The peer has closed or has gone: nothing will follow what has arrived.
   bool ended() const;
@@ -103,19 +100,18 @@ class CLAN_EXPORT Stream {
 
   /// Half-close: the peer reads what was sent, then 0. We can still receive.
   Status shutdown_send(std::int64_t timeout_ms = -1);
-  /// From any thread, while others send and receive: ends the connection for both sides. Blocked
-  /// calls return ECONNABORTED; the peer sees a reset. close() is still due.
+  /// Ends the connection for both sides, from any thread. Blocked calls return ECONNABORTED; the
+  /// peer sees a reset. close() is still due.
   void abort();
-  /// From any thread, also where there is no room to send: a peer on another host that has gone
-  /// unnoticed, as by kill -9, is found to have gone soon, not only when it has been silent for
-  /// long. One that is there notices nothing.
+  /// Has a peer on another host that has gone unnoticed, as by kill -9, found out soon, and not
+  /// only after a long silence. Any thread, also without room to send. A live peer notices nothing.
   void ask();
 
   /// Both directions. What was sent and not read by the peer stays readable there.
   void close();
 
-  /// Posts Event{tag, kStream} to `queue` when there may be something to receive, room to send
-  /// after try_send answered EAGAIN, or when the peer goes. Until close() or unregister().
+  /// Posts Event{tag, kStream} when there may be something to receive, room after try_send's
+  /// EAGAIN, or the peer goes. Until close() or unregister().
   Status register_with(EventQueue& queue, std::uint64_t tag);
   void unregister();
   /// While one thread serves this stream without waiting for events, the sender need not post any.
@@ -133,8 +129,8 @@ class CLAN_EXPORT Stream {
 
 class CLAN_EXPORT Listener {
  public:
-  /// Offers `service` to processes of this user (and of ContextOptions::allow_uids). The name
-  /// vanishes with the process. EADDRINUSE. An empty name: reachable by address() only.
+  /// Offers `service` to this user's processes (and ContextOptions::allow_uids). The name goes with
+  /// the process. EADDRINUSE. An empty name: by address() only.
   static Result<Listener> create(Context& context, const std::string& service);
   Listener(Listener&&) noexcept = default;
   Listener& operator=(Listener&&) noexcept;

@@ -27,8 +27,7 @@ class TripwireCore;
 struct TripwireOptions {
   bool on_write = true;
   bool on_read = false;
-  /// Fires at every access while armed. Otherwise once per arm(), and for each of several accesses
-  /// that come at the same time.
+  /// Fires at every access while armed. Otherwise once per arm(), and for each concurrent access.
   bool persistent = false;
 };
 
@@ -52,12 +51,10 @@ class CLAN_EXPORT Tripwire {
   /// How often it has fired, modulo 2^32; no system call.
   std::uint32_t count() const;
 
-  /// Sleeps until it fires (at once if it has fired since arm()). ETIMEDOUT, EINTR, ESHUTDOWN;
-  /// ESTALE: the aperture has been revoked.
+  /// Sleeps until it has fired since arm(). ETIMEDOUT, EINTR, ESHUTDOWN; ESTALE: revoked.
   Status wait(std::int64_t timeout_ms = -1);
 
-  /// Also fires when the owner of `peer` goes: for waits for something that only it can write. One
-  /// peer at a time.
+  /// Also fires when the owner of `peer` goes, if only that can write. One peer at a time.
   Status watch(const RemoteAperture& peer);
 
   /// Posts Event{tag, kTripwire} when it fires.

@@ -1,6 +1,5 @@
-// BriefLock: a mutex that takes one instruction with the bus held, and lets go with a plain store:
-// what was copied under it is not waited for until it has left the processor. For what threads of
-// one process hold briefly and rarely at the same time: those that wait look again and again.
+// BriefLock: a mutex taken by one locked instruction and released by a plain store, so that it
+// waits for no store made under it. Waiters spin: for what one process's threads hold briefly.
 #pragma once
 
 #include <clan/detail/words.h>

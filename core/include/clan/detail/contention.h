@@ -1,11 +1,10 @@
 // What a thread notices of others that want its processor, for the wait policy (wait.h).
 //
-// A thread that was off the processor for a millisecond has run beside a computation. A thread that
-// spins beside one loses the preference that the scheduler gives to threads that sleep, and yields
-// for a whole slice of time. So it neither spins nor yields for a while, wherever it waits: four
-// times as long as it was away, and four times longer each time it is so again. Many threads that
-// all yield take as long now and then, too: a long yield counts only if long yields take a quarter
-// of the thread's time.
+// A thread that was off the processor for a millisecond has run beside a computation: spinning
+// loses it the scheduler's preference for threads that sleep, and each yield takes a time slice. So
+// it neither spins nor yields, wherever it waits, for four times as long as it was away, and four
+// times longer each time that recurs. Many threads that all yield also take that long at times: a
+// long yield counts only if long yields take a quarter of the thread's time.
 #pragma once
 
 #include <clan/detail/clock.h>
@@ -43,8 +42,7 @@ class Contention {
     const std::uint64_t last_ns = std::exchange(long_yield_ns_, now_ns);
     if (now_ns - last_ns < kPartOfTime * gap_ns) note_gap(now_ns, gap_ns);
   }
-  /// Yields once and notes whether other threads ran. Sets `now`, the time before, to the time
-  /// after. Begins `watch` anew. Returns true if others ran.
+  /// Yields once; true: others ran. Moves `now` from before to after. Restarts `watch`.
   bool yield(std::uint64_t& now, PreemptionWatch& watch) {
     watch.begin();
     sched_yield();

@@ -7,17 +7,15 @@
 
 namespace clan {
 
-/// memcpy() for what is mostly small, headers and short messages: up to 32 bytes without a call,
-/// and nothing for none (either pointer may then be null). Any alignment; the ranges must not
-/// overlap.
+/// Copies what is mostly small: up to 32 bytes without a call. For 0 bytes either pointer may be
+/// null. Any alignment; the ranges must not overlap.
 inline void copy_short(std::byte* to, const void* from, std::size_t bytes) {
   const auto* in = static_cast<const std::byte*>(from);
   const auto move = [&]<typename Word>(Word word, std::size_t at) {
     std::memcpy(&word, in + at, sizeof word);
     std::memcpy(to + at, &word, sizeof word);
   };
-  // Words, the last of which overlaps: what has just been written word by word would stall a wider
-  // load.
+  // Words, the last overlapping: a wider load would stall on what has just been written by words.
   if (bytes > 32) {
     std::memcpy(to, in, bytes);
   } else if (bytes >= 8) {

@@ -19,16 +19,14 @@ inline void prefetch_for_write(const void* line) {
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
 }
 
-/// The processor this thread runs on, + 1 so that 0 can mean "not known". Costs about a nanosecond
-/// where glibc has registered rseq.
+/// Returns this thread's processor + 1; 0: not known. About a nanosecond where glibc uses rseq.
 inline std::uint16_t current_cpu_tag() {
   int cpu = sched_getcpu();
   return cpu < 0 || cpu >= 0xffff ? 0 : static_cast<std::uint16_t>(cpu + 1);
 }
 
-/// A time that all processors count alike, in units of a few ns, to put events of several threads
-/// in order. No clock: nothing is known of its zero, and it may stand still or jump where the
-/// machine sleeps. About 10 ns.
+/// Orders events of several threads: a time that all processors share, in units of a few ns. Not a
+/// clock: its zero is unknown, and it may stop or jump when the machine sleeps. About 10 ns.
 inline std::uint64_t order_stamp() { return __builtin_ia32_rdtsc() >> 4; }
 
 }  // namespace clan

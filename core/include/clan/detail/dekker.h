@@ -1,19 +1,17 @@
-// Two sides that must not miss each other: each changes its own word and then checks the other's.
-// One of the two changes is first in the order that all threads agree upon, and the other side's
-// check comes after it. So a thread that is about to sleep says so and then checks whether there is
-// something to do; one that has something to do stores it and then checks for sleepers.
+// Two sides that must not miss each other: each changes its own word, then checks the other's. The
+// change that is first in the order all threads agree on is seen by the other side's check. A
+// thread about to sleep says so, then checks for work; one with work stores it, then checks.
 //
 //   about to sleep                            has news
 //     announce(sleeping, 1)                     add(news, 1)
 //     load(news): none? sleep                   load(sleeping): wake it
 //
-// All of this is sequentially consistent, and publishes what came before as <clan/detail/words.h>
-// does. Protocols with more steps than these two name their orders and tags themselves
-// (nic/wakeup.h).
+// All of this is sequentially consistent, and publishes as <clan/detail/words.h> does. Protocols
+// with more steps name their orders and tags themselves (nic/wakeup.h).
 //
 // tests/unit/base/dekker_test.cc hands plain data over by each of these, dekker_model_test.cc runs
-// the picture in every interleaving of a machine with store buffers, and tests/model/orders weakens
-// the orders one at a time. docs/shared-memory.md has the rules.
+// the picture in every interleaving, tests/model/orders weakens the orders one at a time.
+// docs/shared-memory.md has the rules.
 #pragma once
 
 #include <clan/detail/words.h>

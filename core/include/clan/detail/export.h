@@ -1,6 +1,5 @@
-// CLAN_EXPORT marks what libclan.so offers; everything else is hidden. Put it on a public class, or
-// on the single functions of it that are defined in a .cc. Order: `class [[nodiscard]] CLAN_EXPORT
-// X`.
+// CLAN_EXPORT marks what libclan.so offers: a public class, or single functions of it that are
+// defined in a .cc. Order: `class [[nodiscard]] CLAN_EXPORT X`.
 #pragma once
 
 #define CLAN_EXPORT __attribute__((visibility("default")))

@@ -1,6 +1,5 @@
-// A mutex that is held over fork, so that the child finds whole what it guards.
-//
-// Thread-safe. For state of the whole process: the mutex and the function have static storage.
+// A mutex held over fork, so that the child finds whole what it guards. Thread-safe. For state of
+// the whole process: mutex and function have static storage.
 #pragma once
 
 #include <pthread.h>
@@ -9,9 +8,8 @@
 
 namespace clan {
 
-/// From the first call on every fork waits for `mutex`, and the child calls `in_child` before it
-/// gives its copy of the mutex back: what the parent had, the child does not have. False: no memory
-/// for the handlers, now and in every later call.
+/// From the first call on, every fork waits for `mutex`, and the child calls `in_child` before it
+/// unlocks its copy. False, for good: no memory for the handlers.
 template <std::mutex& mutex, void (*in_child)()>
 bool hold_over_forks() {
   static const bool installed = ::pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },

@@ -1,7 +1,5 @@
-// Log lines for people: off unless CLAN_LOG asks (error, warn, info, debug; the default is off,
-// because these libraries live inside other people's programs and must not write to their stderr).
-//
-// Callable from any thread; formats into a stack buffer and writes with one system call.
+// Log lines for people: off unless CLAN_LOG asks (error, warn, info, debug), as these libraries
+// live in other people's programs. Any thread; formats on the stack, writes with one system call.
 #pragma once
 
 #include <clan/detail/export.h>
@@ -10,12 +8,11 @@ namespace clan {
 
 enum class LogLevel { kOff = 0, kError = 1, kWarn = 2, kInfo = 3, kDebug = 4 };
 
-/// The level asked for by CLAN_LOG, read once. An invalid value means off, and is reported on
-/// descriptor 2.
+/// Returns CLAN_LOG's level, read once. An invalid one means off, and is reported on descriptor 2.
 CLAN_EXPORT LogLevel log_level();
 
-/// Writes one line "clan[pid] level: text" to descriptor 2, if that names what it did when the
-/// library was loaded. Keeps errno, and raises no SIGPIPE.
+/// Writes a line "clan[pid] level: text" to descriptor 2, if that is still what it was when the
+/// library was loaded. Keeps errno; raises no SIGPIPE.
 CLAN_EXPORT void log_line(LogLevel level, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 

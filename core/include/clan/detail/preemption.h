@@ -1,15 +1,13 @@
 // PreemptionWatch: whether the calling thread has been off its processor, without a system call.
 //
-// A thread that finds that time has gone by between two of its steps has been interrupted, or its
-// machine has stood still (a hypervisor took the processor), or the scheduler has let another
-// thread run. Only the last says that somebody here computes beside it.
+// Time that goes by between two steps of a thread is an interrupt, a machine that stood still (a
+// hypervisor took the processor), or another thread that ran. Only the last means a computation.
 //
-// The kernel tells by the area of restartable sequences that the C library registers for each
-// thread (rseq(2)): when it preempts a thread that is not in the sequence that rseq_cs names, it
-// clears rseq_cs. The sequence named here is never run. A program that uses the area for itself
-// overwrites the word, which reads as preempted.
+// The kernel tells by each thread's rseq(2) area, which the C library registers: preempting a
+// thread outside the sequence that rseq_cs names, it clears rseq_cs. The sequence named here never
+// runs. A program that uses the area overwrites the word, which reads as preempted.
 //
-// Thread-safety: a watch belongs to the thread that made it. Signal handlers clear the word, too.
+// A watch belongs to the thread that made it. Signal handlers clear the word, too.
 #pragma once
 
 #include <clan/detail/export.h>
@@ -41,8 +39,7 @@ class PreemptionWatch {
   void begin() {
     if (registered()) word().store(never_run(), std::memory_order_relaxed);
   }
-  /// Tells whether the kernel reports preemption to this process. Where it does not, happened() is
-  /// always true.
+  /// Returns whether the kernel reports preemption here. If not, happened() is always true.
   static bool works() { return registered(); }
   /// Since begin(). True, too, where it cannot be known.
   bool happened() const {

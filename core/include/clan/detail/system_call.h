@@ -1,9 +1,7 @@
-// System calls past the C library, for what lives in other people's processes: interposers and
-// sanitizers there take the C library's for the program's own. Not cancellation points, and safe in
-// signal handlers.
+// System calls past the C library, whose calls interposers and sanitizers in other people's
+// processes take for the program's own. Not cancellation points; safe in signal handlers.
 //
-// Sanitizer builds of CLAN itself go by the C library, so that they see what is mapped and closed;
-// so do other processors than x86-64.
+// Sanitizer builds of CLAN use the C library, to see mappings and closes; so do other processors.
 #pragma once
 
 #include <fcntl.h>
@@ -45,17 +43,16 @@ long call(long number, Arguments... arguments) {
 /// /proc counts processes as our pid namespace does.
 bool proc_is_ours();
 
-/// A process or thread of that id, as our pid namespace counts, that can still run: not one that
-/// was killed and that its parent has not waited for. When in doubt, yes. Changes errno.
+/// Returns whether a process or thread (in our pid namespace) can still run; a killed one that its
+/// parent has not waited for cannot. When in doubt, true. Changes errno.
 bool exists(pid_t id);
 
-/// The inode of the process's pid namespace, in which it counts others. 0: not known. Asked for
-/// once, and again after forget_pid_namespace(), in the child of a fork.
+/// Returns the inode of our pid namespace, cached until forget_pid_namespace() (in a fork's child);
+/// 0: not known.
 std::uint32_t pid_namespace();
 void forget_pid_namespace();
 
-/// A thread as processes name it in words that they share: its id, and above it bits of the pid
-/// namespace that counts it.
+/// A thread in words that processes share: its id, and above it bits of its pid namespace.
 constexpr std::uint32_t kThreadId = (1u << 23) - 1, kNamespaceBits = 255u << 23;
 /// Names a thread of this process's pid namespace.
 std::uint32_t name_of(std::uint32_t thread);
@@ -88,8 +85,8 @@ inline int munmap(void* at, std::size_t bytes) {
 }
 #endif
 
-/// Reads the beginning of a file, as those of /proc, into `to`, and ends it with a zero. Returns
-/// how many bytes that are, at most `size` - 1; -1 with errno.
+/// Reads the beginning of a file, as in /proc, and ends it with a zero. Returns the bytes read, at
+/// most `size` - 1; -1 with errno.
 inline long read_file(const char* path, char* to, std::size_t size) {
   to[0] = 0;
   const int fd = static_cast<int>(call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));

@@ -21,8 +21,7 @@ struct TcpEnd {
   }
 };
 
-/// Asks for the socket at `local` that is connected to `remote`, or that listens there. The answer
-/// has the same `number`.
+/// Asks for the socket `local` - `remote`, or a listener. The answer has the same `number`.
 struct TcpQuestion {
   nlmsghdr header{};
   inet_diag_req_v2 request{};

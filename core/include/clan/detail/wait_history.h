@@ -1,8 +1,7 @@
-// What is known of a peer that is waited for; what past waits at one place took, and how long one
-// that begins now should spin (wait.h, 3).
+// What past waits at one place took, and how long the next should spin (wait.h, 3).
 //
-// Several threads may wait at one place: they share what they learn, roughly. So every load and
-// store is relaxed: a guess that another thread spoils costs a spin or a sleep too many.
+// Threads that wait at one place share this roughly: all loads and stores are relaxed, as a spoilt
+// guess costs one spin or sleep too many.
 #pragma once
 
 #include <algorithm>
@@ -48,8 +47,7 @@ class WaitHistory {
 
   /// How long a wait that begins now would spin, if its peer is awake.
   std::uint64_t budget_ns() const { return budget_for(expected_ns(), false); }
-  /// How long the wait that begins now should spin. `*tries` is set if that is longer than what is
-  /// known makes worth while, to find out whether it still is so.
+  /// Returns how long to spin now. Sets `*tries` if that is longer than past waits justify.
   std::uint64_t next_budget(bool peer_slept, bool* tries) {
     const std::uint64_t expected = expected_ns();
     const std::uint64_t budget = budget_for(expected, peer_slept);

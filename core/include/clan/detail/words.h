@@ -1,10 +1,9 @@
-// What a thread has done before it changes a word is seen by each that finds the word changed: the
-// orders of plain message passing, once, for words on which nothing else hangs. In memory that
-// processes share, too. Words with a protocol of their own name their orders and tags where they
-// are used; where both sides store and then check the other's word, see <clan/detail/dekker.h>.
+// Plain message passing: a thread that finds the word changed sees what its writer did before. For
+// words on which nothing else hangs, in shared memory, too. Words with a protocol name their own
+// orders and tags; two sides that store and then check: <clan/detail/dekker.h>.
 //
-// tests/unit/base/words_test.cc has a thread hand plain data to another one by each of these, and
-// tests/model/orders weakens the orders one at a time. docs/shared-memory.md has the rules.
+// tests/unit/base/words_test.cc hands plain data over by each of these, tests/model/orders weakens
+// the orders one at a time. docs/shared-memory.md has the rules.
 #pragma once
 
 #include <atomic>
@@ -27,8 +26,8 @@ auto load_acquire(const Word& word) {
   return word.load(std::memory_order_acquire);  // PAIR words: sees what came before
 }
 
-// Those below publish and see, both, and are in the one order of <clan/detail/dekker.h>: no
-// processor that CLAN runs on does less for acquire and release together.
+// Those below do both, in the one order of <clan/detail/dekker.h>: no processor that CLAN runs on
+// does less for acquire and release together.
 
 /// Where the word is `expected`; else that becomes what it is, and the answer is false.
 template <typename Word>

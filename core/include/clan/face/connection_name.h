@@ -1,6 +1,6 @@
-// The service by which both ends of a TCP connection between two hosts find each other: its name
-// says which connection it is. So the directory of the host that has accepted it can ask the kernel
-// which user has it, and that user's processes for the service.
+// The service name by which both ends of a TCP connection between hosts find each other. It names
+// the connection, so the accepting host's directory can ask the kernel for its user, and that
+// user's processes for the service.
 #pragma once
 
 #include <netinet/in.h>

@@ -9,8 +9,8 @@
 
 namespace clan {
 
-/// Makes the calling process's page, in a memfd of that name, which stays open and mapped as long
-/// as the process; in private memory where the kernel gives none. Sets Page::pid.
+/// Makes this process's page, in a memfd of that name that stays open and mapped; in private memory
+/// where the kernel gives none. Sets Page::pid.
 template <typename Page>
 Page* make_counter_page(const char* name) {
   void* memory = MAP_FAILED;

@@ -1,5 +1,4 @@
-// What clan-gateway keeps in a shared page, for `clan stat`, `clan gateway reload` and tests. Plain
-// atomics, written by that process, read by any process that may open its descriptors.
+// clan-gateway's page, for `clan stat`, `clan gateway reload` and tests. Atomics that it writes.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,5 @@
-// What `clan ip` keeps in a shared page, for `clan ip status`, `clan ip down`, `clan stat` and
-// tests: its device, its peers and what it has counted. Plain atomics, written by that process,
-// read by any process that may open its descriptors.
+// `clan ip`'s page, for `clan ip status`, `clan ip down`, `clan stat` and tests: device, peers,
+// counters. Atomics, written by that process.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,4 @@
-// The file with the pre-shared key, CLAN_KEY: whether it will do, for `clan run` and the faces,
-// which say so at once; and the key, for the UDP link.
+// The pre-shared key's file, CLAN_KEY: whether it will do, and the key.
 #pragma once
 
 #include <clan/detail/system_call.h>
@@ -22,9 +21,8 @@ class KeyFile {
   KeyFile& operator=(const KeyFile&) = delete;
   ~KeyFile() { ::explicit_bzero(bytes_, sizeof bytes_); }
 
-  /// Takes the key: all of the file but white space at its end. ENOENT; EACCES: others may read or
-  /// write it, or it belongs to somebody else (root takes any user's); EINVAL: too short, too long,
-  /// or no regular file. The Error's text says what to do.
+  /// Takes the key: the file without white space at its end. ENOENT; EACCES: others may use it, or
+  /// own it (root takes any user's); EINVAL: its size or type. The Error's text says what to do.
   Status read(const char* path) {
     if (*path == 0) return Error{EINVAL, "no file with the pre-shared key was named"};
     const int fd = static_cast<int>(
@@ -55,8 +53,7 @@ class KeyFile {
       return Error{errno, "the state of the file with the pre-shared key cannot be read"};
     if (!S_ISREG(status.st_mode))
       return Error{EINVAL, "the pre-shared key must be in a regular file"};
-    // Root may use what it has named, as ssh's may: of a program that starts as root and works as
-    // another user, that user's file is the key of both.
+    // Root may use any user's: a program that starts as root and then works as a user has one key.
     const uid_t own = ::geteuid();
     if (own != 0 && status.st_uid != own && status.st_uid != 0)
       return Error{EACCES, "the file with the pre-shared key must belong to this user or to root"};

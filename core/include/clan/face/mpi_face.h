@@ -1,6 +1,5 @@
-// What mca_btl_clan.so keeps in a shared page, for `clan stat` and for tests: which ranks a rank
-// has met, and what has gone to them. Plain atomics, written by that process, read by any process
-// that may open its descriptors.
+// mca_btl_clan.so's page, for `clan stat` and tests: the ranks that a rank has met and what went to
+// them. Atomics, written by that process.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,4 @@
-// What a context knows of its paths to other hosts (ContextOptions::network): for tools and for
-// logs.
+// Paths to other hosts that a context knows (ContextOptions::network), for tools and logs.
 #pragma once
 
 #include <clan/context.h>
@@ -12,15 +11,15 @@
 
 namespace clan {
 
-/// Asks the context or the directory at "HOST" or "HOST:PORT" as often as `round_trips_ns` has
-/// room, and waits `interval_ms` between; every answer's time goes there. Returns what this end
-/// knows of the path then. The errors are those of Stream::connect.
+/// Asks the context or directory at "HOST" or "HOST:PORT" once per `round_trips_ns`, each
+/// `interval_ms`, and stores the times. Returns what this end knows of the path; errors as
+/// Stream::connect().
 CLAN_EXPORT Result<PathValues> ping(Context& context, const std::string& host,
                                     std::span<std::uint64_t> round_trips_ns,
                                     std::uint32_t interval_ms, std::int64_t timeout_ms);
 
-/// Which user has that UDP port of this host: of NetworkOptions::directory_port, the one whose
-/// program holds the directory. Nothing: nobody has it, or that cannot be known.
+/// Returns the user of that UDP port: of NetworkOptions::directory_port, the directory holder's.
+/// Nothing: nobody, or not known.
 CLAN_EXPORT std::optional<unsigned> user_of_udp_port(std::uint16_t port);
 
 /// Whether packets of this process to HOST (empty: anywhere) could go by AF_XDP, and if not why.

@@ -1,12 +1,10 @@
-// What a context with a network shows of its paths to other hosts in a shared page, for `clan stat`
-// and for tests: a memfd that its process writes, and that any process may read that may open its
-// descriptors. Found under /proc/PID/fd.
+// The page with a context's paths to other hosts, for `clan stat` and tests: a memfd that its
+// process writes, found under /proc/PID/fd by any process that may open it.
 //
 //   PathPage   whose it is, then a row for each peer
 //   PathRow    begin | values | end      both the same number: the values belong together
 //
-// The writer changes `end` first and `begin` last, and a reader copies the page upwards: a copy
-// that was made meanwhile has two numbers.
+// Written `end` first, `begin` last, and read upwards: a torn copy has two numbers.
 #pragma once
 
 #include <clan/detail/words.h>

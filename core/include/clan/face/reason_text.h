@@ -1,5 +1,4 @@
-// Reasons why connections stay on TCP (clan/face/reasons.h), in the words of `clan stat` and of the
-// log.
+// Reasons why connections stay on TCP (reasons.h), in words for `clan stat` and the log.
 #pragma once
 
 #include <clan/face/reasons.h>

@@ -1,6 +1,5 @@
-// Why connections stay on TCP, as each process under CLAN tells it: the interposer writes the
-// words, `clan stat` and the log read them. Behind the slots of sockets that are passed on, in the
-// same memfd:
+// Why connections stay on TCP: each process's interposer writes the words, `clan stat` and the log
+// read them. Behind the slots of sockets that are passed on, in the same memfd:
 //
 //   /proc/PID/fd/N -> /memfd:clan-slots-12 (deleted)
 //   +0            slots (preload/table/slot_table.h)
@@ -11,13 +10,10 @@
 //                                             namespace counts
 //          it
 //
-// Every line is written by the process that made the memfd and by its children, at decisions and
-// not for each byte. A word is whole at any time: a writer that is killed leaves the word of before
-// or the new one. The word of a connection goes when that closes or moves; one that other processes
-// share stays until its place is needed.
-//
-// Readers copy the memory. Nothing in it is to be believed but of sockets that a holder of the
-// memfd holds, too.
+// The process that made the memfd and its children write each line, at decisions only. A word is
+// always whole, even if its writer is killed. A connection's word goes when it closes or moves; a
+// shared one's stays until its place is needed. Readers copy the memory, and believe only what
+// concerns sockets that a holder of the memfd holds, too.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
-// What libclanrpc.so keeps in a shared page, for `clan stat` and for tests: how the remote calls of
-// a process travelled. Plain atomics, written by that process, read by any process that may open
-// its descriptors.
+// libclanrpc.so's page, for `clan stat` and tests: how a process's remote calls travelled. Atomics,
+// written by that process.
 #pragma once
 
 #include <atomic>

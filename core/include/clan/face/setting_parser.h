@@ -1,8 +1,5 @@
-// How a setting is written: the one place that knows, for the interposer, which obeys it, for
-// `clan run`, which says what is wrong before a thousand processes do, and for `clan stat`, which
-// tells what keeps a connection on TCP.
-//
-// Takes no memory; any thread.
+// How a setting is written: for the interposer, which obeys it, for `clan run`, which checks it
+// before a thousand processes do, and for `clan stat`. Takes no memory; any thread.
 #pragma once
 
 #include <clan/face/key_file.h>
@@ -56,10 +53,10 @@ inline bool parse_key_file(const char* text, Settings* settings, SettingFault* f
   return true;
 }
 
-/// Takes one setting. False: `fault` says why not. Then everything is to stay on TCP (`disable` is
-/// set): what cannot be understood must not accelerate what it meant to leave alone. But without a
-/// directory that can be used, only connections between network namespaces stay; without a key,
-/// only calls to other hosts.
+/// Takes one setting. False: `fault` says why. Then everything stays on TCP (`disable`): a
+/// misunderstood setting must not accelerate what it meant to leave alone. Without a usable
+/// directory only connections between network namespaces stay, without a key only calls to other
+/// hosts.
 inline bool take_setting(const char* name, const char* value, Settings* settings,
                          SettingFault* fault) {
   const auto is = [&](const char* known) { return std::strcmp(name, known) == 0; };

@@ -1,8 +1,6 @@
-// The settings of the interposer, CLAN_* in the environment or in a file: what they are, and what
-// they mean for a connection or a context. clan/face/setting_parser.h knows how one is written,
-// clan/face/settings.h from where they are read.
-//
-// Nothing here takes memory but what makes options of settings; any thread.
+// The interposer's settings, CLAN_* in the environment or a file, and their meaning for connections
+// and contexts. setting_parser.h: how one is written; settings.h: where they are read. Any thread;
+// only options made of settings take memory.
 #pragma once
 
 #include <clan/context.h>
@@ -42,8 +40,7 @@ struct Settings {
   char directory[kMostDirectory + 1] = {};
   /// CLAN_MEMORY: bytes that the pipes of a user may take, 0: see pipe_memory.h
   std::uint64_t memory = 0;
-  /// CLAN_KEY: a KeyFile, empty if it cannot be used. It is read again when a Context is made with
-  /// network_options().
+  /// CLAN_KEY: a KeyFile, or empty if unusable. Read again when a Context is made.
   static constexpr std::size_t kMostKeyPath = 1023;
   char key_file[kMostKeyPath + 1] = {};
   bool key_is_wrong = false;
@@ -56,8 +53,8 @@ struct Settings {
   NetworkOptions::Packets network_packets =
       NetworkOptions::Packets::kSockets;  ///< CLAN_NETWORK_PACKETS
 
-  /// Other hosts, for the faces that call them: enabled by either of the two settings, unless the
-  /// key is wrong. Without a key, a mode that needs one makes Context::create() fail and say so.
+  /// Other hosts, for faces: enabled by either setting, unless the key is wrong. Without a key, a
+  /// mode that needs one makes Context::create() fail.
   NetworkOptions network_options() const {
     NetworkOptions network;
     network.enabled = !key_is_wrong && (key_file[0] != 0 || names_network_mode);

@@ -1,6 +1,4 @@
-// How the values of settings are written: lists of ports and of users, sizes, names of a list.
-//
-// Takes no memory; any thread.
+// How values of settings are written: lists of ports and users, sizes, names. Any thread.
 #pragma once
 
 #include <clan/face/setting_types.h>
@@ -47,8 +45,7 @@ inline int yes_or_no(const char* text) {
   return *text == 0 ? 0 : -1;
 }
 
-/// Calls `take(item, fault)` for each item between commas: it returns what follows the item, null
-/// if the item is invalid. False: `fault` says why.
+/// Calls `take(item, fault)` for each item between commas, which returns what follows it, or null.
 template <typename Take>
 bool each_item(const char* text, const char* list, const char* item_is, SettingFault* fault,
                Take take) {

@@ -1,7 +1,5 @@
 // Where settings stand: in a file, and in the environment, which wins. Takes them and complains of
-// what is wrong with them.
-//
-// Takes no memory but what makes contexts of settings; any thread.
+// wrong ones. Any thread; only contexts made of settings take memory.
 #pragma once
 
 #include <clan/context.h>
@@ -32,10 +30,9 @@ struct WrongSetting {
   }
 };
 
-/// Takes the settings of a file, and then those of the environment, which win: a line of the file
-/// is skipped if the environment has that variable. `file`: the text, which is taken apart, or
-/// null. `environment(name)`: the value, or null. `say(WrongSetting)` for each that is wrong. True
-/// if something was that keeps everything with the kernel; then `disable` is set.
+/// Takes a file's settings but for those that the environment has, then the environment's. `file`:
+/// the text, which is taken apart, or null. `environment(name)`: the value, or null.
+/// `say(WrongSetting)`: for each wrong one. True: all stays with the kernel (`disable`).
 template <typename Environment, typename Say>
 bool take_settings(char* file, const Environment& environment, Settings* settings, const Say& say) {
   bool wrong = false;
@@ -85,8 +82,7 @@ inline void describe(const WrongSetting& wrong, const char* file, char* to, std:
   std::snprintf(to, size, "%s: %.60s=%.120s %s", where, wrong.name, wrong.value, wrong.why);
 }
 
-/// Says it on descriptor 2, whatever CLAN_LOG is: a user that has set something wants to know.
-/// `all`: what happens where everything stays with the kernel.
+/// Says it on descriptor 2, whatever CLAN_LOG is. `all`: what follows with `disable`.
 inline void complain(const WrongSetting& wrong, const char* file, const char* all) {
   char text[768];
   describe(wrong, file, text, sizeof text);
@@ -102,9 +98,8 @@ inline Settings settings_of_environment(const char* all) {
   return settings;
 }
 
-/// Reads only the network's settings, for a face that the others do not concern. The network is
-/// enabled if the settings ask for it and none of them is wrong. `environment`, `say`: as for
-/// take_settings().
+/// Reads only the network's settings, for a face without others. Enabled if asked for and none is
+/// wrong. `environment`, `say`: as for take_settings().
 template <typename Environment, typename Say>
 NetworkOptions take_network_settings(const Environment& environment, const Say& say) {
   Settings settings;
@@ -117,8 +112,8 @@ NetworkOptions take_network_settings(const Environment& environment, const Say& 
   return options;
 }
 
-/// Context::create(); without a network, and with a line on descriptor 2, where the one asked for
-/// cannot be had. `who`: as "CORBA calls".
+/// Calls Context::create(); without a network, and with a line on descriptor 2, if that fails.
+/// `who`: as "CORBA calls".
 inline Result<Context> create_context(ContextOptions options, const char* who) {
   auto context = Context::create(options);
   if (context.ok() || !options.network.enabled) return context;

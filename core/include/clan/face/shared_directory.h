@@ -1,5 +1,4 @@
-// Whether a directory will do as CLAN_DIR, where containers leave offers for each other: for the
-// interposer, which uses it, and for `clan run`, which says so before a thousand processes do.
+// Whether a directory will do as CLAN_DIR, where containers leave offers for each other.
 #pragma once
 
 #include <sys/stat.h>
@@ -14,8 +13,7 @@ namespace clan {
 /// A longer one does not fit into the name of an AF_UNIX socket, with an offer's name behind.
 constexpr std::size_t kMostSharedDirectory = 84;
 
-/// Null, or why not, as the end of a sentence that begins with its name. Any thread; no memory.
-/// Changes errno.
+/// Returns null, or why not: the end of a sentence. Any thread; no memory. Changes errno.
 inline const char* why_not_shared_directory(const char* path) {
   std::size_t size = std::strlen(path);
   while (size > 1 && path[size - 1] == '/') --size;
@@ -40,8 +38,7 @@ inline const char* why_not_shared_directory(const char* path) {
   return nullptr;
 }
 
-/// Explains an errno: why no offer could be made in a directory that was usable before, and what
-/// helps. Returns the end of a sentence; null: see the errno.
+/// Explains the errno of an offer in a directory that was usable before; null: see the errno.
 inline const char* why_no_offer(int error) {
   switch (error) {
     case ENOSPC: return "its file system has no inodes or no room left (df -i)";

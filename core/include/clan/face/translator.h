@@ -1,11 +1,10 @@
-// Translator: the NIC's TLB (clan/tlb.h) of a context, for a face that moves bytes of memory which
-// its application names by address (U-Net/MM, section 4): it copies as the NIC does.
+// Translator: a context's NIC TLB (clan/tlb.h), for a face that copies memory its application names
+// by address, as the NIC does (U-Net/MM, section 4).
 //
-// With ContextOptions::keep_translations a page that has been copied from or to keeps its entry,
-// and the next copy is a look-up and the copy itself. Without it, or where the kernel does not
-// report unmaps, entries go with each copy, and the kernel is asked each time.
+// With ContextOptions::keep_translations a copied page keeps its entry: the next copy is a look-up
+// and the copy. Otherwise, or where unmaps are not reported, entries go with each copy.
 //
-// Thread-safety: any thread. Errors are errno values, 0 for none.
+// Any thread. Errors are errno values, 0 for none.
 #pragma once
 
 #include <clan/context.h>
@@ -32,13 +31,12 @@ class CLAN_EXPORT Translator {
   Translator(Translator&&) noexcept = default;
   Translator& operator=(Translator&&) noexcept = default;
 
-  /// Copies `bytes` from memory that may not be there: EFAULT. EAGAIN: a page is not in memory; the
-  /// context's driver thread has it brought in.
+  /// Copies from memory that may not be there: EFAULT. EAGAIN: the driver thread brings a page in.
   int copy_from(void* to, const void* from, std::size_t bytes);
   /// The same to memory that may not be there, or not be writable.
   int copy_to(void* to, const void* from, std::size_t bytes);
-  /// Gives the pages entries ahead of their use, and takes their page faults in this thread.
-  /// EFAULT; EMSGSIZE: more than the TLB has; EAGAIN: it is full of transfers under way.
+  /// Gives pages entries ahead of use; takes their page faults in this thread. EFAULT; EMSGSIZE:
+  /// more than the TLB has; EAGAIN: it is full of transfers under way.
   int pre_translate(const void* memory, std::size_t bytes, PageAccess access);
 
   /// Takes page faults that have been put off, in this thread: for one that has nothing else to do.

@@ -1,6 +1,5 @@
-// What libclanunet.so keeps in a shared page, for `clan stat` and for tests: the endpoints of a
-// process and what they have counted. Plain atomics, written by that process, read by any process
-// that may open its descriptors.
+// libclanunet.so's page, for `clan stat` and tests: a process's endpoints and their counters.
+// Atomics, written by that process.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,5 @@
-// What libvipl.so keeps in a shared page, for `clan stat` and for tests: the connected VIs of a
-// process and what has gone by them. Plain atomics, written by that process, read by any process
-// that may open its descriptors.
+// libvipl.so's page, for `clan stat` and tests: a process's connected VIs and their counters.
+// Atomics, written by that process.
 #pragma once
 
 #include <atomic>

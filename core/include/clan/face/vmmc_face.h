@@ -1,6 +1,5 @@
-// What libclanvmmc.so keeps in a shared page, for `clan stat` and for tests: what VMMC has done in
-// a process. Plain atomics, written by that process, read by any process that may open its
-// descriptors.
+// libclanvmmc.so's page, for `clan stat` and tests: what VMMC has done in a process. Atomics,
+// written by that process.
 #pragma once
 
 #include <atomic>

@@ -1,22 +1,19 @@
 // The wait policy: which thread spins, for how long, and which sleeps. One place for all of CLAN.
 //
-// To sleep and be woken costs some microseconds of processor time, and 3 to 45 us until an idle
-// core runs again. To spin costs nothing in latency, and everything if somebody else needs this
-// core to make progress. So:
+// Sleeping costs microseconds of processor time, and 3 to 45 us until an idle core runs again.
+// Spinning costs no latency, and everything if somebody else needs this core to make progress. So:
 //
 //   1. a first burst of looks, without a clock: most waits of a busy connection end there.
 //   2. the peer was last seen on this very core: it cannot be running. Yield to it, a few times,
 //      then sleep; at once where past waits took longer than WaitOptions::max_spin_us.
-//   3. spin where past waits were so short that a sleep would have taken more of the processor: up
-//      to twice WaitOptions::max_spin_us where they took a few us, up to once that where they took
-//      half of it and the peer is awake. Else sleep. In every 1,024 waits, 16 in a row spin all the
-//      same, to find out what waits take when neither end sleeps: both may sleep only because the
-//      other one does. Where waits took several times max_spin_us (a request each millisecond),
-//      none does: two short waits are enough to change that.
-//   4. a thread that spins yields every few microseconds. Where others ran in its yields, more
-//      threads wait than there are processors, and one of them may be its peer: it yields between
-//      any two looks, until its yields are empty again. (3 clients of one server on 2 processors:
-//      570,000 calls a second like this, 32,000 by sleeping.)
+//   3. spin where past waits were so short that a sleep costs more: up to twice
+//      WaitOptions::max_spin_us where they took a few us, up to once that where they took half of
+//      it and the peer is awake. Else sleep. In every 1,024 waits 16 in a row spin all the same, as
+//      both ends may sleep only because the other does; none where waits took several times
+//      max_spin_us: two short waits are enough to change that.
+//   4. a thread that spins yields every few microseconds. Where others ran then, its peer may be
+//      one of them: it yields between any two looks, until its yields are empty. (3 clients of one
+//      server on 2 processors: 570,000 calls a second like this, 32,000 by sleeping.)
 //   5. a thread that was off the processor for a millisecond neither spins nor yields for a while.
 //   6. sleep until the tripwire, event queue or doorbell wakes us.
 //
@@ -54,9 +51,8 @@ class Waiter {
   explicit Waiter(const WaitOptions& options)
       : mode_(options.mode), past_(std::uint64_t{options.max_spin_us} * 1000) {}
 
-  /// One step of a wait, around which the caller has a loop that looks: spins as spin() does, and
-  /// where that was not enough has the thread sleep. `sleep()` arms what will wake the thread,
-  /// looks once more and sleeps; it answers whether the thread has slept.
+  /// One step of a wait in a caller's loop: spins as spin(), then sleeps. `sleep()` arms what will
+  /// wake the thread, looks once more, sleeps, and returns whether it has slept.
   template <typename Ready, typename Sleep, typename Look = NoLook>
   WaitResult wait(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns, Sleep&& sleep,
                   Look&& look = {}) {
@@ -66,9 +62,8 @@ class Waiter {
     return WaitResult::kAgain;
   }
 
-  /// Spins until `ready()` (true at once if it is), at most as long as seems worth while. True =
-  /// ready. False = the caller should arm, look again and sleep. `look()` is called about once a
-  /// microsecond, for what costs too much to ask each time; true ends the wait, too.
+  /// Spins until `ready()`, as long as seems worth while. False: arm, look again and sleep.
+  /// `look()` is called about once a microsecond, for expensive checks; true ends the wait, too.
   template <typename Ready, typename Look = NoLook>
   bool spin(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns = kNoDeadline,
             Look&& look = {}) {
@@ -85,8 +80,8 @@ class Waiter {
         return ready();
       }
     }
-    // Without pause, which takes up to 140 cycles: as much as the cache line that is on its way. In
-    // a crowd whatever is waited for needs this processor, most likely.
+    // Without pause, which takes up to 140 cycles, as a cache line on its way. In a crowd whatever
+    // is waited for most likely needs this processor.
     const int burst = contention.crowded() || past_.is_long() ? kBurst : kFirstBurst;
     for (int i = 0; i < burst; ++i) {
       if (ready()) {
