@@ -1,5 +1,4 @@
-// The words that both ends of a pipe see of each other (clan/face/socket_face.h), by what they
-// mean.
+// The words of a pipe's page that both ends share (clan/face/socket_face.h).
 #pragma once
 
 #include <atomic>
@@ -14,7 +13,7 @@ inline std::uint64_t state_of(const PipePage::Face& face) {
   return face.words[socket_face::kState].load(std::memory_order_acquire);  // PAIR face.state
 }
 
-/// What was written before is seen by an end that sees the bits.
+/// Sets `bits`, and publishes what was written before.
 inline void add_state(PipePage::Face& face, std::uint64_t bits) {
   face.words[socket_face::kState].fetch_or(bits, std::memory_order_acq_rel);  // PAIR face.state
 }

@@ -1,7 +1,6 @@
 #include "state/named.h"
 
 #include <cstdio>
-#include <cstring>
 
 #include "clan/face/socket_face.h"
 #include "kernel/sock_diag.h"

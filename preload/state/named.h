@@ -1,4 +1,4 @@
-// A connection as people know it, for the log: its program, its port, and its other end.
+// A connection as the log names it: its program, port and peer.
 #pragma once
 
 #include "state/socket.h"
@@ -7,12 +7,11 @@ namespace clan::preload {
 
 class Named {
  public:
-  /// Asks the kernel; for what is said seldom.
   Named(int fd, const Socket& s);
-  /// "redis-server: port 6379 with process 123 (redis-cli), fd 9". The other end's process is known
-  /// once the connection has a pipe.
+  /// Returns "redis-server: port 6379 with process 123 (redis-cli), fd 9". The peer's process is
+  /// known once there is a pipe.
   const char* text() const { return text_; }
-  /// The port of the end that has accepted: what CLAN_EXCEPT takes. 0: not connected any more.
+  /// Returns the accepting end's port, which CLAN_EXCEPT takes; 0 if not connected.
   unsigned port() const { return port_; }
 
  private:

@@ -1,7 +1,6 @@
 #include "state/remote.h"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include <atomic>
 #include <cstdio>
@@ -22,35 +21,15 @@ std::atomic<const RemoteConnections*> the_table{nullptr};
 std::atomic<bool> tried{false};
 SpinLock loading;
 
-struct OwnPath {
-  char* to;
-  std::size_t size;
-  bool found;
-};
-
-// Beside this library.
-int take_if_own(dl_phdr_info* library, std::size_t, void* argument) {
-  const auto here = reinterpret_cast<ElfW(Addr)>(&take_if_own);
-  for (int i = 0; i < library->dlpi_phnum; ++i) {
-    const auto& part = library->dlpi_phdr[i];
-    const ElfW(Addr) begin = library->dlpi_addr + part.p_vaddr;
-    if (part.p_type != PT_LOAD || here < begin || here - begin >= part.p_memsz) continue;
-    auto& own = *static_cast<OwnPath*>(argument);
-    const char* slash = std::strrchr(library->dlpi_name, '/');
-    if (slash == nullptr) return 1;
-    const int n =
-        std::snprintf(own.to, own.size, "%.*s/%s", static_cast<int>(slash - library->dlpi_name),
-                      library->dlpi_name, kRemoteLibrary);
-    own.found = n > 0 && static_cast<std::size_t>(n) < own.size;
-    return 1;
-  }
-  return 0;
-}
-
+// Names the component beside this library. False: this is no library of its own.
 bool path_of_component(char* to, std::size_t size) {
-  OwnPath own{to, size, false};
-  ::dl_iterate_phdr(take_if_own, &own);
-  return own.found;
+  Dl_info own{};
+  if (::dladdr(reinterpret_cast<const void*>(&path_of_component), &own) == 0) return false;
+  const char* slash = std::strrchr(own.dli_fname, '/');
+  if (slash == nullptr) return false;
+  const int n = std::snprintf(to, size, "%.*s/%s", static_cast<int>(slash - own.dli_fname),
+                              own.dli_fname, kRemoteLibrary);
+  return n > 0 && static_cast<std::size_t>(n) < size;
 }
 
 const RemoteConnections* load() {
@@ -78,7 +57,7 @@ const RemoteConnections* load() {
   return table;
 }
 
-// Loads the component, the first time. False: there is none, which has been said.
+// Loads the component, once. False: there is none, which has been logged.
 bool has_component() {
   // PAIR preload.remote: sees the table
   if (words::load_acquire(the_table) != nullptr) return true;
@@ -95,7 +74,7 @@ bool has_component() {
   return words::load_acquire(the_table) != nullptr;  // PAIR preload.remote
 }
 
-// No handler of the program's runs while its thread is in the component, whose locks it may have.
+// Defers signal handlers of the program: the component may hold locks.
 template <typename Result, typename... Declared, typename... HandedBack>
 Result call(Result (*RemoteConnections::*what)(Declared...), HandedBack&&... given) {
   const DeferSignals undisturbed;
@@ -147,7 +126,7 @@ void remote_after_fork(bool in_child) {
   if (!remote_is_loaded()) return;
   call(&RemoteConnections::after_fork, in_child);
   if (!in_child) return;
-  // The library is there; it begins anew.
+  // The library is loaded; it starts anew.
   the_table.store(nullptr, std::memory_order_relaxed);
   tried.store(false, std::memory_order_relaxed);
 }

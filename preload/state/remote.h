@@ -1,9 +1,8 @@
-// Connections to other hosts (`clan run --net`). A library of its own, libclan-net.so, carries
-// them; it is loaded when the first such connection is in use. The rooms of the interposer know it
-// by this table alone, and a build without it has nothing to fill the table.
+// Connections to other hosts (`clan run --net`). libclan-net.so carries them; the first one in use
+// loads it. The interposer knows it by this table alone.
 //
-// To a program's end of a pipe the component is the other end: it moves bytes between that pipe and
-// the other host. Both libraries are of one build, and `version` says so.
+// The component acts as the other end of a local pipe and moves its bytes to the other host. Both
+// libraries come from one build, which `version` checks.
 #pragma once
 
 #include <sys/types.h>
@@ -20,14 +19,14 @@
 
 namespace clan::preload {
 
-/// What the component does to sockets of the program.
+/// What the component may do to the program's sockets.
 struct Interposer {
-  /// Calls `what` with a descriptor of the socket, for as long as it lives, and returns the answer;
+  /// Calls `what` with a descriptor of the socket, kept open meanwhile, and returns its answer;
   /// true if there is no descriptor.
   bool (*with)(Socket& s, bool (*what)(int fd, Socket& s));
   void (*for_each)(void (*what)(int fd, Socket& s, void* argument), void* argument);
-  // See attach/attach.h, migrate/bells.h, tcp/ring.h, state/withdraw.h, tcp/tcp_backlog.h, demote/demote_on_request.h and
-  // tcp/aborted.h.
+  // See attach/attach.h, migrate/bells.h, tcp/ring.h, state/withdraw.h, tcp/tcp_backlog.h,
+  // demote/demote_on_request.h and tcp/aborted.h.
   bool (*create_pipe)(int fd, Socket& s);
   bool (*make_own_bell)(Socket& s);
   bool (*enter_pipe)(int fd, Socket& s, const Route& route);
@@ -40,39 +39,38 @@ struct Interposer {
 };
 extern constinit const Interposer interposer;
 
-/// What a thread that sleeps in the kernel watches beside its own descriptors, if it is the one
-/// that fetches packets meanwhile: it does as soon as one of these is readable.
+/// Descriptors that a sleeping thread also watches if it is the one that fetches packets.
 struct PacketFds {
   static constexpr unsigned kMost = 2;
   int fd[kMost] = {};
-  unsigned count = 0;  ///< 0: another thread does
+  unsigned count = 0;  ///< 0: another thread fetches
 };
 
 struct RemoteConnections {
   std::uint32_t version;
   /// Returns null, or why there is no network.
   const char* (*start)(const Settings& settings, const Interposer& program);
-  /// Looks for the other end if `route` is given, and asks whether it has come if not. Then the
-  /// socket enters a pipe.
+  /// With `route`, looks for the other end; without, checks whether it has come. Then the socket
+  /// enters a pipe.
   void (*move)(int fd, Socket& s, const Route* route);
-  /// The socket is gone, or is TCP's again. What lies in its pipe is still sent.
+  /// The socket is closed or back on TCP. What its pipe holds is still sent.
   void (*let_go)(Socket& s);
-  /// The program has done something to its pipe.
+  /// The program has changed the pipe.
   void (*wake)(int fd, Socket& s);
-  /// Takes what has come for all connections, by a thread that waits. True: something has.
+  /// Fetches packets for all connections, in a thread that waits. True: some came.
   bool (*look)();
-  /// A thread goes to sleep, and fetches packets meanwhile if it may and no other does. False:
-  /// there is something to check first, and it has not begun to sleep.
+  /// A thread goes to sleep, and fetches packets if `may_fetch` and no other thread does. False: it
+  /// has to check something first and has not begun to sleep.
   bool (*begin_sleep)(pid_t thread, bool may_fetch, PacketFds* watched);
-  /// It has slept, and takes what has come if it `fetches`. True: something has. A thread that a
-  /// signal handler has taken out of its sleep need not say so.
+  /// The thread has slept; if `fetches`, it fetches packets. True: some came. Optional after a
+  /// signal handler has jumped out of the sleep.
   bool (*end_sleep)(pid_t thread, bool fetches);
-  /// TCP says that the other end is gone. True: all that came from it lies in the pipe.
+  /// TCP reports that the peer is gone. True: the pipe holds everything it sent.
   bool (*is_all_there)(Socket& s);
-  /// This end has said that it leaves, under Socket::moving: waits until the other host has done
-  /// its part, and resets the connection if that takes too long.
+  /// This end leaves, under Socket::moving: waits for the other host's part, and resets the
+  /// connection if that takes too long.
   void (*leave)(int fd, Socket& s);
-  /// The process ends: what has been sent is to arrive.
+  /// The process ends: delivers what has been sent.
   void (*end)();
   void (*before_fork)();
   void (*after_fork)(bool in_child);
@@ -82,19 +80,17 @@ constexpr char kRemoteSymbol[] = "clan_remote_connections";
 constexpr char kRemoteLibrary[] = "libclan-net.so";
 using RemoteConnectionsOf = const RemoteConnections*();
 
-/// The connection is, or was when somebody checked, carried to another host.
+/// Whether another host carries the connection.
 // relaxed: written before the pipe is known
 inline bool is_remote(const Socket& s) {
   return s.remote.load(std::memory_order_relaxed) != nullptr;
 }
-/// Options of waits for another host: a round trip takes longer, and one that sleeps costs two
-/// wake-ups.
+/// Waits for another host spin longer: a round trip takes longer, and a sleep costs two wake-ups.
 constexpr WaitOptions kRemoteWait{.max_spin_us = 100};
 
-/// The component has been loaded by this process.
 bool remote_is_loaded();
 
-// As in the table; nothing where the connection is not remote, or the component not loaded.
+// As in the table; no-ops for a local connection or if the component is not loaded.
 void move_to_other_host(int fd, Socket& s, const Route* route);
 void let_go_of_remote(Socket& s);
 void wake_remote(int fd, Socket& s);
@@ -109,8 +105,8 @@ void remote_after_fork(bool in_child);
 
 inline bool fetch_for(const Socket& s) { return is_remote(s) && fetch_packets(); }
 
-/// Says what is known of the other end, as a process of this host. The component, which writes in
-/// its place, may have been this very thread.
+/// What is known of the peer as a process of this host. Nothing for a remote one: the component,
+/// which writes in its place, may have run in this very thread.
 inline PeerHint awaited_of(const Socket& s) {
   if (is_remote(s)) return {};
   return {s.pipe.peer_cpu(), s.rang.load(std::memory_order_relaxed)};

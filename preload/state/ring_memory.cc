@@ -1,17 +1,14 @@
-// Connections that have carried much give its memory back when they fall silent.
+// Silent connections that have carried much give their memory back.
 //
-// Nobody sees that a connection has fallen silent: then nothing runs. So an end releases memory of
-// what it sends where time is to be had anyway, before a thread sleeps: at most once a second for
-// each connection, so that a busy one pays next to nothing. For what cannot be released yet a
-// thread that sleeps in one of our calls wakes up a second later, and ever more seldom while the
-// other end does not read. A connection that carries short messages owes nothing, and nobody wakes
-// up.
+// Nothing runs when a connection falls silent. So an end releases memory of what it sends before a
+// thread sleeps, at most once a second per connection. For what cannot be released yet, a sleeping
+// thread wakes up a second later, then ever more seldom while the peer does not read. Connections
+// with short messages owe nothing and cause no wake-ups.
 #include "state/ring_memory.h"
 
 #include <algorithm>
 
 #include "clan/detail/clock.h"
-#include "os/signals.h"
 #include "os/sys.h"
 #include "table/fd_table.h"
 
@@ -22,21 +19,20 @@ constexpr std::uint64_t kRestNs = 1'000'000'000;
 constexpr int kMostFds = 1 << 16;
 constexpr int kMostDoublings = 10;  ///< of the time between two looks
 
-// A bit for each descriptor whose connection owes memory. A number that names another socket by now
-// is harmless.
+// A bit per descriptor whose connection owes memory. A reused number does no harm.
 std::atomic<std::uint64_t> owing[kMostFds / 64];
 std::atomic<std::uint64_t> groups[kMostFds / 64 / 64];  ///< a bit for each word of these
 std::atomic<bool> any{false};
 
 void set(int fd) {
   const int word = fd / 64;
-  // relaxed: a thread that sees it later sees to it later
+  // relaxed: a thread that sees it late acts late
   owing[word].fetch_or(std::uint64_t{1} << fd % 64, std::memory_order_relaxed);
   groups[word / 64].fetch_or(std::uint64_t{1} << word % 64, std::memory_order_relaxed);
   any.store(true, std::memory_order_relaxed);
 }
 
-// Nanoseconds until it is to be checked again, or kSettled.
+// Returns nanoseconds until the next check, or kSettled.
 constexpr std::int64_t kSettled = -1;
 std::int64_t release_one(int fd, std::uint64_t now) {
   const SocketRef s = acquire(fd);
@@ -68,7 +64,7 @@ std::int64_t release_memory() {
   if (!any.load(std::memory_order_relaxed)) return -1;
   const KeepErrno keep;
   const DeferSignals undisturbed;
-  // order: before the looks below: what is set later sets it again
+  // order: before the reads below; a bit set after them sets it again
   any.exchange(false, std::memory_order_seq_cst);
   const std::uint64_t now = monotonic_ns();
   std::int64_t next = -1;

@@ -9,16 +9,15 @@
 
 namespace clan::preload {
 
-/// The pipe is_large(): it is released when a thread sleeps.
+/// Notes that the pipe is_large(), so that a sleep releases its memory.
 void owe_memory(int fd, Socket& s);
 
-/// Before a thread sleeps: what can be released. Nanoseconds until it is to be called again, -1:
+/// Releases what it can, before a thread sleeps. Returns the nanoseconds until the next call; -1:
 /// nothing is left.
 std::int64_t release_memory();
 
-/// `sleep(ns)` is the kernel's wait for so long, -1 for ever, which returns 0 when that is over and
-/// which a signal handler ends whatever its flags. Wakes up for memory that could not be released
-/// before.
+/// Sleeps by `sleep(ns)`, and wakes up to release memory. `sleep` is the kernel's wait (-1: no
+/// limit): 0 on timeout, and any signal handler ends it.
 template <typename Sleep>
 int sleep_releasing(std::int64_t ns, Sleep&& sleep) {
   const SignalSnapshot since;

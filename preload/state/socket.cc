@@ -1,17 +1,12 @@
 #include "state/socket.h"
 
-#include "clan/face/pipe.h"
 #include "os/sys.h"
 #include "os/test_settings.h"
-#include "state/socket_demotion.h"
-#include "state/socket_identity.h"
-#include "state/socket_migration.h"
-#include "state/socket_transfer.h"
 
 namespace clan::preload {
 namespace {
 
-// see Identity::reset
+// relaxed: see Identity::reset
 void set(auto& field, auto value) { field.store(value, std::memory_order_relaxed); }
 
 }  // namespace

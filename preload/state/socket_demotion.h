@@ -9,13 +9,12 @@
 namespace clan::preload {
 
 struct Demotion {
-  std::atomic<bool> back_in{false};  ///< what we read is TCP's again
-  /// out of its pipe, and the application may connect it to another end
+  std::atomic<bool> back_in{false};  ///< this end reads TCP again
+  /// it has left its pipe, and the application may connect it anew
   Latch anew;
-  /// what the other end gave back is on its way; nothing may overtake it
+  /// this end sends again what the peer did not read; nothing may overtake that
   std::atomic<bool> resending{false};
-  /// When this end first checked whether it can answer the other one, which goes back to TCP; 0: it
-  /// need not yet.
+  /// when this end first tried to answer a peer that leaves; 0: not yet
   std::atomic<std::uint64_t> answer_wanted_ns{0};
 
   void reset();

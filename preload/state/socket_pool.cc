@@ -15,49 +15,49 @@
 namespace clan::preload {
 namespace {
 
-// Free Sockets, as a stack under a spin lock: taken at connect and accept, not per byte.
-struct Pool {
-  SpinLock lock;
-  Socket* free = nullptr;
-  void put(Socket* s) {
-    s->next_free = free;
-    free = s;
-  }
-  void enter() {
-    enter_section();
-    lock.lock();
-  }
-  void leave() {
-    lock.unlock();
-    leave_section();
-  }
-};
-Pool pool;
+// Free Sockets, as a stack.
+SpinLock pool_lock;
+Socket* free_sockets = nullptr;
+
+void put(Socket* s) {
+  s->next_free = free_sockets;
+  free_sockets = s;
+}
 
 }  // namespace
 
+void lock_sockets() {
+  enter_section();
+  pool_lock.lock();
+}
+
+void unlock_sockets() {
+  pool_lock.unlock();
+  leave_section();
+}
+
 Socket* take_socket_under_lock() {
-  if (pool.free == nullptr) {
+  if (free_sockets == nullptr) {
     constexpr std::size_t kBatch = 64;
     void* memory = sys::mmap(nullptr, kBatch * sizeof(Socket), PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) {
       auto* sockets = static_cast<Socket*>(memory);
-      for (std::size_t i = 0; i < kBatch; ++i) pool.put(new (sockets + i) Socket);
+      for (std::size_t i = 0; i < kBatch; ++i) put(new (sockets + i) Socket);
     }
   }
-  Socket* s = pool.free;
+  Socket* s = free_sockets;
   if (s != nullptr) {
-    pool.free = s->next_free;
+    free_sockets = s->next_free;
     s->slot = take_slot();
   }
   return s;
 }
 
 Socket* take_socket() {
-  pool.enter();
+  lock_sockets();
   Socket* const s = take_socket_under_lock();
-  pool.leave();
+  unlock_sockets();
   return s;
 }
 
@@ -65,25 +65,22 @@ void give_back_socket(Socket* s) {
   OpenFileState* const slot = s->slot;
   use_slot_no_more(*s);
   s->reset();
-  pool.enter();
+  lock_sockets();
   give_back_slot(slot);
-  pool.put(s);
-  pool.leave();
+  put(s);
+  unlock_sockets();
 }
 
 bool exchange_slot(Socket& s, OpenFileState& slot) {
-  pool.enter();
+  lock_sockets();
   const bool may = gives_slots();
   if (may) {
     // PAIR preload.held: nobody else has it
     dekker::subtract(s.slot->held, OpenFileState::kProcess);
     give_back_slot(std::exchange(s.slot, &slot));
   }
-  pool.leave();
+  unlock_sockets();
   return may;
 }
-
-void lock_sockets() { pool.enter(); }
-void unlock_sockets() { pool.leave(); }
 
 }  // namespace clan::preload

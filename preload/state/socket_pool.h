@@ -5,19 +5,19 @@
 
 namespace clan::preload {
 
-/// Null: no memory.
+/// Takes a Socket; null if there is no memory.
 Socket* take_socket();
-/// The caller has the lock of the pool, and publishes the Socket before it lets go: fork counts
-/// those that are published.
+/// Does the same under the pool's lock. The caller publishes the Socket before it unlocks: fork
+/// counts published ones.
 Socket* take_socket_under_lock();
-/// Nobody has it: it is empty from now on.
+/// Gives back a Socket without references, and resets it.
 void give_back_socket(Socket* s);
 
-/// The socket is another process's, which has `slot`: it has that one from now on. False: later, as
-/// the process forks, and has counted the child in the one before.
+/// Gives `s`, a socket of another process too, that process's `slot`. False: try later, as a fork
+/// is under way and has counted the child in the old slot.
 bool exchange_slot(Socket& s, OpenFileState& slot);
 
-/// The pool of Sockets, for fork. Behind the locks of epoll sets and of AF_CLAN.
+/// Locks the pool for fork, after the locks of epoll sets and of AF_CLAN.
 void lock_sockets();
 
 void unlock_sockets();

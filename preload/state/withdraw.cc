@@ -1,26 +1,16 @@
 #include "state/withdraw.h"
 
 #include <fcntl.h>
-#include <sys/un.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 
 #include "clan/face/pipe.h"
-#include "clan/face/reasons.h"
-#include "os/config.h"
 #include "os/sys.h"
 #include "state/hooks.h"
 #include "state/remote.h"
-#include "state/socket.h"
 
 namespace clan::preload {
-namespace {
-
 static_assert(kOfferName + Config::kMostDirectory + 2 <= sizeof(sockaddr_un::sun_path));
-
-}  // namespace
 
 socklen_t path_of(std::uint64_t name, sockaddr_un* path) {
   path->sun_family = AF_UNIX;

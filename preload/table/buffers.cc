@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "clan/face/pipe.h"
 #include "clan/face/pipe_memory.h"
 #include "os/sys.h"
 #include "table/fd_table.h"
@@ -18,13 +17,13 @@ namespace clan::preload {
 namespace {
 
 constexpr std::uint64_t kSmallRing = 512 * 1024;  ///< where address space is short
-/// of each of two, with RLIMIT_FSIZE in mind
+/// of each of two rings, with RLIMIT_FSIZE in mind
 constexpr std::uint64_t kMostRing = 32 * 1024 * 1024;
-constexpr std::uint64_t kUsualMost = 4 * 1024 * 1024;  ///< of tcp_wmem, should the kernel not say
+constexpr std::uint64_t kUsualMost = 4 * 1024 * 1024;  ///< of tcp_wmem, if the kernel gives none
 constexpr int kBufLock = 72;                           ///< SO_BUF_LOCK, in headers of Linux 5.16
 constexpr int kSendLock = 1, kReceiveLock = 2;         ///< SOCK_SNDBUF_LOCK, SOCK_RCVBUF_LOCK
 
-// The last of at most three numbers.
+// Returns the last of at most three numbers.
 std::uint64_t last_number_of(const char* file, std::uint64_t usual) {
   char text[96];
   if (sys::read_file(file, text, sizeof text) <= 0) return usual;
@@ -35,8 +34,7 @@ std::uint64_t last_number_of(const char* file, std::uint64_t usual) {
   return number > 0 ? number : usual;
 }
 
-// Both are of the network namespace, and read once: an operator that changes them restarts programs
-// for TCP's sake too.
+// Values of the network namespace, read once: an operator that changes them restarts programs.
 struct Most {
   std::uint64_t sends, receives;
 };
@@ -52,35 +50,41 @@ int option_of(int fd, int name) {
   return sys::getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : 0;
 }
 
+struct ReceiveBuffer {
+  bool grows;
+  std::uint64_t bytes;  ///< or what it may grow to
+};
+ReceiveBuffer receive_buffer_of(int fd) {
+  if ((option_of(fd, kBufLock) & kReceiveLock) == 0) return {true, most().receives};
+  return {false, static_cast<std::uint64_t>(option_of(fd, SO_RCVBUF))};
+}
+
 std::atomic<std::uint32_t> pipes_here{0};
 
 std::atomic<std::uint64_t> share_told{
     ~std::uint64_t{0}};  ///< share_of_pipe() by which pipes here have their limits
 
 std::uint64_t share_now() {
-  // relaxed: one that comes just now shares anew
+  // relaxed: a pipe that comes now shares anew
   return share_of_pipe(pipes_here.load(std::memory_order_relaxed));
 }
 
-// All pipes of the process take their share, if that is another by far. While there is enough for
-// all nothing changes.
+// Adapts all pipes of the process to a share that has changed by far, if memory is not plenty.
 void share_memory(std::uint64_t share) {
   constexpr std::uint64_t kFar = 2;
   const std::uint64_t enough = most().sends * kFar * 2;
-  // relaxed: either of two says the same
+  // relaxed: any value that another thread stored will do
   std::uint64_t told = share_told.load(std::memory_order_relaxed);
   const bool less = share * kFar <= told && share < enough,
              more = told < enough && share >= told * kFar;
-  // relaxed: of several one says it, and what it says is that number
+  // relaxed: one thread acts on it
   if ((!less && !more) ||
       !share_told.compare_exchange_strong(told, share, std::memory_order_relaxed)) {
     return;
   }
-  for_each_socket(
-      [](int fd, Socket& one, void*) {
-        if (one.shared()) limit_as_tcp(fd, one);
-      },
-      nullptr);
+  for_each_socket([](int fd, Socket& one) {
+    if (one.shared()) limit_as_tcp(fd, one);
+  });
 }
 
 std::uint64_t address_space() {
@@ -106,57 +110,45 @@ bool too_large_here(const Pipe& pipe) {
 }
 
 void limit_as_tcp(int fd, Socket& s) {
-  const int locks = option_of(fd, kBufLock);
-  const std::uint64_t sends = (locks & kSendLock) != 0
-                                  ? static_cast<std::uint64_t>(option_of(fd, SO_SNDBUF))
-                                  : most().sends;
-  const bool grows = (locks & kReceiveLock) == 0;
-  const std::uint64_t receives =
-      grows ? most().receives : static_cast<std::uint64_t>(option_of(fd, SO_RCVBUF));
-  const std::uint64_t share =
-      share_now() / 2;  // of a ring; sums of both ends' numbers are what counts
-  s.pipe.set_limits(std::min(sends, share / 2), std::min(receives, share / 2), grows);
+  const bool is_set = (option_of(fd, kBufLock) & kSendLock) != 0;
+  const std::uint64_t sends =
+      is_set ? static_cast<std::uint64_t>(option_of(fd, SO_SNDBUF)) : most().sends;
+  const ReceiveBuffer receives = receive_buffer_of(fd);
+  // A share of a ring: the sums of both ends count.
+  const std::uint64_t most_bytes = share_now() / 4;
+  s.pipe.set_limits(std::min(sends, most_bytes), std::min(receives.bytes, most_bytes),
+                    receives.grows);
 }
 
 int low_water_as_tcp(int fd, int asked) {
-  const bool grows = (option_of(fd, kBufLock) & kReceiveLock) == 0;
-  const std::uint64_t buffer =
-      grows ? most().receives : static_cast<std::uint64_t>(option_of(fd, SO_RCVBUF));
-  const auto cap = static_cast<int>(std::min<std::uint64_t>(buffer, INT_MAX) / 2);
+  const auto cap =
+      static_cast<int>(std::min<std::uint64_t>(receive_buffer_of(fd).bytes, INT_MAX) / 2);
   return std::max(1, std::min(asked < 0 ? INT_MAX : asked, cap));
-}
-
-std::uint64_t pipes_within_mappings(std::uint64_t most_mappings) {
-  constexpr std::uint64_t kPrograms = 2;  // half of them are the program's
-  return most_mappings / kPrograms;
-}
-
-std::uint64_t pipes_within_address_space(std::uint64_t bytes) {
-  constexpr std::uint64_t kPart = 4;  // the rest is the program's
-  return bytes == RLIM_INFINITY ? bytes : bytes / kPart / (2 * kSmallRing);
 }
 
 reasons::Why why_no_pipe() {
   using reasons::Why;
-  // relaxed: of a few more nobody dies
+  // relaxed: a few too many do no harm
   const std::uint64_t pipes = pipes_here.load(std::memory_order_relaxed);
-  static const std::uint64_t most_here =
-      pipes_within_mappings(last_number_of("/proc/sys/vm/max_map_count", 65530));
+  // A pipe is one mapping; half of them are the program's.
+  static const std::uint64_t most_here = last_number_of("/proc/sys/vm/max_map_count", 65530) / 2;
   if (pipes >= most_here) return Why::kMappings;
-  if (pipes >= pipes_within_address_space(address_space())) return Why::kAddressSpace;
+  // A quarter of a limited address space is for pipes, of two small rings each.
+  if (address_space_is_short() && pipes >= address_space() / 4 / (2 * kSmallRing))
+    return Why::kAddressSpace;
   return share_of_pipe(pipes, 1) >= kLeastPipeBytes ? Why::kNone : Why::kMemory;
 }
 
 void count_pipe(Socket& s, bool charged) {
   if (!s.pipe_counted.set_first()) return;
-  pipes_here.fetch_add(1, std::memory_order_relaxed);  // relaxed: a number alone
+  pipes_here.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count
   if (charged) s.charge = charge_pipe();
   share_memory(share_now());
 }
 
 void discount_pipe(Socket& s) {
   if (!s.pipe_counted.clear()) return;
-  pipes_here.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a number alone
+  pipes_here.fetch_sub(1, std::memory_order_relaxed);  // relaxed: a count
   discharge_pipe(std::exchange(s.charge, {}));
 }
 

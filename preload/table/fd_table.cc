@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "clan/detail/clock.h"
 #include "clan/detail/words.h"
@@ -17,7 +16,6 @@
 #include "os/sys.h"
 #include "state/hooks.h"
 #include "state/remote.h"
-#include "state/socket.h"
 #include "state/socket_pool.h"
 #include "state/withdraw.h"
 #include "table/buffers.h"
@@ -61,13 +59,13 @@ void say_what_is_refused() {
 }
 
 void release(Socket* s) {
-  // PAIR preload.refs: sees what all that had it have done
+  // PAIR preload.refs: sees what all holders have done
   if (words::subtract(s->refs, 1) != 1) return;
   KeepErrno keep;
   if (s->offer_fd.get() >= 0 || s->window_fd.get() >= 0 || s->offer_name.get() != 0) {
     withdraw_offer(*s);
   }
-  // relaxed: of the last thread that has it
+  // relaxed: the last thread that holds it
   let_go_of_remote(*s);
   unsay(*s);
   discount_pipe(*s);
@@ -75,11 +73,10 @@ void release(Socket* s) {
   give_back_socket(s);
 }
 
-/// What the calling thread closes, see Closing.
+/// the descriptor that the calling thread closes, see Closing
 constinit thread_local int t_closing __attribute__((tls_model("initial-exec"))) = -1;
 
-/// Marks a descriptor in the table that is being closed: a Socket that nobody can hold. Null:
-/// there was none to be closed yet.
+/// marks table entries that are being closed: a Socket that nobody can hold; null: none yet
 std::atomic<Socket*> closing_mark{nullptr};
 
 bool is_closing(const Socket* s) {
@@ -98,11 +95,11 @@ Socket* mark_of_closing() {
   return none;
 }
 
-// The mark is there no more. PAIR preload.entry: the same
+// Removes the mark. PAIR preload.entry: the same
 void end_closing(Entry& e, Socket* mark) { (void)words::cas(e, mark, nullptr); }
 
-// False: it is the calling thread that closes it, or it takes long. A close may wait for its peer
-// (SO_LINGER), and the number is free by then; or a handler has jumped out of it.
+// False: the calling thread closes it, or it takes long: a close may wait for its peer (SO_LINGER)
+// with the number free, or a handler has jumped out of it.
 bool waits_for_close(int fd, Entry& e, Socket* mark, std::uint64_t* until) {
   constexpr std::uint64_t kMomentNs = 10'000'000;
   if (t_closing == fd) return false;
@@ -126,6 +123,12 @@ void drop(Socket* s, int fd) {
   release(s);
 }
 
+// Without a reference: the memory stays a Socket's, and another one's state is no worse than stale.
+const Socket* glance(int fd) {
+  const Entry* e = entry(fd, false);
+  return e != nullptr ? words::load_acquire(*e) : nullptr;  // PAIR preload.entry
+}
+
 }  // namespace
 
 SocketRef::~SocketRef() {
@@ -141,7 +144,7 @@ SocketRef acquire(int fd, bool waits) {
     int refs = s->refs.load(std::memory_order_relaxed);
     while (refs > 0 && !words::cas(s->refs, refs, refs + 1)) {
     }
-    if (refs <= 0) {  // on its way out: the entry is about to change
+    if (refs <= 0) {  // going: the entry is about to change
       if (is_closing(s) && (!waits || !waits_for_close(fd, *e, s, &until))) return SocketRef();
       continue;
     }
@@ -151,23 +154,17 @@ SocketRef acquire(int fd, bool waits) {
 }
 
 bool known(int fd) {
-  const Entry* e = entry(fd, false);
-  const Socket* s = e != nullptr ? e->load(std::memory_order_relaxed) : nullptr;
+  const Socket* s = glance(fd);
   return s != nullptr && !is_closing(s);
 }
 
 bool no_set_need_know(int fd) {
-  const Entry* e = entry(fd, false);
-  // PAIR preload.entry
-  const Socket* s = e != nullptr ? words::load_acquire(*e) : nullptr;
+  const Socket* s = glance(fd);
   return s != nullptr && s->stays_on_tcp();
 }
 
 bool is_the_kernels(int fd) {
-  const Entry* e = entry(fd, false);
-  // Not held: a Socket's memory stays one's, and what is read here of another one is no worse than
-  // old. PAIR preload.entry
-  const Socket* s = e != nullptr ? words::load_acquire(*e) : nullptr;
+  const Socket* s = glance(fd);
   return s == nullptr || s->state.load(std::memory_order_relaxed) == Socket::State::kKernel;
 }
 
@@ -177,7 +174,7 @@ void adopt(int fd, bool client, int nonblocking) {
   if (!permits_moving()) return say_what_is_refused();
   Entry* e = entry(fd, true);
   if (e == nullptr) return forget(fd);
-  // A standard stream of the C library, or of C++, reads and writes past us.
+  // The C library's standard streams read and write past us.
   const bool is_standard = fd <= STDERR_FILENO;
   Socket* before = nullptr;
   lock_sockets();
@@ -229,7 +226,7 @@ void forget(int fd) {
   if (!known(fd)) return;
   KeepErrno keep;
   Socket* const then = t_closing == fd ? mark_of_closing() : nullptr;
-  // PAIR preload.entry: nobody finds it any more
+  // PAIR preload.entry: unpublishes it
   drop(words::swap(*entry(fd, false), then), fd);
 }
 
@@ -266,17 +263,11 @@ void for_each_socket(void (*f)(int, Socket&, void*), void* argument) {
 
 int descriptor_of(Socket& s) {
   KeepErrno keep;
-  struct {
-    Socket* socket;
-    int fd;
-  } wanted{&s, -1};
-  for_each_socket(
-      [](int fd, Socket& one, void* argument) {
-        auto* w = static_cast<decltype(wanted)*>(argument);
-        if (&one == w->socket && sys::fcntl(fd, F_GETFD) >= 0) w->fd = fd;
-      },
-      &wanted);
-  return wanted.fd;
+  int found = -1;
+  for_each_socket([&](int fd, Socket& one) {
+    if (&one == &s && sys::fcntl(fd, F_GETFD) >= 0) found = fd;
+  });
+  return found;
 }
 
 }  // namespace clan::preload

@@ -1,4 +1,4 @@
-// The table of descriptors: which Socket is behind each. Lock-free to read.
+// The Socket behind each descriptor. Reads take no lock.
 #pragma once
 
 #include "kernel/sock_diag.h"
@@ -6,7 +6,7 @@
 
 namespace clan::preload {
 
-/// A Socket in use by the calling thread.
+/// A reference to a Socket.
 class SocketRef {
  public:
   SocketRef() = default;
@@ -23,28 +23,27 @@ class SocketRef {
   Socket* s_ = nullptr;
 };
 
-/// The Socket behind a descriptor, or none. Lock-free. `waits`: for a moment, where another thread
-/// is closing it; not under a lock that a close takes.
+/// Returns the Socket behind a descriptor, if any. Lock-free. `waits`: for a moment if another
+/// thread is closing it; not under a lock that a close takes.
 SocketRef acquire(int fd, bool waits = true);
 
-/// A TCP socket that has just appeared here. `nonblocking`: -1 unknown.
+/// Adds a new TCP socket. `nonblocking`: -1 unknown.
 void adopt(int fd, bool client, int nonblocking);
 
-/// A descriptor that came from another process: adopts it if it is a TCP socket.
+/// Adopts a descriptor that came from another process, if it is a TCP socket.
 void probe(int fd);
 
-/// `to` names the same open file as `from`, which may be unknown. What `to` named before is
-/// forgotten. False: there is no room in the table, and what is done by that number nobody sees.
+/// Makes `to` name the open file of `from`, which may be unknown. Forgets what `to` named before.
+/// False: the table has no room, and calls by that number pass unnoticed.
 [[nodiscard]] bool duplicate_entry(int from, int to);
 
-/// The descriptor is about to be closed, or has been by somebody we did not see.
+/// Forgets a descriptor that is about to be closed, or was closed unseen.
 void forget(int fd);
 
 void forget_range(unsigned first, unsigned last);
 
-/// The calling thread closes a descriptor of a socket that has moved, as long as this lives. Behind
-/// forget() the descriptor is the kernel's until it is closed: other threads that look for the
-/// Socket wait for that, a moment at most.
+/// Marks, while it lives, a descriptor of a moved socket that this thread closes. From forget()
+/// until the kernel has closed it, threads that look for the Socket wait, for a moment at most.
 class Closing {
  public:
   explicit Closing(int fd);
@@ -56,18 +55,22 @@ class Closing {
   int fd_, before_;
 };
 
-/// There is a Socket for this descriptor.
+/// Whether there is a Socket for this descriptor.
 bool known(int fd);
 
-/// No TCP socket, or one that stays on TCP for good.
+/// Whether it is no TCP socket, or stays on TCP for good.
 bool is_the_kernels(int fd);
 
-/// A TCP socket that stays on TCP for good and is in no set that remembers it: a glance.
+/// Whether it is a TCP socket that stays there for good and no set remembers.
 bool no_set_need_know(int fd);
 
 /// Calls `f(fd, Socket&)` for each known descriptor.
 void for_each_socket(void (*f)(int fd, Socket& s, void* argument), void* argument);
-/// Some descriptor of it, or -1.
+template <typename F>
+void for_each_socket(F f) {
+  for_each_socket([](int fd, Socket& s, void* call) { (*static_cast<F*>(call))(fd, s); }, &f);
+}
+/// Returns some descriptor of it, or -1.
 int descriptor_of(Socket& s);
 
 }  // namespace clan::preload

@@ -6,13 +6,10 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
 
-#include "clan/face/pipe.h"
 #include "clan/face/reasons.h"
 #include "kernel/proc.h"
 #include "os/real.h"
@@ -30,11 +27,11 @@ namespace {
 constexpr int kMostNumbers = 1 << 20;
 constexpr int kFirstOfMany = 48 * 1024;
 
-// Numbers that ours have had, as bits: the application may have some of them by now.
-// relaxed, all of it: a thread learns of a number in an ordered way
+// Numbers that ours have had; the application may have some by now. relaxed, all of it: a thread
+// learns of a number in an ordered way
 constinit std::atomic<std::uint64_t> had[kMostNumbers / 64]{};
 std::atomic<bool> had_any{false};
-/// the application has been refused one: ours are behind the soft limit from then on
+/// the application was refused a descriptor: from then on ours go above the soft limit
 std::atomic<bool> is_full{false};
 
 constexpr std::uint64_t bit_of(unsigned fd) { return std::uint64_t{1} << fd % 64; }
@@ -45,9 +42,8 @@ int limit() {
   return static_cast<int>(std::min<rlim_t>(most.rlim_cur, kMostNumbers));
 }
 
-// The connection goes back to TCP, which the other end notices by its bell. Our sleepers look
-// again, and sleep no more for long. Where a thread sleeps by ours just now, that one stays.
-// Answers how many descriptors have been closed.
+// The connection goes back to TCP. The peer notices by its bell; our sleepers check again, and then
+// sleep briefly. A bell in use by a sleeper stays. Returns the number of descriptors closed.
 int give_up_bells(int fd, Socket& s) {
   if (!hooks.lost_bells(fd, s)) return 0;
   s.ringing.lock();
@@ -65,36 +61,30 @@ int give_up_bells(int fd, Socket& s) {
   return closed;
 }
 
-// Closes what has a number below `end`. Answers how many.
+// Closes ours below `end`. Returns their number.
 int close_ours_below(int end) {
-  struct Range {
-    int end, closed;
-  } range{end, 0};
-  for_each_socket(
-      [](int fd, Socket& s, void* argument) {
-        auto& r = *static_cast<Range*>(argument);
-        const DeferSignals undisturbed;
-        auto ours = [&](int number) { return number >= 0 && number < r.end; };
-        const bool has_pipe = s.shared() || (s.state_now() == Socket::State::kKernel && s.pipe);
-        if (has_pipe && (ours(s.bell.get()) || ours(s.others_bell.get())))
-          r.closed += give_up_bells(fd, s);
-        if (!s.moving.try_lock()) return;
-        // One that has gone back to TCP keeps its pipe: a thread may be reading it.
-        if (s.shared() || s.state_now() == Socket::State::kKernel) {
-          if (ours(s.pipe.memfd())) {
-            close_descriptor(s);
-            ++r.closed;
-          }
-        } else if (ours(s.offer_fd.get()) || ours(s.window_fd.get()) ||
-                   (s.pipe && ours(s.pipe.memfd()))) {
-          stay(fd, s, reasons::Why::kNoDescriptors);
-          ++r.closed;
-        }
-        s.moving.unlock();
-      },
-      &range);
-  if (move_slots(0, static_cast<unsigned>(end) - 1, false)) ++range.closed;
-  return range.closed;
+  int closed = 0;
+  const auto ours = [end](int number) { return number >= 0 && number < end; };
+  for_each_socket([&](int fd, Socket& s) {
+    const DeferSignals undisturbed;
+    const bool has_pipe = s.shared() || (s.state_now() == Socket::State::kKernel && s.pipe);
+    if (has_pipe && (ours(s.bell.get()) || ours(s.others_bell.get())))
+      closed += give_up_bells(fd, s);
+    if (!s.moving.try_lock()) return;
+    // A connection back on TCP keeps its pipe: a thread may be reading it.
+    if (s.shared() || s.state_now() == Socket::State::kKernel) {
+      if (ours(s.pipe.memfd())) {
+        close_descriptor(s);
+        ++closed;
+      }
+    } else if (ours(s.offer_fd.get()) || ours(s.window_fd.get()) ||
+               (s.pipe && ours(s.pipe.memfd()))) {
+      stay(fd, s, reasons::Why::kNoDescriptors);
+      ++closed;
+    }
+    s.moving.unlock();
+  });
+  return closed + (move_slots(0, static_cast<unsigned>(end) - 1, false) ? 1 : 0);
 }
 
 int note_ours(int high) {
@@ -104,12 +94,12 @@ int note_ours(int high) {
   return high;
 }
 
-// by number: not a call of the application, which would come near, in a build that links both
+// By number: not the application's call, which a build that links both would use.
 int duplicate(int fd, int from) {
   return static_cast<int>(sys::call(SYS_fcntl, fd, F_DUPFD_CLOEXEC, from));
 }
 
-// -1: there is no room.
+// -1: no room.
 int copy_from(int fd, int from) {
   return is_full.load(std::memory_order_relaxed) ? -1 : note_ours(duplicate(fd, from));
 }
@@ -119,7 +109,7 @@ struct CopyAbove {
   rlimit raised;
 };
 
-// In a process of its own, which has our memory and descriptors, and limits that nobody else has.
+// Runs in a process that shares our memory and descriptors but has limits of its own.
 int copy_in_helper(void* argument) {
   auto& copy = *static_cast<CopyAbove*>(argument);
   sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, &copy.raised, nullptr);
@@ -127,7 +117,7 @@ int copy_in_helper(void* argument) {
   return 0;
 }
 
-// Behind the soft limit, which takes a tenth of a millisecond. -1: there is no room.
+// Copies above the soft limit, which takes a tenth of a millisecond. -1: no room.
 int copy_above(int fd) {
   rlimit now{};
   ::getrlimit(RLIMIT_NOFILE, &now);
@@ -149,7 +139,7 @@ int copy_above(int fd) {
   return note_ours(copy.high);
 }
 
-// From the upper quarter, or behind the soft limit, and when there is no room from the upper half.
+// Tries the upper quarter, then above the soft limit, then the upper half.
 int copy_of(int fd) {
   const int most = limit();
   int high = copy_from(fd, first_internal(most));
@@ -157,7 +147,7 @@ int copy_of(int fd) {
   return high >= 0 ? high : copy_from(fd, most / 2);
 }
 
-// Where bells begin, of the numbers that are ours.
+// Returns where bells begin among the internal numbers.
 int first_spare(int most) {
   constexpr int kOfPipes = 8 * 1024;
   const int first = first_internal(most);
@@ -173,7 +163,8 @@ bool move_slots(unsigned first, unsigned last, bool closed_by_caller) {
   if (memfd < 0 || static_cast<unsigned>(memfd) < first || static_cast<unsigned>(memfd) > last)
     return false;
   const KeepErrno keep;
-  const int other = last < kMostNumbers ? note_ours(duplicate(memfd, static_cast<int>(last) + 1)) : -1;
+  const int other =
+      last < kMostNumbers ? note_ours(duplicate(memfd, static_cast<int>(last) + 1)) : -1;
   // relaxed: one thread moves it
   if (!passing_memfd.compare_exchange_strong(memfd, other, std::memory_order_relaxed)) {
     if (other >= 0) sys::close(other);
@@ -231,33 +222,26 @@ bool is_ours(int fd) {
 
 void disown(unsigned first, unsigned last) {
   if (!had_any.load(std::memory_order_relaxed)) return;
-  struct Range {
-    unsigned first, last;
-  } range{first, last};
+  const auto gone = [=](int number) {
+    return number >= 0 && static_cast<unsigned>(number) >= first &&
+           static_cast<unsigned>(number) <= last;
+  };
   (void)move_slots(first, last, true);
-  for_each_socket(
-      [](int fd, Socket& s, void* argument) {
-        const auto& r = *static_cast<const Range*>(argument);
-        auto gone = [&](int number) {
-          return number >= 0 && static_cast<unsigned>(number) >= r.first &&
-                 static_cast<unsigned>(number) <= r.last;
-        };
-        if (s.pipe && gone(s.pipe.memfd())) s.pipe.set_memfd(-1);
-        for (auto* kept : {&s.offer_fd, &s.window_fd}) {
-          if (gone(kept->get())) kept->keep(-1);
-        }
-        if (gone(s.bell_set.get())) s.bell_set.keep(-1);
-        if (!gone(s.bell.get()) && !gone(s.others_bell.get())) return;
-        if (s.shared() && !gone(fd)) (void)hooks.lost_bells(fd, s);
-        if (gone(s.bell.get())) s.bell.keep(-1);
-        {
-          const DeferSignals undisturbed;
-          const std::lock_guard rings(s.ringing);
-          if (gone(s.others_bell.get())) s.others_bell.keep(-1);
-        }
-        if (s.shared()) hooks.going_back(s);  // no sleeper waits for the bell
-      },
-      &range);
+  for_each_socket([&](int fd, Socket& s) {
+    if (s.pipe && gone(s.pipe.memfd())) s.pipe.set_memfd(-1);
+    for (auto* kept : {&s.offer_fd, &s.window_fd, &s.bell_set}) {
+      if (gone(kept->get())) kept->keep(-1);
+    }
+    if (!gone(s.bell.get()) && !gone(s.others_bell.get())) return;
+    if (s.shared() && !gone(fd)) (void)hooks.lost_bells(fd, s);
+    if (gone(s.bell.get())) s.bell.keep(-1);
+    {
+      const DeferSignals undisturbed;
+      const std::lock_guard rings(s.ringing);
+      if (gone(s.others_bell.get())) s.others_bell.keep(-1);
+    }
+    if (s.shared()) hooks.going_back(s);  // no sleeper waits for the bell
+  });
   if (first == last && first < kMostNumbers)
     had[first / 64].fetch_and(~bit_of(first), std::memory_order_relaxed);
 }
@@ -278,15 +262,11 @@ int highest_of_application() {
   } ours{zeroes.as<std::uint8_t>()};
   ours.add(fds);
   ours.add(passing_memfd.load(std::memory_order_relaxed));  // relaxed: a number alone
-  for_each_socket(
-      [](int, Socket& s, void* argument) {
-        auto& numbers = *static_cast<Numbers*>(argument);
-        if (s.pipe) numbers.add(s.pipe.memfd());
-        numbers.add(s.offer_fd.get());
-        numbers.add(s.window_fd.get());
-        for (const KeptFd* fd : {&s.bell, &s.others_bell, &s.bell_set}) numbers.add(fd->get());
-      },
-      &ours);
+  for_each_socket([&ours](int, Socket& s) {
+    if (s.pipe) ours.add(s.pipe.memfd());
+    for (const KeptFd* fd : {&s.offer_fd, &s.window_fd, &s.bell, &s.others_bell, &s.bell_set})
+      ours.add(fd->get());
+  });
   int highest = 0;
   DirectoryReader names(fds);
   while (const char* name = names.next()) {

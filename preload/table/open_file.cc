@@ -1,9 +1,5 @@
 #include "table/open_file.h"
 
-#include <cstdint>
-#include <cstring>
-
-#include "clan/detail/dekker.h"
 #include "os/signals.h"
 #include "state/socket.h"
 

@@ -19,10 +19,11 @@ const PipeBounds& bounds() {
   return found;
 }
 
-// One set of semaphores, as this process uses it.
+// One set of semaphores, as this process uses it. relaxed, all of it: threads agree on the id, and
+// `mine_` only serves to count anew
 class Counters {
  public:
-  /// The pipes in it; <0: there is no such set to be had.
+  /// Returns the pipes counted in it; <0: there is no set.
   std::int64_t sum(std::uint64_t group) {
     for (int turns = 0; turns < 2; ++turns) {
       const int id = find(group);
@@ -31,10 +32,10 @@ class Counters {
     }
     return -1;
   }
-  /// Which one has been raised, from 1 on; 0: none.
+  /// Returns which semaphore it raised, from 1 on; 0: none.
   std::uint8_t raise(std::uint64_t group) {
     const int id = find(group);
-    // One holds 32767 of a process as of all. Each process begins with another one.
+    // A semaphore holds at most 32767. Each process starts with another one.
     const auto first = static_cast<unsigned>(sys::call(SYS_getpid));
     for (unsigned turns = 0; id >= 0 && turns < kPipeCounters; ++turns) {
       const unsigned at = (first + turns) % kPipeCounters;
@@ -43,8 +44,7 @@ class Counters {
         if (!removed(id)) return 0;
         return raise_again(group, at);
       }
-      mine_[at].fetch_add(
-          1, std::memory_order_relaxed);  // relaxed: for the case that the set is removed
+      mine_[at].fetch_add(1, std::memory_order_relaxed);  // relaxed: see the class
       return static_cast<std::uint8_t>(at + 1);
     }
     return 0;
@@ -52,16 +52,13 @@ class Counters {
   void lower(std::uint8_t raised) {
     if (raised == 0) return;
     const unsigned at = raised - 1u;
-    mine_[at].fetch_sub(1, std::memory_order_relaxed);  // relaxed: see raise()
+    mine_[at].fetch_sub(1, std::memory_order_relaxed);  // relaxed: see the class
     const int id = id_.load(std::memory_order_relaxed);
     if (id >= 0 && !change(id, at, -1)) (void)removed(id);
   }
-  void stop() {
-    id_.store(kNone, std::memory_order_relaxed);
-  }  // relaxed: of the thread that enters the sandbox
+  void stop() { id_.store(kNone, std::memory_order_relaxed); }  // relaxed: see the class
   void forked() {
-    for (auto& pipes : mine_)
-      pipes.store(0, std::memory_order_relaxed);  // relaxed: the child has one thread
+    for (auto& pipes : mine_) pipes.store(0, std::memory_order_relaxed);  // relaxed: one thread
   }
 
  private:
@@ -72,14 +69,14 @@ class Counters {
     return sys::call(SYS_semop, id, &one, 1) == 0;
   }
   int find(std::uint64_t group) {
-    int id = id_.load(std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
+    int id = id_.load(std::memory_order_relaxed);
     if (id != kUnknown) return id;
     id = permits_counting() ? pipe_counters(::geteuid(), group, true) : kNone;
-    id_.store(id, std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
+    id_.store(id, std::memory_order_relaxed);
     return id;
   }
-  // Somebody has removed the set (ipcrm, or systemd-logind when the user has left), or it is
-  // another user's by now: it is looked for again. What this process has in it is counted anew.
+  // The set was removed (ipcrm, or systemd-logind after logout) or is another user's: finds it
+  // again. What this process has in it is counted anew.
   bool removed(int id) {
     if (errno != EIDRM && errno != EINVAL) {
       if (errno == EACCES || errno == EPERM)
@@ -92,12 +89,11 @@ class Counters {
     const int id = find(group);
     if (id < 0) return 0;
     for (unsigned k = 0; k < kPipeCounters; ++k) {
-      const auto pipes =
-          static_cast<int>(mine_[k].load(std::memory_order_relaxed));  // relaxed: see raise()
+      const auto pipes = static_cast<int>(mine_[k].load(std::memory_order_relaxed));
       if (pipes > 0) (void)change(id, k, pipes);
     }
     if (!change(id, at, 1)) return 0;
-    mine_[at].fetch_add(1, std::memory_order_relaxed);  // relaxed: see raise()
+    mine_[at].fetch_add(1, std::memory_order_relaxed);
     return static_cast<std::uint8_t>(at + 1);
   }
 

@@ -1,23 +1,22 @@
-// How many pipes the user of this process has, all processes together (clan/face/pipe_memory.h).
+// Counts the pipes of this user in all its processes (clan/face/pipe_memory.h).
 #pragma once
 
 #include <cstdint>
 
 namespace clan::preload {
 
-/// Where a pipe has been counted: a semaphore of each set, from 1 on. 0: not there.
+/// Where a pipe is counted: a semaphore of each set, from 1 on. 0: nowhere.
 struct PipeCharge {
   std::uint8_t of_user = 0, of_group = 0;
 };
 
-/// One more pipe, and one less. A charge is its process's own: a child of fork has none.
+/// Count a pipe, and stop counting it. A child of fork has none of the parent's charges.
 PipeCharge charge_pipe();
 void discharge_pipe(PipeCharge charge);
-/// The bytes that one pipe may hold when all there are do, and `more`, as they are counted now.
-/// `here`: so many this process has, which is all that is known where the kernel has no semaphores
-/// for us.
+/// Returns the bytes that each pipe may hold if `more` join those counted now. `here`: pipes of
+/// this process, which is all that is known without semaphores.
 std::uint64_t share_of_pipe(std::uint64_t here, std::uint64_t more = 0);
-/// The process may not make the calls for it any more. What it has counted stays until it ends.
+/// Stops counting when the process gives up these calls. What it counted stays until it ends.
 void stop_counting_pipes();
 /// After fork, in the child.
 void pipe_count_forked();

@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
-#include <cstring>
 
 #include "clan/detail/dekker.h"
 #include "clan/face/reasons.h"
@@ -19,7 +17,6 @@
 #include "os/sandbox.h"
 #include "os/sys.h"
 #include "table/internal_fds.h"
-#include "table/open_file.h"
 
 namespace clan::preload {
 namespace {
@@ -29,24 +26,24 @@ using reasons::kBytes;
 constexpr std::size_t kSlots = reasons::kSlotBytes / sizeof(OpenFileState);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-std::atomic<OpenFileState*> own{nullptr};  ///< the table that this process takes slots from
+std::atomic<OpenFileState*> own{nullptr};  ///< the table of this process's new slots
 bool is_own(const OpenFileState& slot) {
   const OpenFileState* first = own.load(std::memory_order_acquire);  // PAIR preload.slots
   return first != nullptr && &slot >= first && &slot < first + kSlots;
 }
 
-// Sockets that have no slot in a table share this one. Nobody moves one of them.
+// Shared by sockets without a slot in a table. Nobody moves those.
 constinit OpenFileState pinned_slot;
 
-// Slots of our table that this process has given back, as a stack. A child has a copy:
-// OpenFileState::held says whether a process has it.
+// A stack of slots of our table that this process gave back. A child has a copy, but
+// OpenFileState::held says whether a process has a slot.
 std::uint32_t returned[kSlots];
 std::size_t returned_count = 0;
-std::size_t without_scan = 0;  ///< takes until all slots are looked through again
+std::size_t without_scan = 0;  ///< takes until the next scan of all slots
 bool fork_is_under_way = false;
 
-// The first slot of a table is nobody's. Its cookie says what the file is, and `sent` how many
-// slots behind it have been in use; the others have no memory, so nobody reads them.
+// The first slot of a table is a header: `cookie` is the file's magic, `sent` the number of slots
+// used so far. The others have no memory, so nobody reads them.
 constexpr std::uint64_t kMagic = 0x3173746f6c732d63;  // "c-slots1"
 std::size_t in_use(const OpenFileState* table) {
   // relaxed: a slot is published by its name
@@ -73,8 +70,7 @@ OpenFileState* own_table() {
   if (made != nullptr) made->cookie.store(kMagic, std::memory_order_relaxed);
   // PAIR preload.slots: publishes zeroed slots
   if (made != nullptr && own.compare_exchange_strong(table, made, std::memory_order_acq_rel)) {
-    // relaxed: a number alone
-    // stays open, for receivers to find
+    // relaxed: a number alone. It stays open, for receivers to find
     passing_memfd.store(move_high(memfd), std::memory_order_relaxed);
     return made;
   }
@@ -83,8 +79,8 @@ OpenFileState* own_table() {
   return table;
 }
 
-// Nobody has it: users that closed it, and calls of theirs that are still under way, are gone.
-// `also_lost`: one whose descriptors are all on their way, and may never be received.
+// Takes a slot that nobody has: its users have closed it, and their calls are over. `also_lost`:
+// even if descriptors are in transit, which may never be received.
 bool take(OpenFileState& slot, bool also_lost) {
   // PAIR preload.held: which life it is
   std::uint64_t held = dekker::load(slot.held);
@@ -128,8 +124,7 @@ bool is_slot_table(int memfd) {
          magic == kMagic;
 }
 
-// Keeps no more of another process's table mapped than the page with the slot, for as long as this
-// process has that (drop_slot()).
+// Keeps only the page of the found slot mapped, until drop_slot().
 constexpr std::uintptr_t kPage = 4096;
 OpenFileState* find_in_memfd(int memfd, const SocketIdentity& wanted) {
   OpenFileState* const table = is_slot_table(memfd) ? map_table(memfd) : nullptr;
@@ -178,7 +173,7 @@ OpenFileState* take_slot() {
   constexpr std::size_t kTakesWithoutScan = 4096;
   pinned_slot.pinned.store(1, std::memory_order_relaxed);  // relaxed: always the same
   if (fork_is_under_way) return &pinned_slot;
-  // A descriptor that is made in borrowed memory is not the lender's.
+  // In borrowed memory a new descriptor would not be the lender's.
   const bool may_make = !config().disabled && permits_memory() && !in_borrowed_memory();
   OpenFileState* const table = has_table() || may_make ? own_table() : nullptr;
   while (table != nullptr && returned_count > 0) {
@@ -189,7 +184,7 @@ OpenFileState* take_slot() {
     const std::uint64_t at = 1 + table->sent.fetch_add(1, std::memory_order_relaxed);
     if (at < kSlots && take(table[at], false)) return table + at;
   }
-  // Others may have given some back, or lost them.
+  // Other processes may have given some back, or died.
   const bool scans = table != nullptr && without_scan == 0;
   for (std::size_t i = 1; scans && i < kSlots; ++i) {
     if (take(table[i], true)) return table + i;

@@ -1,6 +1,5 @@
-// The table of Slots: memory of the processes of an end, which a child of fork() has too. A process
-// that receives a descriptor by SCM_RIGHTS, or takes one by pidfd_getfd(), finds it. In the memfd of
-// clan/face/reasons.h.
+// The table of slots: memory that the processes of an end share, also over fork(). A process that
+// receives a descriptor (SCM_RIGHTS, pidfd_getfd()) finds it in clan/face/reasons.h's memfd.
 #pragma once
 
 #include <sys/types.h>
@@ -11,44 +10,41 @@
 
 namespace clan::preload {
 
-/// A socket by what the kernel says of it.
+/// The kernel's identity of a socket.
 struct SocketIdentity {
   std::uint64_t cookie = 0, inode = 0;
 };
 
-/// False: the kernel does not say.
+/// Fills in the identity. False: the kernel does not give it.
 bool identify(int fd, SocketIdentity* id);
 
-/// Names the slot by its socket `fd`, so that other processes find it. False: the kernel does not
-/// say.
+/// Names the slot after its socket `fd`, for other processes. False: the kernel does not give it.
 bool name_slot(int fd, OpenFileState& slot);
 
-/// Takes a slot for a socket that is new in this process. Where there is none to be had, one that
-/// is pinned, and that all such sockets share. Under the lock of the pool of Sockets.
+/// Takes a slot for a new socket; if there is none, a pinned one that such sockets share. This and
+/// the next three are called under the pool's lock.
 OpenFileState* take_slot();
 
-/// This process has the slot no more. Under that lock, too.
+/// Gives up this process's slot.
 void give_back_slot(OpenFileState* slot);
 
-/// take_slot() gives none but the pinned one while the process forks: the child's are counted.
-/// Under that lock, too.
+/// Makes take_slot() return only the pinned one during a fork, as the child's slots are counted.
 void give_no_slots(bool until_fork_is_over);
 bool gives_slots();
 
-/// It is not the one that sockets share which have none in a table.
+/// False for the pinned slot that sockets share.
 bool is_in_a_table(const OpenFileState& slot);
 
-/// Behind its slots: the words of clan/face/reasons.h. Null: there is no memory for them.
+/// Returns the words of clan/face/reasons.h behind the slots; null if there is no memory.
 std::atomic<std::uint64_t>* reason_words();
-/// It has been made.
 bool has_table();
 
-/// Finds the slot of a socket by its name: in the table of this process, of process `hint` (0: not
-/// known), of our parent, or of anybody. Null: there is none in this process's pid namespace. What
-/// is found is exchange_slot()'s or drop_slot()'s.
+/// Finds a socket's slot by its name, in the table of this process, of process `hint` (0: unknown),
+/// of our parent or of any process. Null: none in this pid namespace. The result goes to
+/// exchange_slot() or drop_slot().
 OpenFileState* find_slot(const SocketIdentity& id, pid_t hint);
 
-/// A slot that was found is not needed any more.
+/// Drops a found slot.
 void drop_slot(OpenFileState* slot);
 
 }  // namespace clan::preload

@@ -19,13 +19,13 @@ namespace {
 using reasons::Why;
 
 constexpr char kSetLink[] = "anon_inode:[eventpoll]";
-constexpr unsigned kMost = 65536;  ///< a set with a higher number goes for one that is seen
+constexpr unsigned kMost = 65536;  ///< sets with higher numbers count as seen
 /// Bits, by descriptor. relaxed, all of it: a thread learns of a descriptor in an ordered way.
 constinit std::atomic<std::uint64_t> seen[kMost / 64]{};
 
 constexpr std::uint64_t bit(unsigned fd) { return std::uint64_t{1} << fd % 64; }
 
-// What /proc shows now. `looked_at` counts the descriptors that were asked about.
+// Checks /proc now. Adds to `looked_at` the descriptors checked.
 Why find_unseen(int* looked_at) {
   Why found = Why::kNone;
   (void)any_descriptor(
@@ -42,7 +42,7 @@ Why find_unseen(int* looked_at) {
   return found;
 }
 
-// A thread that makes a set by name, copies or closes one has not said so for a moment.
+// Rules out a thread that makes, copies or closes a set and has not reported it yet.
 Why find_lasting(int* looked_at) {
   Why found = find_unseen(looked_at);
   for (long nap_ns = 1'000'000; found != Why::kNone && nap_ns < 20'000'000; nap_ns *= 4) {
@@ -92,7 +92,7 @@ void see_sets_at_start() {
 
 Why unseen_use() {
   constexpr int kPaid = 64;
-  // relaxed: numbers by themselves; two threads look twice
+  // relaxed: independent numbers; two threads may look twice
   static std::atomic<int> unpaid{0};
   static std::atomic<Why> found{Why::kNone};
   if (unpaid.load(std::memory_order_relaxed) > kPaid) {

@@ -1,28 +1,27 @@
-// Epoll sets that the library has not seen: made by an instruction of the program's own (Rust's
-// rustix, Go's runtime), not by the C library's name or number.
+// Epoll sets that bypass the C library: made by system call instructions of the program (Rust's
+// rustix, Go's runtime).
 //
-// A thread that waits in such a set for a connection that has moved would never be woken. So while
-// a process has one, its connections stay on TCP, and those that have moved go back. /proc is asked
-// before a connection moves, and when a call has found nothing on a socket that no wait known here
-// has ever been about. A set that comes later, and is waited in without such a call, is not
-// noticed.
+// Nothing would wake a thread that waits in such a set for a moved connection. So while a process
+// has one, its connections stay on TCP or go back. /proc is checked before a connection moves, and
+// when a call found nothing on a socket that no known wait ever named. A later set, waited in
+// without such a call, goes unnoticed.
 #pragma once
 
 #include "clan/face/reasons.h"
 
 namespace clan::preload {
 
-/// The program has made this set by its name, or uses it so: it is seen. Closed, it is not.
+/// Record a set that the program makes or uses by a C call, and those that it closes.
 void saw_set(int epfd);
 void forget_set(unsigned first, unsigned last);
 bool is_seen_set(int epfd);
-/// Sets that a program which is executed has from the one before are nobody's to be afraid of.
+/// Records the sets inherited from the program before exec.
 void see_sets_at_start();
 
-/// kUnseenSet: the process has another one. kUring: it has a ring that the library has not seen made
-/// (share/uring.h), by a liburing that is linked statically or opened later. Each question
-/// pays for 64 descriptors in /proc: it is looked there when the last look has been paid for, and
-/// else the answer is that one's. When something is found first, hooks.unseen_use() is called.
+/// Returns kUnseenSet if the process has such a set; kUring if it has a ring whose making went
+/// unseen (share/uring.h), by a liburing linked statically or opened later; else kNone. Each call
+/// pays for 64 descriptors of /proc; until the last check is paid for, its answer holds. The first
+/// find calls hooks.unseen_use().
 reasons::Why unseen_use();
 
 }  // namespace clan::preload

@@ -22,7 +22,7 @@ ALLOWED = set("""
     snprintf vsnprintf sprintf vasprintf __vasprintf_chk __isoc99_sscanf inet_ntop strerror gettext
     atoi htonl htons ntohs __cmsg_nxthdr
     getenv unsetenv environ sigaddset sigfillset sched_getcpu __rseq_offset __rseq_size
-    dlsym dl_iterate_phdr pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock
+    dlsym dladdr pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock
     pthread_sigmask
     __register_atfork __cxa_finalize __cxa_at_quick_exit
     __errno_location __tls_get_addr __libc_single_threaded

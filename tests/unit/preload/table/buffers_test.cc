@@ -46,15 +46,5 @@ TEST(Buffers, ALowWaterMarkIsWhatTheKernelMakesOfIt) {
   }
 }
 
-TEST(Buffers, PipesLeaveTheProgramHalfOfTheMappings) {
-  EXPECT_EQ(pipes_within_mappings(65530), 32765u);
-  EXPECT_EQ(pipes_within_mappings(1), 0u);
-}
-
-TEST(Buffers, PipesLeaveTheProgramThreeQuartersOfALimitedAddressSpace) {
-  EXPECT_EQ(pipes_within_address_space(400u << 20), 100u);
-  EXPECT_EQ(pipes_within_address_space(RLIM_INFINITY), RLIM_INFINITY);
-}
-
 }  // namespace
 }  // namespace clan::preload
