@@ -3,30 +3,23 @@
 #include <sched.h>
 #include <time.h>
 
-#include <cstdint>
-
 #include "clan/detail/words.h"
 #include "os/sys.h"
-#include "table/open_file.h"
 
 namespace clan::preload {
 namespace {
 
 constexpr std::uint32_t kTurnsBetweenLooks = 64, kYieldsBeforeNap = 1024;
 
-// A turn in which the thread that has closed a counter with this word is looked for, and has died.
-bool has_died(std::uint64_t now, std::uint32_t turn) {
-  return (now & OpenFileState::kClosed) != 0 &&
-         turn % kTurnsBetweenLooks == kTurnsBetweenLooks - 1 && closer_has_died(now);
-}
-
-// Takes a counter for `closer` (0: opens it) from a thread that has died, or had the caller's id.
-// False: nobody is dead, or the counter has changed.
+// Takes a counter for `closer` (0: opens it) from a thread that died, or had the caller's id.
 bool take_from_dead(OpenFileState::Counter& counter, std::uint32_t turn, std::uint64_t closer) {
   // PAIR preload.gate: sees which thread has closed it
   std::uint64_t now = words::load_acquire(counter);
-  const bool died = !OpenFileState::is_resend(now) &&
-                    (OpenFileState::is_closed_by(now, closer_id()) || has_died(now, turn));
+  if ((now & OpenFileState::kClosed) == 0 || OpenFileState::is_resend(now)) return false;
+  // Not in each turn: it takes a system call.
+  const bool checks = turn % kTurnsBetweenLooks == kTurnsBetweenLooks - 1;
+  const bool died =
+      OpenFileState::is_closed_by(now, closer_id()) || (checks && closer_has_died(now));
   // PAIR preload.gate: in the place of its closer
   return died && words::cas(counter, now, (now & (OpenFileState::kClosed - 1)) | closer);
 }

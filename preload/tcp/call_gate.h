@@ -1,6 +1,5 @@
-// Waiting for a thread, perhaps of another process of the end, that keeps a counter of calls
-// (OpenFileState) closed. It is waited for as long as it lives; a counter that a dead one has
-// closed is open.
+// Waits for the thread, perhaps of another process of the end, that keeps a counter of calls
+// (OpenFileState) closed. A counter closed by a dead thread counts as open.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +9,16 @@
 
 namespace clan::preload {
 
-/// Waits a moment for `counter` to open; `turn` counts the moments of one wait, from 0. False: a
-/// thread sends again what the other end gave back, which may take long.
+/// Waits a moment for `counter` to open; `turn` counts these moments from 0. False: a thread sends
+/// again what the peer did not read, which may take long.
 bool await_gate(OpenFileState::Counter& counter, std::uint32_t turn);
 
-/// Waits until no thread moves the socket that has not seen what its caller has announced before in
+/// Waits until every thread that moves the socket has seen what the caller announced in
 /// OpenFileState::held. `counter`: one that such a thread closes.
 void await_mover(OpenFileState::Counter& counter);
 
-/// Closes a counter while it lives: a lock of all processes of the end. Once the connection
-/// has moved no call that is counted is in the kernel: it steps back, or was killed.
+/// Closes a counter while it lives: a lock of all processes of the end. After the move no counted
+/// call is in the kernel: it steps back, or was killed.
 class ClosedGate {
  public:
   explicit ClosedGate(OpenFileState::Counter& counter);

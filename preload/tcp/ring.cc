@@ -3,18 +3,16 @@
 #include <sys/timerfd.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "clan/face/socket_face.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/socket.h"
 
 namespace clan::preload {
 namespace {
 
-// A full pipe wakes, too. What is no pipe is a timer, and cannot be written.
+// A full pipe wakes too. A bell that cannot be written is a timer.
 bool ring_by(int bell) {
   const char byte = 0;
   if (sys::call(SYS_write, bell, &byte, 1) >= 0 || errno == EAGAIN) return true;
@@ -31,7 +29,7 @@ bool ring_bell(Socket& s) {
 bool write_bell(Socket& s) {
   const DeferSignals undisturbed;
   const KeepErrno keep;
-  s.ringing.lock();  // the number must not become another file's meanwhile
+  s.ringing.lock();  // keeps the number from being reused meanwhile
   const int bell = s.others_bell.get();
   const bool rung = bell >= 0 && ring_by(bell);
   s.ringing.unlock();

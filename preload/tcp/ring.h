@@ -1,24 +1,23 @@
-// Rings: how a call wakes the threads that sleep at the other end of a pipe.
+// Wakes the threads that sleep at the other end of a pipe.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 
 #include "state/socket.h"
 
 namespace clan::preload {
 
-/// Rings the other end's bell (state/socket_migration.h). A ring that nobody sleeps for does no
-/// harm. False: the descriptor is gone.
+/// Rings the peer's bell (state/socket_migration.h), which is harmless if nobody sleeps. False: the
+/// descriptor is gone.
 bool ring_bell(Socket& s);
-/// Does so whatever has become of the other end.
+/// Rings even if the peer has closed.
 bool write_bell(Socket& s);
 
-/// A call that publishes something in the pipe, or gives room back, while it lives: it may owe the
-/// other end a ring. Where several processes hold this end, the kernel tells nobody when one of
-/// them is killed before it has rung: the next call rings in its place. A process that holds its
-/// end alone ends the connection when it dies, and that wakes everybody.
+/// Lives while a call publishes bytes or frees room in the pipe, and may owe the peer a ring. If
+/// several processes hold this end, the kernel reports nothing when one is killed before it rings:
+/// the next call rings instead. If it holds the end alone, its death ends the connection, which
+/// wakes everybody.
 class OwedRing {
  public:
   enum Direction { kSends, kReceives };
@@ -35,7 +34,7 @@ class OwedRing {
   }
   OwedRing(const OwedRing&) = delete;
   OwedRing& operator=(const OwedRing&) = delete;
-  /// A call before this one has not rung.
+  /// Whether an earlier call has not rung.
   bool of_another() const { return of_another_; }
 
  private:

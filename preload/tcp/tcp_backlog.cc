@@ -7,31 +7,22 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "clan/detail/log.h"
-#include "clan/face/socket_face.h"
 #include "kernel/tcp.h"
 #include "os/signals.h"
 #include "os/sys.h"
-#include "state/face.h"
 #include "state/remote.h"
-#include "state/socket.h"
 #include "table/open_file.h"
 #include "tcp/aborted.h"
 
 namespace clan::preload {
 namespace {
 
-using socket_face::kGone;
-using socket_face::kLeaving;
-using socket_face::kSending;
-using socket_face::kState;
-using socket_face::kSwitchAt;
+using namespace socket_face;
 
-// The kernel counts a FIN as a byte received, but not as one queued.
+// The kernel counts a FIN as received, but not as queued.
 bool fin_counted(Socket& s, const tcp_info& info) {
   switch (info.tcpi_state) {
     case BPF_TCP_CLOSE_WAIT:
@@ -39,7 +30,7 @@ bool fin_counted(Socket& s, const tcp_info& info) {
     case BPF_TCP_CLOSING:
     case BPF_TCP_TIME_WAIT: s.fin_counted.set(); break;
     case BPF_TCP_CLOSE: {
-      // Reset, perhaps behind a FIN, which only the sum tells: the peer has sent no more than this.
+      // After a reset only the sum shows a FIN: the peer sent no more than this.
       auto& theirs = s.theirs().words;
       const std::uint64_t most = theirs[kSwitchAt].load(std::memory_order_relaxed);
       if ((state_of(s.theirs()) & (kSending | kGone)) == kSending &&
@@ -53,21 +44,20 @@ bool fin_counted(Socket& s, const tcp_info& info) {
   return s.fin_counted;
 }
 
-// Bytes that have been read from the kernel, ever.
+// Computes how many bytes were ever read from the kernel.
 bool read_by_tcp(int fd, Socket& s, std::uint64_t* bytes) {
   tcp_info info{};
   std::size_t queued = 0;
   if (!received_by_tcp(fd, &info, &queued)) return false;
   const std::uint64_t kept = queued + (fin_counted(s, info) ? 1 : 0);
   const std::uint64_t read = info.tcpi_bytes_received < kept ? 0 : info.tcpi_bytes_received - kept;
-  // Less than had been read when it moved: a BPF program has begun to redirect what comes.
-  // relaxed: it does not change any more
+  // Less than when it moved: a BPF program has begun to redirect what arrives.
+  // relaxed: constant by now
   *bytes = std::max<std::uint64_t>(read, s.open_file().received.load(std::memory_order_relaxed));
   return true;
 }
 
-// What has been sent so far is not to wait for more in TCP, as the program's options may have it:
-// no more comes there.
+// Pushes what TCP_CORK, Nagle's algorithm or MSG_MORE holds back: no more bytes follow.
 void push(int fd) {
   const auto get = [&](int option) {
     int value = 0;
@@ -79,7 +69,7 @@ void push(int fd) {
   };
   if (get(TCP_CORK)) put(TCP_CORK, 0), put(TCP_CORK, 1);
   const bool waits = !get(TCP_NODELAY);
-  put(TCP_NODELAY, 1);  // pushes what a send with MSG_MORE has left, also where it was set before
+  put(TCP_NODELAY, 1);  // pushes even if it was set before
   if (waits) put(TCP_NODELAY, 0);
 }
 
@@ -88,10 +78,10 @@ void push(int fd) {
 bool switch_sending_now(int fd, Socket& s) {
   auto& mine = s.mine();
   if ((state_of(mine) & kSending) != 0) return true;
-  if ((state_of(s.theirs()) & socket_face::kAttached) == 0) return false;
+  if ((state_of(s.theirs()) & kAttached) == 0) return false;
   KeepErrno keep;
   const DeferSignals undisturbed;
-  // No send may be under way in the kernel, here or in a process that shares the socket.
+  // No send may be in the kernel, in any process.
   OpenFileState& slot = s.open_file();
   const std::int32_t me = closer_id();
   if (!OpenFileState::try_close(slot.sends, me)) return (state_of(mine) & kSending) != 0;
@@ -106,7 +96,7 @@ bool switch_sending_now(int fd, Socket& s) {
   if (!switched && !over && known) {
     push(fd);
     mine.words[kSwitchAt].store(bytes, std::memory_order_relaxed);
-    // Not behind kGone, which a process says that goes back while this one is stopped here.
+    // Not after kGone, which another process may have set while this one was stopped.
     std::uint64_t now = state_of(mine);
     while (
         (now & kGone) == 0 &&
@@ -119,7 +109,7 @@ bool switch_sending_now(int fd, Socket& s) {
       if (switched) wake_remote(fd, s);
       return switched;
     }
-    // An end that leaves says so and then checks whether this one has switched: one sees the other.
+    // A leaving end says so before it checks for this switch: at least one sees the other.
     switched = (now & kGone) == 0 && (state_of(s.theirs()) & kLeaving) == 0;
     // PAIR face.state: taken back
     if (!switched)
@@ -136,14 +126,14 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
   int queued = 0;
   if (sys::ioctl(fd, FIONREAD, &queued) != 0) return -1;
   if ((state_of(s.theirs()) & kSending) == 0) {
-    // It has not switched even now, so what was queued before we looked comes before that.
+    // The peer has not switched even now, so it queued these bytes before.
     *certain = static_cast<std::size_t>(queued);
     return 1;
   }
   std::uint64_t read = 0;
   if (!read_by_tcp(fd, s, &read)) return -1;
   const std::uint64_t until = s.theirs().words[kSwitchAt].load(std::memory_order_relaxed);
-  constexpr std::uint64_t kMostUnderWay = std::uint64_t{1} << 32;  // windows of TCP are smaller
+  constexpr std::uint64_t kMostUnderWay = std::uint64_t{1} << 32;  // TCP windows are smaller
   if (until > read + kMostUnderWay) {
     break_off(fd, s, "its pipe begins where it cannot");
     errno = ECONNRESET;
@@ -163,13 +153,13 @@ ssize_t left_in_tcp(int fd, Socket& s, std::size_t* certain) {
 
 void note_end(int fd, Socket& s, ssize_t n) {
   if (n == 0 && other_end_is_open(fd)) {
-    s.shut_read.store(true, std::memory_order_relaxed);  // relaxed: a word of the kernel's
+    s.shut_read.store(true, std::memory_order_relaxed);  // relaxed: the kernel's state
   } else if (n == 0) {
     s.kernel_end.set();
   }
-  if (n < 0 && errno != EAGAIN && errno != EINTR && !closed_under_us()) {
-    note_error(s, errno);
-  }
+  // If another thread has closed the descriptor, the socket may have others.
+  const bool closed = errno == EBADF || errno == ENOTSOCK;
+  if (n < 0 && errno != EAGAIN && errno != EINTR && !closed) note_error(s, errno);
 }
 
 }  // namespace clan::preload
