@@ -2,17 +2,14 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 
 #include "attach/attach.h"
 #include "clan/detail/clock.h"
 #include "clan/detail/log.h"
 #include "clan/detail/words.h"
 #include "clan/face/pipe.h"
-#include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
 #include "demote/demote_on_request.h"
-#include "demote/demote_steps.h"
 #include "demote/resend.h"
 #include "os/signals.h"
 #include "os/sys.h"
@@ -20,7 +17,6 @@
 #include "state/hooks.h"
 #include "state/named.h"
 #include "state/remote.h"
-#include "state/socket.h"
 #include "state/withdraw.h"
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
@@ -32,25 +28,18 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kGiven;
-using socket_face::kGivenBack;
-using socket_face::kGone;
-using socket_face::kLeaving;
-using socket_face::kReadsOn;
-using socket_face::kResends;
-using socket_face::kSending;
-using socket_face::kState;
+using namespace socket_face;
 
-/// Which program reads from now on, and what it knows.
+/// The program that reads from now on, and whether it reads pipes.
 enum class Reader { kThis, kTcpAlone, kThisIfClosed };
 
-// Behind kLeaving: a peer that closes sees that, or is seen here.
+// After kLeaving: a peer that closes now sees it, or its close is seen here.
 bool closed_with_bytes(int fd, const Socket& s) {
   return s.pipe.front() == PipeFront::kBytes &&
-         ((state_of(s.theirs()) & socket_face::kClosed) != 0 || closed(fd));
+         ((state_of(s.theirs()) & kClosed) != 0 || closed(fd));
 }
 
-// What lies in the pipe is the other end's to send again. False: not for now.
+// Leaves the pipe's bytes to the peer to send again. False: not yet.
 bool give_back(Socket& s) {
   auto& word = s.mine().words[kGivenBack];
   if (word.load(std::memory_order_relaxed) != 0) return true;  // relaxed: this end's
@@ -59,55 +48,49 @@ bool give_back(Socket& s) {
   return true;
 }
 
-// The other end may be this process's, and the thread that would answer for it wait here. Calls
-// `what` with that end.
-void for_other_end_here(Socket& s, void (*what)(int fd, Socket& other)) {
-  struct Search {
-    const Socket& s;
-    void (*what)(int fd, Socket& other);
-  } search{s, what};
-  for_each_socket(
-      [](int fd, Socket& other, void* argument) {
-        const Search& of = *static_cast<Search*>(argument);
-        // relaxed: what a peer writes there names at most another socket
-        const auto cookie = [](const PipePage::Face& face) {
-          return face.words[socket_face::kCookie].load(std::memory_order_relaxed);
-        };
-        if (&other != &of.s && other.shared() && cookie(other.mine()) == cookie(of.s.theirs()) &&
-            cookie(other.theirs()) == cookie(of.s.mine()))
-          of.what(fd, other);
-      },
-      &search);
+// Calls `what(fd, other)` with the peer if it belongs to this process: its thread may be the one
+// that waits here.
+template <typename What>
+void for_peer_here(const Socket& s, const What& what) {
+  // relaxed: a hostile value at most names another socket
+  const auto cookie = [](const PipePage::Face& face) {
+    return face.words[kCookie].load(std::memory_order_relaxed);
+  };
+  for_each_socket([&](int fd, Socket& other) {
+    if (&other != &s && other.shared() && cookie(other.mine()) == cookie(s.theirs()) &&
+        cookie(other.theirs()) == cookie(s.mine()))
+      what(fd, other);
+  });
 }
 
-// Until both directions are clean for a program that knows TCP alone: what the other end has sent
-// by TCP lies there, and what it has put into the pipe behind that it sends again. `if_closed`:
-// this program reads in the pipe what a peer that has closed has left there.
+// Waits until TCP has both directions for a program that knows no pipes: the peer sends what is
+// left in the pipe again. `if_closed`: returns if a peer that has closed left bytes in the pipe,
+// for this program to read.
 void wait_until_clean(int fd, Socket& s, bool if_closed) {
   const std::uint64_t until = monotonic_ns() + kForOtherEndNs;
-  std::uint64_t before = kReadsOn;  // not any more, if the other end has not acted on it yet
+  std::uint64_t before = kReadsOn;  // withdrawn if the peer has not acted on it yet
   // PAIR face.given: taken back
   words::cas(s.mine().words[kGivenBack], before, 0);
   bool waits = true, given = false;
   const char* broken = nullptr;
-  for_other_end_here(s, [](int, Socket& other) {
-    if (give_back(other)) add_state(other.mine(), kLeaving);
+  for_peer_here(s, [](int, Socket& peer) {
+    if (give_back(peer)) add_state(peer.mine(), kLeaving);
   });
   for (; broken == nullptr; nap()) {
     const bool gone = go_now(fd, s);
     const std::uint64_t theirs = state_of(s.theirs());
     if (if_closed && !given && closed_with_bytes(fd, s)) return;
     if ((theirs & kSending) == 0) {
-      set_gone(s.theirs());  // it has not switched, and will not any more
+      add_state(s.theirs(), kGone);  // it has not switched, and never will
       waits = false;
     } else if ((theirs & kGone) == 0) {
-      // Nothing is to come but what the other end may put there now. It sees then that this end has
-      // left, goes back, and sends that again.
+      // Only what the peer may be writing now is to come. It then sees that this end has left, goes
+      // back, and sends that again.
       const bool silent = s.pipe.front() == PipeFront::kNothing;
       if (!given && (given = give_back(s))) {
         waits = !silent;
-        for_other_end_here(s, [](int other_fd, Socket& other) {
-          if (is_to_go(other)) (void)answer_leaving(other_fd, other);
+        for_peer_here(s, [](int peer_fd, Socket& peer) {
+          if (is_to_go(peer)) (void)answer_leaving(peer_fd, peer);
         });
       }
     } else {
@@ -116,7 +99,7 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
         broken = "its peer has gone back to TCP and cannot send again what was not read before";
     }
     if (gone && !waits) break;
-    if (closed(fd)) {  // nobody sends again what is in the pipe
+    if (closed(fd)) {  // nobody will send the pipe's bytes again
       if (s.pipe.front() == PipeFront::kBytes) {
         CLAN_WARN("%s: its peer has closed; bytes that were not read cannot go back to TCP",
                   Named(fd, s).text());
@@ -126,14 +109,13 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
     if (monotonic_ns() >= until) broken = "its peer has not let it go back to TCP";
   }
   if (broken != nullptr) break_off(fd, s, broken);
-  set_gone(s.mine());
+  add_state(s.mine(), kGone);
   read_kernel(fd, s);
 }
 
-// The other host has no part in it any more. What it sent and nobody has read lies in the pipe, and
-// cannot go back.
+// The other host takes no part any longer: unread bytes in the pipe cannot go back.
 void reset_unless_clean(int fd, Socket& s) {
-  constexpr std::uint64_t kLastBytesNs = 1'000'000'000;  // of TCP, which may be on their way
+  constexpr std::uint64_t kLastBytesNs = 1'000'000'000;  // for TCP bytes in flight
   for (const std::uint64_t until = monotonic_ns() + kLastBytesNs; !came_back(fd, s); nap()) {
     const bool unread = !s.has_drained() || s.pipe.front() == PipeFront::kBytes;
     if (!unread && !closed(fd) && monotonic_ns() < until) continue;
@@ -144,16 +126,16 @@ void reset_unless_clean(int fd, Socket& s) {
   read_kernel(fd, s);
 }
 
-// Under s.moving. False: no end has come into the pipe; one that comes now sees that we have gone.
+// Under s.moving. False: the peer never entered the pipe; if it does now, it sees kGone.
 bool say_leaving(int fd, Socket& s, bool reads_on) {
-  // A thread of the other end that sends just now rings, and notices that this end leaves.
+  // So that a peer that sends just now rings, and notices.
   (void)s.pipe.want_data();
-  // PAIR face.given: first, as this process may be stopped behind each of these
+  // PAIR face.given: first, as the process may be stopped after any of these
   if (std::uint64_t none = 0; reads_on) words::cas(s.mine().words[kGivenBack], none, kReadsOn);
   s.mine().words[kState].fetch_or(kLeaving, std::memory_order_seq_cst);  // PAIR face.state
-  // The other host may have heard that we are in the pipe, and have switched: it is asked.
-  if (!is_remote(s) && (state_of(s.theirs()) & socket_face::kAttached) == 0) {
-    set_gone(s.mine());
+  // The other host may think that we are in the pipe and have switched: it is asked.
+  if (!is_remote(s) && (state_of(s.theirs()) & kAttached) == 0) {
+    add_state(s.mine(), kGone);
     read_kernel(fd, s);
     settle(s);
     return false;
@@ -180,9 +162,9 @@ void leave(int fd, Socket& s, Reader reader, reasons::Why why) {
     settle(s);
   }
   s.moving.unlock();
-  // Nothing may overtake that.
-  for (const std::uint64_t until = monotonic_ns() + kForOtherEndNs;
-       to_others && resends(fd, s); nap()) {
+  // Nothing may overtake what is sent again.
+  for (const std::uint64_t until = monotonic_ns() + kForOtherEndNs; to_others && resends(fd, s);
+       nap()) {
     if (monotonic_ns() < until) continue;
     break_off(fd, s, "its peer has not read what is to be sent before it can go back to TCP");
     break;
@@ -194,8 +176,7 @@ void leave(int fd, Socket& s, Reader reader, reasons::Why why) {
 
 bool leave_alone(int fd, Socket& s) {
   const DeferSignals undisturbed;
-  if (is_remote(s) || (state_of(s.theirs()) & socket_face::kAttached) != 0 ||
-      !s.moving.try_lock()) {
+  if (is_remote(s) || (state_of(s.theirs()) & kAttached) != 0 || !s.moving.try_lock()) {
     return false;
   }
   KeepErrno keep;
@@ -208,8 +189,7 @@ bool leave_alone(int fd, Socket& s) {
 }
 
 void give_up_on_peer(int fd, Socket& s) {
-  if ((state_of(s.theirs()) & socket_face::kAttached) == 0 && has_waited_for_peer(s))
-    (void)leave_alone(fd, s);
+  if ((state_of(s.theirs()) & kAttached) == 0 && has_waited_for_peer(s)) (void)leave_alone(fd, s);
 }
 
 void leave_pipe(int fd, bool to_others, reasons::Why why) {
@@ -219,9 +199,9 @@ void leave_pipe(int fd, bool to_others, reasons::Why why) {
 bool leave_without_bells(int fd, Socket& s) {
   const DeferSignals undisturbed;
   const KeepErrno keep;
-  // The other end may have left, and sleep until this one rings.
+  // The peer may have left, and sleep until this end rings.
   if (s.shared() && is_to_go(s)) (void)answer_leaving(fd, s);
-  // Once this end has said that it leaves, the other one's threads do not sleep for long.
+  // Once this end has said that it leaves, the peer's threads sleep briefly.
   if ((state_of(s.mine()) & (kLeaving | kGone)) != 0) return true;
   if (!s.moving.try_lock()) return false;
   s.open_file().pin();
@@ -237,12 +217,10 @@ bool leave_without_bells(int fd, Socket& s) {
 
 void leave_all_remote() {
   if (!remote_is_loaded()) return;
-  for_each_socket(
-      [](int fd, Socket& s, void*) {
-        if (is_remote(s) && !keep_on_tcp(fd, s, reasons::Why::kForked))
-          leave(fd, s, Reader::kThis, reasons::Why::kForked);
-      },
-      nullptr);
+  for_each_socket([](int fd, Socket& s) {
+    if (is_remote(s) && !keep_on_tcp(fd, s, reasons::Why::kForked))
+      leave(fd, s, Reader::kThis, reasons::Why::kForked);
+  });
 }
 
 void never_move(int fd, Socket& s, reasons::Why why) {
@@ -255,23 +233,19 @@ void leave_for_kernel(int fd, Socket& s, reasons::Why why) {
 
 void leave_all_pipes(reasons::Why why) {
   KeepErrno keep;
-  for_each_socket(
-      [](int fd, Socket& s, void* because) {
-        leave_pipe(fd, true, *static_cast<const reasons::Why*>(because));
-        if (s.shared()) return;  // back already, or resets; what it reads is the kernel's
-        s.become(Socket::State::kKernel);
-        withdraw_offer(s);
-      },
-      &why);
+  for_each_socket([why](int fd, Socket& s) {
+    leave_pipe(fd, true, why);
+    if (s.shared()) return;  // back already, or being reset; it reads the kernel
+    s.become(Socket::State::kKernel);
+    withdraw_offer(s);
+  });
 }
 
 void take_back_moved(reasons::Why why) {
-  for_each_socket(
-      [](int fd, Socket& s, void* because) {
-        if (s.shared() && (state_of(s.mine()) & (kLeaving | kGone)) == 0)
-          leave(fd, s, Reader::kThis, *static_cast<const reasons::Why*>(because));
-      },
-      &why);
+  for_each_socket([why](int fd, Socket& s) {
+    if (s.shared() && (state_of(s.mine()) & (kLeaving | kGone)) == 0)
+      leave(fd, s, Reader::kThis, why);
+  });
 }
 
 }  // namespace clan::preload

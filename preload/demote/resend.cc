@@ -10,66 +10,52 @@
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
+#include <mutex>
 #include <new>
 #include <utility>
 
 #include "clan/detail/clock.h"
 #include "clan/detail/log.h"
-#include "clan/detail/words.h"
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "demote/demote_steps.h"
+#include "demote/demote_on_request.h"
 #include "kernel/tcp.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/socket.h"
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
-#include "table/open_file.h"
 #include "tcp/aborted.h"
 
 namespace clan::preload {
 namespace {
 
 class Resend;
-Resend* behind = nullptr;  ///< those that a thread finishes
+Resend* behind = nullptr;  ///< those that threads finish
 std::atomic<int> behind_count{0};
 SpinLock resends_lock;
 
-class ResendsGuard {
- public:
-  ResendsGuard() { lock_resends(); }
-  ~ResendsGuard() { unlock_resends(); }
-  ResendsGuard(const ResendsGuard&) = delete;
-  ResendsGuard& operator=(const ResendsGuard&) = delete;
-
- private:
-  DeferSignals undisturbed_;
-};
-
-// All has been sent again, or nothing more can be: others may send.
+// All is sent again, or cannot be: others may send.
 void resent(Socket& s) {
   OpenFileState::open(s.open_file().sends, resender_id());
-  // PAIR preload.resending: all has been sent. Behind the open gate: see resends()
+  // PAIR preload.resending: all has been sent. After the gate opens: see resends()
   s.resending.store(false, std::memory_order_release);
   settle(s);
 }
 
-// What one connection sends again. Holds its socket until then.
+// What one connection sends again. Holds its socket.
 class Resend {
  public:
   Resend(SocketRef s, int fd) : s_(std::move(s)), fd_(fd) {}
   ~Resend() {
     resent(*s_);
-    // Behind all that, and behind the word that it is over: shutdown() says kEnding, and then looks
-    // for that word.
+    // After all bytes, and after clearing `resending`: shutdown() sets kEnding, then checks that.
     if ((state_of(s_->mine()) & socket_face::kEnding) != 0) sys::call(SYS_shutdown, fd_, SHUT_WR);
     if (fd_ >= 0) sys::close(fd_);
     if (!listed_) return;
-    const ResendsGuard guard;
+    const DeferSignals undisturbed;
+    const std::lock_guard guard(resends_lock);
     for (Resend** p = &behind; *p != nullptr; p = &(*p)->next_) {
       if (*p != this) continue;
       *p = next_;
@@ -79,7 +65,7 @@ class Resend {
   }
   Resend(const Resend&) = delete;
   Resend& operator=(const Resend&) = delete;
-  // Past malloc(): a signal handler may have interrupted that, and send.
+  // Not by malloc(): a signal handler may have interrupted it.
   static void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
     void* memory =
         sys::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -92,24 +78,25 @@ class Resend {
     auto pipe = s_->pipe.at_other_end();
     if (fd_ < 0 || !pipe || !pipe->take_aside()) return false;
     theirs_ = std::move(*pipe);
-    theirs_.writer_has_gone();  // nobody sends: what is there is at most a ring
+    theirs_.writer_has_gone();  // nobody sends: there is at most a ring
     return true;
   }
-  // A thread is going to finish it.
+  // Registers it for a thread to finish.
   void list() {
-    const ResendsGuard guard;
+    const DeferSignals undisturbed;
+    const std::lock_guard guard(resends_lock);
     next_ = std::exchange(behind, this);
     listed_ = true;
     behind_count.fetch_add(1, std::memory_order_relaxed);  // relaxed: a number alone
   }
   Resend* next() const { return next_; }
-  // It goes on in the parent: this is a copy in a child.
+  // The parent goes on; this is the child's copy.
   void disown() {
     sys::close(fd_);
     theirs_ = Pipe();
     const SocketRef gone(std::move(s_));
   }
-  // The other end is to see that something is missing.
+  // The peer is to see that bytes are missing.
   void give_up() const { reset_connection(fd_); }
   // False: TCP takes no more for now.
   bool run(bool may_wait) {
@@ -122,7 +109,7 @@ class Resend {
         end_ = done.bytes;
       }
       if (end_ == 0) {
-        // relaxed: this end's
+        // relaxed: this end's own word
         if (s_->pipe.page().ends[s_->pipe.end()].sender.ended.load(std::memory_order_relaxed) == 1)
           sys::call(SYS_shutdown, fd_, SHUT_WR);
         return true;
@@ -140,11 +127,11 @@ class Resend {
 
  private:
   SocketRef s_;
-  int fd_;                  ///< a descriptor of our own
+  int fd_;                  ///< its own descriptor
   Resend* next_ = nullptr;  ///< in `behind`
   bool listed_ = false;
-  Pipe theirs_;  ///< the pipe as the other end has it
-  std::size_t begin_ = 0, end_ = 0;  ///< of what has been taken out of it and not sent
+  Pipe theirs_;                      ///< the pipe from the peer's end
+  std::size_t begin_ = 0, end_ = 0;  ///< of `bytes_`: taken out and not sent yet
   char bytes_[16384];
 };
 
@@ -161,7 +148,7 @@ void* resend_rest(void* argument) {
   return nullptr;
 }
 
-// More than TCP takes at once: a thread waits for room. Its signals are the application's threads'.
+// Starts a thread that waits for room. Its signals stay with the application's threads.
 void finish_behind(Resend* resend) {
   sigset_t all, old;
   ::sigfillset(&all);
@@ -187,7 +174,10 @@ void resend(int fd, Socket& s) {
   s.refs.fetch_add(1, std::memory_order_relaxed);  // relaxed: our caller holds another
   auto* resend = new (std::nothrow) Resend(SocketRef(&s), copy_of(fd));
   if (resend == nullptr || !resend->open()) {
-    break_off(fd, s, "what was not read cannot be sent again: no memory or descriptor, or its peer has set none aside");
+    break_off(
+        fd, s,
+        "what was not read cannot be sent again: no memory or descriptor, or its peer has set "
+        "none aside");
     if (resend == nullptr) resent(s);
     delete resend;
   } else if (resend->run(false)) {
@@ -207,12 +197,11 @@ bool resends(int fd, Socket& s) {
     break_off(fd, s, "a process that sent again what its peer had not read was killed");
     OpenFileState::open(sends, static_cast<std::int32_t>(now >> OpenFileState::kCloser));
   }
-  // Said before it is looked for again: a thread that opens the gate takes that back behind it.
+  // Set before the second check: a thread that opens the gate clears it afterwards.
   s.resending.store(true, std::memory_order_seq_cst);  // PAIR preload.resending: as in settle()
-  now = words::load_acquire(sends);                    // PAIR preload.gate: as above
+  now = words::load_acquire(sends);                    // PAIR preload.gate: the same
   if (OpenFileState::is_resend(now)) return true;
-  // PAIR preload.resending: all has been sent. seq_cst: settle() reads `back_in` next, and a thread
-  // that sets `back_in` then reads this
+  // PAIR preload.resending: all has been sent. seq_cst: settle() reads `back_in` next; Dekker
   s.resending.store(false, std::memory_order_seq_cst);
   settle(s);
   return false;
@@ -225,7 +214,7 @@ void unlock_resends() { resends_lock.unlock(); }
 void resends_forked() {
   for (Resend* one = std::exchange(behind, nullptr); one != nullptr;) {
     Resend* next = one->next();
-    one->disown();  // its memory stays: the thread that would free it is the parent's
+    one->disown();  // never freed here: the parent's thread does that
     one = next;
   }
   behind_count.store(0, std::memory_order_relaxed);  // relaxed: the child has one thread
@@ -243,7 +232,8 @@ void finish_resends() {
            "this process ends, and a program that a connection was handed to has not read for ten "
            "seconds what is still to be sent there; the connection is reset (set CLAN_EXCEPT for "
            "this port)");
-  const ResendsGuard guard;
+  const DeferSignals undisturbed;
+  const std::lock_guard guard(resends_lock);
   for (const Resend* one = behind; one != nullptr; one = one->next()) one->give_up();
 }
 

@@ -3,7 +3,6 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "clan/face/socket_face.h"
 #include "demote/demote_on_request.h"
@@ -12,7 +11,6 @@
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/remote.h"
-#include "state/socket.h"
 #include "table/fd_table.h"
 #include "table/internal_fds.h"
 #include "tcp/aborted.h"
@@ -40,7 +38,7 @@ void ring(int fd, Socket& s) {
   const KeepErrno keep;
   if (is_to_go(s)) {
     (void)answer_leaving(fd, s);
-    if ((state_of(s.mine()) & kGone) != 0) return;  // which has rung
+    if ((state_of(s.mine()) & kGone) != 0) return;  // that has rung
   }
   if (is_remote(s)) {
     (void)switch_sending(fd, s);
@@ -57,7 +55,7 @@ bool still_names(int fd, const Socket& s) {
 }
 
 BellSleep::BellSleep(Socket& s) : s_(s) {
-  // order: before the bell is read; a thread that gives it up takes it first and looks here then
+  // order: before reading the bell; a thread that gives it up takes it, then checks this
   s.bell_sleepers.fetch_add(1, std::memory_order_seq_cst);
   const int bell = s.bell.get();
   if (bell < 0) return;

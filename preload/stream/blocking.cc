@@ -1,7 +1,6 @@
 #include "stream/blocking.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <time.h>
@@ -9,22 +8,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
-#include "clan/face/wait.h"
 #include "os/real.h"
 #include "os/signal_handlers.h"
-#include "os/signals.h"
 #include "os/sys.h"
-#include "state/remote.h"
 #include "state/ring_memory.h"
-#include "state/socket.h"
-#include "stream/bell.h"
 #include "stream/ending.h"
 #include "stream/going_back.h"
 #include "stream/remote_sleep.h"
@@ -55,18 +46,17 @@ int time_left_ms(std::uint64_t deadline, int most) {
 
 namespace {
 
-// A handler has run since the call began, while the kernel would have slept in it. Is that its end?
+// A handler ran during the call, where the kernel would have slept. Does that end the call?
 bool interrupts(SignalSnapshot& since, std::uint64_t deadline) {
   if (!since.handled()) return false;
-  // With a time limit the kernel restarts nothing.
+  // The kernel restarts no call with a timeout.
   if (since.interrupted() || deadline != kNoDeadline) return true;
   since.begin();
   return false;
 }
 
-// A handler has run while we slept. Had the kernel slept in send(), would it go on? It does after
-// handlers with SA_RESTART. poll() does not say which it was, so all that there are have to be of
-// that kind.
+// A handler ran during our sleep. The kernel would restart send() after one with SA_RESTART. poll()
+// does not say which ran, so all handlers must have it.
 bool handlers_restart() {
   KeepErrno keep;
   for (int number = 1; number < NSIG; ++number) {
@@ -89,10 +79,10 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::ui
     return -1;
   }
   s.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
-  // Memory that cannot be released yet is so by a call that wakes up for it.
+  // A sleeping call wakes up for memory that cannot be released yet.
   const std::int64_t release_ns = release_memory();
-  // What lies behind TCP's bytes in the pipe has been announced: nobody rings when another thread
-  // has read these. That may be while this one looks.
+  // Bytes in the pipe behind TCP's were announced already: nobody rings when another thread reads
+  // TCP's, perhaps just now.
   const PipeFront front = s.pipe.front();
   const bool unrung = bell != nullptr && front != PipeFront::kNothing && front != PipeFront::kLeave;
   if (!reads_tcp(s) && !is_going_back(s) && front == PipeFront::kBytes) return 0;
@@ -121,7 +111,7 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::ui
 
 bool goes_on(std::size_t sent, std::uint64_t deadline, SignalSnapshot& since) {
   if (errno != EINTR || sent > 0 || deadline != kNoDeadline || since.interrupted()) return false;
-  if (!since.handled()) return handlers_restart();  // it was set past the C library
+  if (!since.handled()) return handlers_restart();  // set past the C library
   since.begin();
   return true;
 }

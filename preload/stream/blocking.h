@@ -1,4 +1,4 @@
-// Calls that wait: their time limits, the signals that end them, and their sleep in the kernel.
+// Blocking calls: their deadlines, the signals that end them, and their sleep in the kernel.
 #pragma once
 
 #include <poll.h>
@@ -7,7 +7,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 
 #include "clan/face/wait.h"
@@ -19,13 +18,12 @@
 
 namespace clan::preload {
 
-/// What a step of a call on a stream says: go on to the next step, begin again with the first, or
-/// the call's answer.
+/// The result of a step of a call on a stream: do the next step, start over, or return.
 class StepResult {
  public:
   static StepResult next() { return StepResult(kNext); }
   static StepResult again() { return StepResult(kAgain); }
-  /// The call is over: bytes, or -1 with errno.
+  /// Ends the call: bytes, or -1 with errno.
   static StepResult over(ssize_t answer) { return StepResult(answer); }
   bool goes_on() const { return value_ == kNext; }
   bool is_answer() const { return value_ >= -1; }
@@ -37,37 +35,35 @@ class StepResult {
   ssize_t value_;
 };
 
-/// When a blocking call gives up. `option`: SO_RCVTIMEO or SO_SNDTIMEO.
+/// Returns when a blocking call times out. `option`: SO_RCVTIMEO or SO_SNDTIMEO.
 std::uint64_t deadline_of(int fd, int option);
 
-/// For poll: until then, but not more than `most`, -1 for any. 0: it is over.
+/// Returns the time left, for poll, at most `most` (-1: no limit). 0: it is over.
 int time_left_ms(std::uint64_t deadline, int most);
 
 /// Sleeps in the kernel until the bell is rung or the descriptor is readable, as a blocking recv
-/// would: signals and cancellation are the kernel's. `bell`: null where all comes by TCP. `more`:
-/// bytes of the same call have been read, so it is not to begin anew after a signal; nor does the
-/// kernel begin one anew that has a time-out. 0: something is to be checked; kFetched: in the pipe
-/// only; or -1 with errno.
+/// would, with its signals and cancellation. `bell`: null if all bytes come by TCP. `more`: the
+/// call has read bytes, so a signal ends it; as in the kernel, so it does with a timeout. Returns
+/// 0: check again; kFetched: check the pipe only; -1 with errno.
 constexpr int kFetched = 2;
 int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::uint64_t deadline,
                     SignalSnapshot& since);
 
-/// The sleep of a send has failed. False: so does the send.
+/// Whether a send goes on after its sleep failed.
 bool goes_on(std::size_t sent, std::uint64_t deadline, SignalSnapshot& since);
 
-/// Sleeps in poll(), until the send's descriptor is ready, but checks first what has run.
+/// Sleeps in poll() for a send, unless a signal handler has run.
 int sleep_in_send(pollfd* p, int timeout_ms, SignalSnapshot& since,
                   const BellSleep* bell = nullptr);
 
-/// A moment of a blocking call that another process keeps from its bytes or its room, of which it
-/// has moved `moved`. False: the call is over, with errno.
+/// Naps in a blocking call that another process keeps from its bytes or room. `moved`: bytes so
+/// far. False: the call is over, with errno.
 bool nap_in_call(int fd, const Socket& s, std::size_t moved, std::uint64_t deadline,
                  SignalSnapshot& since);
 
-/// Naps of a call that another process keeps from a socket which is on TCP: it just moves it.
+/// Naps of a call on a TCP socket that another process is just moving.
 class NapsInCall {
  public:
-  /// `option`: SO_RCVTIMEO or SO_SNDTIMEO.
   NapsInCall(int fd, Socket& s, int flags, int option)
       : fd_(fd), s_(s), flags_(flags), option_(option) {}
   /// False: the call is over, with errno.
@@ -81,19 +77,18 @@ class NapsInCall {
   std::uint64_t deadline_ = 0;
 };
 
-/// As is_nonblocking(), when it is not known or another process may have changed it.
+/// Asks the kernel, for is_nonblocking().
 int ask_nonblocking(int fd, Socket& s);
 
-/// O_NONBLOCK, or FIONBIO.
+/// Whether O_NONBLOCK is set (also by FIONBIO).
 inline bool is_nonblocking(int fd, Socket& s) {
   const int known = s.nonblocking.load(std::memory_order_relaxed);
   const bool asks = known < 0 || s.inherited.load(std::memory_order_relaxed);
   return (asks ? ask_nonblocking(fd, s) : known) != 0;
 }
 
-/// A call finds nothing, or no room, and the socket has never been in a set or polled: its thread
-/// may be about to wait past the library. True at the first such call, the second, the fourth, …:
-/// it is to be looked for then.
+/// Whether to look for a wait that bypasses the library, when a call finds nothing, or no room:
+/// true at the first such call, the second, the fourth, … if no set or poll ever named the socket.
 inline bool may_wait_unseen(Socket& s) {
   // relaxed: a hint, and a count
   if (s.is_watched() || s.polled.load(std::memory_order_relaxed)) [[likely]]
@@ -101,10 +96,10 @@ inline bool may_wait_unseen(Socket& s) {
   return std::has_single_bit(s.unwatched_calls.fetch_add(1, std::memory_order_relaxed) + 1);
 }
 
-/// What the steps of a call that moves bytes have in common.
+/// The common part of calls that move bytes.
 class StreamCall {
  protected:
-  /// `option`: SO_RCVTIMEO or SO_SNDTIMEO. `done`: bytes that have been moved already.
+  /// `option`: SO_RCVTIMEO or SO_SNDTIMEO. `done`: bytes already moved.
   StreamCall(int fd, Socket& s, const iovec* buffers, int count, int flags, int option,
              std::size_t done)
       : fd_(fd),
@@ -117,15 +112,13 @@ class StreamCall {
         done_(done) {}
 
   StepResult all() const { return StepResult::over(static_cast<ssize_t>(done_)); }
-  /// What there is, or -1 with errno.
+  /// Returns the bytes moved, or -1 with errno.
   StepResult failed_with() const { return done_ > 0 ? all() : StepResult::over(-1); }
   bool waits() const { return (flags_ & MSG_DONTWAIT) == 0 && !is_nonblocking(fd_, s_); }
-  /// Returns when the call times out, as set at its first sleep.
+  /// Returns the deadline, set when first asked for.
   std::uint64_t deadline() {
     return deadline_ != 0 ? deadline_ : deadline_ = deadline_of(fd_, option_);
   }
-  /// A moment of a call that another process keeps from its bytes or its room. False: the call is
-  /// over, with errno.
   bool nap() { return nap_in_call(fd_, s_, done_, deadline(), since_); }
 
   const DeferSignals undisturbed_;
@@ -139,8 +132,8 @@ class StreamCall {
   std::uint64_t deadline_ = 0;
 };
 
-/// One step of a wait in a blocking call, by the waiting place `at`; without one there is nothing
-/// to spin for. `sleep()` sees to signal handlers that have run.
+/// Waits once in a blocking call: spins at `at` if there is one, then calls `sleep()`, which
+/// handles signals that have arrived.
 template <typename Ready, typename Sleep>
 void wait_for(std::optional<Waiter>* at, const Socket& s, const SignalSnapshot& since,
               PeerHint peer, Ready&& ready, Sleep&& sleep) {

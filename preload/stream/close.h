@@ -1,27 +1,24 @@
-// The end of a socket that has moved, from this side.
+// How this end of a moved socket ends.
 #pragma once
 
 #include "state/socket.h"
 
 namespace clan::preload {
 
-/// The last descriptor of the process is about to be closed. `others`: another process has the
-/// socket open.
+/// Called before the process closes its last descriptor. `others`: other processes have it open.
 void shared_close(int fd, Socket& s, bool others);
 
-/// A process that has the socket closes it, or ends: the other end is to know whether that is a
-/// reset, by SO_LINGER. True: it is.
+/// Notes for the peer whether this close, or the process's end, is a reset (SO_LINGER); returns
+/// that.
 bool say_linger(int fd, Socket& s);
 
-/// The kernel's shutdown() returns at once, whatever other processes with the socket do. So does
-/// this: where one of them keeps it from announcing the end, the pipe's page records what is left
-/// to be done (socket_face::kEnding), and every process of this end does it at its next check of
-/// the socket. Meanwhile sends answer EPIPE, and nobody sleeps for long.
+/// Does shutdown(), and like the kernel returns at once. If other processes keep it from announcing
+/// the end, it sets socket_face::kEnding, and each process of this end finishes at its next check
+/// of the socket. Meanwhile sends fail with EPIPE, and no thread sleeps long.
 int shared_shutdown(int fd, Socket& s, int how);
 
-/// Tells the other end in the pipe, or by TCP once this end is back there for good. False: later.
-/// An end that may yet send by the pipe must not do so by TCP: the other one would take that for a
-/// close, where nobody reads the pipe.
+/// Tells the peer in the pipe, or by TCP once this end is back there for good. False: later. An end
+/// that may still send by the pipe must not use TCP: the peer would take that for a close.
 bool tell_end(int fd, Socket& s);
 
 }  // namespace clan::preload

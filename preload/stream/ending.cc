@@ -4,31 +4,24 @@
 #include <poll.h>
 #include <time.h>
 
-#include <cerrno>
 #include <csignal>
-#include <cstdint>
-#include <cstring>
 
-#include "clan/face/socket_face.h"
 #include "demote/demote.h"
+#include "demote/demote_on_request.h"
 #include "kernel/tcp.h"
+#include "os/signals.h"
 #include "os/sys.h"
-#include "state/face.h"
 #include "state/remote.h"
-#include "state/socket.h"
-#include "stream/glance.h"
-#include "stream/poll_tcp.h"
+#include "stream/close.h"
 #include "tcp/aborted.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {
 
-using socket_face::kGone;
-using socket_face::kReset;
-using socket_face::kSending;
+using namespace socket_face;
 
-// SO_ERROR, which the kernel tells once.
+// Takes SO_ERROR, which the kernel reports once.
 int kernels_error(int fd) {
   int error = 0;
   socklen_t size = sizeof error;
@@ -45,12 +38,12 @@ void look_for_end(int fd, Socket& s) {
     (void)reset_for_strays(fd, s);
     return;
   }
-  if (!is_all_there(s)) {  // the rest is on its way
+  if (!is_all_there(s)) {  // the rest is in flight
     const timespec moment{0, 100'000};
     sys::call(SYS_nanosleep, &moment, nullptr);
     return;
   }
-  if (leave_alone(fd, s)) return;  // the end of what is TCP's alone is TCP's to tell
+  if (leave_alone(fd, s)) return;  // TCP alone reports its end
   char byte;
   const ssize_t n = sys::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   note_end(fd, s, n);
@@ -58,10 +51,36 @@ void look_for_end(int fd, Socket& s) {
   if (n > 0 && (p.revents & POLLRDHUP) != 0) note_end(fd, s, 0);
   if ((p.revents & POLLERR) == 0) return;
   if (n > 0 && (state_of(s.theirs()) & kGone) != 0) {
-    s.kernel_error.set();  // the application gets it from TCP, behind those bytes
+    s.kernel_error.set();  // TCP reports it to the application, after those bytes
   } else if (const int error = kernels_error(fd); error != 0) {
-    note_error(s, error);  // behind bytes, or behind the end
+    note_error(s, error);  // after bytes, or after the end
   }
+}
+
+bool enough_bytes(const Socket& s, std::size_t of_tcp) {
+  const auto low_water = static_cast<std::uint64_t>(s.low_water.load(std::memory_order_relaxed));
+  return low_water <= 1 || of_tcp + s.pipe.readable_bytes() >= low_water || has_ended(s) ||
+         !s.pipe.peer_has_room();
+}
+
+void poll_tcp_socket(int fd, Socket& s) {
+  KeepErrno keep;
+  const DeferSignals undisturbed;
+  if (is_to_go(s)) (void)answer_leaving(fd, s);
+  if (owes_end(s)) (void)tell_end(fd, s);
+  look_at_tcp(fd, s);
+}
+
+void look_at_tcp(int fd, Socket& s) {
+  KeepErrno keep;
+  const DeferSignals undisturbed;
+  if (s.reads_kernel()) return;
+  if (!s.has_drained()) {
+    const Draining draining(s);
+    std::size_t certain = 0;
+    (void)left_in_tcp(fd, s, &certain);
+  }
+  look_for_end(fd, s);
 }
 
 int reset_of(const Socket& s) {
@@ -71,9 +90,9 @@ int reset_of(const Socket& s) {
   const int error = s.error.load(std::memory_order_relaxed);  // relaxed: see note_error()
   if (error != 0 && error != ECONNRESET) return error;
   const bool ended = has_ended(s);
-  if (ended && is_ended_here(s)) return 0;  // nothing is left to be reset
+  if (ended && is_ended_here(s)) return 0;  // nothing is left to reset
   const std::uint64_t theirs = state_of(s.theirs());
-  // A peer that sends by TCP may have half-closed, and read on.
+  // A peer that sends by TCP may be half-closed, and still read.
   const bool died = (theirs & (kSending | kGone)) == kSending && s.pipe.unread_by_peer() > 0;
   if (!died && (theirs & kReset) == 0) return 0;
   return ended ? EPIPE : ECONNRESET;
@@ -105,7 +124,7 @@ int name_of_peer(int fd, Socket& s, sockaddr* address, socklen_t* size) {
 
 ssize_t ended(Socket& s) {
   const int error = reset_of(s);
-  // Behind the other end's end there is nothing but that.
+  // After the peer's end, recv reports only that.
   if (error == 0 || error == EPIPE || has_ended(s) || !s.reset_told.set_first()) return 0;
   errno = error;
   return -1;

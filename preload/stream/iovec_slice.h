@@ -1,4 +1,4 @@
-// Buffers of one call, and parts of them.
+// The buffers of one call, and slices of them.
 #pragma once
 
 #include <sys/socket.h>
@@ -10,8 +10,8 @@
 
 namespace clan::preload {
 
-constexpr int kMostBuffers = 16;  ///< of a IovecSlice, as stacks may be small
-/// The kernel moves no more in one call (MAX_RW_COUNT).
+constexpr int kMostBuffers = 16;  ///< of an IovecSlice: stacks may be small
+/// What the kernel moves at most in one call (MAX_RW_COUNT).
 constexpr std::size_t kMostInCall = 0x7fff'f000;
 
 inline std::size_t total(const iovec* buffers, int count) {
@@ -20,7 +20,7 @@ inline std::size_t total(const iovec* buffers, int count) {
   return n;
 }
 
-// Null buffers discard; the kernel has a flag for it.
+// Null buffers discard; the kernel's flag for that.
 inline int discarding(const iovec* buffers, int count) {
   return count > 0 && buffers[0].iov_base == nullptr && buffers[0].iov_len > 0 ? MSG_TRUNC : 0;
 }
@@ -32,7 +32,7 @@ inline msghdr message_of(const iovec* buffers, int count) {
   return message;
 }
 
-// The buffers behind the first `skip` bytes, at most `most` bytes of them.
+// The buffers after the first `skip` bytes, at most `most` bytes.
 struct IovecSlice {
   iovec buffers[kMostBuffers];
   int count = 0;
@@ -51,10 +51,10 @@ struct IovecSlice {
   }
 };
 
-/// The buffers of a call, changed one by one. In memory of its own, as there may be many.
+/// A modified copy of a call's buffers, in memory of its own.
 class Changed {
  public:
-  /// `change(buffer)`. False: no more of them.
+  /// Calls `change(buffer)` for each, until it returns false.
   template <typename Change>
   Changed(const iovec* from, int n, Change&& change)
       : memory_(static_cast<std::size_t>(n) * sizeof(iovec)) {
@@ -63,7 +63,7 @@ class Changed {
       if (!change(to[count_])) break;
     }
   }
-  /// Null: there was no memory.
+  /// Returns null if there was no memory.
   iovec* buffers() const { return memory_.as<iovec>(); }
   int count() const { return count_; }
 
@@ -72,7 +72,7 @@ class Changed {
   int count_ = 0;
 };
 
-/// As much of them as the kernel moves in one call.
+/// Returns as much of the buffers as the kernel moves in one call.
 inline Changed within_one_call(const iovec* from, int n) {
   return Changed(from, n, [left = kMostInCall](iovec& one) mutable {
     one.iov_len = std::min(one.iov_len, left);

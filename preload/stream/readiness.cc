@@ -6,33 +6,24 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
 #include "demote/demote_on_request.h"
-#include "demote/demote_steps.h"
 #include "demote/resend.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/remote.h"
-#include "state/socket.h"
 #include "stream/ending.h"
-#include "stream/glance.h"
 #include "stream/going_back.h"
-#include "stream/poll_tcp.h"
 #include "tcp/tcp_backlog.h"
 
 namespace clan::preload {
 namespace {
 
-using socket_face::kGone;
-using socket_face::kSending;
+using namespace socket_face;
 
-bool takes_more(const Socket& s) { return s.pipe.writable() && !is_on_its_way(s); }
-
-// came_back() has something to do.
+// Whether came_back() has something to do.
 bool comes_back(const Socket& s) {
   const std::uint64_t theirs = state_of(s.theirs());
   return (theirs & kGone) != 0 && !s.reads_kernel() && !s.error_taken &&
@@ -69,7 +60,7 @@ short ready_now(int fd, Socket& s, short wanted) {
   const DeferSignals undisturbed;
   KeepErrno keep;
   const bool reads_kernel = s.reads_kernel();
-  const bool by_tcp = sends_tcp(s);  // perhaps only since then
+  const bool by_tcp = sends_tcp(s);  // may have changed since
   short ready = 0;
   bool hung_up = false;
   if (reads_kernel || by_tcp) {
@@ -95,7 +86,7 @@ short ready_now(int fd, Socket& s, short wanted) {
     const PipeFront front = s.pipe.front();
     const bool enough = front != PipeFront::kBytes || enough_bytes(s);
     if (front != PipeFront::kNothing && front != PipeFront::kLeave && enough) ready |= POLLIN;
-    // As in TCP, the end is known before the bytes in front of it are read.
+    // As in TCP, the end shows before the bytes ahead of it are read.
     if (has_ended(s)) ready |= POLLRDHUP;
     if (front == PipeFront::kBroken) ready |= POLLERR | POLLHUP;
   }
@@ -107,14 +98,15 @@ short ready_now(int fd, Socket& s, short wanted) {
   const bool ended_here = is_ended_here(s);
   if ((ended_here || hung_up) && ((ready & POLLRDHUP) != 0)) ready |= POLLHUP;
   const bool asks_room = (wanted & (POLLOUT | POLLWRNORM)) != 0;
-  if (asks_room && !by_tcp && !follows && (gone || ended_here || takes_more(s))) ready |= POLLOUT;
+  if (asks_room && !by_tcp && !follows &&
+      (gone || ended_here || (s.pipe.writable() && !is_on_its_way(s))))
+    ready |= POLLOUT;
   return as_wanted(ready, wanted);
 }
 
 bool prepare_sleep(Socket& s, short events) {
   const DeferSignals undisturbed;
-  // Both wishes, whatever becomes of the first: bytes may lie there that are not what the caller
-  // waits for.
+  // Asks for both, even if the first fails: what lies there may not be what the caller wants.
   bool sleeps = true;
   if ((events & (POLLIN | POLLRDNORM | POLLRDHUP)) != 0 && !s.pipe.want_data()) {
     sleeps = !s.has_drained();
@@ -140,8 +132,7 @@ int bytes_to_read(int fd, Socket& s) {
   if (!all_of_tcp) return n;
   const bool more_by_tcp = (theirs & kGone) != 0 && s.has_drained();
   int queued = 0;
-  if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0)
-    n += queued;
+  if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0) n += queued;
   return n + static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));
 }
 

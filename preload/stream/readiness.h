@@ -1,26 +1,24 @@
-// What a socket that has moved is ready for.
+// The readiness of a moved socket.
 #pragma once
 
 #include "state/socket.h"
 
 namespace clan::preload {
 
-/// Something is left to do for a connection that has moved: it goes back to TCP, or sends again
-/// what came back, or owes its end. A few loads tell.
+/// Quickly checks whether something is due: to go back to TCP, send again, or announce the end.
 bool is_due(const Socket& s);
-/// Does it, as far as that can be done now. May wait for a moment, so under no lock.
+/// Does what can be done of that now. May wait a moment, so call it under no lock.
 void do_due(int fd, Socket& s);
 
-/// Which of the `wanted` events of poll() hold now, whatever is due, and POLLHUP and POLLERR. Does
-/// nothing for the connection.
+/// Returns the `wanted` poll() events that hold now, and POLLHUP and POLLERR. Does nothing due.
 short ready_now(int fd, Socket& s, short wanted);
-/// POLLIN, POLLOUT and POLLRDHUP behind do_due(). `look`: ask the kernel too.
+/// Returns POLLIN, POLLOUT and POLLRDHUP after do_due(). `look`: ask the kernel too.
 short readiness(int fd, Socket& s, bool look);
 
-/// What select, poll and epoll do before they sleep. False: something of `events` holds already.
+/// Prepares a sleep in select, poll or epoll. False: some of `events` hold already.
 bool prepare_sleep(Socket& s, short events);
 
-/// FIONREAD.
+/// Returns FIONREAD's answer.
 int bytes_to_read(int fd, Socket& s);
 
 }  // namespace clan::preload

@@ -2,31 +2,25 @@
 
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
 #include "clan/face/wait.h"
 #include "demote/demote.h"
 #include "demote/demote_on_request.h"
-#include "demote/demote_steps.h"
 #include "os/real.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
-#include "state/socket.h"
 #include "stream/bell.h"
 #include "stream/blocking.h"
 #include "stream/ending.h"
 #include "stream/going_back.h"
 #include "stream/iovec_slice.h"
-#include "stream/poll_tcp.h"
 #include "table/fd_table.h"
 #include "table/unseen_sets.h"
 #include "tcp/ring.h"
@@ -35,28 +29,27 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kGone;
-using socket_face::kSending;
+using namespace socket_face;
 
-// Reads what TCP still has. >0 bytes, 0: go on with the pipe, -1 with errno (EAGAIN: nothing yet).
-// `all`: those were the last of TCP's.
+// Reads what TCP still has. Returns bytes; 0: go on with the pipe; -1 with errno (EAGAIN: nothing
+// yet). `all`: those were TCP's last.
 ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int flags, bool* all) {
   const Draining draining(s);
   if (s.has_drained()) return 0;
   std::size_t certain = 0;
-  // First: as long as it has not switched, what is left is not known.
+  // Read first: until the peer has switched, what is left is unknown.
   const bool is_known = (state_of(s.theirs()) & kSending) != 0;
   const ssize_t left = left_in_tcp(fd, s, &certain);
   if (left <= 0) return left;
   int at_mark = 0;
   if (certain == 0 && (state_of(s.theirs()) & kSending) == 0 &&
       sys::ioctl(fd, SIOCATMARK, &at_mark) == 0 && at_mark != 0) {
-    certain = ~std::size_t{
-        0};  // FIONREAD counts up to the mark, and nobody sends urgent data but by TCP alone
+    // FIONREAD counts up to the mark, and only TCP carries urgent data.
+    certain = ~std::size_t{0};
   }
   if (certain == 0) {
     look_for_end(fd, s);
-    // Closed before it ever switched, or after: look in the pipe as well.
+    // Ended before or after the switch: the pipe may have bytes too.
     if (s.kernel_end || s.kernel_error) return 0;
     errno = EAGAIN;
     return -1;
@@ -69,8 +62,7 @@ ssize_t receive_from_tcp(int fd, Socket& s, const iovec* buffers, int count, int
   return n;
 }
 
-// The descriptor was closed under the call: the kernel would give to it what it began to wait for
-// before.
+// The descriptor was closed during the call: the kernel would still give the call its bytes.
 ssize_t receive_after_close(Socket& s, const iovec* buffers, int count, bool peek) {
   const Pipe::Done last = s.pipe.receive(buffers, count, peek);
   const int other = last.must_ring ? descriptor_of(s) : -1;
@@ -79,7 +71,7 @@ ssize_t receive_after_close(Socket& s, const iovec* buffers, int count, bool pee
   return last.bytes > 0 ? static_cast<ssize_t>(last.bytes) : -1;
 }
 
-// The thread asks to be rung for bytes while this lives, and when it is cancelled no more.
+// Asks to be rung for bytes while it lives; cancellation ends that too.
 class Wanted {
  public:
   explicit Wanted(Socket& s) : s_(s) {}
@@ -114,7 +106,6 @@ class Receiving : StreamCall {
   }
 
  private:
-  // The connection is on its way back to TCP.
   StepResult going_back() {
     if (waits() && (done_ == 0 || done_ < target_))
       return nap() ? StepResult::again() : failed_with();
@@ -123,10 +114,10 @@ class Receiving : StreamCall {
     return failed_with();
   }
 
-  // Bytes: of the kernel where it has all of them, else TCP's and then the pipe's.
+  // Reads from the kernel if it has all bytes, else from TCP and then the pipe.
   StepResult from_front() {
-    if (peek_) done_ = 0;  // all of it again
-    // One that has gone and never sent through the pipe.
+    if (peek_) done_ = 0;  // peek from the start again
+    // The peer has gone and never sent by the pipe.
     if (reads_tcp(s_) && (state_of(s_.theirs()) & (kGone | kSending)) == kGone)
       (void)came_back(fd_, s_);
     tcp_is_peeked_ = false;
@@ -144,7 +135,7 @@ class Receiving : StreamCall {
     IovecSlice part(buffers_, count_, done_);
     msghdr message =
         done_ > 0 ? message_of(part.buffers, part.count) : message_of(buffers_, count_);
-    // the kernel would start it anew
+    // Not in the kernel, which would start the timeout anew.
     const bool timed = deadline_ != 0 && deadline_ != kNoDeadline;
     const int more = discarding(buffers_, count_) |
                      (timed || (done_ >= target_ && done_ > 0) ? MSG_DONTWAIT : 0);
@@ -169,11 +160,11 @@ class Receiving : StreamCall {
       done_ += static_cast<std::size_t>(n);
       give_up_on_peer(fd_, s_);
       if (done_ == wanted_ || (peek_ && !tcp_is_peeked_ && done_ >= target_)) return all();
-      // What lies behind it in the pipe belongs to the same answer.
+      // The pipe's bytes behind it belong to the same answer.
       if (!peek_) return StepResult::again();
     }
     if (s_.reads_kernel()) return StepResult::again();
-    // Bytes lie there, and none is wanted.
+    // Bytes are there, and none is wanted.
     if (n == 0 && wanted_ == 0 && !s_.has_drained() && !s_.kernel_end && !s_.kernel_error)
       return all();
     return n < 0 && errno != EAGAIN ? failed_with() : StepResult::next();
@@ -194,7 +185,7 @@ class Receiving : StreamCall {
     done_ += done.bytes;
     if (failed(done)) return failed_with();
     if (done_ > 0 && done_ >= target_) {
-      // The rest may be TCP's again, and belongs to the same answer.
+      // The rest may be on TCP again, and belongs to the same answer.
       const bool rest = done_ != wanted_ && !peek_ && (state_of(s_.theirs()) & kGone) != 0;
       return rest && came_back(fd_, s_) ? StepResult::again() : all();
     }
@@ -202,7 +193,7 @@ class Receiving : StreamCall {
     return StepResult::next();
   }
 
-  // There are none, or not enough.
+  // No bytes, or too few.
   StepResult look_behind() {
     if (s_.shut_read.load(std::memory_order_relaxed)) {
       if (done_ == 0) poll_tcp_socket(fd_, s_);  // a reset is reported all the same
@@ -210,8 +201,7 @@ class Receiving : StreamCall {
     }
     if (done_ > 0 && done_ >= target_) return all();
     if (!peek_ || done_ == 0) return StepResult::next();
-    // Fewer than it wants to see: nothing that the kernel could wait for, as some lie there
-    // already.
+    // Fewer than it wants to peek: the kernel cannot wait, as some are there already.
     const bool over = s_.kernel_end || s_.kernel_error || s_.pipe.front() == PipeFront::kBroken;
     const AllowSignals here;
     if (over || since_.handled() || !waits() || time_left_ms(deadline(), -1) == 0 ||
@@ -227,7 +217,7 @@ class Receiving : StreamCall {
     switch (s_.pipe.front()) {
       case PipeFront::kBytes:
         if (s_.has_drained() && wanted_ > 0) return StepResult::again();
-        break;  // TCP's come first, and are on their way
+        break;  // TCP's come first, and are in flight
       case PipeFront::kEnd:
         if (s_.has_drained()) return all();
         break;
@@ -243,7 +233,7 @@ class Receiving : StreamCall {
     }
     if (s_.kernel_end || s_.kernel_error) {
       if (s_.pipe.front() == PipeFront::kBytes)
-        return StepResult::again();  // written before it went
+        return StepResult::again();  // written before the end
       if (leaves_ && has_to_follow(s_)) return going_back();
       return done_ > 0 ? all() : StepResult::over(ended(s_));
     }
@@ -252,7 +242,7 @@ class Receiving : StreamCall {
 
   StepResult without_waiting() {
     if (done_ > 0) return all();
-    if (check_due(s_) || (state_of(s_.theirs()) & socket_face::kClosed) != 0) {
+    if (check_due(s_) || (state_of(s_.theirs()) & kClosed) != 0) {
       poll_tcp_socket(fd_, s_);
       if (s_.kernel_end || s_.kernel_error) return StepResult::again();
       if (!leaves_ && s_.pipe.front() != PipeFront::kNothing) return StepResult::again();
@@ -262,7 +252,7 @@ class Receiving : StreamCall {
     return StepResult::over(-1);
   }
 
-  // Spins as long as it pays, then sleeps in the kernel.
+  // Spins while that pays, then sleeps in the kernel.
   StepResult wait() {
     int woken = 0;
     auto sleep = [&] { return sleep_once(&woken); };
@@ -280,7 +270,7 @@ class Receiving : StreamCall {
       const BellSleep bell(s_);
       const Wanted wanted(s_);
       if (!s_.pipe.want_data() && !leaves_) {
-        // The other end may have switched since TCP was asked.
+        // The peer may have switched meanwhile.
         if (reads_tcp(s_)) look_at_tcp(fd_, s_);
         if (!reads_tcp(s_)) return false;
       }
@@ -296,11 +286,11 @@ class Receiving : StreamCall {
   const bool peek_;
   const std::size_t target_;  ///< bytes that make a blocking call return
   bool tcp_is_peeked_ = false;
-  bool leaves_ = false;  ///< the other end's last record says that it goes back to TCP
+  bool leaves_ = false;  ///< the peer's last record says that it leaves
 };
 
-// Receives into several buffers, or into one that is null. Below, null buffers discard. Here it is
-// one that is not there, as the kernel has it: another address of the page without memory.
+// Receives into several buffers or a null one. Null buffers discard here, so a null one of the
+// application becomes another address without memory, for EFAULT.
 [[gnu::noinline]] ssize_t receive_changed(int fd, Socket& s, const iovec* buffers, int count,
                                           int flags) {
   const Changed given = within_one_call(buffers, count);
@@ -315,8 +305,7 @@ class Receiving : StreamCall {
   return Receiving(fd, s, given.buffers(), given.count(), flags).run();
 }
 
-// What nearly every call does: it takes what lies in the pipe. 0: there is nothing, or the loop
-// of Receiving has to see to it.
+// The common case: takes what lies in the pipe. 0: nothing, or a case for Receiving.
 std::size_t receive_at_once(int fd, Socket& s, const iovec& buffer) {
   const bool plain = s.has_drained() && !s.kernel_end && !s.kernel_error && !s.reads_kernel() &&
                      (state_of(s.theirs()) & kGone) == 0 &&

@@ -7,8 +7,8 @@
 
 namespace clan::preload {
 
-/// Returns what recvmsg would, with errno. `flags` as there; with MSG_TRUNC all buffers are null.
-/// The socket is shared().
+/// Returns what recvmsg would, with errno. With MSG_TRUNC in `flags`, all buffers are null. The
+/// socket is shared().
 ssize_t shared_receive(int fd, Socket& s, const iovec* buffers, int count, int flags);
 
 }  // namespace clan::preload

@@ -5,7 +5,7 @@
 namespace clan::preload {
 namespace {
 
-/// A program has closed what is watched: the component's thread sees to it alone.
+/// the program has closed a watched descriptor: only the component's thread fetches
 std::atomic<bool> is_lost{false};
 
 }  // namespace

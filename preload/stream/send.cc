@@ -1,13 +1,11 @@
 #include "stream/send.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "clan/face/pipe.h"
 #include "clan/face/socket_face.h"
@@ -21,14 +19,11 @@
 #include "state/face.h"
 #include "state/remote.h"
 #include "state/ring_memory.h"
-#include "state/socket.h"
 #include "stream/bell.h"
 #include "stream/blocking.h"
 #include "stream/ending.h"
-#include "stream/glance.h"
 #include "stream/going_back.h"
 #include "stream/iovec_slice.h"
-#include "stream/poll_tcp.h"
 #include "stream/remote_sleep.h"
 #include "table/open_file.h"
 #include "table/unseen_sets.h"
@@ -40,15 +35,13 @@
 namespace clan::preload {
 namespace {
 
-using socket_face::kGone;
-using socket_face::kLeaving;
-using socket_face::kSending;
+using namespace socket_face;
 
-constexpr int kOfTcpAlone = MSG_OOB | MSG_ZEROCOPY;  ///< what goes when this end is back there
-constexpr int kLongestNapMs = 16;                    ///< of a send that gets no news of room
+constexpr int kOfTcpAlone = MSG_OOB | MSG_ZEROCOPY;  ///< sent once this end is back on TCP
+constexpr int kLongestNapMs = 16;                    ///< of a send that nobody wakes for room
 constexpr int kLongestSleepMs = 100;                 ///< of any other
 
-// Whether an end may leave, as its last record says. False: it is a lie, and resets the connection.
+// Whether the end of sending by kLeave is honest. False: the connection is reset.
 bool is_left_rightly(int fd, Socket& s) {
   const std::uint64_t own = state_of(s.mine());
   if (((own | state_of(s.theirs())) & kLeaving) != 0 || (own & kGone) != 0) return true;
@@ -56,7 +49,7 @@ bool is_left_rightly(int fd, Socket& s) {
   return false;
 }
 
-// Now and then asks the kernel for the peer; true if it has.
+// Now and then asks the kernel whether the peer lives. True: it has.
 bool ask_at_times(int fd, Socket& s) {
   if (!check_due(s)) return false;
   KeepErrno keep;
@@ -65,10 +58,9 @@ bool ask_at_times(int fd, Socket& s) {
   return true;
 }
 
-// One call of send(), as a loop over steps.
 class Sending : StreamCall {
  public:
-  // `sent`: bytes of it that the pipe has.
+  // `sent`: bytes already in the pipe.
   Sending(int fd, Socket& s, const iovec* buffers, int count, int flags, std::size_t sent = 0)
       : StreamCall(fd, s, buffers, count, flags, SO_SNDTIMEO, sent) {}
 
@@ -85,8 +77,7 @@ class Sending : StreamCall {
  private:
   const PipePage::Sender& sender() const { return s_.pipe.page().ends[s_.pipe.end()].sender; }
 
-  // The connection is on its way back to TCP. True: after a moment again. False, with errno: the
-  // call is over.
+  // The connection is on its way back to TCP. True: try again. False, with errno: the call is over.
   bool going_back() {
     if (waits()) return nap();
     note_going_back(s_);
@@ -94,17 +85,17 @@ class Sending : StreamCall {
     return false;
   }
 
-  // Where this end is still at TCP, or there again, and for what goes by TCP alone.
+  // Sends by TCP before the switch, after going back, and for flags of TCP alone.
   StepResult by_tcp_alone() {
     const std::uint64_t own = state_of(s_.mine());
     const bool gone = (own & kGone) != 0;
-    if ((own & socket_face::kEnding) != 0) return refused();
+    if ((own & kEnding) != 0) return refused();
     if ((flags_ & kOfTcpAlone) != 0 && !gone) {
       poll_tcp_socket(fd_, s_);
       return (state_of(s_.mine()) & kGone) != 0 || going_back() ? StepResult::again()
                                                                 : StepResult::over(-1);
     }
-    // A call that waits sends all of it, the rest by TCP.
+    // Only a call that waits sends its rest by TCP.
     if (gone && done_ > 0 && (!waits() || time_left_ms(deadline(), 1) == 0)) return all();
     if (gone && resends(fd_, s_)) return going_back() ? StepResult::again() : failed_with();
     if (!gone && switch_sending(fd_, s_)) return StepResult::next();
@@ -115,7 +106,7 @@ class Sending : StreamCall {
     return wait_for_tcp();
   }
 
-  // The counter keeps the switch from happening under us. `shut`: it may not be counted.
+  // Counted, so that no switch happens meanwhile. `shut`: the counter stays closed.
   StepResult by_tcp(bool gone, bool* shut) {
     OpenFileState& slot = s_.open_file();
     const bool may_sleep = waits();
@@ -131,7 +122,7 @@ class Sending : StreamCall {
     const msghdr message = message_of(part.buffers, part.count);
     const long n = sys::call(SYS_sendmsg, fd_, &message,
                              flags_ | MSG_DONTWAIT | (done_ > 0 ? MSG_NOSIGNAL : 0));
-    // Room in TCP, or in the pipe if we have moved by then, is an edge after this.
+    // Room, in TCP or by then in the pipe, will be an edge.
     if (n < static_cast<long>(wanted_ - done_)) s_.full.fetch_add(1, std::memory_order_relaxed);
     if (n < 0 && (errno != EAGAIN || !may_sleep)) return failed_with();
     if (n > 0) {
@@ -160,8 +151,8 @@ class Sending : StreamCall {
     return is_part && done_ < wanted_ ? StepResult::again() : all();
   }
 
-  // Not in the kernel's send: another thread that reads here may have to ring for room, and for
-  // that to switch; the peer may read nothing until then.
+  // Not in the kernel's send(): before the peer reads, another thread here may have to ring for
+  // room, and to switch for that.
   StepResult wait_for_tcp() {
     const int timeout = time_left_ms(deadline(), kLongestNapMs);
     if (timeout == 0) {
@@ -174,7 +165,7 @@ class Sending : StreamCall {
     return StepResult::again();
   }
 
-  // Whether the other end is still there.
+  // Checks that the peer is still there.
   StepResult before_pipe() {
     // relaxed: a look
     if (sender().ended.load(std::memory_order_relaxed) == 1) {
@@ -182,7 +173,7 @@ class Sending : StreamCall {
       return refused();
     }
     const std::uint64_t theirs = state_of(s_.theirs());
-    const bool reads_no_more = (theirs & (socket_face::kClosed | socket_face::kShut)) != 0;
+    const bool reads_no_more = (theirs & (kClosed | kShut)) != 0;
     if (((state_of(s_.mine()) | theirs) & kLeaving) != 0 || reads_no_more) {
       poll_tcp_socket(fd_, s_);
     } else {
@@ -195,7 +186,7 @@ class Sending : StreamCall {
     return reset_of(s_) != 0 ? refused() : to_nobody();
   }
 
-  // Fails as TCP would: with an error that has not been reported, else EPIPE.
+  // Fails as TCP would: with an unreported error, or else EPIPE.
   StepResult refused() {
     const int error = tell_reset(s_);
     if (done_ > 0) return all();
@@ -204,8 +195,7 @@ class Sending : StreamCall {
     return StepResult::over(-1);
   }
 
-  // Nobody reads the pipe any more. TCP takes the first send after the other end's end, and is
-  // answered by a reset.
+  // Nobody reads the pipe. TCP takes one send after the peer's end, and gets a reset for it.
   StepResult to_nobody() {
     const bool by_kernel = s_.kernel_end;
     s_.kernel_end.set();
@@ -216,7 +206,7 @@ class Sending : StreamCall {
       const ssize_t taken = sys::call(SYS_sendmsg, fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (taken > 0) n = taken;
     }
-    note_going_back(s_);  // the kernel need not report this
+    note_going_back(s_);  // the kernel may not report this
     return StepResult::over(n);
   }
 
@@ -229,7 +219,7 @@ class Sending : StreamCall {
       IovecSlice part(buffers_, count_, done_);
       done = s_.pipe.send(part.buffers, part.count, room_);
     }
-    if (done.err == EPIPE) {  // ended meanwhile, or on its way back to TCP
+    if (done.err == EPIPE) {  // just ended, or left for TCP
       const bool known =
           (state_of(s_.mine()) & kGone) != 0 || sender().ended.load(std::memory_order_relaxed) == 1;
       return known || !is_left_rightly(fd_, s_) || going_back() ? StepResult::again()
@@ -238,7 +228,7 @@ class Sending : StreamCall {
     const bool rings = done.must_ring || owed.of_another();
     if (rings) {
       ring(fd_, s_);
-      if (s_.kernel_error && done_ == 0) return StepResult::again();  // nobody is there to read it
+      if (s_.kernel_error && done_ == 0) return StepResult::again();  // nobody will read it
     }
     if (s_.rang.load(std::memory_order_relaxed) != rings)
       s_.rang.store(rings, std::memory_order_relaxed);
@@ -254,7 +244,6 @@ class Sending : StreamCall {
     return done.bytes > 0 ? StepResult::again() : StepResult::next();
   }
 
-  // There is no room.
   StepResult wait() {
     s_.full.fetch_add(1, std::memory_order_relaxed);
     if (!waits()) {
@@ -277,9 +266,8 @@ class Sending : StreamCall {
     const DeferSignals again;
     const BellSleep bell(s_);
     if (!s_.pipe.want_room(room_)) return false;
-    s_.mine().words[socket_face::kSleeps].fetch_add(1, std::memory_order_relaxed);
-    // Bytes of TCP that the application has not read yet would make this return at once, as SHUT_RD
-    // does, so then only a short nap is taken.
+    s_.mine().words[kSleeps].fetch_add(1, std::memory_order_relaxed);
+    // Unread TCP bytes would end this poll at once, as SHUT_RD does: naps instead.
     pollfd p{fd_, POLLIN | POLLRDHUP, 0};
     int most = -1;
     // relaxed: the call into the kernel came before
@@ -290,7 +278,7 @@ class Sending : StreamCall {
     }
     if (!bell && most < 0) most = kWithoutBellMs;
     if (room_ == PipeRoom::kWindow) most = 1;
-    // Nor does anybody ring where another thread shuts down writing.
+    // Nobody rings either when another thread shuts down writing.
     if (most < 0) most = kLongestSleepMs;
     const int timeout = time_left_ms(deadline(), most);
     if (timeout == 0) {
@@ -300,19 +288,19 @@ class Sending : StreamCall {
     }
     const PacketSleep packets(is_remote(s_), PacketSleep::May::kNotFetch);
     const int woken = sleep_in_send(&p, timeout, since_, &bell);
-    if (woken == 0) room_ = PipeRoom::kWhole;  // it does not read
+    if (woken == 0) room_ = PipeRoom::kWhole;  // the peer does not read
     *over = (woken < 0 && !goes_on(done_, deadline_, since_)) || !still_names(fd_, s_);
     if (!*over && !(bell && woken > 0 && p.revents == 0)) poll_tcp_socket(fd_, s_);
     return true;
   }
 
-  /// A send that may wait for a reader that reads need not fill all that TCP would take.
+  /// a send that may wait need not fill all the room that TCP would give
   PipeRoom room_ = PipeRoom::kWindow;
   int nap_ms_ = 1;
   std::uint32_t turns_ = 0;  ///< at the gate
 };
 
-// More than one call moves.
+// For calls larger than the kernel takes.
 [[gnu::noinline]] ssize_t send_in_part(int fd, Socket& s, const iovec* buffers, int count,
                                        int flags) {
   const Changed part = within_one_call(buffers, count);
@@ -321,17 +309,15 @@ class Sending : StreamCall {
   return -1;
 }
 
-// The connection is in its pipe at both ends, and neither goes or ends; this process alone has the
-// socket.
+// Both ends are in the pipe and stay there; only this process has the socket.
 bool is_plain(const Socket& s) {
   constexpr std::uint64_t kEnds = kLeaving | kGone;
-  return (state_of(s.mine()) & (kSending | kEnds | socket_face::kEnding)) == kSending &&
-         (state_of(s.theirs()) & (kEnds | socket_face::kClosed | socket_face::kShut)) == 0 &&
-         !s.kernel_end && !s.kernel_error && !s.inherited.load(std::memory_order_relaxed);
+  return (state_of(s.mine()) & (kSending | kEnds | kEnding)) == kSending &&
+         (state_of(s.theirs()) & (kEnds | kClosed | kShut)) == 0 && !s.kernel_end &&
+         !s.kernel_error && !s.inherited.load(std::memory_order_relaxed);
 }
 
-// What nearly every call does: all of its bytes go into the pipe. False: the loop of Sending has to
-// do the rest, behind `sent` bytes.
+// The common case: all bytes go into the pipe. False: Sending does the rest, after `sent` bytes.
 bool send_at_once(int fd, Socket& s, const iovec* buffers, int count, std::size_t wanted,
                   std::size_t* sent) {
   if (!is_plain(s)) return false;
@@ -341,7 +327,7 @@ bool send_at_once(int fd, Socket& s, const iovec* buffers, int count, std::size_
   if (done.bytes == 0) return false;
   if (done.must_ring) {
     ring(fd, s);
-    if (s.kernel_error) return false;  // nobody is there to read it
+    if (s.kernel_error) return false;  // nobody will read it
   }
   if (s.rang.load(std::memory_order_relaxed) != done.must_ring)
     s.rang.store(done.must_ring, std::memory_order_relaxed);

@@ -1,6 +1,5 @@
-// getsockopt(TCP_INFO) of a connection that has moved, or had: the kernel's, with the bytes that
-// went by the pipe. What is in the pipe counts as sent, acknowledged and received, as it is with
-// the peer. Segments, round-trip times and windows stay those of TCP.
+// getsockopt(TCP_INFO) of a connection that is or was moved: the kernel's answer, plus the pipe's
+// bytes as sent, acknowledged and received. Segments, round-trip times and windows stay TCP's.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 
@@ -20,8 +19,8 @@ std::uint64_t pipe_bytes(const Socket& s, int end) {
   return s.pipe.page().ends[end].sender.bytes.load(std::memory_order_relaxed);
 }
 
-// Raises a counter that never falls, and says since when it has not changed, in ms. A change is
-// noticed when somebody asks, so the time is one by which it had happened.
+// Raises a counter that never falls, and returns for how many ms it has not changed. Changes are
+// noticed by questions, so the time is a lower bound.
 struct Told {
   std::uint64_t value;
   std::uint32_t quiet_ms;
@@ -30,7 +29,7 @@ Told tell(Socket::Counter& counter, std::uint64_t value, std::uint64_t now) {
   std::uint64_t told = counter.told.load(std::memory_order_relaxed);
   while (value > told) {
     if (!counter.told.compare_exchange_weak(told, value, std::memory_order_relaxed)) continue;
-    // It may have happened at any time since the last question: just now, then.
+    // It changed at some time since the last question: now, at the latest.
     counter.changed_ns.store(now, std::memory_order_relaxed);
     return {value, 0};
   }
@@ -45,7 +44,7 @@ void show_pipe_in_tcp_info(int fd, Socket& s, void* value, socklen_t size) {
   if (s.anew) return;
   if ((state != Socket::State::kShared && state != Socket::State::kKernel) || !s.pipe) return;
   KeepErrno keep;
-  // The application's may be cut short, of an older <netinet/tcp.h>.
+  // The application's may be shorter, from an older <netinet/tcp.h>.
   tcp_info info{};
   socklen_t whole = sizeof info;
   if (sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &whole) != 0) return;

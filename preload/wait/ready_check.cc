@@ -14,7 +14,6 @@
 #include "stream/bell.h"
 #include "stream/ending.h"
 #include "stream/going_back.h"
-#include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "tcp/tcp_backlog.h"
 #include "wait/epoll_set.h"

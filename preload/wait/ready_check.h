@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "state/socket.h"
-#include "stream/glance.h"
+#include "stream/ending.h"
 #include "wait/epoll_set.h"
 #include "wait/event_order.h"
 

@@ -9,7 +9,7 @@
 #include "kernel/sock_diag.h"
 #include "state/remote.h"
 #include "state/socket.h"
-#include "stream/glance.h"
+#include "stream/ending.h"
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/ready_check.h"

@@ -12,7 +12,7 @@
 #include "clan/detail/clock.h"
 #include "clan/face/pipe.h"
 #include "clan/face/wait.h"
-#include "demote/demote_steps.h"
+#include "demote/demote_on_request.h"
 #include "os/real.h"
 #include "os/signals.h"
 #include "os/sys.h"

@@ -1,7 +1,6 @@
 #include "demote/demote_on_request.h"
 
 #include "demote/demote.h"
-#include "demote/demote_steps.h"
 #include "preload/tcp_pair.h"
 
 namespace clan::preload {

@@ -5,8 +5,8 @@
 #include <chrono>
 
 #include "preload/tcp_pair.h"
+#include "stream/ending.h"
 #include "stream/going_back.h"
-#include "stream/poll_tcp.h"
 #include "stream/readiness.h"
 #include "tcp/tcp_backlog.h"
 

@@ -4,11 +4,11 @@
 
 #include <string>
 
-#include "demote/demote_steps.h"
+#include "demote/demote_on_request.h"
 #include "preload/sharer.h"
 #include "preload/tcp_pair.h"
 #include "state/face.h"
-#include "stream/poll_tcp.h"
+#include "stream/ending.h"
 
 namespace clan::preload {
 namespace {

@@ -8,7 +8,7 @@
 namespace clan::preload {
 namespace {
 
-// As demote/demote_steps.cc stores it.
+// As demote/demote_on_request.cc stores it.
 TEST(SocketDemotion, OneThatReadsTheKernelFindsItsLowWaterMarkSet) {
   Demotion demotion;
   int low_water = 0;

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "preload/tcp_pair.h"
-#include "stream/poll_tcp.h"
+#include "stream/ending.h"
 
 namespace clan::preload {
 namespace {

@@ -2,8 +2,7 @@
 
 #include "preload/tcp_pair.h"
 #include "stream/close.h"
-#include "stream/glance.h"
-#include "stream/poll_tcp.h"
+#include "stream/ending.h"
 
 namespace clan::preload {
 namespace {

@@ -1,8 +1,7 @@
-#include "stream/glance.h"
-
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 #include "stream/close.h"
+#include "stream/ending.h"
 
 namespace clan::preload {
 namespace {

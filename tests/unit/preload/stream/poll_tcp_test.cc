@@ -1,10 +1,9 @@
-#include "stream/poll_tcp.h"
-
 #include <poll.h>
 
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 #include "stream/close.h"
+#include "stream/ending.h"
 
 namespace clan::preload {
 namespace {

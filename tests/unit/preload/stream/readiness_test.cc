@@ -6,7 +6,7 @@
 #include "preload/tcp_pair.h"
 #include "state/face.h"
 #include "stream/close.h"
-#include "stream/glance.h"
+#include "stream/ending.h"
 
 namespace clan::preload {
 namespace {

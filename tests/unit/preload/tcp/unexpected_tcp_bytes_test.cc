@@ -1,7 +1,7 @@
 #include "preload/wait/set.h"
 #include "state/face.h"
 #include "stream/bell.h"
-#include "stream/poll_tcp.h"
+#include "stream/ending.h"
 #include "tcp/aborted.h"
 
 namespace clan::preload {

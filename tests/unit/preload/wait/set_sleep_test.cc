@@ -1,5 +1,5 @@
 #include "preload/wait/set.h"
-#include "stream/poll_tcp.h"
+#include "stream/ending.h"
 #include "wait/ready_check.h"
 
 namespace clan::preload {
