@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
 #include "clan/face/pipe.h"
@@ -23,7 +22,7 @@
 namespace clan::preload {
 namespace {
 
-// What the application wants of a socket that has moved, from now on.
+// Sets what the application wants of a moved socket.
 void ask_for(Interest& i, const epoll_event& event) {
   i.events = event.events;
   i.data = event.data;
@@ -36,7 +35,7 @@ void ask_for(Interest& i, const epoll_event& event) {
   tell_sleepers(i, true);
 }
 
-// As far as the event goes.
+// Whether the kernel would accept the event.
 bool kernel_would_take(const epoll_event* event) {
   constexpr std::uint32_t kWithExclusive =
       EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
@@ -44,32 +43,24 @@ bool kernel_would_take(const epoll_event* event) {
          ((event->events & EPOLLEXCLUSIVE) == 0 || (event->events & ~kWithExclusive) == 0);
 }
 
-// `before`: what we know of the descriptor in this set already. `lost`: there is nowhere to
-// remember it.
+// `before`: the descriptor's interest in this set, if any. `lost`: no memory to remember it.
 int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Interest* before,
                 bool* lost) {
   if (before != nullptr && before->parked) {
     KeepErrno keep;
     sys::epoll_ctl(epfd, EPOLL_CTL_DEL, fd, nullptr);
   }
-  // The kernel is asked for TCP's news about a moved one at once: what lies there already would
-  // wake a thread asleep in the set, as bytes do.
+  // A moved one is registered for TCP's news at once: an event that holds would wake a sleeper.
   epoll_event news = for_tcp(fd);
   const bool moved = s.shared() && set != nullptr && kernel_would_take(event);
   const int rc = real().epoll_ctl(epfd, EPOLL_CTL_ADD, fd, moved ? &news : event);
   if (rc != 0) {
-    if (before != nullptr && before->parked) remove(before);  // the kernel has it no more
+    if (before != nullptr && before->parked) remove(before);  // no longer in the kernel's set
     return rc;
   }
-  if (before != nullptr) remove(before);  // of a descriptor that was closed behind our back
-  Interest* i = set != nullptr ? new_interest() : nullptr;
-  if (i != nullptr) {
-    i->socket = &s;
-    i->fd = fd;
-    i->events = event->events;
-    i->data = event->data;
-  }
-  if (i == nullptr || !add(*set, i)) {
+  if (before != nullptr) remove(before);  // its descriptor was closed unseen
+  Interest* const i = set != nullptr ? add(*set, s, fd, *event) : nullptr;
+  if (i == nullptr) {
     KeepErrno keep;
     if (moved) sys::epoll_ctl(epfd, EPOLL_CTL_MOD, fd, event);
     *lost = true;
@@ -80,7 +71,7 @@ int control_add(int epfd, int fd, epoll_event* event, Socket& s, Set* set, Inter
     KeepErrno keep;
     moved ? answer_from_pipe(*i) : watch_moved(*i);
     tell_sleepers(*i, true);
-  } else if (moved) {  // it has gone back to TCP meanwhile
+  } else if (moved) {  // back on TCP meanwhile
     KeepErrno keep;
     change_to(*set, fd, event);
   }
@@ -118,8 +109,7 @@ int control_socket(int epfd, int op, int fd, epoll_event* event, Socket& s, bool
     return rc;
   }
   if (op == EPOLL_CTL_DEL) {
-    // Programs take sockets out and put them in again with every message. Processes may share the
-    // set.
+    // Programs take sockets out and in with every message. Not if processes may share the set.
     if (!s.inherited.load(std::memory_order_relaxed)) {
       i->parked = true;
       unwatch(*i);
@@ -161,7 +151,7 @@ int control(int epfd, int op, int fd, epoll_event* event) {
   const int rc = control_socket(epfd, op, fd, event, *s, &lost);
   if (lost) never_move(fd, *s, reasons::Why::kSharedSet);
   const Set* const set = op == EPOLL_CTL_ADD ? find(epfd) : nullptr;
-  // relaxed: take_off_pipes() says so under the lock, and sees the socket if it comes later
+  // relaxed: take_off_pipes() sets it under the lock, then sees a socket that comes later
   if (set != nullptr && set->on_tcp.load(std::memory_order_relaxed)) take_off_pipe(fd, *s);
   return rc;
 }

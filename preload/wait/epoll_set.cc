@@ -1,16 +1,9 @@
 #include "wait/epoll_set.h"
 
-#include <atomic>
-#include <cstdint>
-#include <cstring>
-#include <mutex>
 #include <utility>
 
-#include "clan/face/wait.h"
 #include "state/remote.h"
-#include "state/socket.h"
 #include "table/unseen_sets.h"
-#include "wait/list.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"
 
@@ -25,7 +18,7 @@ constinit std::atomic<int> sets_end{0};
 }  // namespace
 
 void reach(int epfd) {
-  // relaxed, both: no thread knows the descriptor before
+  // relaxed, both: no thread knew the descriptor before
   int end = sets_end.load(std::memory_order_relaxed);
   while (end <= epfd && !sets_end.compare_exchange_weak(end, epfd + 1, std::memory_order_relaxed)) {
   }
@@ -41,7 +34,8 @@ Set* make(int epfd) {
   if (epfd < 0 || epfd >= kMostSets) return nullptr;
   Set* set = find(epfd);
   if (set != nullptr) return set;
-  const Making making;
+  const DeferSignals undisturbed;
+  const std::lock_guard one_maker(making);
   if ((set = find(epfd)) != nullptr) return set;
   set = set_pool.take();
   if (set == nullptr) return nullptr;
@@ -60,29 +54,30 @@ Interest* find(Set& set, const Socket* s, int fd) {
   return find_interest(*s, [&](const Interest& i) { return i.set == &set && i.fd == fd; });
 }
 
-bool add(Set& set, Interest* i) {
-  // Room in both lists, so that watch() cannot fail.
-  if (!set.interests.reserve(set.interests.count + 1)) return false;
-  if (!set.watched.reserve(set.interests.room) || !set.found.reserve(set.interests.room))
-    return false;
+Interest* add(Set& set, Socket& s, int fd, const epoll_event& event) {
+  // Room in both lists: watch() cannot fail.
+  const bool has_room = set.interests.reserve(set.interests.count + 1) &&
+                        set.watched.reserve(set.interests.room) &&
+                        set.found.reserve(set.interests.room);
+  Interest* const i = has_room ? interest_pool.take() : nullptr;
+  if (i == nullptr) return nullptr;
+  i->socket = &s;
+  i->fd = fd;
+  i->events = event.events;
+  i->data = event.data;
   set.changes.fetch_add(1, std::memory_order_relaxed);
   i->set = &set;
   i->index = set.interests.count;
   set.interests.at[set.interests.count++] = i;
-  // order: before the load of plain_sleepers; a sleeper counts itself there first and looks here
-  // then
+  // order: before loading plain_sleepers; a sleeper counts there first, then checks this
   set.remembered.store(set.interests.count, std::memory_order_seq_cst);
-  Socket& s = *i->socket;
   const std::lock_guard listed(s.listing);
   i->next_of_socket = std::exchange(s.interests, i);
-  // A thread that has gone back to TCP meanwhile sees this, or the caller sees that.
-  // order: before the check whether the socket is shared(); demotion stores that first and looks
-  // here then
+  // A thread that went back to TCP meanwhile sees this, or the caller sees that. order: before the
+  // check of shared(); demotion stores that first, then checks this
   s.in_sets.store(true, std::memory_order_seq_cst);
-  return true;
+  return i;
 }
-
-Interest* new_interest() { return interest_pool.take(); }
 
 void watch(Interest& i) {
   i.heard_ns = i.set->now();
@@ -134,7 +129,7 @@ void forget_epoll(int fd) {
   Guard guard(fd);
   Set* const set = guard.set();
   if (set == nullptr) return;
-  // PAIR preload.sets: what looks without the lock does not find it any more
+  // PAIR preload.sets: unpublishes it
   sets[fd].store(nullptr, std::memory_order_release);
   if (--set->names > 0) {
     for (int other = 0; set->epfd == fd && other < sets_below(); ++other) {
@@ -152,7 +147,7 @@ void forget_epoll_range(unsigned first, unsigned last) {
 
 void duplicate_epoll(int from, int to) {
   forget_epoll(to);
-  // Before there is anything in it, too: both names are one set's.
+  // Also while it is empty: both names are one set's.
   if (from < kMostSets && find(from) == nullptr && is_seen_set(from)) (void)make(from);
   if (find(from) == nullptr || to < 0 || to >= kMostSets) return;
   Guard guard(from);

@@ -1,10 +1,6 @@
 #include "wait/gather.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
-#include <cstdint>
-#include <cstring>
 #include <utility>
 
 #include "clan/detail/clock.h"
@@ -14,7 +10,6 @@
 #include "stream/ending.h"
 #include "table/fd_table.h"
 #include "tcp/tcp_backlog.h"
-#include "wait/epoll_set.h"
 #include "wait/event_order.h"
 #include "wait/list.h"
 #include "wait/poll_moved.h"
@@ -25,29 +20,28 @@
 namespace clan::preload {
 namespace {
 
-/// how long the kernel may go unasked where all has moved: for ends kCheckNs, and for bells so long
+/// how long the kernel may go unasked if all have moved: kCheckNs for ends, this for bells
 constexpr std::uint64_t kBellsNs = 10'000;
 
-/// After so long nobody asks how long ago a time was: stamps wrap, half of their range is ten hours
-/// or more.
+/// Stamps wrap, in at least twenty hours: after kLongNs without a wait, older ones are forgotten.
 constexpr std::uint64_t kLongNs = 600'000'000'000, kLongStamp = std::uint64_t{1} << 40;
 
 constexpr std::uint32_t kArmedFew = 64;
-constexpr std::uint32_t kWatchedFew = 4;  ///< so many cost nothing that matters
+constexpr std::uint32_t kWatchedFew = 4;  ///< too few to matter
 
-// Its bell has been rung, or the other end has gone.
+// The bell was rung, or the peer has gone.
 void note_ring(const Set& set, Interest& i) {
   watch(i);
   i.rung_in = set.round;
 }
 
-// The kernel watched the socket for the peer's end, too.
+// The kernel watches the socket for the peer's end too.
 void note_bell(const Set& set, Interest& i) {
   note_ring(set, i);
   note_checked(*i.socket, set.now());
 }
 
-// The bell is watched once for all descriptors of the socket. Returns one of them, or null.
+// One bell serves all descriptors of the socket. Returns one of them, or null.
 Interest* note_bells(const Set& set, const Socket& s) {
   Interest* one = nullptr;
   (void)find_interest(s, [&](Interest& i) {
@@ -59,16 +53,9 @@ Interest* note_bells(const Set& set, const Socket& s) {
   return one;
 }
 
-// The kernel has reported a socket that has moved.
-void note_news(const Set& set, Interest& i) {
-  note_ring(set, i);
-  take_news(i);
-}
-
-// The kernel has reported it in an answer before, and does again as long as it holds. `end`: of
-// what it reported before. Several descriptors may have the same data: each is known once in the
-// answer `asks`.
-// `*again`: it has its place in the program's answer already.
+// Whether the kernel reported it earlier in this gather(), as it does while it holds. `end`: of
+// what it reported earlier. Descriptors may have the same data: each is found once per answer
+// (`asks`). `*again`: it has a place in our answer.
 bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll_event& event,
               bool* again) {
   for (std::uint32_t k = 0; k < end; ++k) {
@@ -83,26 +70,25 @@ bool is_known(const Set& set, std::uint32_t end, std::uint32_t asks, const epoll
   return false;
 }
 
-// The kernel's news of a socket that has moved are TCP's: bytes from before, or its end.
+// A moved socket has news on TCP: bytes from before the switch, or the end.
 void take_in_tcp(Set& set, Interest& i, const KernelOrder& order) {
   ReadyEvent found = ready_event_of(i);
   found.event.data = i.data;
   order.place(found);
-  if (!i.moved) {  // back on TCP: only the place is kept, and is_known() when the kernel reports it
-                   // again
+  if (!i.moved) {  // back on TCP: keeps the place, for is_known() when the kernel reports it
     found.interest = nullptr;
     found.event.events = 0;
     set.found.at[set.found.count++] = found;
     return;
   }
   if ((found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0) return;
-  if (!i.listed) i.since = found.since;  // should it be left out of this answer
+  if (!i.listed) i.since = found.since;  // in case this answer leaves it out
   found.since = i.since;
   set.found.at[set.found.count++] = found;
   i.found_in = set.round;
 }
 
-// It has been found before the kernel reported its end.
+// It was found before the kernel reported its end.
 void look_again(Set& set, Interest& i) {
   const ReadyEvent now = ready_event_of(i);
   for (std::uint32_t k = 0; k < set.found.count && now.event.events != 0; ++k) {
@@ -113,8 +99,7 @@ void look_again(Set& set, Interest& i) {
   }
 }
 
-// Takes in what the kernel has said when it was asked for the `asks`th time, `n` events at
-// `events`: answers how many of them are the application's.
+// Takes in the kernel's `n` events of its `asks`th answer. Returns how many are plain.
 int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
   const std::uint32_t first = set.found.count;
   int plain = 0;
@@ -129,7 +114,7 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
     }
     const bool by_bell = (events[k].data.u64 & kOfBell) != 0;
     const int fd = static_cast<int>(events[k].data.u64 & (kOfBell - 1));
-    // not for one that is being closed: that may wait for the lock
+    // Not one that is being closed: the closing thread may wait for the lock.
     const SocketRef s = set.polled != nullptr ? SocketRef() : acquire(fd, false);
     Interest* const i = s && by_bell            ? note_bells(set, *s)
                         : s                     ? find(set, s.get(), fd)
@@ -141,7 +126,8 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
       continue;
     }
     if (!by_bell) {
-      note_news(set, *i);
+      note_ring(set, *i);
+      take_news(*i);
     } else if (set.polled != nullptr) {
       note_bell(set, *i);
     }
@@ -158,7 +144,7 @@ int take_in(Set& set, std::uint32_t asks, const epoll_event* events, int n) {
   return plain;
 }
 
-// Checks what is watched and has not been found yet. `first`: for the first time in this gather().
+// Checks the watched ones not found yet. `first`: for the first time in this gather().
 void find_ready(Set& set, bool first) {
   for (std::uint32_t k = 0; k < set.watched.count;) {
     Interest& i = *set.watched.at[k];
@@ -172,7 +158,7 @@ void find_ready(Set& set, bool first) {
         found.last_kernel_write = stamp;
         set.found.at[set.found.count++] = found;
         i.found_in = set.round;
-        // Reported before, or written before the kernel answered; of room nobody else knows.
+        // Reported or written before the kernel answered; nobody else knows about room.
         const bool old = i.listed || i.rung_in == set.round ||
                          (found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0;
         if (!old) set.note_happened(stamp.word != 0 ? stamp.time() : order_stamp());
@@ -184,18 +170,15 @@ void find_ready(Set& set, bool first) {
         }
       }
     }
-    // Else another one has taken its place.
+    // Otherwise another one has taken its place.
     if (k < set.watched.count && set.watched.at[k] == &i) ++k;
   }
 }
 
-// See gather().
-bool kernel_may_know_more(const Set& set) { return PipeStamp::before(set.looked, set.happened); }
-
-// More sockets wait for their bells than watch_armed() checks.
+// Whether more wait for their bells than watch_armed() checks.
 bool many_are_armed(const Set& set) { return set.moved - set.watched.count > kArmedFew; }
 
-// What holds anyway, as room does, says nothing of a reset.
+// What holds anyway, like room, does not rule out a reset.
 bool holds_anyway(const ReadyEvent& found) {
   if (found.interest == nullptr) return false;
   const Socket& s = *found.interest->socket;
@@ -204,8 +187,7 @@ bool holds_anyway(const ReadyEvent& found) {
          (found.event.events & ~(EPOLLOUT | EPOLLWRNORM)) == 0;
 }
 
-// The kernel may know what we do not: of plain descriptors always, of sockets that have moved their
-// end.
+// The kernel may know more: about plain descriptors always, about moved sockets their end.
 bool kernel_is_due(Set& set) {
   const std::uint64_t unasked_ns = set.now() - set.asked_ns;
   const bool unsaid = set.polled != nullptr &&
@@ -216,8 +198,8 @@ bool kernel_is_due(Set& set) {
   return true;
 }
 
-// Reports what has been found, no more than `most`. The kernel will not say again what it has said:
-// of these none is left out. `*all`: nothing is.
+// Reports at most `most` of what was found. Never leaves out what the kernel reported, as it will
+// not again. `*all`: nothing is left out.
 int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all) {
   List<ReadyEvent>& found = set.found;
   found.count = static_cast<std::uint32_t>(
@@ -242,7 +224,7 @@ int report(Set& set, epoll_event* events, int most, std::uint64_t low, bool* all
   return static_cast<int>(std::exchange(found.count, 0));
 }
 
-// Puts back to `events` what only the kernel knows of, and will not say again.
+// Puts the plain events back at `events`, as the kernel will not report them again.
 int keep_plain(Set& set, epoll_event* events) {
   int n = 0;
   for (std::uint32_t k = 0; k < set.found.count; ++k) {
@@ -253,8 +235,7 @@ int keep_plain(Set& set, epoll_event* events) {
   return n;
 }
 
-// The kernel is not asked for rings in this call. As far as there are few armed ones, those
-// with news are found.
+// The kernel is not asked for rings in this call: watches armed ones with news, if few are armed.
 void watch_armed(Set& set) {
   if (many_are_armed(set)) return;
   for (std::uint32_t k = 0; k < set.interests.count; ++k) {
@@ -264,7 +245,7 @@ void watch_armed(Set& set) {
   }
 }
 
-// Nothing that has moved has news.
+// No moved socket has news.
 bool all_quiet(Set& set) {
   for (std::uint32_t k = 0; k < set.watched.count; ++k) {
     Interest& i = *set.watched.at[k];
@@ -281,7 +262,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
   if (kernel_is_asked_later && told < 0 && !set.plain_told && all_quiet(set)) return 0;
   ++set.round;
   set.found.count = 0;
-  // A ring of one descriptor may have all of its socket watched. What poll() asks for has its room.
+  // One descriptor's ring may have all of its socket watched. poll() has enough room.
   const std::uint32_t most_moved = std::max(set.watched.count, set.interests.count);
   if (!set.found.reserve(most_moved)) return without_ours(events, told);
   const std::uint64_t last = set.now();
@@ -318,7 +299,7 @@ int gather(Set& set, epoll_event* events, int most, int told, std::uint64_t befo
       room -= plain;
     }
     find_ready(set, kernel_first && asks == 1);
-    if (!kernel_may_know_more(set)) break;
+    if (!PipeStamp::before(set.looked, set.happened)) break;  // the kernel knows no more
   }
   if (due_first && t_due.count > 0) return -1 - keep_plain(set, events);
   if (set.found.count == 0) return 0;

@@ -1,4 +1,4 @@
-// Memory of epoll sets: dense arrays, and things that are recycled, never unmapped.
+// Memory of epoll sets: dense arrays, and recycled objects.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,37 +21,31 @@ inline void* pages(std::size_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-//// A dense array that is never longer than kMost.
+/// A dense array of at most kMost.
 template <typename T>
 struct List {
   static constexpr std::uint32_t kMost = 1u << 21;
   std::uint32_t count = 0, room = 0;
   T* at = nullptr;
-  bool reserve(std::uint32_t least);  ///< room for so many
-  void release();
+  bool reserve(std::uint32_t least) {
+    if (least <= room) return true;
+    const std::uint32_t more = std::max(64u, std::bit_ceil(least));
+    auto* bigger = more > kMost ? nullptr : static_cast<T*>(pages(more * sizeof(T)));
+    if (bigger == nullptr) return false;
+    std::copy(at, at + count, bigger);
+    release();
+    at = bigger;
+    room = more;
+    return true;
+  }
+  void release() {
+    if (at != nullptr) sys::munmap(at, room * sizeof(T));
+    at = nullptr;
+    room = 0;
+  }
 };
 
-template <typename T>
-bool List<T>::reserve(std::uint32_t least) {
-  if (least <= room) return true;
-  const std::uint32_t more = std::max(64u, std::bit_ceil(least));
-  auto* bigger = more > kMost ? nullptr : static_cast<T*>(pages(more * sizeof(T)));
-  if (bigger == nullptr) return false;
-  std::copy(at, at + count, bigger);
-  release();
-  at = bigger;
-  room = more;
-  return true;
-}
-
-template <typename T>
-void List<T>::release() {
-  if (at != nullptr) sys::munmap(at, room * sizeof(T));
-  at = nullptr;
-  room = 0;
-}
-
-/// Sets and interests are recycled, never unmapped.
+/// Recycles sets and interests; their memory is never unmapped.
 template <typename T>
 class ObjectPool {
  public:

@@ -12,7 +12,6 @@
 #include "clan/detail/clock.h"
 #include "os/scratch.h"
 #include "os/sys.h"
-#include "state/remote.h"
 #include "stream/ending.h"
 #include "stream/going_back.h"
 #include "stream/readiness.h"
@@ -24,20 +23,20 @@
 namespace clan::preload {
 namespace {
 
-constexpr nfds_t kOnStack = 2;  ///< so many descriptors take less than a kilobyte
-/// What poll() tells without being asked.
+constexpr nfds_t kOnStack = 2;  ///< as many descriptors take less than a kilobyte
+/// What poll() reports unasked.
 constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
-/// The longest sleep for room, as of a send: another thread may shut down writing, which the kernel
-/// does not know of, and a process that shares the other end may be killed before it rings.
+/// The longest sleep for room, as in a send: the kernel does not report another thread's shutdown
+/// of writing, and a process of the peer may be killed before it rings.
 constexpr std::int64_t kRoomNs = 100'000'000;
 
-// Urgent data is the kernel's to tell.
+// Only the kernel reports urgent data.
 short events_of_moved(const pollfd& asked) {
   return static_cast<short>(POLLIN | POLLRDHUP | (asked.events & POLLPRI));
 }
 
-// What gather() may want room for: each descriptor twice, as plain and as moved, all that has
-// moved, and an answer of the kernel.
+// The room that gather() may want: each descriptor as plain and as moved, all moved ones, and an
+// answer of the kernel.
 constexpr nfds_t most_found(nfds_t count) {
   return 3 * count + PolledSet::Memory::most_events(count);
 }
@@ -49,8 +48,8 @@ T* cut(std::byte*& memory, nfds_t count) {
   return at;
 }
 
-// One socket with bytes in its pipe: nothing has happened before that anybody asks for. Not where
-// the kernel is to be asked, see gather().
+// Whether a lone socket, whose event has no order, has bytes in its pipe. False if the kernel is to
+// be asked, see gather().
 bool has_bytes(pollfd& asked) {
   const SocketRef s = acquire(asked.fd);
   if (!s || !s->shared() || reads_tcp(*s) || is_due(*s) || (asked.events & POLLPRI) != 0)
@@ -105,8 +104,7 @@ PolledSet::~PolledSet() {
   while (used_ > 0) memory_.places[--used_].~Place();
 }
 
-// What has moved is answered from its pipe from now on. What the kernel alone can tell makes it
-// plain, too.
+// Answers a moved socket from its pipe. What only the kernel reports makes the set plain too.
 void PolledSet::enter(nfds_t k) {
   constexpr short kNews = POLLIN | POLLRDNORM | POLLRDHUP;
   const pollfd& asked = fds_[k];
@@ -131,7 +129,7 @@ void PolledSet::enter(nfds_t k) {
   answer_from_pipe(i);
 }
 
-// What the kernel has answered in `copy`, as epoll would say it. What was closed is the kernel's.
+// Translates the kernel's answer in `copy` to epoll's. A closed descriptor is the kernel's.
 int PolledSet::take(epoll_event* to) {
   int n = 0;
   for (nfds_t k = 0; k < count_; ++k) {
@@ -174,7 +172,7 @@ int PolledSet::sleep(epoll_event* to, std::int64_t ns, const PacketSleep* packet
   }
   const int rc = sleep_(memory_.copy, static_cast<nfds_t>(end - memory_.copy), ns);
   *over = rc == 0;
-  // More than the limit of descriptors allows.
+  // More than RLIMIT_NOFILE allows.
   if (rc < 0 && errno == EINVAL && end != bells && !has_no_room_) return has_no_room_ = true, 0;
   if (rc <= 0) return rc;
   *fetches = packets != nullptr && packets->ready(extra);
@@ -198,12 +196,12 @@ void PolledSet::lie_down(Interest& i) {
   place.sleeps = true;
   if (!has_no_room_ && !place.bell.emplace(s)) place.bell.reset();
   i.by_bell = place.bell.has_value();
-  // Bytes of TCP that are not asked for would keep the kernel from sleeping.
+  // TCP bytes that nobody asked for would end the sleep.
   if (reads_tcp(s) && (asked & kReads) == 0) {
     copy.events &= static_cast<short>(~POLLIN);
     is_untold_ = true;
   }
-  // What the kernel has reported, and would go on reporting.
+  // The kernel would report these again and again.
   if (s.kernel_end || s.kernel_error) {
     copy.fd = -1;
     // relaxed: the call into the kernel came before

@@ -1,6 +1,5 @@
-// poll() with sockets that have moved: a wait in a set that lives as long as the call (waiting.h).
-// Its kernel is poll() in place of epoll: there, a socket that has moved is watched for the end of
-// TCP, and its bell beside it.
+// poll() with moved sockets: a wait in a set that lives as long as the call (waiting.h), with the
+// kernel's poll() in place of epoll. It watches a moved socket for the end of TCP, and its bell.
 #pragma once
 
 #include <poll.h>
@@ -19,8 +18,8 @@
 
 namespace clan::preload {
 
-/// The kernel's wait, in the way the application called it: with its mask of signals, and as a
-/// cancellation point. A reference to `int f(Events*, Count, std::int64_t ns)`, which outlives it.
+/// The kernel's wait as the application called it: its signal mask, and a cancellation point.
+/// Refers to `int f(Events*, Count, std::int64_t ns)`, which outlives it.
 template <typename Events, typename Count>
 class KernelWait {
  public:
@@ -41,34 +40,26 @@ class KernelWait {
 using KernelPoll = KernelWait<pollfd, nfds_t>;
 using KernelEpoll = KernelWait<epoll_event, int>;
 
-/// The calling thread's, for all its calls.
-inline Waiter& waiter_of_poll() {
-  static thread_local Waiter w{WaitOptions{}};
-  return w;
+/// Returns the calling thread's waiter for poll() calls; another one if they wait for other hosts.
+inline Waiter& waiter_of_poll(bool remote = false) {
+  static thread_local Waiter local{WaitOptions{}}, distant{kRemoteWait};
+  return remote ? distant : local;
 }
 
-/// When one of what is polled is remote.
-inline Waiter& waiter_of_remote_poll() {
-  static thread_local Waiter w{kRemoteWait};
-  return w;
-}
-
-/// What one poll() is about, as a set: Interest::index and Interest::data are places in the call's
-/// array. No other thread sees it.
+/// One poll() as a set: Interest::index and Interest::data index the call's array. One thread's.
 class PolledSet {
  public:
-  /// A socket of it that has moved.
+  /// A moved socket of it.
   struct Place {
     Interest interest;
     SocketRef socket;
     std::optional<BellSleep> bell;
     bool sleeps = false;
   };
-  /// What the caller has memory for: places, what is found of them, and events(). `copy`: what the
-  /// kernel is asked, and room for the bells and PacketSleep::kMost more.
+  /// The caller's memory. `copy`: what the kernel is asked, with room for bells and packets.
   struct Memory {
     static std::size_t bytes(nfds_t count);
-    /// Each descriptor may be reported as plain, as moved, and by its bell.
+    /// Each descriptor may be reported as plain, as moved and by its bell.
     static constexpr nfds_t most_events(nfds_t count) { return 3 * count + 1; }
     explicit Memory(void* memory, nfds_t count);
     Place* places;
@@ -88,20 +79,20 @@ class PolledSet {
   Interest* of(int place) const {
     return memory_.of[place] != nullptr ? &memory_.of[place]->interest : nullptr;
   }
-  /// Asks the kernel without waiting. Answers as epoll_wait().
+  /// Asks the kernel without waiting. Returns like epoll_wait().
   int ask(epoll_event* to);
-  /// Sleeps as the application called it, and on packets. `*fetches`: some have come; `*over`: the
-  /// time is.
+  /// Sleeps as the application called it, and on packets. `*fetches`: some came; `*over`: time is
+  /// up.
   int sleep(epoll_event* to, std::int64_t ns, const PacketSleep* packets, bool* fetches,
             bool* over);
-  /// The socket has gone back to TCP: the kernel answers what was asked.
+  /// Leaves a socket that is back on TCP to the kernel.
   void leave(const Interest& i) { memory_.copy[i.index].events = fds_[i.index].events; }
-  /// The thread is about to sleep; to be called before the other end is asked to ring.
+  /// Prepares a socket for the thread's sleep, before the peer is asked to ring.
   void lie_down(Interest& i);
   void get_up();
-  /// How long the sleep may be, as the kernel does not report all that is waited for.
+  /// Returns the longest sleep, as the kernel does not report everything.
   std::int64_t longest();
-  /// Writes what has been found to the application's array. Returns for how many descriptors.
+  /// Writes the events to the application's array. Returns the number of descriptors.
   int answer(const epoll_event* events, int n);
 
  private:
@@ -114,12 +105,12 @@ class PolledSet {
   const Memory memory_;
   const KernelPoll sleep_;
   nfds_t used_ = 0;
-  bool has_no_room_ = false;  // for bells, beside what is polled
-  bool is_untold_ = false;    // one of them has something that the kernel cannot be asked for
+  bool has_no_room_ = false;  ///< for bells
+  bool is_untold_ = false;    ///< the kernel cannot be asked for everything
   bool wants_room_ = false;
 };
 
-/// `sleep(copy, count, ns)` is the kernel's poll, in the way the application called it.
+/// Does poll(). `sleep(copy, count, ns)` is the kernel's, as the application called it.
 int poll_moved(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const KernelPoll& sleep);
 
 }  // namespace clan::preload

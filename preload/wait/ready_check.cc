@@ -1,23 +1,15 @@
 #include "wait/ready_check.h"
 
 #include <poll.h>
-#include <sys/epoll.h>
 
 #include <algorithm>
-#include <cstdint>
-#include <cstring>
 
 #include "clan/detail/clock.h"
 #include "kernel/tcp.h"
-#include "state/remote.h"
-#include "state/socket.h"
 #include "stream/bell.h"
-#include "stream/ending.h"
 #include "stream/going_back.h"
 #include "stream/readiness.h"
 #include "tcp/tcp_backlog.h"
-#include "wait/epoll_set.h"
-#include "wait/event_order.h"
 #include "wait/poll_moved.h"
 #include "wait/registration.h"
 #include "wait/set_lock.h"
@@ -25,17 +17,16 @@
 namespace clan::preload {
 
 std::uint64_t in_stamp(int fd, const Socket& s) {
-  constexpr std::uint64_t kFarApart = 0x9e37'79b9'7f4a'7c15u;  // from all that the pipe counts
+  constexpr std::uint64_t kFarApart = 0x9e37'79b9'7f4a'7c15u;  // from the pipe's counts
   const std::uint64_t of_tcp = reads_tcp(s) ? arrived(fd) * kFarApart : 0;
-  // of this process
   const std::uint64_t given_up =
       s.going_back.load(std::memory_order_relaxed) * (kFarApart * kFarApart);
   const auto& peer = s.pipe.page().ends[1 - s.pipe.end()].sender;
   // relaxed: its record moves the tail
   const bool told_in_pipe = peer.ended.load(std::memory_order_relaxed) == 1;
-  // relaxed: stored before the kernel wakes those that sleep here
+  // relaxed: stored before the kernel wakes sleepers
   const bool shut = s.shut_read.load(std::memory_order_relaxed);
-  // order: what is read later is no older than this tail
+  // order: what is read later is at least as new as this tail
   return of_tcp + given_up + peer.tail.load(std::memory_order_acquire) * 16 + (shut ? 8u : 0u) +
          (reads_tcp(s) ? 0u : 4u) + ((s.kernel_end || s.kernel_error) && !told_in_pipe ? 2u : 0u) +
          (reset_of(s) != 0 ? 1u : 0u);
@@ -48,18 +39,6 @@ bool has_edge(const Socket& s, const ReportedEdges& told, std::uint64_t in_stamp
   return (ready & kForReading) != 0 && in_stamp != told.in;
 }
 
-namespace {
-
-// Notes that all of `ready` is reported.
-void note_told(ReportedEdges& told, const Socket& s, std::uint64_t in_stamp, std::uint32_t ready) {
-  if ((ready & kForReading) != 0) told.in = in_stamp;
-  if ((ready & EPOLLOUT) == 0) return;
-  told.out = true;
-  told.full = s.full.load(std::memory_order_relaxed);
-}
-
-}  // namespace
-
 ReadyEvent ready_event_of(Interest& i) {
   ReadyEvent found;
   found.interest = &i;
@@ -68,9 +47,9 @@ ReadyEvent ready_event_of(Interest& i) {
   if (quiet(i)) return found;
   if (is_due(s)) note_due(i.fd, s);
   const bool by_edges = (i.events & EPOLLET) != 0;
-  // That the other end has switched is no edge, and is noticed before.
+  // The peer's switch is no edge: it is noticed first.
   if (by_edges && reads_tcp(s)) look_at_tcp(i.fd, s);
-  // Taken first: what comes while we look is an edge of its own.
+  // Read first: what comes during the check is an edge of its own.
   if (by_edges) found.edge = in_stamp(i.fd, s);
   // poll() has the same bits.
   const auto ready = static_cast<std::uint32_t>(ready_now(i.fd, s, static_cast<short>(i.events)));
@@ -91,24 +70,29 @@ void take_news(const Interest& i) {
 void mark_reported(const ReadyEvent& found, std::uint64_t stamp) {
   Interest& i = *found.interest;
   const std::uint32_t ready = found.event.events;
+  const bool by_edges = (i.events & EPOLLET) != 0;
   i.since = stamp;
-  i.listed = (i.events & EPOLLET) == 0;
+  i.listed = !by_edges;
   i.heard_ns = i.set->now();
-  if ((i.events & EPOLLET) != 0) note_told(i.told, *i.socket, found.edge, ready);
+  if (by_edges && (ready & kForReading) != 0) i.told.in = found.edge;
+  if (by_edges && (ready & EPOLLOUT) != 0) {
+    i.told.out = true;
+    i.told.full = i.socket->full.load(std::memory_order_relaxed);
+  }
   if ((i.events & EPOLLONESHOT) != 0) i.fired = true;
 }
 
 namespace {
 
-// The next news of it may come without a ring: what lies in the pipe has been announced, and
-// another thread reads TCP's bytes in front of it, or has done so just now.
+// Whether its next news may come without a ring: bytes in the pipe were announced while another
+// thread read, or still reads, TCP's bytes before them.
 bool may_come_unrung(const Interest& i) {
   const Socket& s = *i.socket;
   const PipeFront front = s.pipe.front();
   if (i.fired || front == PipeFront::kNothing) return false;
   if (reads_tcp(s)) return true;
   const bool unasked = (i.events & (EPOLLIN | EPOLLRDNORM)) == 0;
-  // TCP's own bytes wake after kLeave.
+  // After kLeave, TCP's bytes wake.
   if (unasked || front == PipeFront::kLeave || (front == PipeFront::kBytes && !enough_bytes(s)))
     return false;
   return (i.events & EPOLLET) == 0 || has_edge(s, i.told, in_stamp(i.fd, s), EPOLLIN);
@@ -160,10 +144,10 @@ bool anything(Set& set) {
 bool prepare(Set& set) {
   ++set.sleepers;
   if (set.watched.count > 0) set.set_now(monotonic_ns());
-  // from behind: what is armed leaves the list
+  // Backwards, as arming removes from the list.
   for (std::uint32_t k = set.watched.count; k-- > 0;) {
     Interest& i = *set.watched.at[k];
-    // A loop that sleeps between other events need not touch this one's memory each time.
+    // Spares a loop that sleeps between other events this one's memory.
     if (quiet_for_long(i)) {
       arm(i);
       if (k >= set.watched.count || set.watched.at[k] != &i) continue;

@@ -1,16 +1,10 @@
 #include "wait/registration.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 
 #include "clan/face/pipe.h"
-#include "os/sys.h"
-#include "state/remote.h"
-#include "wait/epoll_set.h"
 #include "wait/poll_moved.h"
 #include "wait/ready_check.h"
 
@@ -88,8 +82,7 @@ bool watches_bell(Interest& i) {
   const KeepErrno keep;
   epoll_event event = for_bell(i.fd);
   if (change(*i.set, EPOLL_CTL_ADD, bell, &event) == 0) return i.by_bell = true;
-  // For another descriptor of the socket, or another process that shares the set, it is there. That
-  // one's descriptor may be gone.
+  // It is registered for another descriptor of the socket, perhaps gone, or by another process.
   return i.by_bell = errno == EEXIST && change(*i.set, EPOLL_CTL_MOD, bell, &event) == 0;
 }
 
@@ -104,7 +97,7 @@ void leave_bell(Interest& i) {
   if (other != nullptr) {
     epoll_event event = for_bell(other->fd);
     change(*i.set, EPOLL_CTL_MOD, bell, &event);
-  } else if (i.set->use == nullptr) {  // else it may be another process's
+  } else if (i.set->use == nullptr) {  // otherwise it may be another process's
     change(*i.set, EPOLL_CTL_DEL, bell, nullptr);
   }
 }
@@ -144,7 +137,7 @@ void tell_sleepers(Interest& i, bool look) {
   i.socket->pipe.keep_wanted(wants_room(i));
   if (look && !is_ready(i) && longest_sleep(i) == kNoCap) return;
   if (!i.moved) return;
-  // If the kernel is asked for room that is always there, it reports that at once, each time.
+  // Asked for room, which is always there, the kernel reports at once, each time.
   epoll_event event = for_tcp(i.fd);
   event.events |= EPOLLOUT;
   change_to(set, i.fd, &event);

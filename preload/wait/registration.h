@@ -1,5 +1,4 @@
-// What the kernel has of an epoll set: which descriptors, and what it is asked to report about
-// them.
+// The kernel's part of an epoll set: its descriptors, and what it reports of them.
 #pragma once
 
 #include <fcntl.h>
@@ -14,8 +13,7 @@
 
 namespace clan::preload {
 
-/// Calls `f(fd, events)` for all that is in a set, as the kernel has it. False: the kernel does not
-/// say.
+/// Calls `f(fd, events)` for all in a set, from /proc. False: the kernel does not say.
 template <typename F>
 bool for_registered(int epfd, F&& f) {
   KeepErrno keep;
@@ -41,49 +39,47 @@ bool for_registered(int epfd, F&& f) {
   return true;
 }
 
-/// As far as the kernel says.
 bool is_empty(int epfd);
 
-/// Nobody knows the descriptor of a set that has been closed.
+/// Does epoll_ctl(). EBADF if the set was closed.
 int change(const Set& set, int op, int fd, epoll_event* event);
 
-/// What the kernel has to say, without waiting.
+/// Asks the kernel for events, without waiting.
 int ask_kernel(const Set& set, epoll_event* events, int most);
 
-/// Even if it cannot be modified (EPOLLEXCLUSIVE), or is not there any more (another process has
-/// taken it out).
+/// Changes a registration that may be unmodifiable (EPOLLEXCLUSIVE), or gone by another process.
 void change_to(const Set& set, int fd, epoll_event* event);
 
-/// TCP's news about a socket that has moved, by edges. What level there is, the pipe says.
+/// Returns what the kernel watches of a moved socket: TCP's news, by edges.
 epoll_event for_tcp(int fd);
 
-/// EPOLLONESHOT, and the kernel has reported it already: then it asks for nothing any more.
+/// Whether it is EPOLLONESHOT and the kernel has reported it.
 bool is_spent(const Interest& i);
 
-/// It is answered from the pipe from now on, and the kernel watches for_tcp().
+/// Answers it from the pipe from now on; watch_moved() also makes the kernel watch for_tcp().
 void answer_from_pipe(Interest& i);
 
 void watch_moved(Interest& i);
 
-/// The kernel watches in the set what the other end rings: the bell of this end, once for all
-/// descriptors of the socket. False: there is none, or no room; no thread is to sleep for long.
+/// Makes the kernel watch this end's bell in the set, once for all descriptors of the socket.
+/// False: no bell or no room; threads must not sleep long.
 bool watches_bell(Interest& i);
 void leave_bell(Interest& i);
 
-/// The socket has gone back to TCP: the kernel watches for what the application asked for.
+/// Leaves a socket that is back on TCP to the kernel, as the application asked.
 void watch_kernel(Interest& i);
 
-/// By its tag: of a socket that has moved.
+/// Whether it carries our tag: a moved socket.
 inline bool has_our_tag(const epoll_event& event) {
   return (event.data.u64 & ~(kTagged - 1)) == kTag;
 }
 
-/// What the kernel has reported of plain descriptors, where there is no memory for more.
+/// Drops ours from the kernel's events, when memory is short.
 int without_ours(epoll_event* events, int told);
 
-/// A thread may be asleep in the set, and has not prepared for what is newly asked of a socket that
-/// has moved: does it in its place, and wakes it if there is something already. Under the lock.
-/// `look`: false while the socket is just moving; then the sleeper looks itself.
+/// Does what prepare() would have done for a new request, as a thread may sleep in the set, and
+/// wakes it if something is ready. Under the lock. `look`: false while the socket moves, when the
+/// sleeper checks itself.
 void tell_sleepers(Interest& i, bool look);
 
 }  // namespace clan::preload

@@ -1,17 +1,11 @@
 #include "wait/set_events.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
-
-#include <cstdint>
-#include <cstring>
-#include <mutex>
 
 #include "clan/face/reasons.h"
 #include "demote/demote.h"
 #include "os/memory_owner.h"
 #include "os/sys.h"
-#include "state/socket.h"
 #include "table/fd_table.h"
 #include "wait/epoll_set.h"
 #include "wait/registration.h"
@@ -20,7 +14,6 @@
 namespace clan::preload {
 namespace {
 
-// It is the kernel's alone from now on.
 void leave_to_kernel(Interest& i) {
   i.set->plain.store(true, std::memory_order_relaxed);  // relaxed: written under the lock
   remove(&i);
@@ -31,12 +24,6 @@ void give_to_kernel(Interest& i) {
   KeepErrno keep;
   change(*i.set, EPOLL_CTL_DEL, i.fd, nullptr);
   remove(&i);
-}
-
-bool is_registered(const Socket& s, int fd) {
-  bool is = false;
-  for_interests(s, [&](const Interest& i) { is |= i.fd == fd && !i.parked; });
-  return is;
 }
 
 }  // namespace
@@ -53,7 +40,7 @@ void went_back(Socket& s) {
 }
 
 void take_off_pipe(int fd, Socket& s) {
-  // Another thread may have closed it meanwhile: the number may be another connection's by now.
+  // Another thread may have closed it meanwhile, and the number be reused.
   if (const SocketRef now = acquire(fd); now.get() != &s) return;
   leave_for_kernel(fd, s, reasons::Why::kPolledSet);
   if (!s.shared()) return;
@@ -83,19 +70,21 @@ void stayed(Socket& s) {
 
 void before_descriptor_goes(int fd) {
   const SocketRef s = acquire(fd);
-  // relaxed: a copy that another thread makes meanwhile is made before this close, or after it
+  // relaxed: a copy that another thread makes now is made before this close or after it
   if (!s || !s->is_watched() || s->fds.load(std::memory_order_relaxed) < 2) return;
-  if (in_borrowed_memory()) return;  // it stays open in the parent, whose sets these are
+  if (in_borrowed_memory()) return;  // it stays open in the parent, which has these sets
   const KeepErrno keep;
-  if (is_registered(*s, fd)) never_move(fd, *s, reasons::Why::kOutlived);
+  bool is_registered = false;
+  for_interests(*s, [&](const Interest& i) { is_registered |= i.fd == fd && !i.parked; });
+  if (is_registered) never_move(fd, *s, reasons::Why::kOutlived);
 }
 
 void left_descriptor(Socket& s, int fd) {
   if (!s.is_watched()) return;
   for_interests(s, [&](Interest& i) {
     if (i.fd != fd) return;
-    // The kernel keeps a registration while another descriptor of the file is open. One that is
-    // the library's or parked goes: by what is known here nobody can speak to the socket any more.
+    // The kernel keeps it registered while the file has another descriptor. Moved and parked ones
+    // are taken out: nothing can change them by this number any more.
     KeepErrno keep;
     const bool stays = s.fds.load(std::memory_order_relaxed) > 1;
     if (stays && !i.moved && !i.parked) return leave_to_kernel(i);

@@ -1,36 +1,32 @@
-// What sets learn about the sockets in them (state/hooks.h).
+// Events of sockets that their sets have to follow (state/hooks.h).
 #pragma once
-
-#include <cstdint>
 
 #include "state/socket.h"
 
 namespace clan::preload {
 
-/// The socket has moved: the sets it is in watch its bell from now on.
+/// The socket has moved: its sets watch its bell.
 void moved(Socket& s);
 
-/// It has gone back to TCP: they watch what the application asked for.
+/// It is back on TCP: its sets watch what the application asked for.
 void went_back(Socket& s);
 
-/// The socket stays on TCP for good: sets need not remember it, and one without others is the
-/// kernel's alone.
+/// It stays on TCP for good: its sets need not remember it.
 void stayed(Socket& s);
 
-/// The socket is in a set whose sockets stay on TCP: it goes back, and the kernel answers for it.
+/// Takes it back to TCP and leaves it to the kernel, in a set whose sockets stay there.
 void take_off_pipe(int fd, Socket& s);
 
-/// A call has answered EAGAIN although there may be bytes or room: sets check the socket again, and
-/// do not sleep for long meanwhile.
+/// A call has answered EAGAIN though bytes or room may come: its sets check it again, and threads
+/// sleep briefly meanwhile.
 void going_back(Socket& s);
 
-/// A descriptor is about to be closed. The kernel keeps what is registered by it while another one
-/// of the same socket is open, and goes on to report that: such a connection is TCP's from now on,
-/// as nobody can speak to its socket by that descriptor any more.
+/// Keeps a registered socket on TCP when one of its descriptors is about to close. The kernel keeps
+/// what was registered by that number, and reports it, while another is open; nothing can change it
+/// by the number any more.
 void before_descriptor_goes(int fd);
 
-/// A descriptor of the socket is closed or reused: the kernel takes it out of its sets, and so do
-/// we.
+/// A descriptor is closed or reused: it leaves our sets, as it leaves the kernel's.
 void left_descriptor(Socket& s, int fd);
 
 }  // namespace clan::preload

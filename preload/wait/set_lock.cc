@@ -6,38 +6,30 @@
 #include <mutex>
 #include <utility>
 
-#include "os/spin_lock.h"
 #include "stream/readiness.h"
 #include "table/fd_table.h"
 
 namespace clan::preload {
 namespace {
 
-SpinLock making;
-
 struct alignas(64) Lock : SpinLock {};
 constexpr std::size_t kLocks = 128;
 constinit Lock locks[kLocks];
 
-// of the calling thread; null: none. initial-exec: asked on the data path
+// The calling thread's lock, if any. initial-exec: used on the data path
 constinit thread_local SpinLock* t_lock __attribute__((tls_model("initial-exec"))) = nullptr;
 constinit thread_local bool t_guards __attribute__((tls_model("initial-exec"))) = false;
 
-// By the set's place in memory, where another set follows it: a lock that is taken for a set which
-// has been closed meanwhile is still the lock of what is there. Null: of one thread alone.
+// By the set's address: a thread that locks a set which is closed meanwhile has the lock of its
+// successor there. Null: it is one thread's.
 SpinLock* lock_of(const Set& set) {
   if (set.polled != nullptr) return nullptr;
   return &locks[reinterpret_cast<std::uintptr_t>(&set) / sizeof(Set) % kLocks];
 }
 
-bool has_interest(const Socket& s, const Interest& i) {
-  const Interest* other = s.interests;
-  while (other != nullptr && other != &i) other = other->next_of_socket;
-  return other != nullptr;
-}
-
 }  // namespace
 
+constinit SpinLock making;
 constinit thread_local Due t_due{};
 
 void note_due(int fd, Socket& s) {
@@ -74,8 +66,8 @@ Guard::Guard(int epfd) : outermost_(!std::exchange(t_guards, true)) {
 Guard::Guard(const Socket& s, const Interest& i, SpinLock* lock)
     : outermost_(!std::exchange(t_guards, true)) {
   take(lock);
-  const std::lock_guard listed(s.listing);
-  if (!has_interest(s, i) || lock_of(*i.set) != lock) let_go();
+  const auto is_it = [&](const Interest& one) { return &one == &i && lock_of(*i.set) == lock; };
+  if (find_interest(s, is_it) == nullptr) let_go();
 }
 
 Guard::~Guard() {
@@ -88,17 +80,6 @@ Guard::~Guard() {
     if (const SocketRef now = acquire(fd); now.get() == socket) do_due(fd, *socket);
   }
 }
-
-TryGuard::TryGuard(const Set& set) : held_already_(lock_of(set) == t_lock) {
-  if (!held_already_ && lock_of(set)->try_lock()) lock_ = lock_of(set);
-}
-
-TryGuard::~TryGuard() {
-  if (lock_ != nullptr) lock_->unlock();
-}
-
-Making::Making() { making.lock(); }
-Making::~Making() { making.unlock(); }
 
 void lock_epoll() {
   making.lock();

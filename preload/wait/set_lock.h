@@ -1,8 +1,6 @@
-// Locks of epoll sets: each set has its own, or nearly. A thread needs one at a time.
-//
-// Under it are only calls of the system that do not wait, and the locks of sockets' lists
-// (Watch::listing) and of the pools of sets. In front of it is Socket::moving. Fork takes all of
-// them, and Making.
+// Locks of epoll sets: nearly one per set. A thread needs one at a time, after Socket::moving.
+// Under it there are only system calls that do not wait, the locks of sockets' lists
+// (Watch::listing) and of pools. Fork takes all of them, and `making`.
 #pragma once
 
 #include "os/signals.h"
@@ -12,8 +10,8 @@
 
 namespace clan::preload {
 
-/// Something that is_due() for a socket, as the calling thread has found under the lock of a set:
-/// it is done when the thread lets go of that. What finds no place is found at the next check.
+/// What is_due() for sockets, as the calling thread noted under a set's lock; it is done after
+/// unlocking. What finds no place here is found at the next check.
 struct Due {
   static constexpr int kMost = 8;
   int count;
@@ -26,22 +24,20 @@ struct Due {
 extern constinit thread_local Due t_due __attribute__((tls_model("initial-exec")));
 void note_due(int fd, Socket& s);
 
-/// Locks a set. Checks under it do nothing for a connection; what is due is done behind it.
+/// Locks a set. Checks under it change no connection; what is due is done after unlocking.
 class Guard {
  public:
-  /// Locks a set that the caller keeps, unless the calling thread has its lock already, or it has
-  /// none (poll_moved.h).
+  /// Locks a set that the caller keeps, unless this thread has its lock or it is a poll()'s.
   explicit Guard(const Set& set);
-  /// Locks the set that has this descriptor, if there is one.
+  /// Locks the set with this descriptor, if any.
   explicit Guard(int epfd);
-  /// Takes that lock, if the interest is still in the socket's list and under it; see
-  /// for_interests().
+  /// Takes `lock` if the interest is still in the socket's list and under it; see for_interests().
   Guard(const Socket& s, const Interest& i, SpinLock* lock);
   ~Guard();
-  /// False: there is no such set.
+  /// False: no such set.
   explicit operator bool() const { return lock_ != nullptr; }
   Set* set() const { return set_; }
-  /// Something is due: when it has been done, the sockets are to be checked again.
+  /// Whether something is due; after that, the sockets have to be checked again.
   bool owes() const { return t_due.count > 0; }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
@@ -56,39 +52,14 @@ class Guard {
   const bool outermost_;
 };
 
-/// Locks a set for a glance, if that is free or the calling thread has it already. The caller keeps
-/// the set, and is DeferSignals.
-class TryGuard {
- public:
-  explicit TryGuard(const Set& set);
-  ~TryGuard();
-  explicit operator bool() const { return held_already_ || lock_ != nullptr; }
-  TryGuard(const TryGuard&) = delete;
-  TryGuard& operator=(const TryGuard&) = delete;
+/// Held to make a set, with signals deferred.
+extern constinit SpinLock making;
 
- private:
-  bool held_already_;
-  SpinLock* lock_ = nullptr;
-};
-
-/// Sets are made by one thread at a time.
-class Making {
- public:
-  Making();
-  ~Making();
-  Making(const Making&) = delete;
-  Making& operator=(const Making&) = delete;
-
- private:
-  DeferSignals undisturbed_;
-};
-
-/// The next interest of a socket behind `last`, by no order that means anything, and under which
-/// lock it is; null: none.
+/// Returns the interest of a socket after `last`, by address, and its lock; null: none.
 Interest* next_interest(const Socket& s, const Interest* last, SpinLock** lock);
 
-/// Calls `f(interest)` for each interest of a socket, under the lock of its set; `f` may remove it.
-/// One that comes meanwhile may be left out.
+/// Calls `f(interest)` for each interest of a socket under its set's lock; `f` may remove it. May
+/// miss one that is added meanwhile.
 template <typename F>
 void for_interests(const Socket& s, F&& f) {
   SpinLock* lock;

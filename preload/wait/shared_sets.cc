@@ -6,31 +6,27 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
 #include "demote/demote.h"
 #include "os/shared_pages.h"
-#include "os/sys.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/socket.h"
 #include "table/fd_table.h"
-#include "wait/epoll_set.h"
 #include "wait/registration.h"
 #include "wait/set_events.h"
-#include "wait/set_lock.h"
 
 namespace clan::preload {
 namespace {
 
-bool sets_shared = false;  ///< there may be sets that have lived through a fork
-pid_t our_pid = 0;         ///< if there are
+bool sets_shared = false;  ///< sets may have lived through a fork
+pid_t our_pid = 0;         ///< if so
 SharedPages<SetUse> uses;
 
-// Calls `f(fd, socket)` for all sockets of a set that `which` names, without the lock: what it does
-// to one makes `which` false of it.
+// Calls `f(fd, socket)` without the lock for all sockets of a set for which `which` is true, until
+// `f` makes it false.
 template <typename Which, typename F>
 bool for_sockets(Set& set, Which&& which, F&& f) {
   constexpr std::uint32_t kSome = 16;
@@ -39,7 +35,7 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
     Socket* socket;
   } some[kSome];
   bool any = false;
-  std::uint32_t most = 0;  // turns, should it stay true of some
+  std::uint32_t most = 0;  // turns, in case it stays true
   for (std::uint32_t turns = 0, n = kSome; n == kSome && turns <= most; ++turns) {
     n = 0;
     {
@@ -61,10 +57,10 @@ bool for_sockets(Set& set, Which&& which, F&& f) {
   return any;
 }
 
-// relaxed: a word alone
+// relaxed: a flag
 bool is_noticed(const SetUse& use) { return use.noticed.load(std::memory_order_relaxed); }
 
-// The first user may be asleep in the kernel, where it waits for rings that any of us may take.
+// The first user may sleep in the kernel, waiting for rings that any process may take.
 void wake_first_user(const Set& set) {
   KeepErrno keep;
   const int bell = static_cast<int>(sys::call(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -72,7 +68,7 @@ void wake_first_user(const Set& set) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = kTag | (kTagged - 1);  // no descriptor
-  constexpr int kMostMs = 200;            // it may be busy, and looks before it sleeps
+  constexpr int kMostMs = 200;            // it may be busy, and checks before it sleeps
   if (change(set, EPOLL_CTL_ADD, bell, &event) == 0) {
     const timespec nap{0, 1'000'000};
     for (int ms = 0; ms < kMostMs && !is_noticed(*set.use); ++ms)
@@ -90,7 +86,7 @@ bool used_by_several(Set& set) {
   if (set.use == nullptr) return false;
   SetUse& use = *set.use;
   const pid_t me = our_pid;
-  // relaxed, all of it: each is a word alone, and wake_first_user() wakes one that has not seen it
+  // relaxed, all of it: independent words, and wake_first_user() wakes one that missed them
   constexpr auto order = std::memory_order_relaxed;
   pid_t user = use.user.load(order);
   if (!use.several.load(order) && user != me) {
@@ -104,19 +100,19 @@ bool used_by_several(Set& set) {
 }
 
 void take_back(Set& set) {
-  // relaxed: one of those that come does it
+  // relaxed: one thread does it
   if (set.taken_back.exchange(true, std::memory_order_relaxed)) return;
   for_sockets(
       set,
       [](const Interest& i) {
         const Socket& s = *i.socket;
-        // relaxed: leave_pipe() looks again
+        // relaxed: leave_pipe() checks again
         if (s.open_file().pinned.load(std::memory_order_relaxed) == 0) return true;
         return s.shared() &&
                (state_of(s.mine()) & (socket_face::kLeaving | socket_face::kGone)) == 0;
       },
       [](int fd, Socket&) { leave_pipe(fd, false, reasons::Why::kSharedSet); });
-  // Those that another of its users has taken back, too.
+  // Includes those that another user has taken back.
   for_sockets(
       set,
       [](const Interest& i) {
@@ -141,7 +137,7 @@ void take_off_pipes(int epfd) {
       *use.get(),
       [](const Interest& i) {
         const Socket& s = *i.socket;
-        // relaxed: keep_on_tcp() looks again
+        // relaxed: keep_on_tcp() checks again
         return s.shared() || s.open_file().pinned.load(std::memory_order_relaxed) == 0;
       },
       take_off_pipe);
@@ -183,7 +179,7 @@ void sets_forked() {
     plain_sleepers[fd].store(0, std::memory_order_relaxed);  // relaxed: the child has one thread
     Set* set = sets[fd].load(std::memory_order_relaxed);
     if (set == nullptr) continue;
-    set->refs = 1;  // other threads are the parent's
+    set->refs = 1;  // other threads are in the parent
     set->sleepers = 0;
   }
 }

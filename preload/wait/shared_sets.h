@@ -1,8 +1,5 @@
-// Sets whose sockets go back to TCP, as processes share them over fork or as they are themselves
-// waited for.
+// Sets whose sockets go back to TCP: shared over fork, polled, or in other sets.
 #pragma once
-
-#include <sys/epoll.h>
 
 #include <utility>
 
@@ -13,31 +10,29 @@
 
 namespace clan::preload {
 
-/// A process uses the set. True: several do. Under the lock.
+/// Notes that this process uses the set. True: several do. Under the lock.
 bool used_by_several(Set& set);
 
-/// Several processes use the set: its sockets go back to TCP.
+/// Takes the sockets of a set of several processes back to TCP.
 void take_back(Set& set);
 
-/// Takes the sockets of a set that is polled, or in another set, back to TCP: only the kernel can
-/// report a set as ready. What is put into it later stays on TCP.
+/// Takes the sockets of a set that is polled or in another set back to TCP, now and later: only the
+/// kernel can report a set as ready.
 void take_off_pipes(int epfd);
 
-/// The set is about to be changed by this process. True: several use it.
+/// Called before this process changes the set. True: several use it.
 bool changes_shared(int epfd);
 
-/// There may be sets that have lived through a fork.
+/// Whether sets may have lived through a fork.
 bool has_shared_sets();
 
-/// Before fork, under the lock: what parent and child have to know of each other's use of a set.
-/// After it, in the child.
+/// Before fork, under the lock: prepares what parent and child know of each other's use of a set.
 void share_sets();
 
 void sets_forked();
 
-/// A set that the calling thread comes back to, after it has let go of the lock. As long as that it
-/// is there, with all that is in it, even if another thread closes it: so it is for a thread in the
-/// kernel's wait.
+/// A reference to a set for a thread that unlocks it and comes back. Keeps it and its contents,
+/// even if another thread closes it, as the kernel's wait does.
 class InUse {
  public:
   InUse() = default;

@@ -1,9 +1,7 @@
-// What a thread that spins in epoll_wait checks.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
 #include "clan/face/wait.h"
 #include "kernel/sock_diag.h"
@@ -16,8 +14,7 @@
 
 namespace clan::preload {
 
-/// What a thread that spins checks, without the lock: sockets that have moved and have nothing to
-/// say.
+/// What a spinning thread checks without the lock: moved sockets that are quiet.
 class SpinView {
  public:
   SpinView() = default;
@@ -25,7 +22,7 @@ class SpinView {
   SpinView(const SpinView&) = delete;
   SpinView& operator=(const SpinView&) = delete;
 
-  /// Under the lock. False: there is nothing to check.
+  /// Takes the set's watched sockets, under the lock. False: none.
   bool take(const Set& set) {
     clear();
     changes_ = set.changes.load(std::memory_order_relaxed);
@@ -42,7 +39,7 @@ class SpinView {
     }
     return set.watched.count > 0;
   }
-  /// Checks some of them, others each time.
+  /// Checks some, others each time.
   bool any() {
     for (std::uint32_t k = std::min(count_, kSome); k > 0; --k) {
       next_ = next_ + 1 < count_ ? next_ + 1 : 0;
@@ -50,13 +47,13 @@ class SpinView {
     }
     return false;
   }
-  /// Others, for which it takes the lock; or what is in the set has changed.
+  /// Whether to check under the lock: for other sockets, or because the set has changed.
   bool rest(const Set& set) const {
     return rest_ || changes_ != set.changes.load(std::memory_order_relaxed);
   }
-  /// One of all of them is carried to another host.
+  /// Whether one of them is remote.
   bool remote() const { return remote_; }
-  /// What is known of all their peers.
+  /// Returns what is known of all their peers.
   PeerHint peers() const {
     PeerHint peers{0, count_ > 0};
     for (std::uint32_t k = 0; k < count_; ++k) {

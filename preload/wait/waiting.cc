@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdint>
 #include <utility>
 
 #include "clan/detail/clock.h"
@@ -32,10 +31,10 @@
 namespace clan::preload {
 namespace {
 
-/// how long a set may go unasked while its sockets leave
+/// how long the kernel may go unasked while a set's sockets go back
 constexpr std::int64_t kOthersNs = 10'000'000;
 
-// A glance without the lock: what is in the set is the kernel's alone.
+// Whether the set is the kernel's alone; without the lock.
 bool remembers_nothing(int epfd) {
   // order: after the count of plain_sleepers, see epoll_set.cc; so is what it remembers
   const Set* set = sets[epfd].load(std::memory_order_seq_cst);
@@ -43,21 +42,21 @@ bool remembers_nothing(int epfd) {
                             set->remembered.load(std::memory_order_seq_cst) == 0);
 }
 
-// The wait for such a set, if it is one. Sockets may come into it meanwhile, the first of its life
-// too, and move: what is said of these is not the application's.
+// Waits in such a set, if it is one. Sockets may be added and move meanwhile: the kernel's events
+// of these are not the application's.
 bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeout_ns,
                     const KernelEpoll& sleep, int* n) {
   struct Counted {
     std::atomic<std::uint32_t>& sleepers;
     explicit Counted(std::atomic<std::uint32_t>& s) : sleepers(s) {
-      // order: before the read of what the set remembers, see epoll_set.cc
+      // order: before reading what the set remembers, see epoll_set.cc
       sleepers.fetch_add(1, std::memory_order_seq_cst);
     }
-    // Also when cancelled. order: behind the sleep
+    // Also when cancelled. order: after the sleep
     ~Counted() { sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   };
   if (!remembers_nothing(epfd)) return false;
-  reach(epfd);  // a child of fork forgets its sleepers
+  reach(epfd);  // a child of fork resets its sleepers
   const std::uint64_t before = order_stamp() & PipeStamp::kTimeMask;
   {
     const Counted counted(plain_sleepers[epfd]);
@@ -74,8 +73,8 @@ bool wait_for_plain(int epfd, epoll_event* events, int most, std::int64_t timeou
   return true;
 }
 
-// One epoll_wait() on a set that holds migrated sockets. `sleep(events, most, timeout_ns)` is the
-// kernel's wait as the application called it.
+// One epoll_wait() on a set with moved sockets. `sleep(events, most, timeout_ns)` is the kernel's
+// wait as the application called it.
 class Wait {
  public:
   Wait(int epfd, PolledSet* polled, epoll_event* events, int most, std::int64_t timeout_ns,
@@ -93,16 +92,16 @@ class Wait {
   }
 
   int run() {
-    int told = -1;  // events that the kernel has answered and nobody has seen yet
+    int told = -1;  // events from the kernel that nobody has seen yet
     std::uint64_t before = 0;
     bool interrupted = false;
     bool asks = !waits_;
-    // What has moved comes first when the kernel has had its turn.
+    // Moved sockets go first if the kernel had its turn.
     bool first = asks && moved_ones_turn();
     for (;; first = false) {
       int n = 0;
       if (asks && !first) {
-        // As the application called it: a signal may wait that the mask of the call lets in.
+        // The application's own wait: its mask may let a pending signal in.
         asks = false;
         before = order_stamp() & PipeStamp::kTimeMask;
         told = sleep_(events_, most_, 0);
@@ -112,8 +111,7 @@ class Wait {
       }
       switch (look(told, before, &n)) {
         case Next::kDone: return n;
-        case Next::kGone:
-          return sleep_(events_, most_, left_ns());  // nobody can wait there any more
+        case Next::kGone: return sleep_(events_, most_, left_ns());  // the set was closed
         case Next::kAgain: told = n < -1 ? -1 - n : -1; continue;
         case Next::kSleep: break;
       }
@@ -139,7 +137,7 @@ class Wait {
     return set != nullptr && !set->kernels_turn.load(std::memory_order_relaxed);
   }
 
-  // What there is, without waiting.
+  // Checks without waiting.
   Next look(int told, std::uint64_t before, int* n) {
     Set* set = nullptr;
     {
@@ -168,7 +166,7 @@ class Wait {
     return Next::kAgain;
   }
 
-  // As doze(), when spinning has not been enough.
+  // Does doze() after spinning.
   int spin_and_doze(int* told, std::uint64_t* before) {
     Set& set = *use_.get();
     const bool plain = has_plain(set);
@@ -181,7 +179,7 @@ class Wait {
         KeepErrno keep;
         *told =
             polled_ != nullptr ? polled_->ask(events_) : sys::epoll_wait(epfd_, events_, most_, 0);
-        // poll() reports TCP's news of what has moved for as long as they hold.
+        // poll() keeps reporting TCP's news of moved sockets.
         if (*told > 0 &&
             (polled_ == nullptr || !std::all_of(events_, events_ + *told, has_our_tag)))
           return true;
@@ -197,15 +195,15 @@ class Wait {
       n = doze(told, before);
       return slept_;
     };
-    Waiter& waiter = polled_ == nullptr ? (view_.remote() ? *set.remote_waiter : *set.waiter)
-                     : view_.remote()   ? waiter_of_remote_poll()
-                                        : waiter_of_poll();
+    Waiter& waiter = polled_ != nullptr ? waiter_of_poll(view_.remote())
+                     : view_.remote()   ? *set.remote_waiter
+                                        : *set.waiter;
     const WaitResult waited = waiter.wait(ready, view_.peers(), deadline_, sleep, beyond);
     const bool handled = waited == WaitResult::kReady && *told <= 0 && since_.handled();
     return handled || waited == WaitResult::kTimedOut ? doze(told, before) : n;
   }
 
-  // Sleeps in the kernel. kGoOn, or the answer.
+  // Sleeps in the kernel. Returns kGoOn, or the answer.
   int doze(int* told, std::uint64_t* before) {
     Set& set = *use_.get();
     slept_ = false;
@@ -213,7 +211,7 @@ class Wait {
       errno = EINTR;
       return -1;
     }
-    share_memory_anew(monotonic_ns());  // what a bell wakes does not ask, see note_checked()
+    share_memory_anew(monotonic_ns());  // a bell's wake-ups do not, see note_checked()
     PacketSleep packets(view_.remote(), PacketSleep::May::kFetch);
     if (packets.has_come()) return kGoOn;
     std::int64_t longest = kNoCap;
@@ -236,7 +234,7 @@ class Wait {
     if (n < 0) return n;
     if (fetches) (void)packets.fetch();
     slept_ = n > 0 || !fetches || view_.any();
-    // What the kernel goes on to report may be nothing to the application: the time ends that, too.
+    // What the kernel keeps reporting may be nothing to the application: a timeout ends that too.
     if (left != 0 && (n > 0 || nap != left || !over)) {
       *told = n;
       return kGoOn;
@@ -245,7 +243,7 @@ class Wait {
     return gather(set, events_, most_, n, *before);
   }
 
-  // The kernel's wait, behind prepare(). The thread may be cancelled there.
+  // The kernel's wait after prepare(). The thread may be cancelled there.
   int sleep_prepared(Set& set, const PacketSleep& packets, std::int64_t ns, bool* fetches,
                      bool* over) {
     struct Awake {
@@ -262,7 +260,7 @@ class Wait {
                              : sleep_(events_, most_, ns);
   }
 
-  // Sleeps on the set and on packets. `*fetches`: some have come; `*over`: the time is.
+  // Sleeps on the set and on packets. `*fetches`: some came; `*over`: it timed out.
   int sleep_on_both(const PacketSleep& packets, std::int64_t ns, bool* fetches, bool* over) {
     pollfd both[1 + PacketSleep::kMost] = {{epfd_, POLLIN, 0}};
     const nfds_t count = 1 + packets.watch(both + 1);
@@ -295,8 +293,8 @@ class Wait {
   SpinView view_;
   const SignalSnapshot since_;
   bool several_ = false, moved_ = false, spins_ = false, slept_ = false;
-  bool tried_ = false;  ///< to do what is due, since it last slept
-  bool first_ = true;   ///< look, which the kernel need not be asked in
+  bool tried_ = false;  ///< what is due was tried since the last sleep
+  bool first_ = true;   ///< the first look: the kernel need not be asked
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// epoll_ctl(); and epoll_wait(), as a loop over steps that only look.
+// epoll_ctl(), and epoll_wait() as a loop over steps.
 #pragma once
 
 #include <signal.h>
@@ -10,18 +10,18 @@
 
 namespace clan::preload {
 
-/// Something is put into the set of which only the kernel knows.
+/// Notes that a descriptor only the kernel knows is put into the set.
 void note_plain(int epfd, int op);
 
-/// As epoll_ctl(), of a descriptor that may be a socket in a pipe.
+/// Does epoll_ctl() of any descriptor.
 int control(int epfd, int op, int fd, epoll_event* event);
 
-/// `sleep(events, most, ns)` is the kernel's wait as the application called it, with the mask of
-/// signals `mask` if there is one.
+/// Does epoll_wait(). `sleep(events, most, ns)` is the kernel's, as the application called it;
+/// `mask`: its signal mask, if any.
 int wait_for_events(int epfd, epoll_event* events, int most, std::int64_t timeout_ns,
                     const KernelEpoll& sleep, const sigset_t* mask = nullptr);
 
-/// The same in a set for one poll().
+/// Does the same in a set for one poll().
 int wait_in(PolledSet& polled, epoll_event* events, int most, std::int64_t timeout_ns);
 
 }  // namespace clan::preload

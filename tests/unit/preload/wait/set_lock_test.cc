@@ -1,5 +1,6 @@
 #include "wait/set_lock.h"
 
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -24,32 +25,43 @@ struct TwoSets : EpollSet {
     forget_epoll(second);
     ::close(second);
   }
-  bool is_free(int of) const {
-    bool free = false;
-    std::thread([&] { free = bool(TryGuard(*find(of))); }).join();
-    return free;
-  }
 
   TcpPair other;
   int second = make_set();
 };
 
 TEST_F(TwoSets, AreLockedEachByItself) {
-  const Guard guard(epfd);
-  EXPECT_TRUE(guard);
-  EXPECT_TRUE(TryGuard(*find(epfd)));
-  EXPECT_TRUE(TryGuard(*find(second)));
-  EXPECT_FALSE(is_free(epfd)) << "also after a glance at another one";
-  EXPECT_TRUE(is_free(second));
+  std::atomic<bool> locked{false};
+  std::thread thread;
+  {
+    const Guard guard(epfd);
+    ASSERT_TRUE(guard);
+    std::thread([&] { EXPECT_TRUE(Guard(second)); }).join();
+    thread = std::thread([&] {
+      const Guard same(epfd);
+      locked = true;
+    });
+    std::this_thread::yield();
+    EXPECT_FALSE(locked);
+  }
+  thread.join();
+  EXPECT_TRUE(locked);
 }
 
 TEST_F(TwoSets, AreAllLockedForFork) {
+  std::atomic<int> locked{0};
   lock_epoll();
-  EXPECT_FALSE(is_free(epfd));
-  EXPECT_FALSE(is_free(second));
+  const auto lock = [&](int of) {
+    const Guard guard(of);
+    ++locked;
+  };
+  std::thread one(lock, epfd), other_one(lock, second);
+  std::this_thread::yield();
+  EXPECT_EQ(locked, 0);
   unlock_epoll();
-  EXPECT_TRUE(is_free(epfd));
-  EXPECT_TRUE(is_free(second));
+  one.join();
+  other_one.join();
+  EXPECT_EQ(locked, 2);
 }
 
 TEST_F(TwoSets, TellOfASocketThatIsInBothWhileItLeavesOne) {
