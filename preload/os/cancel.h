@@ -1,16 +1,20 @@
-// Threads with PTHREAD_CANCEL_ASYNCHRONOUS, which may be cancelled at any instruction. In the
-// middle of a call of the library that would leave its locks taken, and no handler of C++ is there.
-// So such a call is made as a cancellation point: it ends where it waits, or at its end.
+// Threads with PTHREAD_CANCEL_ASYNCHRONOUS may be cancelled at any instruction, and the library's
+// locks would stay taken. So a call of the library is a cancellation point instead: the thread ends
+// where the call waits, or at its end.
 #pragma once
+
+#include <pthread.h>
+
+#include "os/real.h"
 
 namespace clan::preload {
 
-/// For the calling thread. initial-exec: asked at each call.
-extern constinit thread_local bool t_cancelled_at_once __attribute__((tls_model("initial-exec")));
+/// For the calling thread. initial-exec: read at each call.
+inline constinit thread_local bool t_cancelled_at_once __attribute__((tls_model("initial-exec"))) =
+    false;
 
-/// Around a call of such a thread. A thread that is to be cancelled does not come back from the
-/// second.
-void defer_cancel();
-void cancel_at_once();
+/// Enclose a call of such a thread. cancel_at_once() does not return if the thread is cancelled.
+inline void defer_cancel() { real().pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr); }
+inline void cancel_at_once() { real().pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr); }
 
 }  // namespace clan::preload

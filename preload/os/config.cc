@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -19,8 +18,7 @@ namespace {
 constinit Config the_config;
 std::atomic<int> state{0};  // 0 unread, 1 being read, 2 read
 
-// The text of the settings file that CLAN_CONFIG names. Null: there is none, or it cannot be read,
-// and `why_not` says why.
+// The text of the settings file. Null: none is named, or `why_not` says why it cannot be read.
 char* read_file(const char* path, const char** why_not) {
   static char text[kSettingsFile + 1];
   if (path == nullptr || *path == 0) return nullptr;
@@ -31,7 +29,6 @@ char* read_file(const char* path, const char** why_not) {
   return *why_not == nullptr ? text : nullptr;
 }
 
-// The number that stands for users without one in this user namespace.
 uid_t read_overflow_uid() {
   char text[32];
   (void)sys::read_file("/proc/sys/kernel/overflowuid", text, sizeof text);
@@ -39,7 +36,7 @@ uid_t read_overflow_uid() {
   return uid > 0 ? static_cast<uid_t>(uid) : 65534;
 }
 
-// All users have their numbers here, as where the machine was started.
+// As in the initial user namespace.
 bool every_user_is_mapped() {
   char text[128];
   (void)sys::read_file("/proc/self/uid_map", text, sizeof text);
@@ -50,7 +47,7 @@ bool every_user_is_mapped() {
 }
 
 void read() {
-  (void)log_level();  // which reports an invalid CLAN_LOG, even if there is nothing to log
+  (void)log_level();  // reports an invalid CLAN_LOG, even if there is nothing to log
   const char* path = std::getenv("CLAN_CONFIG");
   const char* why = nullptr;
   char* file = read_file(path, &why);
@@ -64,8 +61,7 @@ void read() {
   const auto say = [&](const WrongSetting& wrong) {
     complain(wrong, path, "CLAN leaves all connections to the kernel");
   };
-  the_config.looks_at_key =
-      false;  // no socket needs it, and a process's user may not be allowed to
+  the_config.looks_at_key = false;  // not needed here, and this user may not be allowed to
   (void)take_settings(file, environment, &the_config, say);
   the_config.disabled = the_config.disable || why != nullptr;
   if (the_config.disable && why == nullptr) CLAN_INFO("CLAN_DISABLE; connections stay on TCP");
@@ -82,7 +78,7 @@ void read() {
 
 }  // namespace
 
-// Asked anew each time: a process can go into another user namespace.
+// Reads the map each time: a process can enter another user namespace.
 bool Config::is_anybody(uid_t uid) const { return uid == overflow_uid && !every_user_is_mapped(); }
 
 bool Config::allows_uid(uid_t uid) const {

@@ -1,5 +1,5 @@
-// What the user asked for: CLAN_* variables and the configuration file, read once when the first
-// TCP socket appears. Never changes after that, but for disable().
+// The settings: CLAN_* variables and the configuration file, read once, when the first TCP socket
+// appears. Only disable() changes them later.
 #pragma once
 
 #include <sys/types.h>
@@ -10,25 +10,22 @@
 
 namespace clan::preload {
 
-using clan::kFileBytes;
-
 /// The length of an offer's name in CLAN_DIR: clan1-0123456789abcdef.
 constexpr std::size_t kOfferName = 22;
 
-/// What was asked for, and what became of it.
 struct Config : Settings {
   std::atomic<bool> disabled{false};
 
-  /// Whether processes of this user may share memory with us. Never the one by whose number the
-  /// kernel shows every user that is not in our user namespace: it may be any of these.
+  /// Tells whether processes of this user may share memory with us.
   bool allows_uid(uid_t uid) const;
-  /// The number stands for any user that our user namespace does not have.
+  /// Tells whether the number stands for any user that our user namespace does not map. Such a user
+  /// is never allowed.
   bool is_anybody(uid_t uid) const;
   uid_t overflow_uid = 65534;
 };
 
 const Config& config();
-/// From now on this process leaves new connections alone.
+/// Makes this process leave new connections alone.
 void disable();
 
 }  // namespace clan::preload

@@ -4,17 +4,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 
 #include "os/sys.h"
 
 namespace clan::preload {
-namespace {
 
 constexpr int kMostPassed = 4;
-
-}  // namespace
 
 int receive_descriptors(int from, void* to, std::size_t size, int* fds, int count, int most) {
   iovec io{to, size};

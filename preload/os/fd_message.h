@@ -5,12 +5,12 @@
 
 namespace clan::preload {
 
-/// Sends a message with descriptors, which stay ours. Does not wait.
+/// Sends a message with descriptors, which stay the caller's. Does not wait.
 bool send_descriptors(int to, const void* message, std::size_t size, const int* fds, int count);
 
-/// Receives one of exactly `size` bytes and `count` descriptors, or `most` of them; what differs is
-/// closed. Does not wait. >0: how many it has received. 0: none yet. -1: something else, or nobody
-/// is there any more.
+/// Receives a message of exactly `size` bytes with `count` or `most` descriptors. Does not wait.
+/// Returns the number of descriptors; 0: no message yet; -1: another message, whose descriptors it
+/// closes, or the peer is gone.
 int receive_descriptors(int from, void* message, std::size_t size, int* fds, int count,
                         int most = 0);
 

@@ -1,11 +1,11 @@
-// Whether the calling process runs in memory of its own.
+// A child of vfork() runs in the memory of its parent, whose descriptors are not its own.
 #pragma once
 
 namespace clan::preload {
 
-/// A child of vfork() runs in the memory of its parent, whose descriptors are not its own. Known of
-/// a process that has called note_process() at its start, and after a fork.
+/// Tells whether the calling process is such a child.
 bool in_borrowed_memory();
+/// Says that this process owns its memory: at its start and after a fork.
 void note_process();
 
 }  // namespace clan::preload

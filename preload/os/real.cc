@@ -12,7 +12,7 @@
 namespace clan::preload {
 namespace {
 
-// Parameters and results are those of the C library's headers.
+// calls.def has the parameters and results of the C library's headers.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #define CLAN_CALL(result, name, parameters, test) \
@@ -20,7 +20,7 @@ namespace {
 #include "calls.def"
 #pragma GCC diagnostic pop
 
-Real table;
+Real functions;
 std::atomic<bool> ready{false};
 
 template <typename Function>
@@ -30,16 +30,16 @@ void look_up(Function*& function, const char* name) {
 
 void fill() {
   // Two threads may do this at once: both store the same values.
-#define CLAN_CALL(result, name, parameters, test) look_up(table.name, #name);
+#define CLAN_CALL(result, name, parameters, test) look_up(functions.name, #name);
 #include "calls.def"
-  ready.store(true, std::memory_order_release);  // PAIR preload.real: publishes the table
+  ready.store(true, std::memory_order_release);  // PAIR preload.real: publishes the functions
 }
 
 }  // namespace
 
 const Real& real() {
   if (!ready.load(std::memory_order_acquire)) fill();  // PAIR preload.real
-  return table;
+  return functions;
 }
 
 }  // namespace clan::preload

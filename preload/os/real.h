@@ -1,7 +1,6 @@
-// The C library's own functions, below ours.
-//
-// `real()` is for calls an application makes and we pass on: cancellation points and other
-// interposers stay in force. What the library does for itself uses `sys::` (sys.h).
+// The C library's own functions. `real()` is for calls of the application that we pass on, so that
+// cancellation points and other interposers keep working. What the library does for itself uses
+// `sys::` (sys.h).
 #pragma once
 
 #include <aio.h>
@@ -24,13 +23,12 @@
 
 namespace clan::preload {
 
-/// The C library's function of each call that calls.def says is called below.
 struct Real {
 #define CLAN_CALL(result, name, parameters, test) result(*name) parameters = nullptr;
 #include "calls.def"
 };
 
-/// Every pointer set. Looked up on the first call, by the thread that makes it.
+/// Returns the functions, which the first call looks up.
 const Real& real();
 
 }  // namespace clan::preload

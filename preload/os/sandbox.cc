@@ -31,28 +31,25 @@ namespace {
 enum State { kUnknown, kNoFilter, kUntried, kBeingTried, kPermits, kRefuses };
 std::atomic<int> state{kUnknown};
 std::atomic<bool> forked{false};
-std::atomic<bool> counting{true};  ///< nothing is known to kill for it
-std::atomic<std::uint32_t> asked{0};
+std::atomic<bool> counting{true};
 std::atomic<std::uint32_t> refused{0};             ///< a call of reasons::kCallNames
 constexpr std::uint32_t kMemoryPasses = 1u << 31;  ///< in `refused`
 
-// --- what is there -------------------------------------------------------------------------------
-
 struct Status {
   int filter = -1;   ///< 0: none
-  int filters = -1;  ///< how many, one behind the other
+  int filters = -1;  ///< their number
   int threads = 0;
   int parent = 0;
 };
 
-// Reads /proc/PID/status, whose list of groups may be long.
+// Reads in pieces: the list of groups may be long.
 Status read_status(const char* path = "/proc/self/status") {
   Status found;
   const int fd = static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
   if (fd < 0) return found;
   const Scratch memory(Scratch::kUsual);
   char* const text = memory.as<char>();
-  constexpr std::size_t kKept = 64;  // of the piece before, for a line between two
+  constexpr std::size_t kKept = 64;  // of the previous piece, for a line across both
   std::size_t kept = 0;
   const auto number_behind = [&](const char* name, int* number) {
     const char* at = std::strstr(text, name);
@@ -74,20 +71,16 @@ Status read_status(const char* path = "/proc/self/status") {
   return found;
 }
 
-// --- what it lets pass ---------------------------------------------------------------------------
-
-// A call that does nothing, and what the kernel says to it: an errno, or 0 for no error.
+// A call that does nothing, and the errno that the kernel returns; 0: none.
 struct Probe {
   const char* name;
   long number;
   long a[6];
   int expected;
 };
-constexpr int kAny = -1;  ///< whatever it says, it does not kill
-
+constexpr int kAny = -1;  ///< any errno will do, if it does not kill
 constexpr long kNone = -1;
-// Arguments that are addresses, so that the table is a constant: it is needed before constructors
-// have run.
+// Stand for addresses, so that the table is a constant: it is needed before constructors run.
 constexpr long kBuffer = -1001, kNoTime = -1002, kMessage = -1003, kName = -1004, kNoName = -1005;
 
 const void* meant_by(long argument) {
@@ -110,7 +103,7 @@ long try_call(const Probe& p) {
   return sys::call(p.number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-// The first one is how the parent learns of the child's end.
+// The parent needs the first one to learn of the child's end.
 constexpr Probe kNeeded[] = {
     {"wait4", SYS_wait4, {kNone, 0, WNOHANG}, ECHILD},
     {"memfd_create", SYS_memfd_create, {kName, kNone}, EINVAL},
@@ -122,7 +115,7 @@ constexpr Probe kNeeded[] = {
     {"close", SYS_close, {kNone}, EBADF},
     {"prlimit64", SYS_prlimit64, {0, RLIMIT_NOFILE, 0, kBuffer}, 0},
     {"getpid", SYS_getpid, {}, 0},
-    // That was memory that others can read.
+    // These were for memory that others can read (kOfMemory).
     {"socket(AF_UNIX)", SYS_socket, {AF_UNIX, 0xf, 0}, EINVAL},
     {"socket(AF_NETLINK)", SYS_socket, {AF_NETLINK, SOCK_DGRAM, 0xff}, kAny},
     {"bind", SYS_bind, {kNone}, EBADF},
@@ -161,13 +154,13 @@ constexpr Probe kNeeded[] = {
     {"rt_tgsigqueueinfo", SYS_rt_tgsigqueueinfo, {kNone, kNone, 0, 0}, EFAULT},
     {"rt_sigaction", SYS_rt_sigaction, {SIGUSR1, 0, 0, 8}, 0},
     {"rt_sigprocmask", SYS_rt_sigprocmask, {SIG_BLOCK, 0, 0, 8}, 0},
-    // Where these are refused, there are no bells, and connections stay on TCP for want of them.
+    // Where these are refused, connections stay on TCP for want of bells.
     {"pipe2", SYS_pipe2, {0, kNone}, kAny},
     {"epoll_create1", SYS_epoll_create1, {kNone}, kAny},
     {"timerfd_create", SYS_timerfd_create, {kNone, kNone}, kAny},
     {"timerfd_settime", SYS_timerfd_settime, {kNone, kNone, kBuffer, 0}, kAny},
     {"timerfd_gettime", SYS_timerfd_gettime, {kNone, kBuffer}, kAny},
-    // From here on what connections can do without.
+    // Connections can do without these (kWishes).
     {"semget", SYS_semget, {0x7fff'ffff, 1, 0}, kAny},
     {"semctl", SYS_semctl, {kNone, 0, 13 /* GETALL */, kBuffer}, kAny},
     {"semop", SYS_semop, {kNone, kBuffer, 1}, kAny},
@@ -185,14 +178,14 @@ static_assert(std::all_of(kNeeded, kNeeded + kProbes - kWishes, [](const Probe& 
   return std::string_view(reasons::name_of_call(call_of(p))) == p.name;
 }));
 
-// In memory that parent and child share.
+// Shared by parent and child; the child writes.
 struct Progress {
   std::atomic<int> passed{0};  ///< probes
   std::atomic<bool> refused{false};
 };
 
-// The child: in a copy of our memory, with all signals blocked, and with our descriptors, not
-// copies of them, which would keep connections open.
+// The child: with all signals blocked, and in the parent's table of descriptors, as copies would
+// keep connections open.
 [[noreturn]] void try_all(Progress& progress) {
   // No core file for dying as expected; 1 also for programs that collect them.
   const rlimit none{1, 1};
@@ -203,37 +196,34 @@ struct Progress {
     if (said == p.expected || p.expected == kAny) {
       progress.passed.fetch_add(1, std::memory_order_relaxed);  // relaxed: see `refused`
     } else {
-      // PAIR preload.probes: how many have passed
+      // PAIR preload.probes: publishes `passed`
       words::store_release(progress.refused, true);
     }
   }
   for (;;) sys::call(SYS_exit_group, 0);
 }
 
-// As the C library makes threads, and then as it makes processes: that one of them passes is known.
-// No signal when it ends, and no wait() of the program finds it.
+// One of the C library's two ways to make threads and processes is known to pass. The child's end
+// sends no signal, and no wait() of the program finds it.
 long make_child() {
   clone_args how{};
   how.flags = CLONE_FILES;
-  // relaxed: this thread has seen it before
+  // relaxed: this thread has seen it
   const long pid =
       forked.load(std::memory_order_relaxed) ? -1 : sys::call(SYS_clone3, &how, sizeof how);
   return pid >= 0 ? pid : sys::call(SYS_clone, CLONE_FILES, 0, 0, 0, 0);
 }
 
-// How many of the probes pass, all or those before the first that does not. -1: no child is to be
-// had.
+// The number of probes that pass before the first refusal. -1: no child can be made.
 int passing(Progress& progress) {
   constexpr int kNaps = 1000;  // for the first probe
   const timespec nap{0, 200'000};
-  const std::uint64_t all = ~std::uint64_t{0};
-  std::uint64_t before = 0;
-  sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
+  const AllBlocked all_blocked;
   const long pid = make_child();
   if (pid == 0) try_all(progress);
-  // PAIR preload.probes: sees how many have passed
+  // PAIR preload.probes: sees `passed`
   const auto is_refused = [&] { return words::load_acquire(progress.refused); };
-  // relaxed: a number alone, and the end of the child is the kernel's word
+  // relaxed: a number alone; the kernel reports the child's end
   const auto passed = [&] { return progress.passed.load(std::memory_order_relaxed); };
   for (int i = 0; pid > 0 && passed() == 0 && !is_refused() && i < kNaps; ++i) {
     sys::call(SYS_nanosleep, &nap, nullptr);
@@ -242,7 +232,6 @@ int passing(Progress& progress) {
     while (sys::call(SYS_wait4, pid, nullptr, __WALL, nullptr) < 0 && errno == EINTR) {
     }
   }
-  sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
   return pid > 0 ? passed() : -1;
 }
 
@@ -254,12 +243,12 @@ int try_filter() {
   sys::munmap(memory, sizeof(Progress));
   if (passed < 0) return kUntried;
   if (passed >= kProbes - kWishes) {
-    // relaxed: asked once `state` has been stored
+    // relaxed: published by `state`
     counting.store(passed == kProbes, std::memory_order_relaxed);
     CLAN_INFO("the filter of system calls lets pass what connections in shared memory need");
     return kPermits;
   }
-  // relaxed: asked once `state` has been stored, or it has been said to this thread
+  // relaxed: published by `state`
   refused.store(call_of(kNeeded[passed]) | (passed >= kOfMemory ? kMemoryPasses : 0),
                 std::memory_order_relaxed);
   CLAN_INFO(
@@ -269,12 +258,12 @@ int try_filter() {
   return kRefuses;
 }
 
-// Without a filter: refused by something else. What is said of no descriptor tells.
+// Without a filter something else may refuse: then the errno for a bad descriptor is another.
 bool reach_kernel() {
   for (const Probe& p : kNeeded) {
     if (p.expected != EBADF) continue;
     if (try_call(p) < 0 && errno == EBADF) continue;
-    // relaxed: asked once `state` has been stored
+    // relaxed: a word alone
     refused.store(call_of(p) | kMemoryPasses, std::memory_order_relaxed);
     CLAN_INFO("%s is refused, and shared memory needs it; connections stay on TCP", p.name);
     return false;
@@ -282,16 +271,17 @@ bool reach_kernel() {
   return true;
 }
 
-// The parent has as many filters, so they were there when it made this process: not systemd, which
-// has none, but a shell in a container.
+// If the parent has as many filters, it made this process under them: a shell in a container, not
+// systemd, which has none.
 bool made_by_filtered(const Status& own) {
   char path[40];
   std::snprintf(path, sizeof path, "/proc/%d/status", own.parent);
   return own.parent > 0 && own.filters > 0 && read_status(path).filters == own.filters;
 }
 
-// Reading it for each of many sockets would cost more than they do.
+// Asks at the 1st, 2nd, 4th… call, as /proc is slow.
 bool may_try() {
+  static std::atomic<std::uint32_t> asked{0};
   if (forked.load(std::memory_order_relaxed)) return true;
   const std::uint32_t time = asked.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!std::has_single_bit(time)) return false;
@@ -304,8 +294,7 @@ bool may_try() {
   if (time == 1) {
     CLAN_INFO(
         "a filter of system calls is there, and cannot be tried before the program has made a "
-        "process or a "
-        "thread; until then connections stay on TCP");
+        "process or a thread; until then connections stay on TCP");
   }
   return false;
 }
@@ -313,7 +302,7 @@ bool may_try() {
 }  // namespace
 
 bool is_filtered() {
-  int now = state.load(std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
+  int now = state.load(std::memory_order_relaxed);  // relaxed: each thread finds the same
   if (now == kUnknown) {
     KeepErrno keep;
     int filter = read_status().filter;
@@ -328,15 +317,10 @@ bool is_filtered() {
 
 bool permits_moving() {
   static std::atomic<int> reaches{-1};
-  int now = state.load(std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
-  if (now == kPermits) return true;
-  if (now == kUnknown) {
-    (void)is_filtered();
-    now = state.load(std::memory_order_relaxed);  // relaxed: the same
-  }
+  if (state.load(std::memory_order_relaxed) == kUnknown) (void)is_filtered();
+  int now = state.load(std::memory_order_relaxed);  // relaxed: each thread finds the same
   if (now == kNoFilter) {
-    int known =
-        reaches.load(std::memory_order_relaxed);  // relaxed: each thread that asks finds the same
+    int known = reaches.load(std::memory_order_relaxed);  // relaxed: each thread finds the same
     if (known < 0) {
       KeepErrno keep;
       known = reach_kernel() ? 1 : 0;
@@ -348,9 +332,7 @@ bool permits_moving() {
   KeepErrno keep;
   const DeferSignals undisturbed;
   // PAIR preload.filter: one thread tries it
-  if (!may_try() || !words::cas(state, now, kBeingTried)) {
-    return false;
-  }
+  if (!may_try() || !words::cas(state, now, kBeingTried)) return false;
   const int found = try_filter();
   // PAIR preload.filter: publishes `counting` and `refused`
   words::store_release(state, found);
@@ -360,8 +342,8 @@ bool permits_moving() {
 
 bool permits_counting() {
   const int now = words::load_acquire(state);  // PAIR preload.filter
-  return now == kNoFilter ||
-         (now == kPermits && counting.load(std::memory_order_relaxed));  // relaxed: behind `state`
+  // relaxed: behind `state`
+  return now == kNoFilter || (now == kPermits && counting.load(std::memory_order_relaxed));
 }
 
 Refusal refusal_found() {
@@ -380,7 +362,7 @@ bool permits_memory() {
 
 void note_fork(bool in_child) {
   forked.store(true, std::memory_order_relaxed);  // relaxed: a thread that sees it late asks again
-  int trying = kBeingTried;                       // by a thread of the parent
+  int trying = kBeingTried;                       // by a thread that the child does not have
   // relaxed: the child has one thread
   if (in_child) state.compare_exchange_strong(trying, kUntried, std::memory_order_relaxed);
 }

@@ -1,5 +1,4 @@
-// Scratch: memory for the length of a call, in signal handlers too and on threads with small
-// stacks.
+// Memory for the length of a call. Also for signal handlers and threads with small stacks.
 #pragma once
 
 #include <array>
@@ -17,7 +16,7 @@ class Scratch {
   explicit Scratch(std::size_t bytes) : bytes_(bytes <= kUsual ? kUsual : bytes) {
     for (auto& kept : pool()) {
       if (bytes_ != kUsual) break;
-      // PAIR preload.scratch: its last holder has done with it
+      // PAIR preload.scratch: its last holder is done with it
       if (kept.load(std::memory_order_relaxed) == nullptr) continue;
       if ((memory_ = kept.exchange(nullptr, std::memory_order_acquire)) != nullptr) return;
     }

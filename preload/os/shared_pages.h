@@ -1,5 +1,5 @@
-// Memory that a process and its children by fork share: a few bytes for each of what they have in
-// common. Never given back. Children take theirs from pages of their own.
+// Memory that a process and its children by fork share, for small objects. Never given back.
+// Children take theirs from pages of their own.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace clan::preload {
 template <typename T>
 class SharedPages {
  public:
-  /// Null: no memory. Before fork, by one thread at a time.
+  /// Makes an object. Null: no memory. Not thread-safe.
   T* take() {
     if (page_ == nullptr || used_ == kPerPage) {
       void* memory =
@@ -23,7 +23,7 @@ class SharedPages {
     }
     return new (page_ + used_++) T;
   }
-  /// In the child: what is left of the page is the parent's.
+  /// Leaves the rest of the page to the parent; for the child.
   void forked() { page_ = nullptr; }
 
  private:

@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 
 #include "clan/detail/words.h"
 #include "clan/face/pipe.h"
-#include "kernel/sock_diag.h"
 #include "os/memory_owner.h"
 #include "os/real.h"
 #include "os/signals.h"
@@ -31,35 +31,25 @@ void let_signals_in() {
 
 namespace {
 
-// What the application has set, by signal: its handler's address, and how it wants to be called.
-/// SA_SIGINFO: the siginfo_t is there
-constexpr std::uint64_t kWantsInfo = std::uint64_t{1} << 63;
-constexpr std::uint64_t kRestarts = std::uint64_t{1} << 62;  ///< SA_RESTART
+// The application's handlers, by signal: the address, and in the upper bits how it is called.
+constexpr std::uint64_t kWantsInfo = std::uint64_t{1} << 63;  ///< SA_SIGINFO
+constexpr std::uint64_t kRestarts = std::uint64_t{1} << 62;   ///< SA_RESTART
 constexpr std::uint64_t kAddress = kRestarts - 1;
-// order: seq_cst where it is set, before the call into the kernel; the signals that are delivered
-// from then on read it.
+// order: seq_cst stores before the call into the kernel; signals delivered from then on read them
 std::atomic<std::uint64_t> handlers[NSIG];
-/// of siginterrupt(), for signal(); bits as the kernel's sets, each by itself
+/// the set of siginterrupt(), for signal()
 std::atomic<std::uint64_t> interrupt{0};
 
 std::uint64_t bit(int number) { return std::uint64_t{1} << (number - 1); }
 
 bool is_fault(int number) {
-  switch (number) {
-    case SIGSEGV:
-    case SIGBUS:
-    case SIGFPE:
-    case SIGILL:
-    case SIGTRAP:
-    case SIGSYS:
-    case SIGABRT: return true;
-    default: return false;
-  }
+  constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+  return std::ranges::find(kFaults, number) != std::end(kFaults);
 }
 
 std::atomic<bool> buffers_guarded{false};
 
-// The handlers of faults are ours and the application's to set.
+// The library and the application both set handlers of faults.
 SpinLock faults_lock;
 class FaultsGuard {
  public:
@@ -79,15 +69,15 @@ class FaultsGuard {
 
 void handle(int number, siginfo_t* info, void* context);
 
-// Real-time signals of a thread that have been put off, the oldest first. To queue one anew would
-// put it behind those of its number that are queued already. So it is kept here, and a token is
-// queued: what is delivered then is kept in its turn, in exchange for the oldest, until the token
-// comes. There are as many tokens as are kept. Used with all signals blocked.
+// Real-time signals of a thread that have been put off, the oldest first. One that is queued anew
+// would come behind others of its number. So it is kept here, and a token is queued: each signal
+// delivered before the token is kept in exchange for the oldest. There are as many tokens as kept
+// signals. Used with all signals blocked.
 class KeptSignals {
  public:
-  // False: it is none of these, or there is no room.
+  // False: no real-time signal, or no room.
   bool keep(int number, const siginfo_t& info, long process, long thread) {
-    if (thread_ != thread) count_ = 0;  // a child of fork, which has no signals waiting
+    if (thread_ != thread) count_ = 0;  // a child of fork, which has no pending signals
     thread_ = thread;
     if (!is_real_time(number) || (count_ == kMost && !is_token(info))) return false;
     siginfo_t token = info;
@@ -98,11 +88,11 @@ class KeptSignals {
     if (!is_token(info)) infos_[count_++] = info;
     return true;
   }
-  // With all signals blocked or not.
+  // Signals need not be blocked.
   bool is_concerned(int number, const siginfo_t& info) const {
     return is_real_time(number) && (count_ > 0 || is_token(info));
   }
-  // What has been delivered becomes the oldest one that is kept. False: it is a token of none.
+  // Exchanges the delivered signal for the oldest. False: a token, and none of its number is kept.
   bool exchange(int number, siginfo_t* info) {
     const bool token = is_token(*info);
     int oldest = 0;
@@ -132,13 +122,12 @@ class KeptSignals {
 };
 constinit thread_local KeptSignals kept_signals __attribute__((tls_model("initial-exec")));
 
-// For a signal that only the call under way blocks: another thread may be there to take it.
+// If only the call under way blocks the signal, another thread may take it.
 bool is_for_process(int number, const siginfo_t& info) {
   return (t_signals.blocked & bit(number)) != 0 &&
          (info.si_code == SI_USER || info.si_code == SI_KERNEL || number == SIGCHLD);
 }
 
-// Queues it anew. False: it cannot be.
 bool queue_anew(int number, siginfo_t* info, bool has_info) {
   const long process = sys::call(SYS_getpid), thread = sys::call(SYS_gettid);
   if (kept_signals.keep(number, *info, process, thread)) return true;
@@ -148,22 +137,7 @@ bool queue_anew(int number, siginfo_t* info, bool has_info) {
                    : sys::call(SYS_tgkill, process, thread, number)) == 0;
 }
 
-// No signal comes as long as it lives.
-class AllBlocked {
- public:
-  AllBlocked() {
-    const std::uint64_t all = ~std::uint64_t{0};
-    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &all, &before_, sizeof all);
-  }
-  ~AllBlocked() { sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before_, nullptr, sizeof before_); }
-  AllBlocked(const AllBlocked&) = delete;
-  AllBlocked& operator=(const AllBlocked&) = delete;
-
- private:
-  std::uint64_t before_ = 0;
-};
-
-// The signal that is to be handled now, which need not be the one that was delivered. False: none.
+// Replaces the delivered signal by the one to be handled now. False: none.
 bool take_oldest(int number, siginfo_t* info) {
   if (!kept_signals.is_concerned(number, *info)) return true;
   KeepErrno keep;
@@ -171,18 +145,14 @@ bool take_oldest(int number, siginfo_t* info) {
   return kept_signals.exchange(number, info);
 }
 
-// The signal comes again when its thread's section is over. False: it cannot be kept.
+// Makes the signal come again when the thread's section is over. False: it cannot be queued.
 bool put_off(int number, siginfo_t* info, void* context, bool has_info) {
   KeepErrno keep;
-  const std::uint64_t set = bit(number), all = ~std::uint64_t{0};
-  std::uint64_t before = 0;
-  sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &all, &before, sizeof all);  // until the handler returns
-  if (!queue_anew(number, info, has_info)) {                            // RLIMIT_SIGPENDING
-    sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before);
-    return false;
-  }
+  AllBlocked all_blocked;
+  if (!queue_anew(number, info, has_info)) return false;  // RLIMIT_SIGPENDING
+  all_blocked.stay();                                     // until the handler returns
   ::sigaddset(&static_cast<ucontext_t*>(context)->uc_sigmask, number);
-  t_signals.put_off |= set;
+  t_signals.put_off |= bit(number);
   struct sigaction now {};
   if (real().sigaction(number, nullptr, &now) == 0 &&
       (now.sa_flags & static_cast<int>(SA_RESETHAND)) != 0 && now.sa_handler == SIG_DFL) {
@@ -196,7 +166,8 @@ bool is_guarded(int number) {
   return buffers_guarded.load(std::memory_order_relaxed) && (number == SIGSEGV || number == SIGBUS);
 }
 
-// The fault of a copy goes on where the copy began; what else we stand for ends the program.
+// The fault of a copy jumps to where the copy began; other faults without a handler end the
+// program.
 void handle_fault(int number, const siginfo_t* info, void* context) {
   if (info->si_code > 0 && t_signals.copying != nullptr) {
     sys::call(SYS_rt_sigprocmask, SIG_SETMASK, &static_cast<ucontext_t*>(context)->uc_sigmask,
@@ -207,7 +178,7 @@ void handle_fault(int number, const siginfo_t* info, void* context) {
   struct sigaction none {};
   none.sa_handler = SIG_DFL;
   real().sigaction(number, &none, nullptr);
-  // A fault comes again when we return. What was sent does not.
+  // A fault comes again on return. A signal that was sent does not.
   if (info->si_code <= 0)
     sys::call(SYS_tgkill, sys::call(SYS_getpid), sys::call(SYS_gettid), number);
 }
@@ -219,17 +190,17 @@ void handle(int number, siginfo_t* info, void* context) {
   if (waits && !is_fault(number) && put_off(number, info, context, (set & kWantsInfo) != 0)) return;
   if (!take_oldest(number, info) || (set & kAddress) == 0) return;
   if (t_signals.blocked != 0) {
-    // As in the kernel's wait: the call ends, and what its mask blocks comes after the handler.
+    // As in the kernel's wait: the call ends, and signals that its mask blocks come afterwards.
     sys::call(SYS_rt_sigprocmask, SIG_BLOCK, &t_signals.blocked, nullptr, sizeof t_signals.blocked);
     t_signals.blocked = 0;
   }
   ++t_signals.handled;
   if ((set & kRestarts) == 0) ++t_signals.interrupting;
-  // The last thing here: it may jump away or throw, and takes what room there is on the stack.
+  // Last, as it may jump away or throw.
   reinterpret_cast<void (*)(int, siginfo_t*, void*)>(set & kAddress)(number, info, context);
 }
 
-// Not inlined, so that what the caller has in registers is kept.
+// Not inlined, so that the caller's registers survive the jump.
 [[gnu::noinline]] bool guard_copy(void (*copy)(void*), void* argument) {
   void* place[5];
   if (__builtin_setjmp(place) != 0) {
@@ -237,11 +208,9 @@ void handle(int number, siginfo_t* info, void* context) {
     return false;
   }
   t_signals.copying = place;
-  // order: the compiler keeps it; a handler runs in the same thread
-  std::atomic_signal_fence(std::memory_order_seq_cst);
+  compiler_fence();
   copy(argument);
-  // order: the compiler keeps it; a handler runs in the same thread
-  std::atomic_signal_fence(std::memory_order_seq_cst);
+  compiler_fence();
   t_signals.copying = nullptr;
   return true;
 }
@@ -255,7 +224,7 @@ void copy_mask(void* argument) {
   std::memcpy(&copy->mask, copy->from, sizeof copy->mask);
 }
 
-// By a call that does nothing more than read it.
+// By a call that only reads it.
 bool is_readable(const sigset_t* mask) {
   constexpr int kNone = 99;
   const KeepErrno keep;
@@ -288,7 +257,7 @@ const auto ours = reinterpret_cast<sighandler_t>(reinterpret_cast<std::uintptr_t
 
 bool ScopedSigmask::read_mask(const sigset_t* mask) {
   MaskCopy copy{mask, 0};
-  // PAIR preload.guard: the handlers stand. Without them nothing has moved.
+  // PAIR preload.guard: the handlers are set. Without them nothing has moved.
   const bool guarded = words::load_acquire(buffers_guarded);
   if (guarded ? guard_copy(copy_mask, &copy) : is_readable(mask)) {
     if (!guarded) copy_mask(&copy);
@@ -300,7 +269,7 @@ bool ScopedSigmask::read_mask(const sigset_t* mask) {
 }
 
 void guard_buffers() {
-  // PAIR preload.guard: the handlers stand
+  // PAIR preload.guard: the handlers are set
   if (words::load_acquire(buffers_guarded)) return;
   KeepErrno keep;
   const FaultsGuard lock(SIGSEGV);
@@ -339,7 +308,7 @@ int set_action(int number, const struct sigaction* action, struct sigaction* old
   }
   const int rc = real().sigaction(number, wrap ? &with : action, old);
   if (rc != 0) {
-    // relaxed: the kernel has refused, and delivers as before
+    // relaxed: the kernel has refused, and calls the old handler
     if (wrap) handlers[number].store(before, std::memory_order_relaxed);
     return rc;
   }
@@ -367,7 +336,7 @@ sighandler_t set_handler(int number, sighandler_t handler, bool restarts, SetHan
     before = handlers[number].exchange(entry, std::memory_order_seq_cst);
   }
   const sighandler_t old = call(number, wrap ? ours : handler);
-  // relaxed: the kernel has refused, and delivers as before
+  // relaxed: the kernel has refused, and calls the old handler
   if (old == SIG_ERR && wrap) handlers[number].store(before, std::memory_order_relaxed);
   return old == ours ? reinterpret_cast<sighandler_t>(before & kAddress) : old;
 }

@@ -1,6 +1,5 @@
-// A lock for a few instructions: a thread that does not get it gives the processor away. No system
-// call while it is free, and none to let go of it. A thread that could be interrupted by a handler
-// which needs the lock is DeferSignals.
+// A lock for a few instructions, without a system call unless it is taken: then the thread yields.
+// DeferSignals protects a holder from handlers that need the lock.
 #pragma once
 
 #include <sched.h>

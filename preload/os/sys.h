@@ -1,5 +1,5 @@
-// Plain system calls, for what the library does for itself: nobody can be in between, and they are
-// safe in signal handlers and before the loader is done.
+// Plain system calls, for what the library does for itself: no other interposer sees them, and they
+// are safe in signal handlers and before the loader is done.
 #pragma once
 
 #include <poll.h>
@@ -9,12 +9,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 
 #include "clan/detail/system_call.h"
 
-// System calls are those of this processor, and some handshakes rely on its order of stores and
-// loads: they are listed at the end of docs/shared-memory.md.
+// The system calls are this processor's, and some handshakes rely on its order of stores and loads
+// (the end of docs/shared-memory.md).
 #if !defined(__x86_64__) || defined(__ILP32__)
 #error "libclan-preload is for x86-64 only: configure with -DCLAN_PRELOAD=OFF"
 #endif
@@ -37,7 +36,7 @@ inline int ioctl(int fd, unsigned long request, void* argument) {
 inline int getsockopt(int fd, int level, int name, void* value, socklen_t* size) {
   return static_cast<int>(sys::call(SYS_getsockopt, fd, level, name, value, size));
 }
-/// A number that the kernel says of a socket (SOL_SOCKET); -1: it says none.
+/// Returns a number of SOL_SOCKET; -1: the kernel gives none.
 inline int socket_option(int fd, int name) {
   int value = 0;
   socklen_t size = sizeof value;
@@ -60,15 +59,15 @@ inline int poll(pollfd* fds, nfds_t count, int timeout_ms) {
 
 }  // namespace sys
 
-// initial-exec: asked on the data path
+// initial-exec: read on the data path
 inline constinit thread_local int* t_errno __attribute__((tls_model("initial-exec"))) = nullptr;
 
-/// errno of the calling thread, without a call of the C library's each time.
+/// Returns the thread's errno without a call of the C library each time.
 inline int& errno_of_thread() {
   if (t_errno == nullptr) t_errno = &errno;
   return *t_errno;
 }
-/// `call()`, which answers -1 when it fails, and keeps errno when it does not.
+/// Calls `call()`, and restores errno unless it fails with -1.
 template <typename Call>
 auto keeping_errno(Call&& call) {
   int& error = errno_of_thread();
@@ -78,13 +77,13 @@ auto keeping_errno(Call&& call) {
   return result;
 }
 
-/// For calls that end so: -1, and errno.
+/// Sets errno and returns -1.
 inline int fail(int error) {
   errno = error;
   return -1;
 }
 
-/// errno as it was: what we do for ourselves must not show.
+/// Restores errno: what the library does for itself must not show.
 class KeepErrno {
  public:
   KeepErrno() : saved_(errno) {}
