@@ -37,7 +37,7 @@ constexpr KernelsOption kOptions[] = {
     {IPPROTO_TCP, kTxDelay, Why::kTxDelay, false, 0, true},
 };
 
-// 64 bits only where they are allowed: of a rate. All of them are the unlimited one, too.
+// Only a rate may have 64 bits. With all bits set, it is unlimited, too.
 long long number_in(const void* value, socklen_t size) {
   std::uint64_t number = 0;
   if (value == nullptr || size < sizeof(std::uint32_t)) return kNone;
@@ -48,10 +48,10 @@ long long number_in(const void* value, socklen_t size) {
 bool is_set(int fd, const KernelsOption& option) {
   const bool is_filter = option.why == Why::kSocketFilter;
   std::uint32_t value = 0;
-  socklen_t size = is_filter ? 0 : sizeof value;  // of a filter: how long it is
+  socklen_t size = is_filter ? 0 : sizeof value;  // the kernel returns a filter's length
   errno = 0;
   if (sys::getsockopt(fd, option.level, option.name, &value, &size) != 0)
-    return is_filter && errno == EACCES;  // one of eBPF
+    return is_filter && errno == EACCES;  // an eBPF filter
   if (is_filter) return size != 0;
   return value != (option.neutral == kNone ? 0 : option.neutral);
 }

@@ -1,22 +1,21 @@
-// What /proc shows of processes: their descriptors, their credentials, and what they have mapped.
+// What /proc shows of processes and their descriptors.
 #pragma once
 
 #include <fcntl.h>
 #include <sys/types.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <optional>
-#include <string_view>
 
 #include "os/scratch.h"
 #include "os/sys.h"
 
 namespace clan::preload {
 
-// The names in a directory, without memory of our own.
+// The names in a directory, without allocation.
 class DirectoryReader {
  public:
   explicit DirectoryReader(int fd) : fd_(fd) {}
@@ -41,19 +40,31 @@ class DirectoryReader {
   const Scratch memory_{Scratch::kUsual};
 };
 
-/// A memfd of another process, by its descriptor there and the link that /proc shows for it, or -1.
-/// The other process may have counted in another pid namespace: what is found must be known by its
-/// contents.
-int open_memfd_of(unsigned pid, int fd, const char* link, int flags);
-/// Whether `is(link)` for the link in /proc of a descriptor of a process ("self", or its number),
-/// among those for which `looks_at(fd)`. Nothing: /proc may not be read.
+/// Opens a memfd of another process, by its descriptor there and the link that /proc shows for it;
+/// or -1. The pid may be of another namespace, so the caller must check the contents.
+inline int open_memfd_of(unsigned pid, int fd, const char* link) {
+  char path[64], text[64];
+  std::snprintf(path, sizeof path, "/proc/%u/fd/%d", pid, fd);
+  // Checked first: opening a terminal or a FIFO could have an effect.
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, path, text, sizeof text - 1);
+  text[n > 0 ? n : 0] = 0;
+  if (std::strcmp(text, link) != 0) {
+    if (n >= 0) errno = ENOENT;
+    return -1;
+  }
+  // It may be one by now.
+  return static_cast<int>(
+      sys::call(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+}
+/// Tells whether `is(link)` for the link in /proc of a descriptor of a process ("self", or its
+/// number), among those for which `looks_at(fd)`. False also if /proc cannot be read.
 template <typename LooksAt, typename Is>
-std::optional<bool> any_descriptor(const char* process, LooksAt&& looks_at, Is&& is) {
+bool any_descriptor(const char* process, LooksAt&& looks_at, Is&& is) {
   char path[40], text[64];
   std::snprintf(path, sizeof path, "/proc/%.16s/fd", process);
   const int directory =
       static_cast<int>(sys::call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory < 0) return std::nullopt;
+  if (directory < 0) return false;
   bool any = false;
   DirectoryReader names(directory);
   while (const char* name = any ? nullptr : names.next()) {
@@ -65,28 +76,20 @@ std::optional<bool> any_descriptor(const char* process, LooksAt&& looks_at, Is&&
   sys::close(directory);
   return any;
 }
-/// The same, for all of them.
-inline std::optional<bool> any_descriptor(const char* process, const char* link) {
-  return any_descriptor(
-      process, [](int) { return true; },
-      [link](const char* found) { return std::strcmp(found, link) == 0; });
-}
-/// Opens the descriptors of a process that /proc shows as `link`, one after the other, until
-/// `each(memfd)` answers true; it closes the memfd or keeps it. True: one has.
+/// Opens the memfds of a process that /proc shows as `link`, until `each(memfd)`, which closes or
+/// keeps it, returns true. Tells whether one did.
 template <typename Each>
 bool any_memfd_of(const char* process, const char* link, Each&& each) {
   int number = -1;
   const auto opens = [&](const char* found) {
     if (std::strcmp(found, link) != 0) return false;
-    const int memfd =
-        open_memfd_of(static_cast<unsigned>(std::atoi(process)), number, link, O_RDWR);
+    const int memfd = open_memfd_of(static_cast<unsigned>(std::atoi(process)), number, link);
     return memfd >= 0 && each(memfd);
   };
   return any_descriptor(
-             process, [&](int fd) { return number = fd, true; }, opens)
-      .value_or(false);
+      process, [&](int fd) { return number = fd, true; }, opens);
 }
-/// Calls `each(pid)` for all processes, until one answers true. True: one has.
+/// Calls `each(pid)` for all processes, until one returns true. Tells whether one did.
 template <typename Each>
 bool any_process(Each&& each) {
   const int proc = static_cast<int>(
@@ -99,13 +102,11 @@ bool any_process(Each&& each) {
   sys::close(proc);
   return any;
 }
-/// The process that made the other end of an AF_UNIX socket; 0: the kernel does not say.
+/// Returns the process that made the other end of an AF_UNIX socket; 0: unknown.
 inline pid_t process_behind(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
   return sys::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
 }
-/// What the process has mapped shows this, as /proc/PID/maps says it. One that ends shows nothing.
-bool maps(pid_t pid, std::string_view text);
 
 }  // namespace clan::preload

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "clan/detail/clock.h"
 #include "os/scratch.h"
@@ -20,8 +21,7 @@
 namespace clan::preload {
 namespace {
 
-// The question's number, which distinguishes its answer from those to others' questions on the same
-// socket.
+// Distinguishes the answer from those to others' questions on the same socket.
 std::atomic<std::uint32_t> questions{0};
 constexpr int kMostStrays = 16;
 
@@ -47,15 +47,10 @@ void read_counters(const nlmsghdr* header, SockDiag::Found* found) {
     tcp_info info{};
     const std::size_t size = RTA_PAYLOAD(attribute);
     std::memcpy(&info, RTA_DATA(attribute), std::min(size, sizeof info));
-    found->counted =
-        size >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans;
-    found->sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
-    found->acked = info.tcpi_bytes_acked;
-    found->received = info.tcpi_bytes_received;
+    static_cast<TcpCounters&>(*found) = counters_in(info, size);
   }
 }
 
-// What the kernel says to it.
 SockDiag::Answer read_answer(const nlmsghdr* header, SockDiag::Found* found) {
   if (header->nlmsg_type == NLMSG_ERROR && header->nlmsg_len >= NLMSG_LENGTH(sizeof(nlmsgerr))) {
     return static_cast<const nlmsgerr*>(NLMSG_DATA(header))->error == -ENOENT
@@ -88,15 +83,13 @@ Endpoint endpoint_of(const sockaddr_in& from) {
 bool endpoint_of(const sockaddr_storage& from, Endpoint* to) {
   if (from.ss_family == AF_INET) {
     *to = endpoint_of(reinterpret_cast<const sockaddr_in&>(from));
-    return true;
-  }
-  if (from.ss_family == AF_INET6) {
+  } else if (from.ss_family == AF_INET6) {
     const auto& in = reinterpret_cast<const sockaddr_in6&>(from);
-    to->address = in.sin6_addr;
-    to->port = ntohs(in.sin6_port);
-    return true;
+    *to = endpoint_of(AF_INET6, in.sin6_addr.s6_addr32, in.sin6_port);
+  } else {
+    return false;
   }
-  return false;
+  return true;
 }
 
 bool route_of(int fd, Route* route) {
@@ -124,11 +117,7 @@ SockDiag::~SockDiag() {
   if (netlink_ >= 0) sys::close(netlink_);
 }
 
-int SockDiag::release() {
-  const int fd = netlink_;
-  netlink_ = -1;
-  return fd;
-}
+int SockDiag::release() { return std::exchange(netlink_, -1); }
 
 bool SockDiag::genuine(int fd) {
   return sys::socket_option(fd, SO_DOMAIN) == AF_NETLINK &&
@@ -146,7 +135,7 @@ SockDiag::Answer SockDiag::ask(const Endpoint& local, const Endpoint& remote,
                            questions.fetch_add(0x10001, std::memory_order_relaxed));
   question.request.idiag_ext = 1u << (INET_DIAG_INFO - 1);
   question.request.id.idiag_if = interface;
-  // Waits for nothing: the kernel has answered when this returns.
+  // Does not wait: the kernel has answered when this returns.
   if (sys::send(netlink_, &question, sizeof question, MSG_DONTWAIT) !=
       static_cast<ssize_t>(sizeof question)) {
     return Answer::kUnknown;
@@ -186,7 +175,7 @@ namespace {
 constexpr int kMostRows = 16384;
 constexpr unsigned kListen = 10;
 
-// One of the two files, line by line, without memory of our own.
+// The lines of one of the two files, without allocation.
 class Table {
  public:
   explicit Table(const char* path)
@@ -252,14 +241,7 @@ bool parse(const char*& at, bool v6, Endpoint* to) {
   const unsigned long port = std::strtoul(at + 1, &end, 16);
   if (end != at + 5) return false;
   at = end;
-  to->port = static_cast<std::uint16_t>(port);
-  to->address = {};
-  if (v6) {
-    std::memcpy(&to->address, words, 16);
-  } else {
-    to->address.s6_addr[10] = to->address.s6_addr[11] = 0xff;
-    std::memcpy(to->address.s6_addr + 12, words, 4);
-  }
+  *to = endpoint_of(v6 ? AF_INET6 : AF_INET, words, htons(static_cast<std::uint16_t>(port)));
   return true;
 }
 
@@ -304,21 +286,20 @@ constexpr char kTcp[] = "/proc/self/net/tcp", kTcp6[] = "/proc/self/net/tcp6";
 }  // namespace
 
 bool find_in_tcp_tables(const Endpoint& local, const Endpoint& remote, SockDiag::Found* found) {
-  // A connection between sockets of IPv6 may have mapped addresses.
+  // IPv6 sockets may have mapped addresses.
   const bool v4 = IN6_IS_ADDR_V4MAPPED(&local.address);
   return (v4 && find_in(kTcp, false, local, remote, found)) ||
          find_in(kTcp6, true, local, remote, found);
 }
 
-// --- what is not here --------------------------------------------------------------------------
+// --- addresses that are not here ---------------------------------------------------------------
 
 namespace {
 
-/// after which an address is asked about again
 constexpr std::uint64_t kElsewhereNs = 5'000'000'000u;
 
-// Addresses that were not here, by hash. Two words each and no lock: a word of one address beside
-// that of another leaves a connection on TCP that could have moved, for some seconds.
+// By hash. No lock: if the two words are of different addresses, a connection may stay on TCP that
+// could have moved, for some seconds.
 struct Elsewhere {
   std::atomic<std::uint64_t> address{0}, until_ns{0};
 };

@@ -6,15 +6,12 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 
-#include <cstddef>
-#include <cstdint>
-
 #include "os/sys.h"
 
 namespace clan::preload {
 namespace {
 
-// Asks for TCP_INFO. Returns how much of it this kernel has filled in; 0: it does not say.
+// Reads TCP_INFO. Returns how much of it this kernel has filled in; 0: it does not say.
 socklen_t ask(int fd, tcp_info* info) {
   socklen_t size = sizeof *info;
   return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &size) == 0 ? size : 0;
@@ -22,12 +19,18 @@ socklen_t ask(int fd, tcp_info* info) {
 
 }  // namespace
 
+TcpCounters counters_in(const tcp_info& info, std::size_t size) {
+  return {size >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans,
+          info.tcpi_bytes_sent - info.tcpi_bytes_retrans, info.tcpi_bytes_acked,
+          info.tcpi_bytes_received};
+}
+
 bool sent_by_tcp(int fd, std::uint64_t* bytes) {
   tcp_info info{};
-  if (ask(fd, &info) < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans)
-    return false;
-  *bytes = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
-  return true;
+  const socklen_t size = ask(fd, &info);
+  const TcpCounters counters = counters_in(info, size);
+  if (counters.counted) *bytes = counters.sent + info.tcpi_notsent_bytes;
+  return counters.counted;
 }
 
 bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes) {
@@ -51,7 +54,7 @@ bool received_by_tcp(int fd, tcp_info* info, std::size_t* queued) {
     if (sys::ioctl(fd, FIONREAD, &before) != 0 || ask(fd, info) == 0 ||
         sys::ioctl(fd, FIONREAD, &again) != 0)
       return false;
-    // What arrived between the two questions counts as read for a moment: ask until nothing did.
+    // Bytes that arrive between the two questions would count as read: ask until none did.
     if (again != before) continue;
     *queued = static_cast<std::size_t>(before);
     return true;

@@ -8,25 +8,32 @@ struct tcp_info;
 
 namespace clan::preload {
 
-/// Bytes the kernel has taken from the application for this connection, ever.
-/// False: it does not say.
+/// The kernel's counts of a connection, in bytes; those sent again count once.
+struct TcpCounters {
+  bool counted = false;  ///< the kernel gave them
+  std::uint64_t sent = 0, acked = 0, received = 0;
+};
+/// Reads the counters in `size` bytes of TCP_INFO.
+TcpCounters counters_in(const tcp_info& info, std::size_t size);
+
+/// Counts the bytes that the kernel has taken from the application for this connection, ever.
+/// False: the kernel does not say.
 bool sent_by_tcp(int fd, std::uint64_t* bytes);
-/// The same, to another host, where packets are lost: two ways of counting must agree.
-/// `connected`: this end's SYN is counted as a byte.
+/// Does the same for another host, where packets are lost: two ways of counting must agree.
+/// `connected`: this end's SYN counts as a byte.
 bool sent_for_sure(int fd, bool connected, std::uint64_t* bytes);
-/// Asks for TCP_INFO, and for what lies in the queue at the same moment. False: the kernel does not
-/// say.
+/// Reads TCP_INFO and the bytes in the queue of the same moment. False: the kernel does not say.
 bool received_by_tcp(int fd, tcp_info* info, std::size_t* queued);
-/// Bytes that TCP has ever received.
+/// Returns the bytes that TCP has ever received.
 std::uint64_t arrived(int fd);
-/// The kernel's name of a socket, the same wherever its descriptors are. 0: it has none.
+/// Returns the kernel's name of a socket, which all its descriptors share. 0: it has none.
 std::uint64_t cookie_of(int fd);
-/// BPF_TCP_CLOSE and so on; -1: it is no socket of TCP.
+/// Returns BPF_TCP_CLOSE and so on; -1: not a socket of TCP.
 int tcp_state_of(int fd);
-/// The kernel says that the other end has not ended its side of TCP. poll() and recv() report an
-/// end also if this end has shut down reading.
+/// Tells whether the other end has not ended its side of TCP. poll() and recv() report an end also
+/// if this end has shut down reading.
 bool other_end_is_open(int fd);
-/// When nothing else is right any more.
+/// Resets the connection.
 void reset_connection(int fd);
 
 }  // namespace clan::preload
