@@ -3,6 +3,7 @@
 #include <linux/tcp.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "af_clan/af_clan_name.h"
 #include "clan/detail/log.h"
@@ -17,8 +18,6 @@
 namespace clan::preload {
 namespace {
 
-// --- places of streams ---------------------------------------------------------------------------
-
 using Answer = SockDiag::Answer;
 
 Answer ask(SockDiag& kernel, const sockaddr_in& local, const sockaddr_in& remote,
@@ -26,7 +25,7 @@ Answer ask(SockDiag& kernel, const sockaddr_in& local, const sockaddr_in& remote
   return kernel.ask(endpoint_of(local), endpoint_of(remote), 0, found);
 }
 
-// The socket that listens at a place and nowhere else.
+// Finds the socket that listens at a place and nowhere else. `other`: another one has the port.
 Answer listener_at(SockDiag& kernel, const sockaddr_in& place, SockDiag::Found* found,
                    bool* other) {
   const Answer answer = ask(kernel, place, sockaddr_in{}, found);
@@ -46,11 +45,10 @@ int set_reuse(int fd, int value) {
   return before;
 }
 
-// With EADDRINUSE when somebody has the place.
 int take_place(int fd, const sockaddr_in& place) {
   if (bind_to(fd, place) == 0) return 0;
   if (errno != EADDRINUSE) return -1;
-  // Perhaps only connections of a predecessor, whose end TCP still remembers.
+  // Perhaps only old connections of a predecessor, in TIME_WAIT.
   const int before = set_reuse(fd, 1);
   const int rc = bind_to(fd, place);
   set_reuse(fd, before);
@@ -63,14 +61,12 @@ int bind_stream(int fd, const ClanName& name) {
   bool others[ClanName::kPlaces];
   for (unsigned i = 0; i < ClanName::kPlaces; ++i) {
     if (listener_at(kernel, name.place(i), &found, &others[i]) != Answer::kFound) continue;
-    // Sockets with SO_REUSEPORT share a name as they share a port: the kernel judges.
+    // Sockets with SO_REUSEPORT may share a name as they share a port: the kernel decides.
     return take_place(fd, name.place(i));
   }
-  for (unsigned i = 0; i < ClanName::kPlaces; ++i) {
-    if (others[i]) continue;
-    return take_place(fd, name.place(i));
-  }
-  return fail(EADDRINUSE);
+  const bool* const usable = std::ranges::find(others, false);
+  if (usable == std::end(others)) return fail(EADDRINUSE);
+  return take_place(fd, name.place(static_cast<unsigned>(usable - others)));
 }
 
 bool trusts(uid_t owner, const ClanName& name) {
@@ -81,7 +77,7 @@ bool trusts(uid_t owner, const ClanName& name) {
   return false;
 }
 
-// 0 and the place where the name's owner listens, or -1 with errno.
+// Finds the place where the name's owner listens. -1 with errno: none that is trusted.
 int find_owner(SockDiag& kernel, const ClanName& name, sockaddr_in* place, SockDiag::Found* owner) {
   for (unsigned i = 0; i < ClanName::kPlaces; ++i) {
     *place = name.place(i);
@@ -98,20 +94,17 @@ int find_owner(SockDiag& kernel, const ClanName& name, sockaddr_in* place, SockD
   return fail(ECONNREFUSED);
 }
 
-// Whether the socket that we connected to is the one that we had checked: no other took its place
-// in between.
+// Whether we are connected to the socket that we had checked, or to no other user's.
 bool reached(SockDiag& kernel, int fd, const sockaddr_in& place, const SockDiag::Found& owner) {
   sockaddr_in local{};
   socklen_t size = sizeof local;
   if (sys::call(SYS_getsockname, fd, &local, &size) != 0) return true;
   for (int look = 0; look < 3; ++look) {
     SockDiag::Found end;
-    // gone: no byte reaches anybody
-    if (ask(kernel, place, local, &end) != Answer::kFound) return true;
-    if (end.inode == owner.inode) return true;        // not through to it yet
-    if (end.inode != 0) return end.uid == owner.uid;  // accepted
-    // It waits to be accepted, by what listens there. If nothing does, it has been accepted
-    // since.
+    if (ask(kernel, place, local, &end) != Answer::kFound) return true;  // gone: no byte arrives
+    if (end.inode == owner.inode) return true;                           // not through to it yet
+    if (end.inode != 0) return end.uid == owner.uid;                     // accepted
+    // It waits for the listener to accept it. Without a listener it has been accepted since.
     bool other = false;
     if (listener_at(kernel, place, &end, &other) == Answer::kFound) {
       return end.inode == owner.inode || end.uid == owner.uid;
@@ -131,9 +124,7 @@ int connect_stream(int fd, const ClanName& name) {
     errno = sys::call(SYS_getpeername, fd, &peer, &size) == 0 ? EISCONN : error;
     return -1;
   }
-  // Its own name, if it has one, is not to outlive it in TIME_WAIT: nobody can reach it by that
-  // name.
-  set_reuse(fd, 1);
+  set_reuse(fd, 1);  // its own name, if any, must not outlive it in TIME_WAIT
   const int rc = real().connect(fd, reinterpret_cast<const sockaddr*>(&place), sizeof place);
   if (rc != 0 && errno != EINPROGRESS) return rc;
   const int error = errno;
@@ -165,7 +156,7 @@ int connect_packet(int fd, int type, const ClanName& name) {
   return -1;
 }
 
-// The name the kernel knows of a packet socket.
+// Returns a packet socket's name, which the kernel knows.
 int packet_name(int fd, long call, sockaddr* address, socklen_t* size) {
   sockaddr_un kernel_address;
   socklen_t kernel_size = sizeof kernel_address;
@@ -217,9 +208,8 @@ int af_clan_bind(int fd, const sockaddr* address, socklen_t size) {
 
 int af_clan_listen(int fd, int backlog) {
   if (af_clan_type(fd) == SOCK_STREAM) {
-    if (af_clan_names(fd).local.empty()) {  // TCP would take a port at all addresses
-      return fail(EINVAL);
-    }
+    // TCP would take a port at all addresses.
+    if (af_clan_names(fd).local.empty()) return fail(EINVAL);
     set_reuse(fd, 1);  // for the successor, see take_place
   }
   return real().listen(fd, backlog);
@@ -250,7 +240,7 @@ int af_clan_accepted(int listener, int fd, sockaddr* address, socklen_t* size) {
   const int type = af_clan_type(listener);
   af_clan_appear(fd, type, AfClanNames{af_clan_names(listener).local, {}});
   if (address == nullptr) return fd;
-  // A client that has gone again has no name either.
+  // A client that is gone has no name either.
   const bool named = type != SOCK_STREAM && packet_name(fd, SYS_getpeername, address, size) == 0;
   if (named || ClanName{}.write(address, size) == 0) return fd;
   KeepErrno keep;

@@ -1,6 +1,4 @@
 // Messages of AF_CLAN packet sockets: AF_UNIX ones with other names.
-#include <algorithm>
-#include <cstdint>
 #include <cstring>
 
 #include "af_clan/af_clan.h"
@@ -11,23 +9,16 @@
 namespace clan::preload {
 namespace {
 
-// The kernel's form of a name to send to; 0 with errno.
+// Returns the kernel's form of a name to send to; 0 with errno.
 socklen_t destination(int fd, const sockaddr* to, socklen_t size, sockaddr_un* address) {
   ClanName name;
-  if (size > sizeof(sockaddr_storage) || size < sizeof(sa_family_t)) {
-    errno = EINVAL;
-    return 0;
-  }
-  sockaddr_clan copy{};
-  std::memcpy(&copy, to, std::min<std::size_t>(size, sizeof copy));
-  name.size =
-      ::strnlen(copy.sclan_name, std::min<std::size_t>(size, sizeof copy) - sizeof(sa_family_t));
-  if (copy.sclan_family != AF_CLAN || name.empty()) {
-    errno = EINVAL;
-    return 0;
-  }
-  std::memcpy(name.text, copy.sclan_name, name.size);
-  return name.to_unix(af_clan_type(fd), address);
+  const auto copy = [](void* mine, const void* from, std::size_t n) {
+    return std::memcpy(mine, from, n) != nullptr;
+  };
+  if (name.read(to, size, EINVAL, copy) && !name.empty())
+    return name.to_unix(af_clan_type(fd), address);
+  errno = EINVAL;
+  return 0;
 }
 
 }  // namespace
@@ -94,7 +85,7 @@ ssize_t af_clan_recvmsg(int fd, msghdr* message, int flags) {
   return got;
 }
 
-// One by one: several names have to be kept somewhere.
+// One by one, as there is no room for several names.
 int af_clan_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   unsigned done = 0;
   for (; done < count; ++done) {
@@ -106,23 +97,8 @@ int af_clan_sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 }
 
 int af_clan_recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
-  std::int64_t ns;
-  if (!nanoseconds(timeout, &ns)) return -1;
-  const TimeOut limit(ns);
-  unsigned done = 0;
-  while (done < count) {
-    const int more = done > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
-    const ssize_t got =
-        af_clan_recvmsg(fd, &messages[done].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
-    if (got < 0) return done > 0 ? static_cast<int>(done) : -1;
-    messages[done++].msg_len = static_cast<unsigned>(got);
-    if (ns == kForEver) continue;
-    // As in the kernel: checks the time-out after each message, and returns what is left of it.
-    const std::int64_t left = limit.left();
-    *timeout = as_timespec(left);
-    if (left == 0) break;
-  }
-  return static_cast<int>(done);
+  return receive_each(messages, count, flags, timeout,
+                      [fd](msghdr* one, int with) { return af_clan_recvmsg(fd, one, with); });
 }
 
 }  // namespace clan::preload

@@ -14,25 +14,6 @@ namespace {
 
 constexpr std::size_t kFamily = sizeof(sa_family_t);
 
-// The application's memory as the kernel would see it: EFAULT instead of a crash.
-bool from_application(void* to, const void* from, std::size_t n) {
-  const iovec mine{to, n}, theirs{const_cast<void*>(from), n};
-  const long rc = sys::call(SYS_process_vm_readv, ::getpid(), &mine, 1, &theirs, 1, 0);
-  if (rc < 0 && errno != EFAULT) std::memcpy(to, from, n);  // not allowed here: hope for the best
-  if (rc == static_cast<long>(n) || (rc < 0 && errno != EFAULT)) return true;
-  errno = EFAULT;
-  return false;
-}
-
-bool to_application(void* to, const void* from, std::size_t n) {
-  const iovec mine{const_cast<void*>(from), n}, theirs{to, n};
-  const long rc = sys::call(SYS_process_vm_writev, ::getpid(), &mine, 1, &theirs, 1, 0);
-  if (rc < 0 && errno != EFAULT) std::memcpy(to, from, n);
-  if (rc == static_cast<long>(n) || (rc < 0 && errno != EFAULT)) return true;
-  errno = EFAULT;
-  return false;
-}
-
 socklen_t form(const ClanName& name, sockaddr_clan* address) {
   address->sclan_family = AF_CLAN;
   std::memcpy(address->sclan_name, name.text, name.size);
@@ -51,58 +32,60 @@ std::uint64_t hash(const char* text, std::size_t size, unsigned attempt) {
   return h ^ (h >> 31);
 }
 
-// "\0clan1/af/p/": the prefix of a name.
-constexpr std::size_t kPrefix = 12;
+constexpr std::size_t kPrefix = 12;  // "\0clan1/af/p/"
 static_assert(kPrefix + CLAN_NAME_MAX == sizeof(sockaddr_un::sun_path));
 constexpr char kBefore[] = "\0clan1/af/";
 constexpr std::size_t kKindAt = sizeof kBefore - 1;
 
 }  // namespace
 
+bool copy_checked(void* to, const void* from, std::size_t n) {
+  const iovec target{to, n}, source{const_cast<void*>(from), n};
+  const long rc = sys::call(SYS_process_vm_readv, ::getpid(), &target, 1, &source, 1, 0);
+  if (rc < 0 && errno != EFAULT) std::memcpy(to, from, n);  // not allowed here: unchecked
+  if (rc == static_cast<long>(n) || (rc < 0 && errno != EFAULT)) return true;
+  errno = EFAULT;
+  return false;
+}
+
 ClanName ClanName::random() {
   std::uint64_t dice[2] = {};
   sys::call(SYS_getrandom, dice, sizeof dice, 0);
-  char text[40];
-  const int n =
-      std::snprintf(text, sizeof text, "~%016llx%016llx", static_cast<unsigned long long>(dice[0]),
-                    static_cast<unsigned long long>(dice[1]));
   ClanName name;
+  const int n = std::snprintf(name.text, sizeof name.text, "~%016llx%016llx",
+                              static_cast<unsigned long long>(dice[0]),
+                              static_cast<unsigned long long>(dice[1]));
   name.size = static_cast<std::size_t>(n);
-  std::memcpy(name.text, text, name.size);
   return name;
 }
 
-bool ClanName::read(const sockaddr* address, socklen_t address_size, int wrong_family) {
-  if (address_size < kFamily || address_size > sizeof(sockaddr_storage)) {
-    errno = EINVAL;
-    return false;
-  }
-  sockaddr_clan copy{};
-  const std::size_t n = std::min<std::size_t>(address_size, sizeof copy);
-  if (!from_application(&copy, address, n)) return false;
-  if (copy.sclan_family != AF_CLAN) {
-    errno = wrong_family;
-    return false;
-  }
-  size = ::strnlen(copy.sclan_name, n - kFamily);
-  std::memcpy(text, copy.sclan_name, size);
+bool ClanName::read(const sockaddr* address, socklen_t address_size, int wrong_family,
+                    bool (*copy)(void*, const void*, std::size_t)) {
+  if (address_size < kFamily || address_size > sizeof(sockaddr_storage))
+    return errno = EINVAL, false;
+  sockaddr_clan mine{};
+  const std::size_t n = std::min<std::size_t>(address_size, sizeof mine);
+  if (!copy(&mine, address, n)) return false;
+  if (mine.sclan_family != AF_CLAN) return errno = wrong_family, false;
+  size = ::strnlen(mine.sclan_name, n - kFamily);
+  std::memcpy(text, mine.sclan_name, size);
   return true;
 }
 
 int ClanName::write(sockaddr* address, socklen_t* address_size) const {
   socklen_t room = 0;
-  if (!from_application(&room, address_size, sizeof room)) return -1;
+  if (!copy_checked(&room, address_size, sizeof room)) return -1;
   if (static_cast<int>(room) < 0) return fail(EINVAL);
   sockaddr_clan filled;
   const socklen_t n = form(*this, &filled);
   room = std::min(room, n);
-  if (room > 0 && !to_application(address, &filled, room)) return -1;
-  return to_application(address_size, &n, sizeof n) ? 0 : -1;
+  if (room > 0 && !copy_checked(address, &filled, room)) return -1;
+  return copy_checked(address_size, &n, sizeof n) ? 0 : -1;
 }
 
 sockaddr_in ClanName::place(unsigned attempt) const {
   const std::uint64_t h = hash(text, size, attempt);
-  // Not 127.0.x.y, where people put things, nor an address that ends in 0 or 255.
+  // Not 127.0.x.y, which is in use, nor an address that ends in 0 or 255.
   const std::uint32_t a = 1 + h % 254, b = h >> 8 & 0xff, c = 1 + (h >> 16) % 254;
   sockaddr_in at{};
   at.sin_family = AF_INET;

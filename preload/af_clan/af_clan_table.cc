@@ -3,8 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
+#include <mutex>
 #include <new>
 
 #include "clan/detail/words.h"
@@ -15,28 +15,25 @@
 namespace clan::preload {
 namespace {
 
-// One for all descriptors of an open file. From a pool that is never returned: a stale pointer
-// finds another, not a hole.
+// One for all descriptors of an open file. The pool is never freed: a stale pointer finds another
+// name, not a hole.
 struct Named {
   int refs = 0;
   std::atomic<int> socket_type{0};
-  ClanName local, peer;  ///< of streams: the kernel knows the others'
+  AfClanNames names;  ///< of a stream
   Named* next_free = nullptr;
 };
 
 using Entry = std::atomic<Named*>;
 constexpr unsigned kMost = 1u << 20;
-std::atomic<Entry*> table{nullptr};  // touched where it is used
-std::atomic<int> highest{-1};        // descriptor ever entered
+std::atomic<Entry*> table{nullptr};
+std::atomic<int> highest{-1};  ///< descriptor ever entered
 Named* pool = nullptr;
 SpinLock table_lock;
 
 struct Locked {
-  Locked() { table_lock.lock(); }
-  ~Locked() { table_lock.unlock(); }
-
- private:
-  DeferSignals undisturbed_;
+  DeferSignals undisturbed;
+  std::lock_guard<SpinLock> lock{table_lock};
 };
 
 Entry* entry(int fd) {
@@ -44,10 +41,15 @@ Entry* entry(int fd) {
   return all != nullptr && fd >= 0 && static_cast<unsigned>(fd) < kMost ? all + fd : nullptr;
 }
 
-// All below: under the lock.
+// These are called under the lock.
+Named* named(int fd) {
+  Entry* e = entry(fd);
+  return e != nullptr ? e->load(std::memory_order_relaxed) : nullptr;  // relaxed: under the lock
+}
+
 void leave(Named* n) {
   if (n == nullptr || --n->refs > 0) return;
-  // relaxed: a descriptor that is read meanwhile is being closed
+  // relaxed: read only of a descriptor that is being closed
   n->socket_type.store(0, std::memory_order_relaxed);
   n->next_free = pool;
   pool = n;
@@ -57,14 +59,14 @@ void enter(int fd, Named* n) {
   Entry* e = entry(fd);
   if (n != nullptr) {
     ++n->refs;
-    // relaxed: under the lock, and before `fd` is anybody's to ask about
+    // relaxed: under the lock, and before the program knows `fd`
     if (fd > highest.load(std::memory_order_relaxed)) highest.store(fd, std::memory_order_relaxed);
   }
   // PAIR preload.named: publishes the names
   leave(e->exchange(n, std::memory_order_acq_rel));
 }
 
-Named* make(int type) {
+Named* make(int type, const AfClanNames& names) {
   if (pool == nullptr) {
     constexpr std::size_t kBatch = 64;
     void* memory = sys::mmap(nullptr, kBatch * sizeof(Named), PROT_READ | PROT_WRITE,
@@ -78,7 +80,7 @@ Named* make(int type) {
   }
   Named* n = pool;
   pool = n->next_free;
-  n->local.size = n->peer.size = 0;
+  n->names = names;
   n->socket_type.store(type, std::memory_order_relaxed);  // relaxed: published by enter()
   return n;
 }
@@ -86,25 +88,22 @@ Named* make(int type) {
 }  // namespace
 
 AfClanNames af_clan_names(int fd) {
-  Locked locked;
-  Entry* e = entry(fd);
-  // relaxed: under the lock
-  const Named* n = e != nullptr ? e->load(std::memory_order_relaxed) : nullptr;
-  return n != nullptr ? AfClanNames{n->local, n->peer} : AfClanNames{};
+  const Locked locked;
+  const Named* n = named(fd);
+  return n != nullptr ? n->names : AfClanNames{};
 }
+
 void remember_af_clan(int fd, const ClanName* local, const ClanName* peer) {
-  Locked locked;
-  Entry* e = entry(fd);
-  // relaxed: under the lock
-  Named* n = e != nullptr ? e->load(std::memory_order_relaxed) : nullptr;
+  const Locked locked;
+  Named* n = named(fd);
   if (n == nullptr) return;
-  if (local != nullptr) n->local = *local;
-  if (peer != nullptr) n->peer = *peer;
+  if (local != nullptr) n->names.local = *local;
+  if (peer != nullptr) n->names.peer = *peer;
 }
 
 bool af_clan_appear(int fd, int type, const AfClanNames& names) {
   KeepErrno keep;
-  Locked locked;
+  const Locked locked;
   if (table.load(std::memory_order_relaxed) == nullptr) {  // relaxed: under the lock
     void* memory = sys::mmap(nullptr, kMost * sizeof(Entry), PROT_READ | PROT_WRITE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -112,12 +111,10 @@ bool af_clan_appear(int fd, int type, const AfClanNames& names) {
     // PAIR preload.af_clan: publishes zeroed entries
     words::store_release(table, static_cast<Entry*>(memory));
   }
-  Named* n = entry(fd) != nullptr ? make(type) : nullptr;
+  Named* n = entry(fd) != nullptr ? make(type, names) : nullptr;
   if (n == nullptr) return false;
-  n->local = names.local;
-  n->peer = names.peer;
   enter(fd, n);
-  // relaxed: before `fd` is anybody's to ask about
+  // relaxed: before the program knows `fd`
   af_clan_used.store(true, std::memory_order_relaxed);
   return true;
 }
@@ -132,22 +129,22 @@ int af_clan_type(int fd) {
 void duplicate_af_clan(int from, int to) {
   Entry* e = entry(from);
   if (e == nullptr || entry(to) == nullptr) return forget_af_clan(to);
-  // relaxed: a look; what counts is read under the lock
+  // relaxed: a hint; read again under the lock
   const auto has = [](const Entry* one) { return one->load(std::memory_order_relaxed) != nullptr; };
   if (!has(e) && !has(entry(to))) return;
-  Locked locked;
+  const Locked locked;
   enter(to, e->load(std::memory_order_relaxed));  // relaxed: under the lock
 }
 
 void forget_af_clan(int fd) {
   Entry* e = entry(fd);
   if (e == nullptr || e->load(std::memory_order_relaxed) == nullptr) return;
-  Locked locked;
+  const Locked locked;
   enter(fd, nullptr);
 }
 
 void forget_af_clan_range(unsigned first, unsigned last) {
-  // relaxed: it is as high as what this thread knows of
+  // relaxed: at least what this thread knows
   const int most = highest.load(std::memory_order_relaxed);
   if (most < 0) return;
   for (unsigned fd = first; fd <= std::min(last, static_cast<unsigned>(most)); ++fd) {
