@@ -7,21 +7,17 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "clan/detail/clock.h"
 #include "clan/detail/dekker.h"
 #include "clan/face/socket_face.h"
 #include "clan/face/wait.h"
-#include "kernel/sock_diag.h"
 #include "kernel/tcp.h"
-#include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
 #include "state/hooks.h"
 #include "state/remote.h"
-#include "state/socket.h"
 #include "state/withdraw.h"
 #include "table/buffers.h"
 #include "table/open_file.h"
@@ -51,9 +47,9 @@ void introduce(int fd, Socket& s, const Route& r) {
   put(socket_face::kRemoteAddress, r.remote.address);
 }
 
-// Compares the kernel's counts of bytes with those of this library's calls, which all have
-// returned. If they differ, the program calls the kernel past the library, or a BPF program
-// redirects what is sent, and neither end could tell where TCP ends and the pipe begins.
+// Compares the kernel's counts of bytes with those of the library's calls, which all have returned.
+// If they differ, the program calls the kernel past the library, or a BPF program redirects bytes,
+// and neither end could tell where TCP ends and the pipe begins.
 bool all_went_through_us(int fd, const OpenFileState& slot) {
   tcp_info info{};
   std::size_t queued = 0;
@@ -67,7 +63,7 @@ bool all_went_through_us(int fd, const OpenFileState& slot) {
           (fin && info.tcpi_bytes_received == received + 1));
 }
 
-// The socket is the pipe's from now on: its end has been published, and calls wait at the gates.
+// Makes the socket use the pipe. Its end has been published, and calls wait at the gates.
 void begin_sharing(int fd, Socket& s) {
   guard_buffers();
   s.pipe.use_locks(s.open_file().locks);
@@ -87,7 +83,7 @@ void begin_sharing(int fd, Socket& s) {
   limit_as_tcp(fd, s);
   s.state.store(Socket::State::kShared, std::memory_order_release);  // PAIR preload.shared
   unsay(s);
-  // always: a thread that just puts it into a set holds the lock which this takes
+  // Always, as this takes the lock of a thread that puts the socket into a set now.
   hooks.migrated(s);
 }
 
@@ -105,37 +101,33 @@ bool enter_pipe(int fd, Socket& s, const Route& route) {
   OpenFileState& slot = s.open_file();
   const std::int32_t me = closer_id();
   if (!OpenFileState::try_close(slot.receives, me)) return false;
-  // Nor a send: it may end only when the peer reads.
+  // A send may end only when the peer reads: do not wait for it.
   if (!OpenFileState::try_close(slot.sends, me)) {
     OpenFileState::open(slot.receives, me);
     return false;
   }
+  const auto open_both = [&] {
+    OpenFileState::open(slot.sends, me);
+    OpenFileState::open(slot.receives, me);
+  };
   // PAIR preload.held: Dekker, behind the closed gates, with what pins, passes or forks it
-  if (dekker::load(slot.pinned) != 0 || !OpenFileState::is_alone(dekker::load(slot.held))) {
-    OpenFileState::open(slot.sends, me);
-    OpenFileState::open(slot.receives, me);
-    return false;
-  }
-  // Between hosts nothing redirects, and what is lost and sent again makes the kernel's counts
-  // wait.
+  if (dekker::load(slot.pinned) != 0 || !OpenFileState::is_alone(dekker::load(slot.held)))
+    return open_both(), false;
+  // Between hosts nothing redirects, and the kernel's counts wait for what is lost and sent again.
   if (!is_remote(s) && !all_went_through_us(fd, slot)) {
-    OpenFileState::open(slot.sends, me);
-    OpenFileState::open(slot.receives, me);
-    stay(fd, s, reasons::Why::kNotCounted);
-    return false;
+    open_both();
+    return stay(fd, s, reasons::Why::kNotCounted), false;
   }
   introduce(fd, s, route);
   s.offered_ns = monotonic_ns();
   slot.moved.store(1, std::memory_order_relaxed);  // relaxed: published by the name
-  // By which pidfd_getfd() of another process finds that it has moved.
-  (void)name_slot(fd, slot);
-  // relaxed: published with the state. A fork that comes now waits at the gates, and says so anew
+  (void)name_slot(fd, slot);  // pidfd_getfd() of another process finds by it that this has moved
+  // relaxed: published with the state. A fork that comes now waits at the gates, and sets it again
   s.inherited.store(false, std::memory_order_relaxed);
   begin_sharing(fd, s);
   // PAIR face.state: the other end may send through the pipe
   add_state(s.mine(), socket_face::kAttached);
-  OpenFileState::open(slot.sends, me);
-  OpenFileState::open(slot.receives, me);
+  open_both();
   return true;
 }
 

@@ -2,15 +2,12 @@
 
 #include <netinet/in.h>
 
-#include <cstdint>
 #include <cstring>
 
 #include "clan/detail/clock.h"
 #include "clan/detail/log.h"
-#include "kernel/sock_diag.h"
 #include "os/config.h"
 #include "os/sys.h"
-#include "state/socket.h"
 
 namespace clan::preload {
 namespace {
@@ -53,7 +50,7 @@ Why why_untrusted(int fd, int rendezvous, const Route& route) {
   if (const Why why = not_here(kernel, fd, route); why != Why::kNone) return why;
   if (kernel.ask(route.remote, route.local, route.interface, &found) != SockDiag::Answer::kFound)
     return Why::kOfferLost;
-  // closed meanwhile: nobody owns it, and uid is not one
+  // Closed meanwhile: it has no owner, and uid is none.
   if (found.inode == 0) return Why::kOfferLost;
   const uid_t owner = found.uid;
   if (owner != credentials.uid) {
