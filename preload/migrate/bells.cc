@@ -7,26 +7,24 @@
 
 #include <cstddef>
 #include <cstdio>
-#include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "migrate/verify_connection.h"
 #include "os/sys.h"
-#include "state/socket.h"
 #include "table/internal_fds.h"
 
 namespace clan::preload {
 namespace {
 
-// A pipe of one page.
+// Makes it as small as a page.
 bool make_pipe(int (&ends)[2]) {
   if (sys::call(SYS_pipe2, ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
   sys::fcntl(ends[1], F_SETPIPE_SZ, 4096);
   return true;
 }
 
-// The read end of one; its write end is opened by that. -1: there is none.
+// Returns a read end, by which the ringer opens the pipe (open_to_ring); or -1.
 int make_pipe_bell() {
   int ends[2];
   if (!make_pipe(ends)) return -1;
@@ -39,7 +37,7 @@ int make_timer_bell() {
       sys::call(SYS_timerfd_create, CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
 }
 
-// Writing to a pipe that is not empty, or is full, is an edge: not of each kernel.
+// Whether a write to a pipe that is not empty, or is full, is an edge: not on every kernel.
 bool each_write_is_an_edge() {
   static const bool is = [] {
     const int set = static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC));
@@ -60,7 +58,6 @@ bool each_write_is_an_edge() {
   return is;
 }
 
-// Both ends may have pipes for bells.
 bool may_have_pipes(int through) {
   uid_t uid;
   return allowed_peer(through, &uid) && uid == ::geteuid() && each_write_is_an_edge();
@@ -71,7 +68,6 @@ bool is_timer(int fd) {
   return sys::call(SYS_timerfd_gettime, fd, &set) == 0;
 }
 
-// Asks no file system.
 bool is_pipe(int fd, char (&path)[32]) {
   char link[8] = {};
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -79,8 +75,8 @@ bool is_pipe(int fd, char (&path)[32]) {
          std::string_view(link, 6) == "pipe:[";
 }
 
-// A pipe gets an open file of this process alone, so that no other one can make a write wait. It is
-// for reading as well: what writes to a bell of a process that has died gets no SIGPIPE.
+// A pipe gets an open file of this process alone, so that no other process can make a write wait.
+// It can read as well, so that a write after the reader's death is no SIGPIPE.
 int open_to_ring(int bell) {
   char path[32];
   if (is_timer(bell)) return sys::fcntl(bell, F_DUPFD_CLOEXEC, 0);
@@ -113,9 +109,8 @@ PassedBells::~PassedBells() {
 
 bool PassedBells::make_of_a_kind(Socket& s, int (*bell)()) {
   for (int& fd : fds) fd = bell();
-  const int mine = fds[1] < 0 ? -1 : sys::fcntl(fds[1], F_DUPFD_CLOEXEC, 0);
-  if (fds[0] >= 0 && keep(s, mine, fds[0])) return true;
-  if (fds[0] < 0 && mine >= 0) sys::close(mine);
+  if (fds[0] >= 0 && fds[1] >= 0 && keep(s, sys::fcntl(fds[1], F_DUPFD_CLOEXEC, 0), fds[0]))
+    return true;
   for (int& fd : fds) {
     if (const int made = std::exchange(fd, -1); made >= 0) sys::close(made);
   }

@@ -1,28 +1,25 @@
 // How two ends in different network namespaces find each other: by a directory that both see
 // (CLAN_DIR).
 //
-//   client (connected)                                server (accepted)
-//   listens on a socket in the directory, named
-//   after the connection's addresses
-//                                                     connects to that name after its 5th, 10th,
-//                                                     20th… call
-//                     <── a window into our namespace ──
-//   checks whose socket it sees there, unlinks the
-//   name, makes the pipe and enters it
-//                     ── a window into our namespace, the memfd ──>
-//                                                     checks whose socket it sees there, enters the
-//                                                     pipe
+//   client (connected)                        server (accepted)
+//   listens on a socket in the directory,
+//   named after the connection's addresses
+//                                             connects to that name after its 5th, 10th, 20th… call
+//                      <── a window into its namespace ──
+//   checks whose socket it sees there,
+//   unlinks the name, makes the pipe, enters
+//                      ── a window into its namespace, the memfd ──>
+//                                             checks whose socket it sees there, enters the pipe
 //
-// Each step is done in a call that the application makes; nobody waits for anybody.
+// Each step happens in a call of the application; neither end waits for the other.
 //
-// The window is a sock_diag socket. What is asked through it the kernel answers for the network
-// namespace in which it was made, whichever process asks. So each end sees for itself that a TCP
-// connection with the same addresses, mirrored, is established there, that it belongs to the user
-// at the other end of the rendezvous, and that as many bytes went by it as by our own. A duplicate
-// of the TCP socket would show the same. But until it has been received it would keep the
-// connection open, even when its sender has been killed: a program asleep in recv() would wait for
-// an end that does not come. It would also be a key to the connection, given away before we know to
-// which process. A window is neither.
+// The window is a sock_diag socket. The kernel answers for the network namespace in which it was
+// made, whichever process asks. So each end checks for itself that a TCP connection with the same
+// addresses, mirrored, is established there, that it belongs to the user at the other end of the
+// rendezvous, and that it has carried as many bytes as our own. A duplicate of the TCP socket would
+// show the same, but until it is received it keeps the connection open, even if its sender has been
+// killed, and a program in recv() would wait for ever. It would also give away the connection
+// before we know to which process.
 #include <poll.h>
 
 #include <algorithm>
@@ -57,7 +54,7 @@ namespace clan::preload {
 namespace {
 
 constexpr std::uint32_t kMostChecks = 256;  ///< calls in which the counters may differ
-constexpr int kPatienceMs = 20;  ///< with a process that has connected, and is about to say why
+constexpr int kPatienceMs = 20;             ///< with a process that has connected
 
 struct Hello {
   char magic[8] = {'c', 'l', 'a', 'n', 'd', 'i', 'r', '1'};
@@ -68,7 +65,7 @@ struct Hello {
 
 using reasons::Why;
 
-// A user that allowed_peer() has refused.
+// Why allowed_peer() has refused the user.
 Why why_not(uid_t uid) { return config().is_anybody(uid) ? Why::kUnmappedUser : Why::kOtherUser; }
 
 // Why a window into our own namespace would not show the connection.
@@ -81,8 +78,7 @@ void close_offer(Socket& s) {
   if (const int listener = s.offer_fd.take(); listener >= 0) sys::close(listener);
 }
 
-// Somebody has connected to our offer. True: it is the end of somebody we may talk to, and has
-// shown a window.
+// Receives the window of a process that has connected. False: it is not allowed, or sends none.
 bool meet_taker(Socket& s, int taker) {
   uid_t uid = 0;
   if (!allowed_peer(taker, &uid)) return false;
@@ -102,7 +98,7 @@ bool meet_taker(Socket& s, int taker) {
   return s.window_fd.get() >= 0;
 }
 
-// Both: whose connection does the window show? kOther: it stays on TCP.
+// Checks whose connection the window shows. kOther: it stays on TCP.
 Verdict look_through_window(int fd, Socket& s, const Route& route) {
   const int window_fd = s.window_fd.take();
   SockDiag window(window_fd);
@@ -128,11 +124,10 @@ void go_on_as_client(int fd, Socket& s) {
         sys::call(SYS_accept4, s.offer_fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (taker < 0) return;
     if (!meet_taker(s, taker)) {
-      // The one we wait for may still come.
       sys::close(taker);
       constexpr std::uint32_t kMostStrangers = 8;
       if (++s.window_looks > kMostStrangers) stay(fd, s, Why::kNotOwner);
-      return;
+      return;  // the other end may still come
     }
     close_offer(s);
     s.window_looks = 0;
@@ -152,7 +147,7 @@ void go_on_as_client(int fd, Socket& s) {
   }
   PassedBells bells;
   if (!bells.make(s, s.offer_fd.get())) return stay(fd, s, Why::kNoDescriptors);
-  // The other end may use the pipe as soon as it has it: be ready first.
+  // Before it is sent: the other end may use the pipe at once.
   if (!enter_pipe(fd, s, route)) return s.Bells::reset();
   Hello hello;
   hello.interface = route.interface;
@@ -180,10 +175,7 @@ void go_on_as_server(int fd, Socket& s) {
     s.window_fd.keep(move_high(given[0]));
     auto pipe = open_high(given[1], 1);
     if (s.window_fd.get() < 0) return stay(fd, s, Why::kNoDescriptors);
-    if (!pipe) {
-      CLAN_WARN("%s: %s; the connection stays on TCP", Named(fd, s).text(), pipe.error().what);
-      return stay(fd, s, why_not_opened(pipe.error()));
-    }
+    if (!pipe) return stay_unopened(fd, s, pipe.error());
     s.pipe = std::move(*pipe);
     (void)bells.adopt(s, s.offer_fd.get());
   }
@@ -203,7 +195,7 @@ void offer_in_directory(int fd, Socket& s, const Route& route) {
   if (listener < 0) return stay(fd, s, Why::kNoUnix);
   listener = move_high(listener);
   if (listener < 0) return stay(fd, s, Why::kNoDescriptors);
-  // Which process may connect is decided by its credentials, not by our umask.
+  // The credentials of a process decide whether it may connect, not our umask.
   if (!bind_offer(listener, name, config().uid_count > 0 ? 0666 : 0600)) {
     const auto error = static_cast<std::uint32_t>(errno);
     sys::close(listener);
@@ -219,8 +211,7 @@ void claim_in_directory(int fd, Socket& s, const Route& route) {
   if (rendezvous < 0) return;
   uid_t uid = 0;
   if (!connect_to_offer(rendezvous, name_of(route.remote, route.local))) {
-    // Not there yet, left over, or another user's. Full: taken up by some process, which may be a
-    // stranger.
+    // Not there yet, left over, another user's, or full: some process has connected.
     sys::close(rendezvous);
     return;
   }
@@ -228,14 +219,13 @@ void claim_in_directory(int fd, Socket& s, const Route& route) {
   const int window = ours.fd();
   Hello hello;
   hello.interface = route.interface;
-  const bool may_talk = allowed_peer(rendezvous, &uid);
-  if (const Why why = not_shown(ours, fd, route); why != Why::kNone) {
+  Why why = not_shown(ours, fd, route);
+  if (why == Why::kNone && !allowed_peer(rendezvous, &uid)) why = why_not(uid);
+  if (why == Why::kNone && !send_descriptors(rendezvous, &hello, sizeof hello, &window, 1))
+    why = Why::kOfferLost;
+  if (why != Why::kNone) {
     sys::close(rendezvous);
     return stay(fd, s, why);
-  }
-  if (!may_talk || !send_descriptors(rendezvous, &hello, sizeof hello, &window, 1)) {
-    sys::close(rendezvous);
-    return stay(fd, s, !may_talk ? why_not(uid) : Why::kOfferLost);
   }
   s.offer_fd.keep(move_high(rendezvous));
   if (s.offer_fd.get() < 0) return stay(fd, s, Why::kNoDescriptors);
@@ -243,7 +233,6 @@ void claim_in_directory(int fd, Socket& s, const Route& route) {
 }
 
 void go_on_in_directory(int fd, Socket& s) {
-  // The other end does its part at its own calls: often at first, and now and then for long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
   if (gives_up(s, call)) return stay(fd, s, Why::kNotInDirectory);
   if (!looks_at(call) && s.window_fd.get() < 0) return;

@@ -2,19 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
 
 #include <atomic>
 #include <cerrno>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <optional>
 
 #include "clan/detail/clock.h"
 #include "kernel/proc.h"
-#include "kernel/sock_diag.h"
 #include "os/config.h"
 #include "os/sys.h"
 #include "state/withdraw.h"
@@ -30,10 +26,9 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
 
 constexpr std::uint64_t kSweepNs = 5'000'000'000u;
 constexpr int kMostNames = 1024, kMostProbes = 32;  ///< of one sweep
-constexpr long kFreshSeconds = 2;                   ///< may be about to get its socket
+constexpr long kFreshSeconds = 2;                   ///< of a file whose process may not listen yet
 
-// The file of that name itself: a socket with no other name, and not what a link points to. -1,
-// with errno.
+// Opens the file of that name: a socket with no other name, and no link. -1, with errno.
 int open_itself(const sockaddr_un& path, struct stat* st) {
   const int file = static_cast<int>(
       sys::call(SYS_openat, AT_FDCWD, path.sun_path, O_PATH | O_NOFOLLOW | O_CLOEXEC));
@@ -51,9 +46,8 @@ struct OfProc : sockaddr_un {
   }
 };
 
-// The file that has just been bound has that mode, as far as it can be given. Not by its name: the
-// directory's owner may have put another file there, even one of this user's. False, with errno: it
-// has.
+// Gives the file that has just been bound the mode, if possible. Not by its name: the directory's
+// owner may have put another file there. False, with errno: it has.
 bool give_mode(const sockaddr_un& path, mode_t mode) {
   struct stat st {};
   const int file = open_itself(path, &st);
@@ -69,8 +63,7 @@ bool give_mode(const sockaddr_un& path, mode_t mode) {
   return ours;
 }
 
-// To that very file: a user that may write the directory may put a link there, to our socket that
-// has nothing to do with this.
+// To that very file: a user that may write the directory may put a link to another socket there.
 bool connect_to_file(int socket, const sockaddr_un& path, socklen_t size) {
   struct stat st {};
   const int file = open_itself(path, &st);
@@ -116,7 +109,7 @@ bool connect_to_offer(int socket, std::uint64_t name) {
   sockaddr_un path{};
   const socklen_t size = path_of(name, &path);
   if (!connect_to_file(socket, path, size)) return false;
-  // A socket keeps the name that it was bound to, wherever its file has been moved.
+  // A socket keeps the name that it was bound to, even if its file is renamed.
   struct {
     sockaddr_un name{};
     char end = 0;
@@ -129,13 +122,10 @@ bool connect_to_offer(int socket, std::uint64_t name) {
 bool bind_offer(int listener, std::uint64_t name, mode_t mode) {
   sockaddr_un path{};
   const socklen_t size = path_of(name, &path);
-  (void)sys::call(SYS_fchmod, listener, mode);  // and so has the file, but for the umask's bits
+  (void)sys::call(SYS_fchmod, listener, mode);  // the file's mode, but for the bits of the umask
   if (sys::call(SYS_bind, listener, &path, size) != 0) {
     if (errno != EADDRINUSE) return false;
-    if (!is_left_over(path, size)) {
-      errno = EADDRINUSE;
-      return false;
-    }
+    if (!is_left_over(path, size)) return errno = EADDRINUSE, false;
     unlink_offer(name);
     if (sys::call(SYS_bind, listener, &path, size) != 0) return false;
   }
@@ -157,7 +147,7 @@ std::optional<int> sweep() {
   if (directory < 0) return 0;
   timespec clock{};
   ::clock_gettime(CLOCK_REALTIME, &clock);
-  // Reads a different part of many live names each time.
+  // Each sweep probes another part of many live names.
   const unsigned part = turn.fetch_add(1, std::memory_order_relaxed) % 4;
   DirectoryReader names(directory);
   int read = 0, seen = 0, probes = 0;

@@ -5,10 +5,10 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "attach/attach.h"
@@ -19,7 +19,6 @@
 #include "clan/face/reasons.h"
 #include "clan/face/socket_face.h"
 #include "kernel/kernels_options.h"
-#include "kernel/sock_diag.h"
 #include "migrate/bells.h"
 #include "migrate/directory_names.h"
 #include "migrate/rendezvous_backoff.h"
@@ -31,7 +30,6 @@
 #include "state/hooks.h"
 #include "state/named.h"
 #include "state/remote.h"
-#include "state/socket.h"
 #include "state/withdraw.h"
 #include "table/buffers.h"
 #include "table/internal_fds.h"
@@ -56,7 +54,7 @@ socklen_t name_of(const Endpoint& client, const Endpoint& server, sockaddr_un* n
 constexpr char kHello[8] = "clan1";
 constexpr int kNotNow = -2;
 
-// -1: there is none. kNotNow: the other end could not take the offer up, and may another time.
+// -1: there is none. kNotNow: the other end could not take the offer up, but may later.
 int receive_memfd(int from, PassedBells& bells) {
   pollfd p{from, POLLIN, 0};
   char hello[sizeof kHello];
@@ -68,8 +66,7 @@ int receive_memfd(int from, PassedBells& bells) {
   return fds[0];
 }
 
-// A client listens for the end that has accepted, or an offer of this connection is taken up. -1:
-// there is none.
+// Connects to the offer of the other end. -1: there is none.
 int connect_to_offer(const Route& route) {
   const int rendezvous = unix_socket(SOCK_SEQPACKET);
   if (rendezvous < 0) return -1;
@@ -80,7 +77,7 @@ int connect_to_offer(const Route& route) {
   return -1;
 }
 
-// It is a client, too: both have opened the connection at the same moment.
+// Then it is a client, too: both have opened the connection at the same moment.
 bool other_end_offers(int fd) {
   Route route;
   const int rendezvous = route_of(fd, &route) ? connect_to_offer(route) : -1;
@@ -88,20 +85,14 @@ bool other_end_offers(int fd) {
   return rendezvous >= 0;
 }
 
-// In tests, where it may well come just now.
-void wait_for_taker(Socket& s) {
-  pollfd p{s.offer_fd.get(), POLLIN, 0};
-  (void)sys::poll(&p, 1, 2);
-}
-
-// The other end is another host: no matter of this library, and nothing is said.
+// The other end is on another host. Records no reason.
 void leave_to_kernel(Socket& s) {
   withdraw_offer(s);
   s.become(Socket::State::kKernel);
   if (s.is_watched()) hooks.pinned(s);
 }
 
-// The other end comes within a few calls, if it does.
+// Waits for a few calls, in which the other end usually comes.
 void say_unused(int fd, Socket& s, std::uint32_t offer_calls) {
   constexpr std::uint32_t kPatience = 4;
   if (offer_calls < kPatience) return;
@@ -111,7 +102,7 @@ void say_unused(int fd, Socket& s, std::uint32_t offer_calls) {
   say_why(fd, s, Why::kUnused, calls);
 }
 
-// Whether a setting or a filter keeps the connection on TCP; records the reason.
+// Whether a setting or a filter keeps the connection on TCP. Records the reason.
 bool is_kept(int fd, Socket& s, const Route& route) {
   const std::uint16_t local = route.local.port, remote = route.remote.port;
   if (config().excepts(local, remote)) {
@@ -128,7 +119,7 @@ bool is_kept(int fd, Socket& s, const Route& route) {
   return true;
 }
 
-// What takes a dozen system calls to ask, and so is asked when there is somebody to meet.
+// Takes a dozen system calls, so only for a connection whose other end may be here.
 bool is_unfit(int fd, Socket& s) {
   Why why = unseen_use();
   if (why == Why::kNone) why = why_by_option(fd);
@@ -136,7 +127,7 @@ bool is_unfit(int fd, Socket& s) {
   return why != Why::kNone;
 }
 
-// Makes the pipe, enters it and sends it.
+// Makes, enters and sends the pipe.
 void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
   if (is_unfit(fd, s)) return;
   if (const Why why = why_untrusted(fd, rendezvous, route); why != Why::kNone)
@@ -144,7 +135,7 @@ void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
   if (!create_pipe(fd, s)) return;
   PassedBells bells;
   if (!move_high(s.pipe) || !bells.make(s, rendezvous)) return stay(fd, s, Why::kNoDescriptors);
-  // The other end may use the pipe as soon as it has it: be ready first.
+  // Before it is sent: the other end may use the pipe at once.
   if (!enter_pipe(fd, s, route)) {
     s.pipe = Pipe();
     s.Bells::reset();
@@ -157,6 +148,11 @@ void take_up(int fd, Socket& s, const Route& route, int rendezvous) {
 
 }  // namespace
 
+void stay_unopened(int fd, Socket& s, const Error& error) {
+  CLAN_WARN("%s: %s; the connection stays on TCP", Named(fd, s).text(), error.what);
+  stay(fd, s, error.err == EPROTO ? Why::kVersion : Why::kNoMemory);
+}
+
 void offer(int fd, Socket& s) {
   Route route;
   if (!route_of(fd, &route)) return;  // not connected yet
@@ -167,7 +163,7 @@ void offer(int fd, Socket& s) {
   if (is_unfit(fd, s)) return;
   if (!is_here)
     return config().net ? move_to_other_host(fd, s, &route) : offer_in_directory(fd, s, route);
-  // An offer that could not be accepted would cost the other end a pipe.
+  // An offer that cannot be accepted would cost the other end a pipe.
   SockDiag kernel;
   if (const Why why = not_here(kernel, fd, route); why != Why::kNone) return stay(fd, s, why);
   int listener = unix_socket(SOCK_SEQPACKET);
@@ -186,14 +182,15 @@ void offer(int fd, Socket& s) {
 }
 
 void look_for_taker(int fd, Socket& s) {
-  // The other end looks for offers after its 5th, 10th, 20th… call: often at first, and now and
-  // then for long.
   const std::uint32_t call = s.offer_calls.fetch_add(1, std::memory_order_relaxed);
   if (has_waited_long(s, call) || (!s.pipe && have_exchanged_much(s)))
     return stay(fd, s, other_end_offers(fd) ? Why::kBothConnected : Why::kNoPeer);
   if (!looks_at(call)) return;
-  if (moves_at_once() && call == 0 && !s.pipe) wait_for_taker(s);
-  if (s.pipe) {  // somebody has, but a call was under way
+  if (moves_at_once() && call == 0 && !s.pipe) {
+    pollfd p{s.offer_fd.get(), POLLIN, 0};
+    (void)sys::poll(&p, 1, 2);
+  }
+  if (s.pipe) {  // taken up, but a call was under way
     Route route;
     if (route_of(fd, &route)) enter_pipe(fd, s, route);
     return;
@@ -211,15 +208,12 @@ void look_for_taker(int fd, Socket& s) {
   if (memfd == kNotNow) return s.become(Socket::State::kTcp);  // offers again
   if (memfd < 0) return stay(fd, s, why == Why::kNone ? Why::kOfferLost : why);
   auto pipe = Pipe::open(memfd, 0);
-  if (!pipe) {
-    CLAN_WARN("%s: %s; the connection stays on TCP", Named(fd, s).text(), pipe.error().what);
-    return stay(fd, s, why_not_opened(pipe.error()));
-  }
+  if (!pipe) return stay_unopened(fd, s, pipe.error());
   if (too_large_here(*pipe)) return stay(fd, s, Why::kAddressSpace);
   s.pipe = std::move(*pipe);
   if (!has_bells || !move_high(s.pipe)) return stay(fd, s, Why::kNoDescriptors);
   s.offer_calls.store(0, std::memory_order_relaxed);
-  // made since the offer
+  // A set or ring may have been made since the offer.
   if (const Why unseen = unseen_use(); unseen != Why::kNone) return stay(fd, s, unseen);
   enter_pipe(fd, s, route);
 }

@@ -4,7 +4,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <cstring>
 
 #include "attach/attach.h"
 #include "clan/face/reasons.h"
@@ -14,7 +13,6 @@
 #include "os/test_settings.h"
 #include "state/hooks.h"
 #include "state/remote.h"
-#include "state/socket.h"
 #include "state/withdraw.h"
 #include "table/fd_table.h"
 #include "table/open_file.h"
@@ -23,10 +21,11 @@
 namespace clan::preload {
 namespace {
 
+using reasons::Why;
+
 constexpr std::uint32_t kFirstOfferSends = 2;
 constexpr std::uint32_t kFirstOfferReceives = 8;
-/// a request and its answer are over by then
-constexpr std::uint32_t kFirstLook = reasons::kFirstCalls;
+constexpr std::uint32_t kFirstLook = reasons::kFirstCalls;  ///< after a request and its answer
 
 std::uint32_t calls(const Socket& s) {
   return s.sends.load(std::memory_order_relaxed) + s.receives.load(std::memory_order_relaxed);
@@ -39,14 +38,12 @@ void consider(int fd, Socket& s) {
   KeepErrno keep;
   TryLockGuard once(s);
   if (!once || s.state_now() != state) return;
-  if (s.open_file().pinned.load(std::memory_order_relaxed) != 0) {
-    return stay(fd, s,
-                is_in_a_table(s.open_file()) ? reasons::Why::kPinned : reasons::Why::kNoMemory);
-  }
+  if (s.open_file().pinned.load(std::memory_order_relaxed) != 0)
+    return stay(fd, s, is_in_a_table(s.open_file()) ? Why::kPinned : Why::kNoMemory);
   // relaxed: enter_pipe() checks again
   if (!OpenFileState::is_alone(s.open_file().held.load(std::memory_order_relaxed))) {
     if (calls(s) < kFirstLook) return;
-    say_why(fd, s, reasons::Why::kSeveral);
+    say_why(fd, s, Why::kSeveral);
     for (auto* count : {&s.sends, &s.receives}) count->store(0, std::memory_order_relaxed);  // anew
     return;
   }
@@ -65,11 +62,11 @@ void consider(int fd, Socket& s) {
     return;
   }
   const std::uint32_t n = calls(s);
-  if (gives_up(s, n)) return stay(fd, s, reasons::Why::kNoPeer);
+  if (gives_up(s, n)) return stay(fd, s, Why::kNoPeer);
   const bool looks = n >= kFirstLook && n % kFirstLook == 0 && std::has_single_bit(n / kFirstLook);
   if (!looks && !(moves_at_once() && looks_at(n))) return;
   look_for_offer(fd, s);
-  if (looks && s.state_now() == Socket::State::kTcp) say_why(fd, s, reasons::Why::kUnused, n);
+  if (looks && s.state_now() == Socket::State::kTcp) say_why(fd, s, Why::kUnused, n);
 }
 
 }  // namespace
@@ -88,9 +85,8 @@ void was_connected(int fd, Socket& s) {
 }
 
 void was_accepted(int fd) {
-  // of a tenth of a millisecond: the other end is about to return from connect()
   constexpr int kTurns = 20;
-  const timespec nap{0, 100'000};
+  const timespec nap{0, 100'000};  // the other end is about to return from connect()
   if (!moves_at_once()) return;
   KeepErrno keep;
   const SocketRef s = acquire(fd);

@@ -4,11 +4,7 @@
 #include <netinet/in.h>
 #include <sched.h>
 
-#include <cstddef>
-#include <cstdint>
-
 #include "clan/detail/log.h"
-#include "kernel/sock_diag.h"
 #include "os/config.h"
 #include "os/sys.h"
 
@@ -18,30 +14,21 @@ namespace {
 constexpr int kEstablished = 1;  // TCP_ESTABLISHED
 constexpr int kLooks = 3;        ///< at the counters, in one call
 
-/// What may be under way from the other end beyond its window, while bytes come in.
+/// Bytes that the other end may send between its answer and ours, while bytes come in.
 constexpr std::uint64_t kMostUnderWay = 1u << 20;
 
-struct Counters {
-  bool known = false;
+struct Counters : TcpCounters {
   std::uint8_t state = 0;
-  std::uint64_t sent = 0, acked = 0, received = 0;
 };
 
 Counters counters_of(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  Counters c;
-  c.known = sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-            size >= offsetof(tcp_info, tcpi_bytes_retrans) + sizeof info.tcpi_bytes_retrans;
-  c.state = info.tcpi_state;
-  c.sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
-  c.acked = info.tcpi_bytes_acked;
-  c.received = info.tcpi_bytes_received;
-  return c;
+  const int rc = sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size);
+  return {counters_in(info, rc == 0 ? size : 0), info.tcpi_state};
 }
 
-// What one end has sent is what the other has received, but for what was under way between the
-// looks.
+// Each end has received what the other has sent, but for bytes under way between the looks.
 bool agree(const Counters& before, const SockDiag::Found& theirs, const Counters& after) {
   // The SYN counts among the bytes acknowledged.
   const std::uint64_t acked = before.acked - (before.acked > 0 ? 1 : 0);
@@ -69,10 +56,10 @@ Verdict compare(int fd, const Route& r, SockDiag& window, std::uint32_t interfac
     }
     const Counters after = counters_of(fd);
     if (theirs.state != kEstablished || after.state != kEstablished || !theirs.counted ||
-        !after.known) {
+        !after.counted) {
       return Verdict::kOther;
     }
-    // closed meanwhile: nobody owns it, and uid is not one
+    // Closed meanwhile: it has no owner, and uid is none.
     if (theirs.inode == 0) return Verdict::kOther;
     if (theirs.uid != peer) {
       CLAN_WARN("user %u offered shared memory for a connection of user %u; refused", peer,

@@ -78,8 +78,11 @@ TEST(Offer, OfASocketThatIsNotConnectedIsNone) {
 }
 
 TEST(Offer, SaysWhyAPipeOfTheOtherEndCannotBeOpened) {
-  EXPECT_EQ(why_not_opened(Error{EPROTO, ""}), reasons::Why::kVersion);
-  EXPECT_EQ(why_not_opened(Error{ENOMEM, ""}), reasons::Why::kNoMemory);
+  TcpPair pair;
+  stay_unopened(pair.fd(0), pair.socket(0), Error{EPROTO, ""});
+  EXPECT_EQ(pair.socket(0).said.load(), reasons::Why::kVersion);
+  stay_unopened(pair.fd(1), pair.socket(1), Error{ENOMEM, ""});
+  EXPECT_EQ(pair.socket(1).said.load(), reasons::Why::kNoMemory);
 }
 
 }  // namespace
