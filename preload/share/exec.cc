@@ -19,8 +19,8 @@ void take_back(int fd, Socket&, void*) {
   if (flags >= 0 && (flags & FD_CLOEXEC) == 0) leave_pipe(fd, true, reasons::Why::kExecuted);
 }
 
-// The new program knows none of them: what stays open is pinned. A file would stay behind. After
-// vfork it is the parent's.
+// The new program does not know the slots, so those of open sockets are pinned. Without the
+// withdrawal, the file of an offer would stay behind.
 void leave_behind(int, Socket& s, void*) {
   if (s.offer_name.get() != 0) withdraw_offer(s);
   (void)leave_slot(s);

@@ -1,14 +1,13 @@
-// Connections over exec: a program that is executed finds them on TCP.
+// Connections over exec: the new program finds them on TCP.
 #pragma once
 
 namespace clan::preload {
 
-/// Before exec: what stays open goes back to TCP, and this process leaves the slots of the rest.
-void before_exec();
-/// The exec has failed: this process is among the users of its slots again.
-void use_slots_again();
-
-/// A program is going to have what is not closed at exec, beside this process.
+/// Takes connections that stay open over exec back to TCP.
 void take_all_back();
+/// Does the same before exec, and makes this process leave all its slots.
+void before_exec();
+/// Makes this process use its slots again, after an exec that has failed.
+void use_slots_again();
 
 }  // namespace clan::preload

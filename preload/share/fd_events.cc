@@ -1,8 +1,6 @@
 #include "share/fd_events.h"
 
-#include <cstring>
-
-#include "af_clan/af_clan.h"
+#include "af_clan/af_clan_table.h"
 #include "clan/face/reasons.h"
 #include "demote/demote.h"
 #include "os/memory_owner.h"
@@ -15,13 +13,13 @@
 namespace clan::preload {
 
 void gone(int fd) {
-  if (is_ours(fd) && !in_borrowed_memory())
-    disown(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
+  const auto number = static_cast<unsigned>(fd);
+  if (is_ours(fd) && !in_borrowed_memory()) disown(number, number);
   const bool seen = known(fd) || known_epoll(fd) || is_seen_set(fd) || is_af_clan(fd);
   if (!seen || in_borrowed_memory()) return;
   forget(fd);
   forget_epoll(fd);
-  forget_set(static_cast<unsigned>(fd), static_cast<unsigned>(fd));
+  forget_set(number, number);
   if (is_af_clan(fd)) forget_af_clan(fd);
 }
 
@@ -40,9 +38,8 @@ void gone_range(unsigned first, unsigned last) {
 
 void same(int from, int to) {
   if (from == to) return;
-  if (in_borrowed_memory())
-    return leave_pipe(from, true, reasons::Why::kExecuted);  // for whatever is executed
-  // Standard streams of the C library and of C++ read and write past us.
+  if (in_borrowed_memory()) return leave_pipe(from, true, reasons::Why::kExecuted);
+  // Standard streams of the C library and of C++ read and write past the library.
   if (to <= STDERR_FILENO) leave_pipe(from, true, reasons::Why::kStandardStream);
   if (!duplicate_entry(from, to)) {
     if (const SocketRef s = acquire(from)) never_move(from, *s, reasons::Why::kNoDescriptors);

@@ -1,19 +1,17 @@
-// What happens to descriptors, for all modules that have a table of them.
+// What happens to descriptors, for all tables of them.
 #pragma once
 
 namespace clan::preload {
 
-/// The descriptor is closed, or about to be, or has been by somebody we did not see, whatever it is
-/// to us. What a child of vfork closes stays open in its parent, whose tables these are.
+/// Forgets a descriptor that is being closed, or was closed unseen. Not in a child of vfork(): the
+/// parent, whose tables these are, keeps it open.
 void gone(int fd);
-
-/// The program is about to close it: it is still what it is to us.
+/// Does the same before the program closes it, while it can still be used.
 void about_to_go(int fd);
-
-/// All of these are about to be closed.
+/// Forgets descriptors that are about to be closed.
 void gone_range(unsigned first, unsigned last);
 
-/// `to` names the same open file as `from` from now on.
+/// Notes that `to` names the same open file as `from` now.
 void same(int from, int to);
 
 }  // namespace clan::preload

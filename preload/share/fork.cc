@@ -4,10 +4,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
-#include <utility>
 
-#include "af_clan/af_clan.h"
+#include "af_clan/af_clan_table.h"
 #include "clan/detail/clock.h"
 #include "clan/detail/dekker.h"
 #include "clan/face/pipe.h"
@@ -20,7 +18,6 @@
 #include "os/signal_handlers.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
-#include "os/sys.h"
 #include "state/face.h"
 #include "state/remote.h"
 #include "state/socket.h"
@@ -41,15 +38,12 @@ namespace {
 SpinLock forking;
 std::uint64_t forks = 0;
 
-// Whether the socket, however many descriptors it has, has been counted in this fork.
-bool counted_in_this_fork(Socket& s) { return std::exchange(s.last_fork, forks) == forks; }
-
-// A thread may be moving it: the child could not finish that.
+// Whether a thread may be moving it, which the child could not finish.
 bool may_be_moving(const Socket& s) {
   return !s.shared() || (state_of(s.mine()) & socket_face::kAttached) == 0;
 }
 
-// Before fork: the child is counted, as one that has all open files of this process.
+// Counts the child among the processes of each open file.
 void share_slots() {
   lock_sockets();
   give_no_slots(true);
@@ -58,7 +52,7 @@ void share_slots() {
   std::uint64_t until_ns = monotonic_ns() + 1'000'000'000;
   for_each_socket(
       [](int, Socket& s, void* until) {
-        if (counted_in_this_fork(s)) return;
+        if (std::exchange(s.last_fork, forks) == forks) return;  // by another descriptor
         // PAIR preload.held: Dekker with enter_pipe(), before the wait at its gate
         dekker::add(s.open_file().held, OpenFileState::kProcess);
         bool mine = false;
@@ -72,8 +66,8 @@ void share_slots() {
       &until_ns);
 }
 
-// In the child. True: its ids are of another pid namespace than its parent's, so that neither sees
-// whether the other one's threads have died.
+// In the child. True: it is in another pid namespace, so parent and child cannot see whether each
+// other's threads have died.
 bool forked() {
   const std::uint32_t before = sys::pid_namespace();
   Pipe::after_fork_in_child();
@@ -82,10 +76,10 @@ bool forked() {
   for_each_socket(
       [](int, Socket& s, void*) {
         s.moving.unlock();
-        // The child does not have the threads that hold some. This loop holds one.
+        // Threads that the child does not have hold some. This loop holds one.
+        // relaxed: the child has one thread
         s.lost_refs =
-            s.refs.load(std::memory_order_relaxed) >
-            s.fds.load(std::memory_order_relaxed) + 1;  // relaxed: the child has one thread
+            s.refs.load(std::memory_order_relaxed) > s.fds.load(std::memory_order_relaxed) + 1;
         s.charge = {};
         // An edge wakes only one of the processes that wait in one set.
         if (const int set = s.bell_set.take(); set >= 0) sys::close(set);
@@ -94,7 +88,7 @@ bool forked() {
         s.ringing.unlock();
         s.listing.unlock();
         s.remote.store(nullptr, std::memory_order_relaxed);  // the parent's, and back on TCP
-        // The parent's offer is the parent's: a process that takes it up must find one there.
+        // The offer is the parent's, which a process that takes it up must find there.
         const bool half_way = s.place == Socket::Place::kElsewhere;
         if (s.state_now() == Socket::State::kOffered && (!s.pipe || half_way)) {
           drop_offer(s);
@@ -128,7 +122,7 @@ void after_fork(bool in_child) {
   note_fork(in_child);
   if (in_child) {
     t_signals.thread = 0;
-    (void)thread_id();  // not first when it has to ring
+    (void)thread_id();  // before it is needed to ring
     note_process();
     sets_forked();
   }

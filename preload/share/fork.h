@@ -1,5 +1,4 @@
-// Fork: parent and child have the same sockets, and what each may do with them depends on the
-// other.
+// Fork: parent and child share sockets.
 //
 // The order of locks, from the outside in: fork, Socket::moving, epoll sets (set_lock.h), resends,
 // AF_CLAN, the pool of Sockets.
@@ -11,14 +10,14 @@
 
 namespace clan::preload {
 
-/// What fork() of the C library does by itself, for those that do without it.
+/// Enclose a fork; the C library's fork() calls them by itself.
 void before_fork();
-
 void after_fork(bool in_child);
 
-/// In the parent: there is no child.
+/// Notes in the parent that there is no child.
 void fork_has_failed();
 
+/// Forks by `fork()`, which does not call before_fork() and after_fork().
 template <typename Fork>
 long forked_by(Fork&& fork) {
   before_fork();

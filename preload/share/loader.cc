@@ -14,7 +14,7 @@
 namespace clan::preload {
 namespace {
 
-// By the name of a program's interpreter, in its file.
+// By the name of the program's loader, in its file.
 bool is_musl(int file, const Elf64_Phdr& part) {
   char name[512];
   const std::size_t length =
@@ -24,8 +24,7 @@ bool is_musl(int file, const Elf64_Phdr& part) {
   return std::strstr(name, "/ld-musl-") != nullptr;
 }
 
-// A program, or a script's interpreter, has the loader of another C library (musl), which does not
-// start a program behind a library that is not its own.
+// Whether a program, or a script's interpreter, has musl's loader, which cannot load the library.
 bool has_other_loader(const char* path, int depth) {
   struct Closed {
     int fd;

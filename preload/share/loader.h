@@ -3,12 +3,12 @@
 
 namespace clan::preload {
 
-/// The program cannot start with the library: it gets an environment without it.
+/// Tells whether the program needs an environment without the library.
 bool must_do_without_us(const char* path, char* const* environment);
 
 bool is_preload(const char* variable);
 
-/// LD_PRELOAD without the library, into `to`, which has as much room. False: nothing else is in it.
+/// Copies LD_PRELOAD without the library to `to`, which has as much room. False: nothing is left.
 bool without_us(const char* variable, char* to);
 
 }  // namespace clan::preload

@@ -32,25 +32,25 @@
 namespace clan::preload {
 namespace {
 
-// A descriptor of the socket is about to be sent by SCM_RIGHTS. False: it has moved or stays on
-// TCP; or the receiver could not find its slot, and then it has to stay.
+// Counts a descriptor that is about to be sent. False: it has moved or stays on TCP, or has to, as
+// the receiver could not find its slot.
 bool put_on_its_way(int fd, Socket& s) {
   const KeepErrno keep;
   const DeferSignals undisturbed;
   const std::lock_guard locked(s.moving);
   const auto state = s.state_now();
-  // What has been taken up already would be another process's to go on with.
+  // An offer that has been taken up cannot go on in another process.
   const bool is_taken_up = s.pipe || s.place == Socket::Place::kElsewhere;
   const bool is_offered = state == Socket::State::kOffered && !is_taken_up;
   if (state != Socket::State::kTcp && !is_offered) return false;
   OpenFileState& slot = s.open_file();
-  constexpr std::uint64_t kMost = 500;  // a process takes them that does not claim
-  // PAIR preload.held: checked again when it counts
+  constexpr std::uint64_t kMost = 500;  // more: the receiver does not claim them
+  // PAIR preload.held: checked again when counted
   if (dekker::load(slot.pinned) != 0 || OpenFileState::on_its_way(dekker::load(slot.held)) > kMost)
     return false;
   slot.client.store(s.client ? 1 : 0, std::memory_order_relaxed);  // relaxed: published by the name
   if (!is_in_a_table(slot) || !name_slot(fd, slot)) return false;
-  if (is_offered) {  // a process that goes on with it offers again
+  if (is_offered) {  // the process that moves it will offer again
     withdraw_offer(s);
     s.become(Socket::State::kTcp);
   }
@@ -59,12 +59,12 @@ bool put_on_its_way(int fd, Socket& s) {
   return true;
 }
 
-// Counts a descriptor that was on its way to this process. False: there is none.
+// Counts a descriptor as arrived. False: none is on its way.
 bool arrive(OpenFileState& slot, std::uint64_t held) {
   const std::uint64_t life = held >> OpenFileState::kLife;
   while (OpenFileState::on_its_way(held) != 0 && held >> OpenFileState::kLife == life) {
     const std::uint64_t arrived = held - OpenFileState::kOnItsWay + OpenFileState::kProcess;
-    if (dekker::cas(slot.held, held, arrived)) return true;  // PAIR preload.held: a process more
+    if (dekker::cas(slot.held, held, arrived)) return true;  // PAIR preload.held: one process more
   }
   return false;
 }
@@ -72,16 +72,16 @@ bool arrive(OpenFileState& slot, std::uint64_t held) {
 bool claim(OpenFileState& slot, const SocketIdentity& id, bool peeked) {
   // PAIR preload.held: which life it is
   const std::uint64_t held = dekker::load(slot.held);
-  // PAIR preload.slot_name: the cookie of that life, or of a later one
+  // PAIR preload.slot_name: the cookie of that life or a later one
   if (OpenFileState::on_its_way(held) == 0 ||
       slot.cookie.load(std::memory_order_seq_cst) != id.cookie)
     return false;
   if (!peeked) return arrive(slot, held);
-  slot.pin();  // another copy of it will be received, and nobody knows what is done with this one
+  slot.pin();  // another copy will be received, and the use of this one is unknown
   return false;
 }
 
-// A descriptor that was passed has been received. False: nobody knows of it.
+// Claims a descriptor that has been received. False: it stays on TCP.
 bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   SocketIdentity id;
   OpenFileState* slot = identify(fd, &id) ? find_slot(id, process_behind(through)) : nullptr;
@@ -95,7 +95,7 @@ bool claim_passed(int fd, Socket& s, int through, bool peeked) {
   }
 }
 
-// Whether the socket behind a descriptor of another process has moved there.
+// Whether the socket behind another process's descriptor has moved there.
 bool has_moved_elsewhere(int fd, int pidfd) {
   SocketIdentity id;
   if (sys::socket_option(fd, SO_PROTOCOL) != IPPROTO_TCP || !identify(fd, &id)) return false;
@@ -150,7 +150,7 @@ void pass_on(int fd) {
 
 void not_sent(int fd) {
   const SocketRef s = acquire(fd);
-  // PAIR preload.held: nobody is going to claim it. What is pinned has not been counted.
+  // PAIR preload.held: not claimed by any process. A pinned one has not been counted.
   if (s && dekker::load(s->open_file().pinned) == 0)
     dekker::subtract(s->open_file().held, OpenFileState::kOnItsWay);
 }

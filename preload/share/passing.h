@@ -1,18 +1,17 @@
-// Descriptors that are passed on by SCM_RIGHTS.
+// Descriptors that are passed by SCM_RIGHTS.
 //
-// A connection that has moved goes back to TCP first. One that has not moved may do so in its
-// receiver, when that process alone has it. The sender cannot say which process will receive the
+// A connection that has moved goes back to TCP first. One that has not may move in its receiver,
+// once that process alone has it. The sender does not know which process will receive the
 // descriptor, nor whether that one loads the library. So it names the socket in its OpenFileState,
-// which others find in a memfd, and counts the descriptor as on its way; the receiver finds the
-// slot by what the kernel says of the socket, and claims it. From then on both share the slot as
-// after a fork.
+// which others find in a memfd, and counts the descriptor as on its way. The receiver finds the
+// slot by the socket's identity, and claims it. From then on both share the slot as after a fork.
 //
 //   sender      counts one on its way | sendmsg                     nobody moves it
 //   receiver                                 recvmsg | finds the slot, claims     the last process
 //                                                                                 may move it
 //
-// A receiver without the library, or one that may not or does not want to share memory, claims
-// nothing, and the connection stays on TCP. So it does when there is no room for the slot.
+// The connection stays on TCP if the receiver claims nothing, as it has no library or may not share
+// memory, or if there is no room for the slot.
 #pragma once
 
 #include <sys/socket.h>
@@ -42,22 +41,19 @@ void for_each_passed(const msghdr& message, Each&& each) {
   }
 }
 
-/// Takes in the descriptors of a message from another process, by the AF_UNIX socket `through`: a
-/// connection among them may move when no other process has it any more. `peeked`: it will be
-/// received again.
+/// Adopts the descriptors of a message from another process, by the AF_UNIX socket `through`.
+/// `peeked`: the message will be received again.
 void adopt_passed(const msghdr& message, int through, bool peeked);
-
-/// Does the same with one of them.
+/// Adopts one of them.
 void adopt_passed(int fd, int through, bool peeked);
 
-/// pidfd_getfd(), by which a process takes another one's descriptor without its knowledge. Fails
-/// with EPERM if the connection behind it has moved there.
+/// Does what pidfd_getfd() does, by which a process takes another one's descriptor unnoticed. Fails
+/// with EPERM if the connection has moved there.
 int take_from(int pidfd, int target, unsigned flags);
 
-/// Another process is going to have the descriptor too: a connection that has moved goes back.
+/// Prepares a descriptor for another process: a connection that has moved goes back.
 void pass_on(int fd);
-
-/// It has not been sent.
+/// Undoes that: it has not been sent.
 void not_sent(int fd);
 
 }  // namespace clan::preload

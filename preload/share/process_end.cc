@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <cstring>
-
 #include "demote/demote.h"
 #include "demote/resend.h"
 #include "os/config.h"
@@ -47,14 +45,14 @@ void enter_sandbox(reasons::Why why) {
 
 void before_clone(unsigned long flags) {
   const bool shares_memory = (flags & CLONE_VM) != 0, shares_table = (flags & CLONE_FILES) != 0;
-  // A child of vfork() borrows this thread's memory for a while: memory_owner.h.
+  // A child of vfork() borrows this thread's memory: memory_owner.h.
   if (shares_memory != shares_table && (flags & CLONE_VFORK) == 0)
     enter_sandbox(reasons::Why::kOwnTable);
 }
 
 void before_leaving_table() {
   struct stat threads {};
-  // The directory has two links, as any, and one for each thread.
+  // A directory has two links, and one for each thread.
   const bool alone = sys::call(SYS_newfstatat, AT_FDCWD, "/proc/self/task", &threads, 0) == 0 &&
                      threads.st_nlink == 3;
   if (!alone && !in_borrowed_memory()) enter_sandbox(reasons::Why::kOwnTable);

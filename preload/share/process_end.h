@@ -5,21 +5,18 @@
 
 namespace clan::preload {
 
-/// Takes back what this process has in memory that others see.
+/// Takes back what this process has in shared memory.
 void at_exit();
 
-/// A sandbox is about to be closed around the process: it knows the system calls of the program,
-/// not ours, and may kill for any other. Nothing moves here any more, and what has moved goes back
-/// while that is possible.
+/// Takes all connections back to TCP, and moves no more of them. Called, for example, before the
+/// program enters a sandbox, which may kill for the library's system calls.
 void enter_sandbox(reasons::Why why);
 
-/// A thread is about to have a table of descriptors of its own, or a process without our memory to
-/// share ours: what one of them closes, the other may still use, and the library has one table.
-/// Nothing moves here any more, and what has moved goes back. `flags`: CLONE_… of the new thread or
-/// process.
+/// Does the same before clone(`flags`) that gives a thread its own table of descriptors, or shares
+/// ours with a process that does not share our memory: the library has one table, and a descriptor
+/// that one of them closes may stay open in the other.
 void before_clone(unsigned long flags);
-/// Before unshare() or close_range() by which the calling thread leaves the table of the others, if
-/// there are any.
+/// Does the same before unshare() or close_range() by which a thread leaves the table of others.
 void before_leaving_table();
 
 }  // namespace clan::preload

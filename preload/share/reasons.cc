@@ -5,7 +5,6 @@
 #include <atomic>
 #include <bit>
 #include <cstddef>
-#include <cstring>
 
 #include "clan/detail/log.h"
 #include "clan/face/reason_text.h"
@@ -25,7 +24,7 @@ using reasons::reason_of;
 using reasons::Why;
 using Word = std::atomic<std::uint64_t>;
 
-// Relaxed, all of it: only the word itself is read, and it publishes nothing else.
+// Relaxed, all of it: a word publishes nothing else.
 
 Word* words() {
   // A descriptor that is made in borrowed memory is not the lender's.
@@ -39,8 +38,8 @@ bool is_of(std::uint64_t word, std::uint32_t of, bool process) {
   return reason.why != Why::kNone && reason.of == of && reason.of_process == process;
 }
 
-// The word of the same socket or process, else a free one, else that of a connection that is not
-// used enough, else any: of 8 words one in turn.
+// Finds the word of the same socket or process, else a free one, else that of a connection that is
+// not used enough, else one in turn.
 Word& place_for(Word* bucket, const Reason& reason) {
   static std::atomic<std::uint32_t> turn{0};
   Word* unused = nullptr;
@@ -69,20 +68,17 @@ void put(const Reason& reason) {
   }
 }
 
-// Those of which `goes(why)`.
-template <typename Goes>
-void remove(std::uint32_t of, bool process, Goes goes) {
+void remove(std::uint32_t of, bool process) {
   if (!has_table()) return;
   Word* bucket = reason_words() + reasons::bucket_of(of);
   for (std::size_t i = 0; i < reasons::kWays; ++i) {
     std::uint64_t word = bucket[i].load(std::memory_order_relaxed);
-    if (is_of(word, of, process) && goes(reason_of(word).why))
+    if (is_of(word, of, process))
       bucket[i].compare_exchange_strong(word, 0, std::memory_order_relaxed);
   }
 }
 
-// Each of the first few, then each time there are twice as many: a server may have a thousand in a
-// second.
+// Logs the first few, then each time the number doubles: a server may have a thousand a second.
 void tell(int fd, const Socket& s, const Reason& reason) {
   constexpr std::uint32_t kAll = 8;
   static std::atomic<std::uint32_t> told[static_cast<std::size_t>(Why::kCount)];
@@ -119,7 +115,7 @@ void publish_why(int fd, Socket& s, Why why, std::uint32_t number) {
   Reason reason{s.said_inode.load(std::memory_order_relaxed), why, false, number};
   if (again || less) {
     if (reason.of != 0) return;
-    reason.why = before;  // when that was said, others could not be shown it, as in borrowed memory
+    reason.why = before;  // the memory may not have been there then, as after vfork()
   } else {
     s.said.store(why, std::memory_order_relaxed);
     tell(fd, s, reason);
@@ -132,10 +128,9 @@ void publish_why(int fd, Socket& s, Why why, std::uint32_t number) {
 void withdraw_why(Socket& s) {
   s.said.store(Why::kNone, std::memory_order_relaxed);
   const std::uint32_t inode = s.said_inode.exchange(0, std::memory_order_relaxed);
-  // Another process may have the same open file: what is said of a socket that is gone does no
-  // harm.
+  // Another process may have the same open file. The reason of a socket that is gone does no harm.
   const bool alone = s.shared() || !s.inherited.load(std::memory_order_relaxed);
-  if (inode != 0 && alone) remove(inode, false, [](Why) { return true; });
+  if (inode != 0 && alone) remove(inode, false);
 }
 
 void publish_of_process(Why why, std::uint32_t number) {
@@ -144,8 +139,6 @@ void publish_of_process(Why why, std::uint32_t number) {
   if (words() != nullptr) put({static_cast<std::uint32_t>(::getpid()), why, true, number});
 }
 
-void withdraw_of_process() {
-  remove(static_cast<std::uint32_t>(::getpid()), true, [](Why) { return true; });
-}
+void withdraw_of_process() { remove(static_cast<std::uint32_t>(::getpid()), true); }
 
 }  // namespace clan::preload

@@ -1,9 +1,8 @@
-// Why connections of this process stay on TCP, where `clan stat` finds it (clan/face/reasons.h),
-// and in the log.
+// Why connections of this process stay on TCP: in the log, and in memory that `clan stat` reads
+// (clan/face/reasons.h).
 //
-// Any thread, at decisions only. The memory is made at the first one; where the limit of file sizes
-// or a filter of system calls does not allow that, only the log has it. A child of fork goes on
-// with its parent's memory.
+// Any thread, at decisions only. The first one makes the memory, unless the limit of file sizes or
+// a filter of system calls forbids it. A child of fork uses its parent's.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +12,11 @@
 
 namespace clan::preload {
 
-/// See hooks.h. What is said because neither end says more does not take the place of what is.
+/// See hooks.h. A weak reason (reasons::is_weak) does not replace another.
 void publish_why(int fd, Socket& s, reasons::Why why, std::uint32_t number);
 void withdraw_why(Socket& s);
 
 void publish_of_process(reasons::Why why, std::uint32_t number);
-/// Takes back what is said of it.
 void withdraw_of_process();
 
 }  // namespace clan::preload

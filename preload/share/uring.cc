@@ -17,7 +17,7 @@ namespace clan::preload {
 void ring_made() {
   static std::atomic<bool> has_one{false};
   const KeepErrno keep;
-  // relaxed: one of those that come does it
+  // relaxed: one thread does it
   if (in_borrowed_memory() || has_one.exchange(true, std::memory_order_relaxed)) return;
   CLAN_INFO("the program has an io_uring: its connections stay on TCP");
   enter_sandbox(reasons::Why::kUring);

@@ -1,5 +1,4 @@
 // Where the upward calls of the lower rooms go.
-
 #include "attach/attach.h"
 #include "demote/demote.h"
 #include "demote/demote_on_request.h"
