@@ -1,5 +1,5 @@
-// Asynchronous I/O: threads of the C library, and the kernel, read, write and poll past the
-// library. What it names stays on TCP, or goes back there first.
+// Asynchronous I/O: threads of the C library, and the kernel, use sockets past the library, so
+// these stay on TCP, or go back there first.
 #include <aio.h>
 #include <linux/aio_abi.h>
 
@@ -12,17 +12,6 @@
 
 using namespace clan::preload;
 
-namespace {
-
-void leave_all(const aiocb* const* list, int count) {
-  for (int i = 0; list != nullptr && i < count; ++i) {
-    if (list[i] != nullptr && list[i]->aio_lio_opcode != LIO_NOP)
-      leave_for_aio(list[i]->aio_fildes);
-  }
-}
-
-}  // namespace
-
 CLAN_INTERPOSED(int, aio_read, (aiocb * one), (one)) {
   leave_for_aio(one->aio_fildes);
   return real().aio_read(one);
@@ -33,12 +22,14 @@ CLAN_INTERPOSED(int, aio_write, (aiocb * one), (one)) {
 }
 CLAN_INTERPOSED(int, lio_listio, (int mode, aiocb* const* list, int count, sigevent* event),
                 (mode, list, count, event)) {
-  leave_all(list, count);
+  for (int i = 0; list != nullptr && i < count; ++i) {
+    if (list[i] != nullptr && list[i]->aio_lio_opcode != LIO_NOP)
+      leave_for_aio(list[i]->aio_fildes);
+  }
   return real().lio_listio(mode, list, count, event);
 }
 
-// --- their names of large files, which have the same layout here ---------------------------------
-
+// The names for large files, whose aiocb64 has the same layout.
 CLAN_INTERPOSE int aio_read64(aiocb64* one) noexcept {
   return aio_read(reinterpret_cast<aiocb*>(one));
 }
@@ -50,8 +41,7 @@ CLAN_INTERPOSE int lio_listio64(int mode, aiocb64* const* list, int count,
   return lio_listio(mode, reinterpret_cast<aiocb* const*>(list), count, event);
 }
 
-// --- libaio's, which makes its system calls by itself --------------------------------------------
-
+// libaio's, which makes its system calls by itself.
 CLAN_INTERPOSE int io_submit(aio_context_t context, long count, iocb** list) {
   leave_for_aio(list, count);
   KeepErrno keep;

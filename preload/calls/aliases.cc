@@ -1,13 +1,10 @@
-// Second names of interposed calls by which some programs call the C library past their own
-// definitions: a program that has a read() of its own may end it with __read().
+// Second names of interposed calls. A program may end a read() of its own with __read().
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cstdarg>
 
 #include "calls/interpose.h"
 
@@ -24,34 +21,17 @@ CLAN_INTERPOSE int __poll(pollfd* fds, nfds_t count, int timeout) {
 CLAN_INTERPOSE int __select(int n, fd_set* in, fd_set* out, fd_set* bad, timeval* timeout) {
   return ::select(n, in, out, bad, timeout);
 }
-CLAN_INTERPOSE int __fcntl(int fd, int command, ...) {
-  va_list list;
-  va_start(list, command);
-  void* argument = va_arg(list, void*);
-  va_end(list);
+// Optional arguments are passed like others; the callee ignores those that are not there.
+CLAN_INTERPOSE int __fcntl(int fd, int command, void* argument) {
   return ::fcntl(fd, command, argument);
 }
 CLAN_INTERPOSE int __clone(int (*run)(void*), void* stack, int flags, void* argument,
-                           ...) noexcept {
-  va_list list;
-  va_start(list, argument);
-  auto* parent_tid = va_arg(list, pid_t*);
-  void* tls = va_arg(list, void*);
-  auto* child_tid = va_arg(list, pid_t*);
-  va_end(list);
+                           pid_t* parent_tid, void* tls, pid_t* child_tid) noexcept {
   return ::clone(run, stack, flags, argument, parent_tid, tls, child_tid);
 }
-CLAN_INTERPOSE int __open(const char* path, int flags, ...) {
-  va_list list;
-  va_start(list, flags);
-  const auto mode = static_cast<mode_t>(va_arg(list, unsigned));
-  va_end(list);
+CLAN_INTERPOSE int __open(const char* path, int flags, mode_t mode) {
   return ::open(path, flags, mode);
 }
-CLAN_INTERPOSE int __open64(const char* path, int flags, ...) {
-  va_list list;
-  va_start(list, flags);
-  const auto mode = static_cast<mode_t>(va_arg(list, unsigned));
-  va_end(list);
+CLAN_INTERPOSE int __open64(const char* path, int flags, mode_t mode) {
   return ::open64(path, flags, mode);
 }

@@ -1,5 +1,5 @@
-// A call that moves bytes: the kernel's while the socket is on TCP, and then counted so that nobody
-// moves it meanwhile.
+// Calls that move bytes. While the socket is on TCP, the kernel serves them, counted so that no
+// thread moves the socket meanwhile.
 #pragma once
 
 #include <sys/socket.h>
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <type_traits>
+#include <functional>
 
 #include "clan/face/pipe.h"
 #include "demote/demote.h"
@@ -22,20 +22,15 @@ namespace clan::preload {
 constexpr int kMostVectors = 1024;                       ///< UIO_MAXIOV
 constexpr int kNotOfTheStream = MSG_OOB | MSG_ERRQUEUE;  ///< receiving these is the kernel's
 
-/// Gives the bytes of a call that answers with their number.
-constexpr auto kAsAnswered = [](ssize_t n) { return n; };
-
-template <typename Call>
-ssize_t write_to_kernel(Call&& call) {
-  const ssize_t n = call();
-  Pipe::note_kernel_write();
-  return n;
-}
-
-/// receiving() and sending().
-template <bool kSends, typename Call, typename Moved, typename Bytes>
-ssize_t counted_call(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes) {
-  const auto below = [&]() -> ssize_t { return kSends ? write_to_kernel(call) : call(); };
+/// Makes the kernel's `call` while the socket is on TCP, or `moved`, the library's. `flags`: MSG_….
+/// `bytes` converts a positive result to a number of bytes.
+template <bool kSends, typename Call, typename Moved, typename Bytes = std::identity>
+ssize_t counted_call(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = {}) {
+  const auto below = [&]() -> ssize_t {
+    const ssize_t n = call();
+    if (kSends) Pipe::note_kernel_write();
+    return n;
+  };
   if (is_the_kernels(fd)) return below();
   SocketRef s = acquire(fd);
   if (!s) return below();
@@ -68,18 +63,13 @@ ssize_t counted_call(int fd, int flags, Call&& call, Moved&& moved, const Bytes&
   });
 }
 
-/// Calls that go to the kernel while the socket is on TCP, counted so that nobody moves the socket
-/// meanwhile. `call` is the kernel's, `moved` ours; `flags`: MSG_…; `bytes` gives the bytes of an
-/// answer above 0.
-template <typename Call, typename Moved,
-          typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
-ssize_t receiving(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
-  return counted_call<false>(fd, flags, call, moved, bytes);
+template <typename... Rest>
+ssize_t receiving(int fd, int flags, Rest&&... rest) {
+  return counted_call<false>(fd, flags, rest...);
 }
-template <typename Call, typename Moved,
-          typename Bytes = std::remove_const_t<decltype(kAsAnswered)>>
-ssize_t sending(int fd, int flags, Call&& call, Moved&& moved, const Bytes& bytes = kAsAnswered) {
-  return counted_call<true>(fd, flags, call, moved, bytes);
+template <typename... Rest>
+ssize_t sending(int fd, int flags, Rest&&... rest) {
+  return counted_call<true>(fd, flags, rest...);
 }
 
 inline bool bad_buffers(const iovec* buffers, int count) {
@@ -90,13 +80,13 @@ inline bool bad_buffers(const iovec* buffers, int count) {
   return false;
 }
 
-/// readv() and its like answer 0 then, whatever the socket would say.
+/// Tells whether readv() and its like return 0, whatever the state of the socket.
 inline bool has_no_bytes(const iovec* buffers, int count) {
   return std::all_of(buffers, buffers + count, [](const iovec& one) { return one.iov_len == 0; });
 }
 
-/// Urgent data is TCP's alone, and only TCP tells when it needs the bytes of MSG_ZEROCOPY no more.
-/// A connection that is opened by its first bytes (MSG_FASTOPEN) is not worth moving.
+/// Takes the connection back for flags of sends that only TCP can serve, such as urgent data, and
+/// for MSG_FASTOPEN, after which it is not worth moving.
 inline void leave_if_tcps(int fd, int flags) {
   if ((flags & (MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN)) == 0) return;
   leave_pipe(fd, false,

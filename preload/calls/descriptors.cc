@@ -1,10 +1,8 @@
-// Calls that make descriptors which are no sockets: none is refused because of internal ones.
+// Calls that make other descriptors than sockets. None fails because of the library's own ones.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <cstdio>
 
@@ -20,7 +18,7 @@ using namespace clan::preload;
     return with_room([&] { return real().name arguments; });       \
   }
 
-// The mode is passed if a file is to be made; otherwise it is ignored.
+// The mode is ignored unless a file is to be made.
 CLAN_INTERPOSED_MAKER(int, open, (const char* path, int flags, mode_t mode), (path, flags, mode))
 CLAN_INTERPOSED_MAKER(int, open64, (const char* path, int flags, mode_t mode), (path, flags, mode))
 CLAN_INTERPOSED_MAKER(int, openat, (int directory, const char* path, int flags, mode_t mode),

@@ -26,12 +26,12 @@ int made_set(int epfd) {
   return epfd;
 }
 
-// `sleep(to, n, ns)` is the kernel's wait with the mask of signals.
+// `sleep(to, n, ns)` is the kernel's wait with `mask`.
 template <typename Sleep>
 int wait_in_set(int epfd, epoll_event* events, int most, std::int64_t ns, const sigset_t* mask,
                 Sleep&& sleep) {
   if (!is_seen_set(epfd)) [[unlikely]]
-    saw_set(epfd);  // made by another process, or program
+    saw_set(epfd);  // made by another process or program
   const ScopedSigmask masked(mask);
   if (!masked) return -1;
   return wait_for_events(
@@ -40,11 +40,6 @@ int wait_in_set(int epfd, epoll_event* events, int most, std::int64_t ns, const 
         return sleep_releasing(all, [&](std::int64_t left) { return sleep(to, n, left); });
       },
       mask);
-}
-
-std::int64_t ns_of(int ms) { return ms < 0 ? -1 : ms * std::int64_t{1'000'000}; }
-int milliseconds(std::int64_t ns) {
-  return ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000);
 }
 
 }  // namespace
@@ -72,18 +67,18 @@ CLAN_INTERPOSED(int, epoll_ctl, (int epfd, int op, int fd, epoll_event* event),
 
 CLAN_INTERPOSED(int, epoll_wait, (int epfd, epoll_event* events, int most, int timeout),
                 (epfd, events, most, timeout)) {
-  return wait_in_set(epfd, events, most, ns_of(timeout), nullptr,
+  return wait_in_set(epfd, events, most, ns_of_ms(timeout), nullptr,
                      [epfd](epoll_event* to, int n, std::int64_t left) {
-                       return real().epoll_wait(epfd, to, n, milliseconds(left));
+                       return real().epoll_wait(epfd, to, n, ms_of_ns(left));
                      });
 }
 
 CLAN_INTERPOSED(int, epoll_pwait,
                 (int epfd, epoll_event* events, int most, int timeout, const sigset_t* mask),
                 (epfd, events, most, timeout, mask)) {
-  return wait_in_set(epfd, events, most, ns_of(timeout), mask,
+  return wait_in_set(epfd, events, most, ns_of_ms(timeout), mask,
                      [epfd, mask](epoll_event* to, int n, std::int64_t left) {
-                       return real().epoll_pwait(epfd, to, n, milliseconds(left), mask);
+                       return real().epoll_pwait(epfd, to, n, ms_of_ns(left), mask);
                      });
 }
 

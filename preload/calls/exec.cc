@@ -1,19 +1,15 @@
-// Programs that are executed: connections that they have go back to TCP.
+// Programs that are executed: their connections go back to TCP.
 #include "share/exec.h"
 
 #include <alloca.h>
-#include <elf.h>
 #include <fcntl.h>
 #include <spawn.h>
-#include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "calls/interpose.h"
 #include "demote/demote.h"
@@ -27,9 +23,10 @@ using namespace clan::preload;
 
 namespace {
 
-// `call` with an environment that does not load the library.
+// Calls `call` with the environment, without the library if the program needs that.
 template <typename Call>
-int call_without_us(char* const* environment, Call&& call) {
+int call_for(const char* path, char* const* environment, Call&& call) {
+  if (!must_do_without_us(path, environment)) return call(environment);
   std::size_t count = 0;
   while (environment[count] != nullptr) ++count;
   auto** with = static_cast<char**>(alloca((count + 1) * sizeof(char*)));
@@ -49,14 +46,13 @@ template <typename Call>
 int exec(const char* path, char* const* environment, Call&& call) {
   if (!in_borrowed_memory()) finish_resends();
   before_exec();
-  const int rc = must_do_without_us(path, environment) ? call_without_us(environment, call)
-                                                       : call(environment);
+  const int rc = call_for(path, environment, call);
   KeepErrno keep;
   use_slots_again();
   return rc;
 }
 
-// What execvp() would execute, as far as it goes without trying. `to`: room for a path.
+// Finds what execvp() would probably execute. `to`: room for a path.
 template <std::size_t kRoom>
 const char* found_along_path(const char* file, char (&to)[kRoom]) {
   if (*file == 0 || std::strchr(file, '/') != nullptr) return file;
@@ -84,30 +80,25 @@ int exec_searched(const char* file, char* const* arguments, char* const* environ
               [&](char* const* with) { return real().execvpe(file, arguments, with); });
 }
 
-// The C library's header promises that it is not null, and compilers leave out the look; a program
-// may break the promise, and the kernel answers EFAULT.
+// The C library's header says that it is not null, so compilers drop the check; a program may still
+// pass null, for which the kernel returns EFAULT.
 const char* as_given(const char* path) {
   asm("" : "+r"(path));
   return path;
 }
 
-// What execl() and its kin were called with, as execv() wants it.
-struct Arguments {
-  char** list = nullptr;
-  char* const* environment = nullptr;
-};
-
-#define CLAN_COLLECT(first, with_environment, to)                                \
-  std::size_t count = 1;                                                         \
-  va_list varied;                                                                \
-  va_start(varied, first);                                                       \
-  while (va_arg(varied, char*) != nullptr) ++count;                              \
-  va_end(varied);                                                                \
-  (to).list = static_cast<char**>(alloca((count + 1) * sizeof(char*)));          \
-  va_start(varied, first);                                                       \
-  (to).list[0] = const_cast<char*>(first);                                       \
-  for (std::size_t i = 1; i <= count; ++i) (to).list[i] = va_arg(varied, char*); \
-  if (with_environment) (to).environment = va_arg(varied, char* const*);         \
+// Collects the arguments of execl() and its kin in `list`, and execle()'s environment.
+#define CLAN_COLLECT(first, with_environment)                                                 \
+  std::size_t count = 1;                                                                      \
+  va_list varied;                                                                             \
+  va_start(varied, first);                                                                    \
+  while (va_arg(varied, char*) != nullptr) ++count;                                           \
+  va_end(varied);                                                                             \
+  auto** const list = static_cast<char**>(alloca((count + 1) * sizeof(char*)));               \
+  va_start(varied, first);                                                                    \
+  list[0] = const_cast<char*>(first);                                                         \
+  for (std::size_t i = 1; i <= count; ++i) list[i] = va_arg(varied, char*);                   \
+  char* const* const environment = with_environment ? va_arg(varied, char* const*) : environ; \
   va_end(varied)
 
 }  // namespace
@@ -125,19 +116,16 @@ CLAN_INTERPOSE int execvpe(const char* file, char* const* arguments, char* const
   return exec_searched(file, arguments, environment);
 }
 CLAN_INTERPOSE int execl(const char* path, const char* first, ...) {
-  Arguments a;
-  CLAN_COLLECT(first, false, a);
-  return exec_path(path, a.list, environ);
+  CLAN_COLLECT(first, false);
+  return exec_path(path, list, environment);
 }
 CLAN_INTERPOSE int execlp(const char* file, const char* first, ...) {
-  Arguments a;
-  CLAN_COLLECT(first, false, a);
-  return exec_searched(file, a.list, environ);
+  CLAN_COLLECT(first, false);
+  return exec_searched(file, list, environment);
 }
 CLAN_INTERPOSE int execle(const char* path, const char* first, ...) {
-  Arguments a;
-  CLAN_COLLECT(first, true, a);
-  return exec_path(path, a.list, a.environment);
+  CLAN_COLLECT(first, true);
+  return exec_path(path, list, environment);
 }
 CLAN_INTERPOSE int fexecve(int fd, char* const* arguments, char* const* environment) {
   char path[40];
@@ -167,30 +155,23 @@ CLAN_INTERPOSE int posix_spawn(pid_t* pid, const char* path,
                                const posix_spawnattr_t* attributes, char* const* arguments,
                                char* const* environment) {
   take_all_back();
-  const auto spawn = [&](char* const* with) {
+  return call_for(path, environment, [&](char* const* with) {
     return real().posix_spawn(pid, path, actions, attributes, arguments, with);
-  };
-  return must_do_without_us(path, environment) ? call_without_us(environment, spawn)
-                                               : spawn(environment);
+  });
 }
 CLAN_INTERPOSE int posix_spawnp(pid_t* pid, const char* file,
                                 const posix_spawn_file_actions_t* actions,
                                 const posix_spawnattr_t* attributes, char* const* arguments,
                                 char* const* environment) {
   take_all_back();
-  const auto spawn = [&](char* const* with) {
-    return real().posix_spawnp(pid, file, actions, attributes, arguments, with);
-  };
   char found[4096];
-  const char* const path = found_along_path(file, found);
-  return must_do_without_us(path, environment) ? call_without_us(environment, spawn)
-                                               : spawn(environment);
+  return call_for(found_along_path(file, found), environment, [&](char* const* with) {
+    return real().posix_spawnp(pid, file, actions, attributes, arguments, with);
+  });
 }
 CLAN_INTERPOSE int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int fd,
                                                     int to) {
-  leave_pipe(
-      fd, true,
-      clan::reasons::Why::kExecuted);  // it will be open in the child, whatever its FD_CLOEXEC
+  leave_pipe(fd, true, clan::reasons::Why::kExecuted);  // open in the child despite FD_CLOEXEC
   return real().posix_spawn_file_actions_adddup2(actions, fd, to);
 }
 CLAN_INTERPOSE int system(const char* command) {

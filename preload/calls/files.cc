@@ -1,5 +1,5 @@
-// From a file to a socket, and between a socket and a pipe of the kernel's: piece by piece, as
-// shared memory has no pages to hand over.
+// From a file to a socket, and between a socket and a kernel pipe: piece by piece, as shared memory
+// has no pages to hand over.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -28,25 +28,20 @@ using namespace clan::preload;
 
 namespace {
 
-constexpr std::size_t kPiece = 32768;  ///< of what goes through our memory
+constexpr std::size_t kPiece = 32768;
 
-// At its own position: what is read of a socket or a pipe could not go back, so the kernel refuses
-// them.
+// Bytes that are read from a socket or a pipe cannot go back, so the kernel refuses these.
 bool has_position(int from) {
   if (::lseek(from, 0, SEEK_CUR) >= 0) return true;
   if (errno == ESPIPE) errno = EINVAL;
   return false;
 }
 
-// From a file, piece by piece: the pipe has no pages to hand over.
 ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
   if (offset == nullptr && !has_position(from)) return -1;
   n = std::min(n, kMostInCall);
   const Scratch scratch(kPiece);
-  if (!scratch) {
-    errno = ENOMEM;
-    return -1;
-  }
+  if (!scratch) return fail(ENOMEM);
   char* buffer = scratch.as<char>();
   std::size_t sent = 0;
   off_t at = offset != nullptr ? *offset : -1;
@@ -67,7 +62,7 @@ ssize_t send_file(int to, Socket& s, int from, off_t* offset, size_t n) {
     sent += done;
     at += static_cast<off_t>(done);
     if (done < static_cast<std::size_t>(got)) {
-      // Not all went: the file's own position, if that is what counts, goes back.
+      // Not all was sent: restore the file's own position, if that is used.
       if (offset == nullptr) ::lseek(from, static_cast<off_t>(done) - got, SEEK_CUR);
       if (sent == 0) return -1;
       break;
@@ -82,21 +77,19 @@ bool goes_into_pipe(int fd) {
   return sys::fcntl(fd, F_GETPIPE_SZ) >= 0;
 }
 
-// Whether the descriptor is a pipe of the kernel's. False, with errno, also where there is no
-// descriptor.
+// False, with errno: no descriptor, or another one.
 bool is_pipe(int fd) {
   if (goes_into_pipe(fd)) return true;
   if (sys::fcntl(fd, F_GETFD) >= 0) errno = EINVAL;  // else it is EBADF
   return false;
 }
 
-// O_NONBLOCK of a pipe is SPLICE_F_NONBLOCK.
 bool waits_for_pipe(int pipe, unsigned flags) {
   return (flags & SPLICE_F_NONBLOCK) == 0 && (sys::fcntl(pipe, F_GETFL) & O_NONBLOCK) == 0;
 }
 
-// What a pipe that has room takes at once. One that is not empty may have a single buffer left,
-// however few bytes lie in the others.
+// The bytes that a pipe with room takes at once. One that is not empty may have a single buffer
+// left, however few bytes it holds.
 std::size_t certain_room(int pipe) {
   constexpr std::size_t kOneBuffer = 4096;
   int used = 0;
@@ -105,45 +98,37 @@ std::size_t certain_room(int pipe) {
   return static_cast<std::size_t>(size);
 }
 
-// From a connection into a pipe of the kernel's, through `buffer`.
+// Waits for events of a kernel pipe. -1 with errno; EAGAIN: not ready, and it must not wait.
+int poll_pipe(pollfd* pipe, unsigned flags) {
+  const int rc = sys::poll(pipe, 1, waits_for_pipe(pipe->fd, flags) ? -1 : 0);
+  return rc == 0 ? fail(EAGAIN) : rc;
+}
+
+// From a connection into a kernel pipe.
 ssize_t splice_out(int from, Socket& source, int to, char* buffer, std::size_t n, unsigned flags) {
-  // The other one is a kernel pipe: never take out more than it has room for.
   pollfd room{to, POLLOUT, 0};
-  if (const int rc = sys::poll(&room, 1, waits_for_pipe(to, flags) ? -1 : 0); rc <= 0) {
-    if (rc == 0) errno = EAGAIN;
-    return -1;
-  }
-  if ((room.revents & POLLERR) != 0) return broken_pipe(0);  // nobody would read it
-  const iovec io{buffer, std::min({n, kPiece, certain_room(to)})};
-  // SPLICE_F_NONBLOCK is not for sockets
+  if (poll_pipe(&room, flags) < 0) return -1;
+  if ((room.revents & POLLERR) != 0) return broken_pipe(0);         // nobody would read it
+  const iovec io{buffer, std::min({n, kPiece, certain_room(to)})};  // what is taken must fit
+  // SPLICE_F_NONBLOCK is not for sockets.
   const ssize_t got = shared_receive(from, source, &io, 1, 0);
   if (got <= 0) return got;
   for (ssize_t put = 0; put < got;) {
     const long k = sys::call(SYS_write, to, buffer + put, got - put);
     if (k < 0 && errno != EINTR && errno != EAGAIN) return put > 0 ? put : -1;
     if (k > 0) put += k;
-    if (k < 0) {
-      pollfd p{to, POLLOUT, 0};
-      sys::poll(&p, 1, -1);
-    }
+    if (k < 0) sys::poll(&room, 1, -1);
   }
   return got;
 }
 
-// And the other way.
 ssize_t splice_in(int from, int to, Socket& target, char* buffer, std::size_t n, unsigned flags) {
-  if (is_nonblocking(to, target)) {
-    if ((readiness(to, target, false) & POLLOUT) == 0) {
-      target.full.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count; room is an edge now
-      errno = EAGAIN;
-      return -1;
-    }
+  if (is_nonblocking(to, target) && (readiness(to, target, false) & POLLOUT) == 0) {
+    target.full.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count; room is an edge now
+    return fail(EAGAIN);
   }
   pollfd there{from, POLLIN, 0};
-  if (const int rc = sys::poll(&there, 1, waits_for_pipe(from, flags) ? -1 : 0); rc <= 0) {
-    if (rc == 0) errno = EAGAIN;
-    return -1;
-  }
+  if (poll_pipe(&there, flags) < 0) return -1;
   const ssize_t got = sys::call(SYS_read, from, buffer, std::min(n, kPiece));
   if (got <= 0) return got;
   for (ssize_t put = 0; put < got;) {
@@ -153,7 +138,7 @@ ssize_t splice_in(int from, int to, Socket& target, char* buffer, std::size_t n,
       put += k;
     } else if (k < 0 && errno == EAGAIN) {
       pollfd p{to, 0, 0};
-      sys::poll(&p, 1, 1);  // what has left the kernel's pipe cannot go back
+      sys::poll(&p, 1, 1);  // the bytes have left the kernel pipe and cannot go back
     } else if (k < 0 && errno != EINTR) {
       return put > 0 ? put : -1;
     }
@@ -165,7 +150,7 @@ ssize_t splice_in(int from, int to, Socket& target, char* buffer, std::size_t n,
 
 CLAN_INTERPOSED(ssize_t, sendfile, (int to, int from, off_t* offset, size_t n),
                 (to, from, offset, n)) {
-  // Into a pipe of its own the kernel takes the bytes of a socket, as splice() does.
+  // Into a kernel pipe it can read from a socket, as splice() does.
   if (const SocketRef source = acquire(from); source && goes_into_pipe(to))
     never_move(from, *source, clan::reasons::Why::kSpliced);
   return sending(
@@ -185,22 +170,16 @@ CLAN_INTERPOSED(ssize_t, splice,
   if (n == 0 || (flags & ~kKnown) != 0)  // nothing is moved
     return real().splice(from, from_offset, to, to_offset, n, flags);
   SocketRef source = acquire(from), target = acquire(to);
-  // Splicing takes the bytes past us: a connection that does it stays with the kernel.
+  // Splicing takes the bytes past the library.
   if (source && !source->shared()) (void)keep_on_tcp(from, *source, clan::reasons::Why::kSpliced);
   if (target && !target->shared()) (void)keep_on_tcp(to, *target, clan::reasons::Why::kSpliced);
   const bool out = source && source->shared(), in = target && target->shared();
   if (!out && !in) return real().splice(from, from_offset, to, to_offset, n, flags);
   // one is a socket, and so the other is a pipe
   if (!is_pipe(out ? to : from)) return -1;
-  if (from_offset != nullptr || to_offset != nullptr) {
-    errno = ESPIPE;
-    return -1;
-  }
+  if (from_offset != nullptr || to_offset != nullptr) return fail(ESPIPE);
   const Scratch scratch(kPiece);
-  if (!scratch) {
-    errno = ENOMEM;
-    return -1;
-  }
+  if (!scratch) return fail(ENOMEM);
   char* buffer = scratch.as<char>();
   if (source && source->shared()) return splice_out(from, *source, to, buffer, n, flags);
   if (target && target->shared()) return splice_in(from, to, *target, buffer, n, flags);

@@ -1,4 +1,4 @@
-// The wrappers of the C library's functions: the symbols of calls.def, and nothing else.
+// Macros that define the calls of calls.def.
 #pragma once
 
 #include "os/cancel.h"
@@ -6,8 +6,8 @@
 
 #define CLAN_INTERPOSE extern "C" __attribute__((visibility("default")))
 
-/// A call of a thread that may be cancelled at any instruction is deferred (os/cancel.h). Nothing
-/// is to be cleaned up in this function: so it may be left at any of its own.
+/// Defers the cancellation of a thread that may be cancelled at any instruction (os/cancel.h). The
+/// function itself has nothing to clean up, so it may be left anywhere.
 #define CLAN_ENTRY(result, name, parameters, arguments, inner)  \
   CLAN_INTERPOSE result entry_##name parameters __asm__(#name); \
   CLAN_INTERPOSE result entry_##name parameters {               \
@@ -19,7 +19,7 @@
     return rc;                                                  \
   }
 
-/// Defines a call that answers -1 when it fails, and keeps errno when it does not.
+/// Defines a call that keeps errno unless it fails, with -1.
 #define CLAN_INTERPOSED(result, name, parameters, arguments)                                  \
   static result call_##name parameters;                                                       \
   [[gnu::noinline]] static result kept_##name parameters {                                    \
@@ -28,7 +28,7 @@
   CLAN_ENTRY(result, name, parameters, arguments, kept_)                                      \
   static result call_##name parameters
 
-/// The same, for a call that moves bytes and keeps errno by itself (counted_call.h).
+/// Does the same for a call that moves bytes and keeps errno by itself (counted_call.h).
 #define CLAN_INTERPOSED_BYTES(result, name, parameters, arguments) \
   [[gnu::noinline]] static result call_##name parameters;          \
   CLAN_ENTRY(result, name, parameters, arguments, call_)           \

@@ -1,10 +1,8 @@
-// System calls that the engine and the library make by the C library's names, as functions of the
-// library's own.
+// Functions of the C library that the engine and the library call, as system calls.
 //
-// A program may define sched_yield() or stat(), as it may read(); a call of the library would land
-// there, and the program's may end in the library again. These definitions are hidden, so the
-// linker binds every call of the library to them, those of the engine included.
-// tests/interpose/programs/imports.py says when another one is needed.
+// A program may define sched_yield() or stat(), as it may read(). A call of the library would land
+// there, and might come back. These definitions are hidden, so the linker binds all calls of the
+// library and the engine to them. tests/interpose/programs/imports.py says if one is missing.
 #include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -21,7 +19,7 @@ namespace sys = clan::preload::sys;
 
 CLAN_OWN pid_t getpid() noexcept { return static_cast<pid_t>(sys::call(SYS_getpid)); }
 CLAN_OWN uid_t geteuid() noexcept { return static_cast<uid_t>(sys::call(SYS_geteuid)); }
-// Declared before with a visibility of its own, so the list of exports hides this one.
+// Declared with another visibility, so the list of exports hides this one.
 extern "C" int sched_yield() noexcept { return static_cast<int>(sys::call(SYS_sched_yield)); }
 CLAN_OWN int access(const char* path, int mode) noexcept {
   return static_cast<int>(sys::call(SYS_access, path, mode));
@@ -51,15 +49,14 @@ CLAN_OWN int madvise(void* at, size_t bytes, int advice) noexcept {
   return static_cast<int>(sys::call(SYS_madvise, at, bytes, advice));
 }
 CLAN_OWN void* mremap(void* at, size_t bytes, size_t wanted, int flags, ...) noexcept {
-  // To a place of the kernel's choice only: that is how the engine calls it.
+  // The engine never names a place.
   return reinterpret_cast<void*>(sys::call(SYS_mremap, at, bytes, wanted, flags, 0));
 }
 CLAN_OWN int getrlimit(__rlimit_resource_t resource, rlimit* limit) noexcept {
   return static_cast<int>(sys::call(SYS_prlimit64, 0, resource, nullptr, limit));
 }
 
-// By the kernel's page in the process, which the C library below knows how to find; the program's
-// own clock may stand still.
+// The C library's, which needs no system call; the program's own clock may stand still.
 CLAN_OWN int clock_gettime(clockid_t clock, timespec* now) noexcept {
   using Call = int (*)(clockid_t, timespec*);
   static std::atomic<Call> below{nullptr};

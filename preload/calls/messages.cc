@@ -1,11 +1,8 @@
 // Calls that move messages, and descriptors in them.
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
 
 #include "af_clan/af_clan.h"
 #include "calls/counted_call.h"
@@ -23,23 +20,18 @@ using namespace clan::preload;
 
 namespace {
 
-// MSG_TRUNC on TCP: the bytes are thrown away.
+// MSG_TRUNC on TCP throws the bytes away.
 ssize_t discard(int fd, Socket& s, const msghdr& message, int flags) {
   const Changed nowhere(message.msg_iov, static_cast<int>(message.msg_iovlen), [](iovec& one) {
     one.iov_base = nullptr;
     return true;
   });
-  if (nowhere.buffers() != nullptr)
-    return shared_receive(fd, s, nowhere.buffers(), nowhere.count(), flags);
-  errno = ENOMEM;
-  return -1;
+  if (nowhere.buffers() == nullptr) return fail(ENOMEM);
+  return shared_receive(fd, s, nowhere.buffers(), nowhere.count(), flags);
 }
 
 ssize_t receive_message(int fd, Socket& s, msghdr* message, int flags) {
-  if (message->msg_iovlen > kMostVectors) {
-    errno = EMSGSIZE;
-    return -1;
-  }
+  if (message->msg_iovlen > kMostVectors) return fail(EMSGSIZE);
   const ssize_t n =
       (flags & MSG_TRUNC) != 0
           ? discard(fd, s, *message, flags)
@@ -52,34 +44,17 @@ ssize_t receive_message(int fd, Socket& s, msghdr* message, int flags) {
   return n;
 }
 
+ssize_t send_message(int fd, Socket& s, const msghdr& message, int flags) {
+  if (message.msg_iovlen > kMostVectors) return fail(EMSGSIZE);
+  return shared_send(fd, s, message.msg_iov, static_cast<int>(message.msg_iovlen), flags);
+}
+
 auto bytes_of_first(const mmsghdr* messages) {
   return [messages](ssize_t n) {
     ssize_t bytes = 0;
     for (ssize_t i = 0; i < n; ++i) bytes += messages[i].msg_len;
     return bytes;
   };
-}
-
-// The time-out works as the kernel's: checked after each message, and the rest is returned.
-ssize_t receive_messages(int fd, Socket& s, mmsghdr* messages, unsigned count, int flags,
-                         timespec* timeout) {
-  std::int64_t ns;
-  if (!nanoseconds(timeout, &ns)) return -1;
-  const TimeOut limit(ns);
-  ssize_t n = 0;
-  for (unsigned i = 0; i < count; ++i) {
-    const int more = i > 0 && (flags & MSG_WAITFORONE) != 0 ? MSG_DONTWAIT : 0;
-    const ssize_t got =
-        receive_message(fd, s, &messages[i].msg_hdr, (flags & ~MSG_WAITFORONE) | more);
-    if (got < 0) return n > 0 ? n : -1;
-    messages[i].msg_len = static_cast<unsigned>(got);
-    ++n;
-    if (ns == kForEver) continue;
-    const std::int64_t left = limit.left();
-    *timeout = as_timespec(left);
-    if (left == 0) break;
-  }
-  return n;
 }
 
 ssize_t plain_recvmsg(int fd, msghdr* message, int flags) {
@@ -126,7 +101,9 @@ CLAN_INTERPOSED_BYTES(int, recvmmsg,
       [&](Socket& s) -> ssize_t {
         if ((flags & kNotOfTheStream) != 0)
           return real().recvmmsg(fd, messages, count, flags, timeout);
-        return receive_messages(fd, s, messages, count, flags, timeout);
+        return receive_each(messages, count, flags, timeout, [&](msghdr* one, int with) {
+          return receive_message(fd, s, one, with);
+        });
       },
       bytes_of_first(messages)));
 }
@@ -138,13 +115,7 @@ CLAN_INTERPOSED_BYTES(ssize_t, sendmsg, (int fd, const msghdr* message, int flag
   if (passes) for_each_passed(*message, pass_on);
   const ssize_t rc = sending(
       fd, flags, [&] { return plain_sendmsg(fd, message, flags); },
-      [&](Socket& s) -> ssize_t {
-        if (message->msg_iovlen > kMostVectors) {
-          errno = EMSGSIZE;
-          return -1;
-        }
-        return shared_send(fd, s, message->msg_iov, static_cast<int>(message->msg_iovlen), flags);
-      });
+      [&](Socket& s) -> ssize_t { return send_message(fd, s, *message, flags); });
   if (passes && rc < 0) {
     KeepErrno errno_of_send;
     for_each_passed(*message, not_sent);
@@ -157,10 +128,9 @@ CLAN_INTERPOSED_BYTES(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count,
   leave_if_tcps(fd, flags);
   for (unsigned i = 0; messages != nullptr && i < count; ++i) {
     const msghdr& m = messages[i].msg_hdr;
+    // How many will be sent is not known, so the connections go back to TCP.
     if (m.msg_controllen > 0)
-      for_each_passed(m, [](int other) {
-        leave_pipe(other, true, clan::reasons::Why::kPassed);  // how many will go is not known
-      });
+      for_each_passed(m, [](int other) { leave_pipe(other, true, clan::reasons::Why::kPassed); });
   }
   return static_cast<int>(sending(
       fd, flags, [&]() -> ssize_t { return plain_sendmmsg(fd, messages, count, flags); },
@@ -168,15 +138,11 @@ CLAN_INTERPOSED_BYTES(int, sendmmsg, (int fd, mmsghdr* messages, unsigned count,
         ssize_t n = 0;
         for (unsigned i = 0; i < count; ++i) {
           const msghdr& m = messages[i].msg_hdr;
-          if (m.msg_iovlen > kMostVectors) {
-            if (n == 0) errno = EMSGSIZE;
-            return n > 0 ? n : -1;
-          }
-          const ssize_t sent = shared_send(fd, s, m.msg_iov, static_cast<int>(m.msg_iovlen), flags);
+          const ssize_t sent = send_message(fd, s, m, flags);
           if (sent < 0) return n > 0 ? n : -1;
           messages[i].msg_len = static_cast<unsigned>(sent);
           ++n;
-          // nothing may come behind the gap
+          // Nothing may follow the gap.
           if (static_cast<std::size_t>(sent) < total(m.msg_iov, static_cast<int>(m.msg_iovlen)))
             break;
         }

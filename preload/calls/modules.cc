@@ -1,11 +1,11 @@
 // dlopen() and dlmopen(): modules that call the C library past the library.
 //
 // A module that is opened with RTLD_DEEPBIND, or into a namespace of its own, finds read() in the C
-// library and not here. On a connection that has moved it would read nothing. So before such a
-// module is opened, what has moved goes back to TCP, and nothing moves any more.
+// library, and would read nothing of a moved connection. So before that, all connections go back to
+// TCP, for good.
 //
-// The C library's functions look what calls them: for the caller's search path, and its namespace.
-// So these end in a jump, and the caller stays the caller.
+// The C library's functions use the search path and the namespace of their caller. So these end in
+// a jump, which keeps the caller.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -16,30 +16,25 @@
 #include "os/sys.h"
 #include "share/process_end.h"
 
-namespace clan::preload {
+using namespace clan::preload;
+
 namespace {
 
 void before_bypass(const char* module) {
   static std::atomic<bool> told{false};
   KeepErrno keep;
-  // relaxed: one of those that come tells
-  if (!told.exchange(true, std::memory_order_relaxed)) {
+  // relaxed: one thread logs it
+  if (!told.exchange(true, std::memory_order_relaxed))
     CLAN_INFO(
         "%s is opened so that it calls the C library past CLAN (RTLD_DEEPBIND or dlmopen); "
-        "connections of "
-        "this "
-        "process stay on TCP",
+        "connections of this process stay on TCP",
         module);
-  }
-  if (!in_borrowed_memory()) enter_sandbox(reasons::Why::kBypass);
+  if (!in_borrowed_memory()) enter_sandbox(clan::reasons::Why::kBypass);
 }
 
 }  // namespace
-}  // namespace clan::preload
 
-using namespace clan::preload;
-
-// What is jumped to.
+// Return the function to jump to.
 extern "C" __attribute__((visibility("hidden"), used)) void* clan_before_dlopen(const char* module,
                                                                                 int flags) {
   if (module != nullptr && (flags & RTLD_DEEPBIND) != 0) before_bypass(module);

@@ -1,8 +1,6 @@
-// The resolver's calls, with "clan:NAME" for a host: no host has such a name, as a colon is no part
-// of one.
+// The resolver's calls, with "clan:NAME" for a host. A colon cannot be in a host's name.
 #include <netinet/in.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -23,8 +21,7 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {SOCK_STREAM, IPPROTO_TCP}, {SOCK_DGRAM, IPPROTO_UDP}, {SOCK_SEQPACKET, 0}};
 
-// As the C library makes them, so that its freeaddrinfo() frees them: each with its address in one
-// piece.
+// In one piece with its address, so that the C library's freeaddrinfo() frees both.
 addrinfo* make(int type, const sockaddr_clan& address, socklen_t size) {
   auto* made = static_cast<addrinfo*>(std::calloc(1, sizeof(addrinfo) + sizeof address));
   if (made == nullptr) return nullptr;

@@ -1,11 +1,11 @@
-// Options of sockets.
+// Socket options.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 
-#include "af_clan/af_clan.h"
+#include "af_clan/af_clan_table.h"
 #include "calls/interpose.h"
 #include "clan/af_clan.h"
 #include "demote/demote.h"
@@ -19,8 +19,8 @@ using namespace clan::preload;
 
 namespace {
 
-// The kernel's SO_RCVLOWAT is 1 while the pipe is read: the last bytes of TCP may be few, and more
-// lie in the pipe.
+// The kernel's SO_RCVLOWAT is 1 while the pipe is read: TCP's last bytes may be few, and more are
+// in the pipe.
 bool keeps_low_water(const Socket& s) { return s.shared() && !s.reads_kernel(); }
 
 }  // namespace
@@ -29,14 +29,14 @@ CLAN_INTERPOSED(int, getsockopt, (int fd, int level, int name, void* value, sock
                 (fd, level, name, value, size)) {
   if (level == SOL_SOCKET && name == SO_ERROR && value != nullptr && size != nullptr &&
       *size >= sizeof(int)) {
-    // The pipe may have told it, and there may be bytes before it.
+    // The pipe may have reported it, and bytes may come before it.
     if (SocketRef s = acquire(fd); s && s->shared()) {
       *static_cast<int*>(value) = take_error(fd, *s);
       *size = sizeof(int);
       return 0;
     }
   }
-  // It receives.
+  // This option receives.
   if (level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE)
     leave_pipe(fd, true, clan::reasons::Why::kZeroCopyReceive);
   const int rc = real().getsockopt(fd, level, name, value, size);
@@ -67,9 +67,8 @@ CLAN_INTERPOSED(int, setsockopt, (int fd, int level, int name, const void* value
   }
   const int rc = real().setsockopt(fd, level, name, value, size);
   constexpr int kBufLock = 72;  // SO_BUF_LOCK, in headers of Linux 5.16
-  constexpr int kOfBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};
-  if (rc == 0 && level == SOL_SOCKET &&
-      std::ranges::find(kOfBuffers, name) != std::end(kOfBuffers)) {
+  constexpr int kBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};
+  if (rc == 0 && level == SOL_SOCKET && std::ranges::find(kBuffers, name) != std::end(kBuffers)) {
     if (SocketRef s = acquire(fd); s && s->shared()) limit_as_tcp(fd, *s);
   }
   return rc;

@@ -1,5 +1,5 @@
-// poll and select with sockets that have moved. What the application waits for on those is answered
-// from the pipe. Those that have not moved do not meanwhile.
+// poll and select with sockets that have moved: the pipe gives their events. Sockets that have not
+// moved stay where they are meanwhile.
 #include <alloca.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -28,16 +28,16 @@
 #include "wait/poll_moved.h"
 #include "wait/shared_sets.h"
 
-extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
+extern "C" [[noreturn]] void __chk_fail();  // the C library's: a message, and SIGABRT
 
 using namespace clan::preload;
 
 namespace {
 
-// What one call waits for: migrated sockets at all, and things that have moved.
+// The sockets that a call waits for.
 struct Watched {
   bool any = false;
-  nfds_t moved = 0;
+  nfds_t moved = 0;  ///< the number of those that have moved
   Watched(const pollfd* fds, nfds_t count) {
     for (nfds_t i = 0; i < count; ++i) {
       if (fds[i].fd < 0) continue;
@@ -51,18 +51,18 @@ struct Watched {
   }
 };
 
-// A call on sockets that have not moved, counted as one that receives, so that none moves
-// meanwhile: what the other end then sends would not wake the thread.
+// Counts the call as one that receives on sockets that have not moved, so that none of them moves
+// meanwhile: bytes in the pipe would not wake the thread.
 class CountedPoll {
  public:
-  /// Memory of room() is the caller's.
+  /// The bytes of memory that the caller provides.
   static std::size_t room(nfds_t count) { return count * sizeof(Counted); }
   explicit CountedPoll(void* memory) : counted_(static_cast<Counted*>(memory)) {}
   ~CountedPoll() { stop(); }
   CountedPoll(const CountedPoll&) = delete;
   CountedPoll& operator=(const CountedPoll&) = delete;
 
-  /// False: one of them moves, or others than `moved` have; nothing is counted.
+  /// False: one of them is moving, or not `moved` of them have moved; nothing is counted.
   bool begin(const pollfd* fds, nfds_t count, nfds_t moved) {
     nfds_t found = 0;
     for (nfds_t i = 0; i < count; ++i) {
@@ -97,11 +97,7 @@ class CountedPoll {
   std::uint32_t turn_ = 0;
 };
 
-int milliseconds(std::int64_t ns) {
-  return ns < 0 ? -1 : static_cast<int>((ns + 999'999) / 1'000'000);
-}
-
-// `sleep(fds, count, ns)` is the kernel's poll, in the way the application called it.
+// `sleep(fds, count, ns)` is the kernel's call.
 template <typename Sleep>
 int do_poll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
   constexpr nfds_t kOnStack = 16;
@@ -115,10 +111,7 @@ int do_poll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, Sleep&& sleep) {
         const std::size_t room = CountedPoll::room(count);
         void* memory = count <= kOnStack ? alloca(room) : nullptr;
         if (memory == nullptr) memory = scratch.emplace(room).template as<void>();
-        if (memory == nullptr) {
-          errno = ENOMEM;
-          return -1;
-        }
+        if (memory == nullptr) return fail(ENOMEM);
         counted.emplace(memory);
       }
       if (!counted->begin(fds, count, watched.moved)) continue;
@@ -138,15 +131,12 @@ int do_ppoll(pollfd* fds, nfds_t count, std::int64_t timeout_ns, const sigset_t*
   });
 }
 
-// select by poll, when a socket of it has moved or may while it sleeps.
+// select by poll, for sockets that have moved or may move.
 int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_ns,
               const sigset_t* mask) {
   const auto most = static_cast<std::size_t>(n);
   const Scratch scratch(most * (sizeof(pollfd) + sizeof(bool)));
-  if (!scratch) {
-    errno = ENOMEM;
-    return -1;
-  }
+  if (!scratch) return fail(ENOMEM);
   auto* fds = scratch.as<pollfd>();
   bool* open = reinterpret_cast<bool*>(fds + most);
   nfds_t count = 0;
@@ -159,36 +149,29 @@ int do_select(int n, fd_set* in, fd_set* out, fd_set* bad, std::int64_t timeout_
     open[count] = known(fd) || is_seen_set(fd);
     fds[count++] = {fd, events, 0};
   }
-  int rc = do_ppoll(fds, count, timeout_ns, mask);
-  if (rc >= 0) {
-    for (nfds_t i = 0; i < count; ++i) {
-      if ((fds[i].revents & POLLNVAL) == 0) continue;
-      // another thread has closed it meanwhile: the kernel's select calls it ready then
-      if (open[i]) {
-        fds[i].revents = fds[i].events;
-        continue;
-      }
-      errno = EBADF;
-      return -1;
-    }
-    const std::size_t bytes = (static_cast<std::size_t>(n) + 63) / 64 * 8;
-    for (fd_set* set : {in, out, bad}) {
-      if (set != nullptr) std::memset(set, 0, bytes);
-    }
-    rc = 0;
-    for (nfds_t i = 0; i < count; ++i) {
-      const short r = fds[i].revents, e = fds[i].events;
-      if ((e & POLLIN) != 0 && (r & (POLLIN | POLLHUP | POLLERR)) != 0) FD_SET(fds[i].fd, in), ++rc;
-      if ((e & POLLOUT) != 0 && (r & (POLLOUT | POLLERR)) != 0) FD_SET(fds[i].fd, out), ++rc;
-      if ((e & POLLPRI) != 0 && (r & POLLPRI) != 0) FD_SET(fds[i].fd, bad), ++rc;
-    }
+  if (do_ppoll(fds, count, timeout_ns, mask) < 0) return -1;
+  for (nfds_t i = 0; i < count; ++i) {
+    if ((fds[i].revents & POLLNVAL) == 0) continue;
+    if (!open[i]) return fail(EBADF);
+    fds[i].revents = fds[i].events;  // closed meanwhile: the kernel's select calls it ready, too
   }
-  return rc;
+  const std::size_t bytes = (static_cast<std::size_t>(n) + 63) / 64 * 8;
+  for (fd_set* set : {in, out, bad}) {
+    if (set != nullptr) std::memset(set, 0, bytes);
+  }
+  int ready = 0;
+  for (nfds_t i = 0; i < count; ++i) {
+    const int fd = fds[i].fd;
+    const short r = fds[i].revents, e = fds[i].events;
+    if ((e & POLLIN) != 0 && (r & (POLLIN | POLLHUP | POLLERR)) != 0) FD_SET(fd, in), ++ready;
+    if ((e & POLLOUT) != 0 && (r & (POLLOUT | POLLERR)) != 0) FD_SET(fd, out), ++ready;
+    if ((e & POLLPRI) != 0 && (r & POLLPRI) != 0) FD_SET(fd, bad), ++ready;
+  }
+  return ready;
 }
 
-// How many bits of its sets a select() is about. Some programs say as many as there may be
-// descriptors, and have sets for fewer: the kernel looks no further than there are, but for ours,
-// whose numbers are high.
+// How many bits of its sets select() reads. Some programs pass the highest number, but have smaller
+// sets. The kernel stops at the highest descriptor; the library's own have high numbers.
 int bits_of_select(int n) {
   const KeepErrno keep;
   if (n <= FD_SETSIZE || sys::fcntl(n - 1, F_GETFD) >= 0) return n;
@@ -198,10 +181,8 @@ int bits_of_select(int n) {
 
 bool any_socket(int n, const fd_set* in, const fd_set* out) {
   for (int fd = 0; fd < n; ++fd) {
-    if (((in != nullptr && FD_ISSET(fd, in)) || (out != nullptr && FD_ISSET(fd, out))) &&
-        (acquire(fd) || is_seen_set(fd))) {
-      return true;
-    }
+    const bool waits = (in != nullptr && FD_ISSET(fd, in)) || (out != nullptr && FD_ISSET(fd, out));
+    if (waits && (acquire(fd) || is_seen_set(fd))) return true;
   }
   return false;
 }
@@ -210,12 +191,10 @@ bool any_socket(int n, const fd_set* in, const fd_set* out) {
 
 CLAN_INTERPOSED(int, poll, (pollfd * fds, nfds_t count, int timeout), (fds, count, timeout)) {
   if (fds == nullptr || count == 0) return real().poll(fds, count, timeout);
-  return do_poll(fds, count, timeout < 0 ? kForEver : timeout * std::int64_t{1'000'000},
-                 [](pollfd* of, nfds_t n, std::int64_t ns) {
-                   return clan::preload::sleep_releasing(ns, [&](std::int64_t left) {
-                     return real().poll(of, n, milliseconds(left));
-                   });
-                 });
+  return do_poll(fds, count, ns_of_ms(timeout), [](pollfd* of, nfds_t n, std::int64_t ns) {
+    return sleep_releasing(ns,
+                           [&](std::int64_t left) { return real().poll(of, n, ms_of_ns(left)); });
+  });
 }
 
 CLAN_INTERPOSED(int, ppoll,
@@ -243,7 +222,7 @@ CLAN_INTERPOSED(int, select, (int n, fd_set* in, fd_set* out, fd_set* bad, timev
   if (n <= 0 || !any_socket(n, in, out)) return real().select(n, in, out, bad, timeout);
   std::int64_t ns = kForEver;
   if (timeout != nullptr) {
-    // More than a million is allowed here.
+    // tv_usec may be more than a million.
     timespec ts{timeout->tv_sec, timeout->tv_usec};
     if (ts.tv_nsec >= 0) {
       ts.tv_sec += timeout->tv_usec / 1'000'000;
@@ -253,7 +232,7 @@ CLAN_INTERPOSED(int, select, (int n, fd_set* in, fd_set* out, fd_set* bad, timev
   }
   const TimeOut whole(ns);
   const int rc = do_select(n, in, out, bad, ns, nullptr);
-  if (timeout != nullptr && ns >= 0) {  // Linux tells what is left
+  if (timeout != nullptr && ns >= 0) {  // Linux returns what is left
     const std::int64_t left = whole.left();
     timeout->tv_sec = left / 1'000'000'000;
     timeout->tv_usec = left % 1'000'000'000 / 1000;

@@ -31,20 +31,19 @@ namespace {
 
 __attribute__((constructor)) void start() {
   note_process();
-  ::at_quick_exit(at_exit);  // behind what the program does then, as it comes first
-  // Nothing more: a program without TCP connections pays for this only.
+  ::at_quick_exit(at_exit);  // registered first, so it runs last
   ::pthread_atfork(
       before_fork, [] { after_fork(false); }, [] { after_fork(true); });
   if (!is_filtered()) see_sets_at_start();
 }
 
-constexpr int kLast = 101;  ///< of the library's destructors; those without a number come before
+constexpr int kLast = 101;  ///< destructors without a number run before
 __attribute__((destructor(kLast))) void end() { at_exit(); }
 
 }  // namespace
 
 CLAN_INTERPOSE pid_t fork() noexcept {
-  leave_all_remote();  // before handlers by which the component's threads stand still
+  leave_all_remote();  // before handlers that stop the component's threads
   const pid_t pid = real().fork();
   if (pid < 0) {
     KeepErrno keep;
@@ -53,7 +52,7 @@ CLAN_INTERPOSE pid_t fork() noexcept {
   return pid;
 }
 
-// Forks without handlers of their own.
+// These two call no handlers of pthread_atfork().
 CLAN_INTERPOSE pid_t _Fork() noexcept {
   return static_cast<pid_t>(forked_by([] { return real()._Fork(); }));
 }
@@ -76,14 +75,8 @@ CLAN_INTERPOSE int clone(int (*run)(void*), void* stack, int flags, void* argume
     const Child c = *static_cast<Child*>(from);
     return c.run(c.argument);
   };
-  before_fork();
-  const int pid = real().clone(begin, stack, flags, &child, parent_tid, tls, child_tid);
-  {
-    KeepErrno keep;
-    if (pid < 0) fork_has_failed();
-  }
-  after_fork(false);
-  return pid;
+  return static_cast<int>(forked_by(
+      [&] { return real().clone(begin, stack, flags, &child, parent_tid, tls, child_tid); }));
 }
 
 CLAN_INTERPOSE int unshare(int flags) noexcept {
@@ -98,14 +91,12 @@ CLAN_INTERPOSE void _exit(int status) {
 }
 CLAN_INTERPOSE void _Exit(int status) { ::_exit(status); }
 
-// Rings are files for this limit, too: making one, or taking bytes back out of it, would be
-// SIGXFSZ.
+// The limit holds for the files of rings, too: making one, or taking bytes back, would be SIGXFSZ.
 CLAN_INTERPOSE int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit,
                            rlimit* old) noexcept {
   const bool ours = pid == 0 || pid == ::getpid();
-  if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < clan::kFileBytes) {
+  if (ours && resource == RLIMIT_FSIZE && limit != nullptr && limit->rlim_cur < clan::kFileBytes)
     enter_sandbox(clan::reasons::Why::kFileLimit);
-  }
   return static_cast<int>(sys::call(SYS_prlimit64, pid, resource, limit, old));
 }
 CLAN_INTERPOSE int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64* limit,

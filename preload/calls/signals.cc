@@ -1,4 +1,4 @@
-// sigaction() and its older kin: see os/signals.h. And how threads are cancelled.
+// sigaction() and its older kin (os/signals.h), and the cancellation of threads.
 #include <pthread.h>
 #include <signal.h>
 
@@ -43,7 +43,7 @@ CLAN_INTERPOSE int siginterrupt(int number, int interrupts) noexcept {
 
 CLAN_INTERPOSE int pthread_setcanceltype(int type, int* old) {
   const bool before = t_cancelled_at_once;
-  // First: the C library may cancel the thread, whose handlers make calls, and not come back.
+  // First, as the C library may cancel the thread, whose handlers make calls, and not return.
   if (type == PTHREAD_CANCEL_ASYNCHRONOUS) t_cancelled_at_once = true;
   const int rc = real().pthread_setcanceltype(type, old);
   if (rc != 0) t_cancelled_at_once = before;

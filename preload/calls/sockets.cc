@@ -1,4 +1,4 @@
-// Calls that make, name, copy and end sockets; fcntl and ioctl.
+// Calls that make, name, copy and close sockets; fcntl and ioctl.
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <linux/sockios.h>
@@ -39,21 +39,20 @@ bool is_tcp_listener(int fd) {
          protocol == IPPROTO_TCP;
 }
 
-int accepted(int listener, int fd, int nonblocking) {
-  if (fd >= 0) {
-    gone(fd);
-    if (is_tcp_listener(listener)) {
-      adopt(fd, false, nonblocking);
-      was_accepted(fd);
-    }
+int accepted(int listener, int fd, int flags) {
+  if (fd < 0) return fd;
+  gone(fd);
+  if (is_tcp_listener(listener)) {
+    adopt(fd, false, (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+    was_accepted(fd);
   }
   return fd;
 }
 
 int accept_af_clan(int listener, sockaddr* address, socklen_t* size, int flags) {
-  const int fd = accepted(
-      listener, with_room([&] { return real().accept4(listener, nullptr, nullptr, flags); }),
-      (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+  const int fd =
+      accepted(listener,
+               with_room([&] { return real().accept4(listener, nullptr, nullptr, flags); }), flags);
   return fd >= 0 ? af_clan_accepted(listener, fd, address, size) : fd;
 }
 
@@ -63,16 +62,15 @@ int socket_af_clan(int type, int protocol) {
   const int fd = ::socket(domain, type, 0);
   if (fd < 0 || af_clan_appeared(fd, type)) return fd;
   ::close(fd);
-  errno = ENOMEM;
-  return -1;
+  return fail(ENOMEM);
 }
 
-// What takes a connection off.
+// By which connect() disconnects.
 bool is_nowhere(const sockaddr* address, socklen_t size) {
   return address != nullptr && size >= sizeof address->sa_family && address->sa_family == AF_UNSPEC;
 }
 
-// dup2 closes what `to` was. The library has to act before, while `to` can still be used.
+// dup2 closes `to`, so the library acts before, while `to` can still be used.
 void before_dup_onto(int fd, int to) {
   if (fd == to || !(is_ours(to) || known(to))) return;
   KeepErrno keep;
@@ -97,9 +95,8 @@ CLAN_INTERPOSED(int, connect, (int fd, const sockaddr* address, socklen_t size),
   const bool used = s->sends.load(std::memory_order_relaxed) > 0 ||
                     s->receives.load(std::memory_order_relaxed) > 0;
   const bool disconnects = is_nowhere(address, size);
-  // What is known of the other end, and was offered to it, does not hold for the next.
-  if (disconnects && (used || s->inherited))
-    never_move(fd, *s, clan::reasons::Why::kDisconnected);
+  // Knowledge of the other end, and offers to it, do not hold for the next one.
+  if (disconnects && (used || s->inherited)) never_move(fd, *s, clan::reasons::Why::kDisconnected);
   const int rc = real().connect(fd, address, size);
   clan::Pipe::note_kernel_write();
   if (rc != 0 && errno != EINPROGRESS) return rc;
@@ -119,8 +116,7 @@ CLAN_INTERPOSED(int, accept, (int fd, sockaddr* address, socklen_t* size), (fd, 
 CLAN_INTERPOSED(int, accept4, (int fd, sockaddr* address, socklen_t* size, int flags),
                 (fd, address, size, flags)) {
   if (is_af_clan(fd)) return accept_af_clan(fd, address, size, flags);
-  return accepted(fd, with_room([&] { return real().accept4(fd, address, size, flags); }),
-                  (flags & SOCK_NONBLOCK) != 0 ? 1 : 0);
+  return accepted(fd, with_room([&] { return real().accept4(fd, address, size, flags); }), flags);
 }
 
 CLAN_INTERPOSED(int, bind, (int fd, const sockaddr* address, socklen_t size), (fd, address, size)) {
@@ -147,19 +143,18 @@ CLAN_INTERPOSED(int, getpeername, (int fd, sockaddr* address, socklen_t* size),
 CLAN_INTERPOSED(int, socket, (int domain, int type, int protocol), (domain, type, protocol)) {
   if (domain == AF_CLAN) return socket_af_clan(type, protocol);
   const int fd = with_room([&] { return real().socket(domain, type, protocol); });
-  if (fd >= 0) {
-    gone(fd);
-    constexpr int kType = 0xf;
-    if ((domain == AF_INET || domain == AF_INET6) && (type & kType) == SOCK_STREAM &&
-        (protocol == 0 || protocol == IPPROTO_TCP)) {
-      adopt(fd, false, (type & SOCK_NONBLOCK) != 0 ? 1 : 0);
-    }
+  if (fd < 0) return fd;
+  gone(fd);
+  constexpr int kType = 0xf;
+  if ((domain == AF_INET || domain == AF_INET6) && (type & kType) == SOCK_STREAM &&
+      (protocol == 0 || protocol == IPPROTO_TCP)) {
+    adopt(fd, false, (type & SOCK_NONBLOCK) != 0 ? 1 : 0);
   }
   return fd;
 }
 
 CLAN_INTERPOSED(int, close, (int fd), (fd)) {
-  // The other end of what is closed may become ready, past pipes.
+  // The other end may become ready, past pipes.
   if (const SocketRef s = acquire(fd); !s || !s->shared()) clan::Pipe::note_kernel_write();
   const Closing closing(fd);
   about_to_go(fd);
@@ -174,7 +169,7 @@ CLAN_INTERPOSE void closefrom(int first) {
 CLAN_INTERPOSED(int, close_range, (unsigned first, unsigned last, int flags),
                 (first, last, flags)) {
   if ((flags & static_cast<int>(CLOSE_RANGE_UNSHARE)) != 0) before_leaving_table();
-  // With other flags it closes nothing, or fails.
+  // With other flags it closes nothing.
   if ((flags & ~static_cast<int>(CLOSE_RANGE_UNSHARE)) == 0 && !in_borrowed_memory())
     gone_range(first, last);
   return real().close_range(first, last, flags);
@@ -203,19 +198,17 @@ CLAN_INTERPOSED(int, dup3, (int fd, int to, int flags), (fd, to, flags)) {
 }
 
 CLAN_INTERPOSED(int, fcntl, (int fd, int command, void* argument), (fd, command, argument)) {
-  // SIGIO reports what comes by TCP.
+  // SIGIO reports bytes of TCP only.
   if (command == F_SETFL && (reinterpret_cast<std::uintptr_t>(argument) & O_ASYNC) != 0)
     leave_pipe(fd, false, clan::reasons::Why::kSigio);
   const bool copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
   const int rc = copies ? with_room([&] { return real().fcntl(fd, command, argument); })
                         : real().fcntl(fd, command, argument);
   if (rc < 0) return rc;
-  if (copies) {
-    same(fd, rc);
-  } else if (command == F_SETFL) {
-    if (SocketRef s = acquire(fd)) {
+  if (copies) same(fd, rc);
+  if (command == F_SETFL) {
+    if (SocketRef s = acquire(fd))
       s->nonblocking = (reinterpret_cast<std::uintptr_t>(argument) & O_NONBLOCK) != 0 ? 1 : 0;
-    }
   }
   return rc;
 }
@@ -230,13 +223,13 @@ CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
   if (request == FIONREAD || of_sent) {
     SocketRef s = acquire(fd);
     if (s && s->shared() && argument != nullptr && !(of_sent && sends_tcp(*s))) {
-      // What is in the pipe is with the peer: TCP would have it acknowledged.
+      // Bytes in the pipe count as acknowledged.
       *static_cast<int*>(argument) = of_sent ? 0 : bytes_to_read(fd, *s);
       return 0;
     }
   }
   if (request == SIOCATMARK) {
-    // Urgent data comes by TCP, behind all of the pipe.
+    // Urgent data comes by TCP, after the whole pipe.
     if (SocketRef s = acquire(fd); s && s->shared()) {
       (void)readiness(fd, *s, true);
       if (s->pipe.front() == clan::PipeFront::kBytes && argument != nullptr) {
@@ -245,9 +238,8 @@ CLAN_INTERPOSED(int, ioctl, (int fd, unsigned long request, void* argument),
       }
     }
   }
-  if (request == FIOASYNC && argument != nullptr && *static_cast<int*>(argument) != 0) {
+  if (request == FIOASYNC && argument != nullptr && *static_cast<int*>(argument) != 0)
     leave_pipe(fd, false, clan::reasons::Why::kSigio);
-  }
   const int rc = real().ioctl(fd, request, argument);
   if (rc == 0 && request == FIONBIO && argument != nullptr) {
     if (SocketRef s = acquire(fd)) s->nonblocking = *static_cast<int*>(argument) != 0 ? 1 : 0;
@@ -264,10 +256,10 @@ CLAN_INTERPOSED(int, shutdown, (int fd, int how), (fd, how)) {
   SocketRef s = acquire(fd);
   const bool known_how = how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR;
   if (s && known_how) {
-    // Half closed it is not worth moving any more; nor could an end that TCP reports then be
-    // distinguished from a close.
-    const bool may_move = !s->shared() && is_connected(fd);
-    if (may_move) (void)keep_on_tcp(fd, *s, clan::reasons::Why::kHalfClosed);
+    // A half-closed connection is not worth moving, and its end could not be distinguished from a
+    // close.
+    if (!s->shared() && is_connected(fd))
+      (void)keep_on_tcp(fd, *s, clan::reasons::Why::kHalfClosed);
     if (s->shared()) return shared_shutdown(fd, *s, how);
   }
   clan::Pipe::note_kernel_write();

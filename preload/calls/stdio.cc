@@ -20,8 +20,7 @@ using namespace clan::preload;
 
 namespace {
 
-// As the C library writes from its streams: until all is written, or something goes wrong. A signal
-// does, too.
+// Ends at an error, also EINTR, as in the C library's streams.
 std::size_t write_all(int fd, const char* bytes, std::size_t n) {
   std::size_t done = 0;
   while (done < n) {
@@ -32,12 +31,12 @@ std::size_t write_all(int fd, const char* bytes, std::size_t n) {
   return done;
 }
 
-// What the stream's descriptor names is about to be closed, past us.
+// The C library closes the descriptor past the library.
 void closes(FILE* stream) {
   if (const int fd = stream != nullptr ? ::fileno(stream) : -1; fd >= 0) about_to_go(fd);
 }
 
-// `flag`: of the fortified functions, -1 for the plain ones.
+// `flag` is that of the fortified functions; -1: none.
 int print(int fd, int flag, const char* format, va_list list) {
   if (flag < 0 && !acquire(fd)) return real().vdprintf(fd, format, list);
   char* text = nullptr;
@@ -65,7 +64,7 @@ CLAN_INTERPOSE FILE* freopen64(const char* path, const char* mode, FILE* stream)
   return with_room([&] { return real().freopen64(path, mode, stream); });
 }
 
-// The C library's own streams read and write past us.
+// The C library's streams read and write past the library.
 CLAN_INTERPOSE FILE* fdopen(int fd, const char* mode) {
   if (const SocketRef s = acquire(fd)) never_move(fd, *s, clan::reasons::Why::kStream);
   return real().fdopen(fd, mode);

@@ -1,17 +1,10 @@
-// syscall(): programs that call the kernel by number mean the same sockets.
+// syscall(): calls of the kernel by number.
 #include <fcntl.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
-#include <poll.h>
-#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/select.h>
-#include <sys/sendfile.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include <cstdarg>
 #include <cstring>
@@ -46,7 +39,7 @@ template <typename Result, typename... T, std::size_t... I>
 long call(Result (*function)(T...), const Arguments& a, std::index_sequence<I...>) {
   return function(argument<T>(a[I])...);
 }
-/// The call by its name with the arguments that it has by its number.
+/// Calls the function of that name with the arguments of the system call.
 template <typename Result, typename... T>
 long call(Result (*function)(T...), const Arguments& a) {
   return call(function, a, std::index_sequence_for<T...>{});
@@ -57,7 +50,7 @@ long call(int (*function)(int, Command, ...), const Arguments& a) {
   return function(argument<int>(a[0]), argument<Command>(a[1]), argument<void*>(a[2]));
 }
 
-/// What a call that makes a thread or a process asks for.
+/// Reads the arguments of a call that makes a thread or a process.
 clone_args asked_for(long number, const Arguments& a) {
   clone_args how{};
   if (number == SYS_clone) {
@@ -75,13 +68,13 @@ bool starts_sandbox(long number, const Arguments& a) {
 }
 
 long pselect6(const Arguments& a) {
-  // The last argument is a mask and its size.
+  // The last argument points to the mask and its size.
   const auto* mask = argument<const sigset_t* const*>(a[5]);
   return ::pselect(argument<int>(a[0]), argument<fd_set*>(a[1]), argument<fd_set*>(a[2]),
                    argument<fd_set*>(a[3]), argument<const timespec*>(a[4]),
                    mask != nullptr ? *mask : nullptr);
 }
-// The offset is in two words, of which the first has all of it here.
+// The offset is in two words; here the first has all of it.
 template <typename Function>
 long at_offset(Function* function, const Arguments& a) {
   const Arguments with_one_word{a[0], a[1], a[2], a[3], a[5], 0};
@@ -124,7 +117,7 @@ CLAN_INTERPOSE long syscall(long number, ...) {
     case SYS_clone3: {
       const clone_args how = asked_for(number, a);
       before_clone(how.flags);
-      // A child that comes back here, on the caller's stack.
+      // The child returns here, on the caller's stack.
       if ((how.flags & CLONE_VM) == 0 && how.stack == 0)
         return forked_by([&] { return plain(number, a); });
       break;

@@ -9,13 +9,13 @@
 #include "stream/receive.h"
 #include "stream/send.h"
 
-extern "C" [[noreturn]] void __chk_fail();  // what the C library's own do: a message, and SIGABRT
+extern "C" [[noreturn]] void __chk_fail();  // the C library's: a message, and SIGABRT
 
 using namespace clan::preload;
 
 namespace {
 
-// The kernel's calls; AF_CLAN's messages have other names.
+// AF_CLAN's messages have other names in the kernel.
 ssize_t plain_recvfrom(int fd, void* buffer, size_t n, int flags, sockaddr* from, socklen_t* size) {
   if (is_af_clan_packet(fd)) return af_clan_recvfrom(fd, buffer, n, flags, from, size);
   return real().recvfrom(fd, buffer, n, flags, from, size);
@@ -26,7 +26,27 @@ ssize_t plain_sendto(int fd, const void* buffer, size_t n, int flags, const sock
   return real().sendto(fd, buffer, n, flags, to, size);
 }
 
-// readv() and writev(); `flags` is what the call says of waiting.
+// `name_size`: of recvfrom(), or null.
+template <typename Call>
+ssize_t read_bytes(int fd, void* buffer, size_t n, int flags, Call&& call,
+                   socklen_t* name_size = nullptr) {
+  return receiving(fd, flags, call, [&](Socket& s) -> ssize_t {
+    if ((flags & kNotOfTheStream) != 0) return call();
+    const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
+    const ssize_t rc = shared_receive(fd, s, &io, 1, flags);
+    if (rc >= 0 && name_size != nullptr) *name_size = 0;  // as TCP
+    return rc;
+  });
+}
+template <typename Call>
+ssize_t write_bytes(int fd, const void* buffer, size_t n, int flags, Call&& call) {
+  return sending(fd, flags, call, [&](Socket& s) -> ssize_t {
+    const iovec io{const_cast<void*>(buffer), n};
+    return shared_send(fd, s, &io, 1, flags);
+  });
+}
+
+// `flags`: MSG_DONTWAIT, or none.
 template <typename Call>
 ssize_t read_vector(int fd, const iovec* buffers, int count, int flags, Call&& call) {
   return receiving(fd, flags, call, [&](Socket& s) -> ssize_t {
@@ -49,38 +69,20 @@ int waiting_of(int flags_of_vector) {
 
 CLAN_INTERPOSED_BYTES(ssize_t, recv, (int fd, void* buffer, size_t n, int flags),
                       (fd, buffer, n, flags)) {
-  return receiving(
-      fd, flags, [&] { return real().recv(fd, buffer, n, flags); },
-      [&](Socket& s) -> ssize_t {
-        if ((flags & kNotOfTheStream) != 0) return real().recv(fd, buffer, n, flags);
-        const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
-        return shared_receive(fd, s, &io, 1, flags);
-      });
+  return read_bytes(fd, buffer, n, flags, [&] { return real().recv(fd, buffer, n, flags); });
 }
 
 CLAN_INTERPOSED_BYTES(ssize_t, read, (int fd, void* buffer, size_t n), (fd, buffer, n)) {
   if (n == 0) return real().read(fd, buffer, n);
-  return receiving(
-      fd, 0, [&] { return real().read(fd, buffer, n); },
-      [&](Socket& s) {
-        const iovec io{buffer, n};
-        return shared_receive(fd, s, &io, 1, 0);
-      });
+  return read_bytes(fd, buffer, n, 0, [&] { return real().read(fd, buffer, n); });
 }
 
 CLAN_INTERPOSED_BYTES(ssize_t, recvfrom,
                       (int fd, void* buffer, size_t n, int flags, sockaddr* from, socklen_t* size),
                       (fd, buffer, n, flags, from, size)) {
-  return receiving(
-      fd, flags, [&] { return plain_recvfrom(fd, buffer, n, flags, from, size); },
-      [&](Socket& s) -> ssize_t {
-        if ((flags & kNotOfTheStream) != 0)
-          return real().recvfrom(fd, buffer, n, flags, from, size);
-        const iovec io{(flags & MSG_TRUNC) != 0 ? nullptr : buffer, n};
-        const ssize_t rc = shared_receive(fd, s, &io, 1, flags);
-        if (rc >= 0 && from != nullptr && size != nullptr) *size = 0;  // TCP tells no address here
-        return rc;
-      });
+  return read_bytes(
+      fd, buffer, n, flags, [&] { return plain_recvfrom(fd, buffer, n, flags, from, size); },
+      from != nullptr ? size : nullptr);
 }
 
 CLAN_INTERPOSED_BYTES(ssize_t, readv, (int fd, const iovec* buffers, int count),
@@ -88,7 +90,7 @@ CLAN_INTERPOSED_BYTES(ssize_t, readv, (int fd, const iovec* buffers, int count),
   return read_vector(fd, buffers, count, 0, [&] { return real().readv(fd, buffers, count); });
 }
 
-// On a socket the position is no position; -1 says that it is not meant as one.
+// Only -1 is a valid position on a socket.
 CLAN_INTERPOSED_BYTES(ssize_t, preadv2,
                       (int fd, const iovec* buffers, int count, off_t at, int flags),
                       (fd, buffers, count, at, flags)) {
@@ -102,21 +104,11 @@ CLAN_INTERPOSE ssize_t preadv64v2(int fd, const iovec* buffers, int count, off64
 CLAN_INTERPOSED_BYTES(ssize_t, send, (int fd, const void* buffer, size_t n, int flags),
                       (fd, buffer, n, flags)) {
   leave_if_tcps(fd, flags);
-  return sending(
-      fd, flags, [&] { return real().send(fd, buffer, n, flags); },
-      [&](Socket& s) -> ssize_t {
-        const iovec io{const_cast<void*>(buffer), n};
-        return shared_send(fd, s, &io, 1, flags);
-      });
+  return write_bytes(fd, buffer, n, flags, [&] { return real().send(fd, buffer, n, flags); });
 }
 
 CLAN_INTERPOSED_BYTES(ssize_t, write, (int fd, const void* buffer, size_t n), (fd, buffer, n)) {
-  return sending(
-      fd, 0, [&] { return real().write(fd, buffer, n); },
-      [&](Socket& s) {
-        const iovec io{const_cast<void*>(buffer), n};
-        return shared_send(fd, s, &io, 1, 0);
-      });
+  return write_bytes(fd, buffer, n, 0, [&] { return real().write(fd, buffer, n); });
 }
 
 CLAN_INTERPOSED_BYTES(ssize_t, sendto,
@@ -124,12 +116,8 @@ CLAN_INTERPOSED_BYTES(ssize_t, sendto,
                        socklen_t size),
                       (fd, buffer, n, flags, to, size)) {
   leave_if_tcps(fd, flags);
-  return sending(
-      fd, flags, [&] { return plain_sendto(fd, buffer, n, flags, to, size); },
-      [&](Socket& s) -> ssize_t {
-        const iovec io{const_cast<void*>(buffer), n};
-        return shared_send(fd, s, &io, 1, flags);
-      });
+  return write_bytes(fd, buffer, n, flags,
+                     [&] { return plain_sendto(fd, buffer, n, flags, to, size); });
 }
 
 CLAN_INTERPOSED_BYTES(ssize_t, writev, (int fd, const iovec* buffers, int count),
@@ -147,7 +135,7 @@ CLAN_INTERPOSE ssize_t pwritev64v2(int fd, const iovec* buffers, int count, off6
   return pwritev2(fd, buffers, count, at, flags);
 }
 
-// --- names by which the C library's headers call the same ----------------------------------------
+// --- names that the C library's headers use ------------------------------------------------------
 
 CLAN_INTERPOSE ssize_t __read(int fd, void* buffer, size_t n) { return read(fd, buffer, n); }
 CLAN_INTERPOSE ssize_t __write(int fd, const void* buffer, size_t n) {

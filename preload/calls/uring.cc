@@ -1,4 +1,4 @@
-// liburing's calls, which the library is not linked with.
+// liburing's calls. The library is not linked with it.
 #include "share/uring.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,6 @@ using namespace clan::preload;
 
 namespace {
 
-// What makes a ring answers 0 or more.
 template <typename... Parameters, typename... Arguments>
 int set_up(int (*)(Parameters...), const char* name, Arguments... arguments) {
   auto* const below = reinterpret_cast<int (*)(Parameters...)>(::dlsym(RTLD_NEXT, name));
