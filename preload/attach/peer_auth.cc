@@ -62,4 +62,14 @@ Why why_untrusted(int fd, int rendezvous, const Route& route) {
   return config().is_anybody(owner) ? Why::kUnmappedUser : Why::kOtherUser;
 }
 
+std::uint32_t inode_of_other_end(int fd) {
+  Route route;
+  SockDiag kernel;
+  SockDiag::Found owner;
+  const bool found =
+      route_of(fd, &route) && not_here(kernel, fd, route) == Why::kNone &&
+      kernel.ask(route.remote, route.local, route.interface, &owner) == SockDiag::Answer::kFound;
+  return found ? owner.inode : 0;
+}
+
 }  // namespace clan::preload

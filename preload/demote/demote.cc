@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <utility>
 
 #include "attach/attach.h"
 #include "clan/detail/clock.h"
@@ -71,7 +72,7 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
   std::uint64_t before = kReadsOn;  // withdrawn if the peer has not acted on it yet
   // PAIR face.given: taken back
   words::cas(s.mine().words[kGivenBack], before, 0);
-  bool waits = true, given = false;
+  bool waits = true, given = false, tried = false;
   const char* broken = nullptr;
   for_peer_here(s, [](int, Socket& peer) {
     if (give_back(peer)) add_state(peer.mine(), kLeaving);
@@ -80,23 +81,26 @@ void wait_until_clean(int fd, Socket& s, bool if_closed) {
     const bool gone = go_now(fd, s);
     const std::uint64_t theirs = state_of(s.theirs());
     if (if_closed && !given && closed_with_bytes(fd, s)) return;
+    const PipeFront front = s.pipe.front();
+    const bool unread = front == PipeFront::kBytes || front == PipeFront::kEnd;
+    const bool answers = (theirs & (kLeaving | kGone)) == kLeaving;  // it is in a call like this
     if ((theirs & kSending) == 0) {
       add_state(s.theirs(), kGone);  // it has not switched, and never will
       waits = false;
-    } else if ((theirs & kGone) == 0) {
-      // Only what the peer may be writing now is to come. It then sees that this end has left, goes
-      // back, and sends that again.
-      const bool silent = s.pipe.front() == PipeFront::kNothing;
-      if (!given && (given = give_back(s))) {
-        waits = !silent;
-        for_peer_here(s, [](int peer_fd, Socket& peer) {
-          if (is_to_go(peer)) (void)answer_leaving(peer_fd, peer);
-        });
-      }
-    } else {
+    } else if (unread && gone && (theirs & kResends) == 0 && !answers &&
+               !std::exchange(tried, true) && do_their_part(fd, s)) {
       waits = false;
-      if ((theirs & kResends) == 0 && s.pipe.front() == PipeFront::kBytes)
+    } else if ((theirs & kGone) != 0) {
+      waits = false;
+      if ((theirs & kResends) == 0 && front == PipeFront::kBytes)
         broken = "its peer has gone back to TCP and cannot send again what was not read before";
+    } else if (!given && (gone || answers) && (given = give_back(s))) {
+      // Only what the peer may be writing now is to come if this end has read all. It then sees
+      // that this end has left, goes back, and sends that again.
+      waits = unread;
+      for_peer_here(s, [](int peer_fd, Socket& peer) {
+        if (is_to_go(peer)) (void)answer_leaving(peer_fd, peer);
+      });
     }
     if (gone && !waits) break;
     if (closed(fd)) {  // nobody will send the pipe's bytes again

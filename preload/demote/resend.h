@@ -38,4 +38,8 @@ void lock_resends();
 void unlock_resends();
 void resends_forked();
 
+/// Sends again what this end has not read, in the peer's place, which has gone back when this
+/// returns true. False: the kernel does not allow it, or the peer is in another pid namespace.
+bool do_their_part(int fd, Socket& s);
+
 }  // namespace clan::preload

@@ -109,4 +109,13 @@ inline pid_t process_behind(int socket) {
   return sys::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
 }
 
+/// Tells whether the process is in this process's pid namespace, not in one below it.
+inline bool counts_as_we_do(const char* pid) {
+  char path[64], ours[64], theirs[64];
+  std::snprintf(path, sizeof path, "/proc/%.16s/ns/pid", pid);
+  const long n = sys::call(SYS_readlinkat, AT_FDCWD, "/proc/self/ns/pid", ours, sizeof ours);
+  const long m = sys::call(SYS_readlinkat, AT_FDCWD, path, theirs, sizeof theirs);
+  return n > 0 && n == m && std::memcmp(ours, theirs, static_cast<std::size_t>(n)) == 0;
+}
+
 }  // namespace clan::preload

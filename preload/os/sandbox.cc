@@ -31,7 +31,7 @@ namespace {
 enum State { kUnknown, kNoFilter, kUntried, kBeingTried, kPermits, kRefuses };
 std::atomic<int> state{kUnknown};
 std::atomic<bool> forked{false};
-std::atomic<bool> counting{true};
+std::atomic<bool> counting{true}, taking{true};
 std::atomic<std::uint32_t> refused{0};             ///< a call of reasons::kCallNames
 constexpr std::uint32_t kMemoryPasses = 1u << 31;  ///< in `refused`
 
@@ -164,10 +164,12 @@ constexpr Probe kNeeded[] = {
     {"semget", SYS_semget, {0x7fff'ffff, 1, 0}, kAny},
     {"semctl", SYS_semctl, {kNone, 0, 13 /* GETALL */, kBuffer}, kAny},
     {"semop", SYS_semop, {kNone, kBuffer, 1}, kAny},
+    {"pidfd_open", SYS_pidfd_open, {kNone, 0}, kAny},
+    {"pidfd_getfd", SYS_pidfd_getfd, {kNone, kNone, 0}, kAny},
 };
 constexpr int kProbes = static_cast<int>(std::size(kNeeded));
 constexpr int kOfMemory = 10;
-constexpr int kWishes = 3;
+constexpr int kWishes = 5, kToTake = 2;
 
 constexpr std::uint32_t call_of(const Probe& p) {
   const auto number = static_cast<std::uint32_t>(p.number);
@@ -244,7 +246,8 @@ int try_filter() {
   if (passed < 0) return kUntried;
   if (passed >= kProbes - kWishes) {
     // relaxed: published by `state`
-    counting.store(passed == kProbes, std::memory_order_relaxed);
+    counting.store(passed >= kProbes - kToTake, std::memory_order_relaxed);
+    taking.store(passed == kProbes, std::memory_order_relaxed);
     CLAN_INFO("the filter of system calls lets pass what connections in shared memory need");
     return kPermits;
   }
@@ -334,7 +337,7 @@ bool permits_moving() {
   // PAIR preload.filter: one thread tries it
   if (!may_try() || !words::cas(state, now, kBeingTried)) return false;
   const int found = try_filter();
-  // PAIR preload.filter: publishes `counting` and `refused`
+  // PAIR preload.filter: publishes `counting`, `taking` and `refused`
   words::store_release(state, found);
   if (found == kPermits) note_process();
   return found == kPermits;
@@ -344,6 +347,12 @@ bool permits_counting() {
   const int now = words::load_acquire(state);  // PAIR preload.filter
   // relaxed: behind `state`
   return now == kNoFilter || (now == kPermits && counting.load(std::memory_order_relaxed));
+}
+
+bool permits_taking() {
+  const int now = words::load_acquire(state);  // PAIR preload.filter
+  // relaxed: behind `state`
+  return now == kNoFilter || (now == kPermits && taking.load(std::memory_order_relaxed));
 }
 
 Refusal refusal_found() {

@@ -18,6 +18,8 @@ bool is_filtered();
 bool permits_moving();
 /// Tells whether also those pass that count pipes for the user (pipe_count.h), which are optional.
 bool permits_counting();
+/// The same of those by which a process takes another one's socket (demote_for_peer.cc).
+bool permits_taking();
 /// The call that is refused; 0: none, or not known yet.
 struct Refusal {
   std::uint32_t call = 0;  ///< as clan/face/reason_text.h has it

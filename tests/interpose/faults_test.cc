@@ -190,7 +190,9 @@ int refusal(pid_t process, std::uint64_t number, const std::uint64_t* arguments)
     case SYS_openat:
     case SYS_epoll_create1:
     case SYS_eventfd2:
-    case SYS_timerfd_create: return EMFILE;
+    case SYS_timerfd_create:
+    case SYS_pidfd_open:
+    case SYS_pidfd_getfd: return EMFILE;
     case SYS_fcntl:
       return arguments[1] == F_DUPFD || arguments[1] == F_DUPFD_CLOEXEC ? EMFILE
              : arguments[1] == F_ADD_SEALS                              ? EBUSY

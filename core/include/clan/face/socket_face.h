@@ -1,8 +1,7 @@
 // What the interposer keeps in PipePage::Face: the state of a TCP connection that has moved into a
 // pipe, for its other end and for `clan stat`.
 //
-// Word by word, each written by the end it belongs to; of kState the other end may set kGone when it
-// leaves and this one has never switched.
+// Word by word, each written by the end it belongs to; the other end may set kGone when it leaves.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +40,8 @@ enum State : std::uint64_t {
                   ///< process of this end has the lock
 };
 
-/// What an end that leaves says of the bytes in its ring: it reads them there, or has set them aside
-/// (Pipe::set_aside()) and the other end sends them again by TCP. 0: nothing yet.
+/// What an end that leaves says of the bytes in its ring: it reads them there, or has set them
+/// aside (Pipe::set_aside()), and the other end sends them again by TCP. 0: nothing yet.
 constexpr std::uint64_t kReadsOn = 1, kGiven = 2;
 
 /// The name of the memfd, as /proc/<pid>/fd shows it: "/memfd:clan-pipe (deleted)".

@@ -29,6 +29,9 @@ TEST(Trust, KnowsTheOtherEndOfALoopbackConnection) {
   ASSERT_TRUE(route_of(pair.fd(0), &route));
   EXPECT_TRUE(same_host(pair.socket(0), route));
   EXPECT_EQ(pair.socket(0).place, Socket::Place::kHere);
+  struct stat other {};
+  ASSERT_EQ(::fstat(pair.fd(1), &other), 0);
+  EXPECT_EQ(inode_of_other_end(pair.fd(0)), other.st_ino);
 }
 
 TEST(Trust, AsksOnceOfEachConnectionWhereItsOtherEndIs) {

@@ -107,7 +107,11 @@ TEST(Proc, OpensMemfdsOfAProcessUntilOneIsTheRightOne) {
   for (const int memfd : {made[0], made[1], found}) ::close(memfd);
 }
 
-TEST(Proc, CountsThisProcessAsItself) { EXPECT_TRUE(sys::proc_is_ours()); }
+TEST(Proc, CountsThisProcessAsItself) {
+  EXPECT_TRUE(sys::proc_is_ours());
+  EXPECT_TRUE(counts_as_we_do(std::to_string(::getpid()).c_str()));
+  EXPECT_FALSE(counts_as_we_do("0"));
+}
 
 }  // namespace
 }  // namespace clan::preload

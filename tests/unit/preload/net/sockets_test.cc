@@ -27,7 +27,7 @@ TEST_F(NetSockets, TheCarriersThreadMakesAnEndSwitchAndSaysWhenTheOtherHostKnows
   EXPECT_TRUE(s.switch_known.load());
 }
 
-// Of its own, which the carrier in this process writes.
+// The carrier in this process writes it.
 TEST_F(NetSockets, RingsTheBellOfThisEnd) {
   TcpPair pair;
   pair.migrate();
