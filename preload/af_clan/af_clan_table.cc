@@ -1,12 +1,16 @@
 #include "af_clan/af_clan_table.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <new>
 
+#include "clan/af_clan.h"
 #include "clan/detail/words.h"
 #include "os/signals.h"
 #include "os/spin_lock.h"
@@ -85,6 +89,27 @@ Named* make(int type, const AfClanNames& names) {
   return n;
 }
 
+// --- exec ----------------------------------------------------------------------------------------
+
+constexpr char kInheritedNames[] = "CLAN_INHERITED_NAMES";
+
+char* put_hex(char* to, char begin, const ClanName& name) {
+  *to++ = begin;
+  for (std::size_t i = 0; i < name.size; ++i) {
+    to += std::snprintf(to, 3, "%02x", static_cast<unsigned char>(name.text[i]));
+  }
+  return to;
+}
+
+ClanName get_hex(const char* from) {
+  ClanName name;
+  unsigned byte;
+  for (++from; name.size < sizeof name.text && std::sscanf(from, "%2x", &byte) == 1; from += 2) {
+    name.text[name.size++] = static_cast<char>(byte);
+  }
+  return name;
+}
+
 }  // namespace
 
 AfClanNames af_clan_names(int fd) {
@@ -154,5 +179,42 @@ void forget_af_clan_range(unsigned first, unsigned last) {
 
 void lock_af_clan() { table_lock.lock(); }
 void unlock_af_clan() { table_lock.unlock(); }
+
+char* af_clan_inheritance() {
+  static char text[16384];
+  constexpr std::size_t kLongest = 32 + 2 * (1 + 2 * CLAN_NAME_MAX);
+  const int begin = std::snprintf(text, sizeof text, "%s=", kInheritedNames);
+  char* to = text + begin;
+  // relaxed: at least what this thread knows
+  const int most = highest.load(std::memory_order_relaxed);
+  for (int fd = 0; fd <= most && to + kLongest < text + sizeof text; ++fd) {
+    if (af_clan_type(fd) == 0) continue;
+    const int flags = sys::fcntl(fd, F_GETFD);
+    if (flags < 0 || (flags & FD_CLOEXEC) != 0) continue;
+    const AfClanNames names = af_clan_names(fd);
+    to += std::snprintf(to, 32, "%d:%d:", fd, af_clan_type(fd));
+    to = put_hex(to, 'l', names.local);
+    to = put_hex(to, 'p', names.peer);
+    *to++ = ',';
+  }
+  *to = 0;
+  return to > text + begin ? text : nullptr;
+}
+
+void af_clan_take_over() {
+  const char* text = std::getenv(kInheritedNames);
+  if (text == nullptr) return;
+  int fd, type, used;
+  char local[2 + 2 * CLAN_NAME_MAX], peer[2 + 2 * CLAN_NAME_MAX];
+  while (std::sscanf(text, "%d:%d:%193[l0-9a-f]%193[p0-9a-f],%n", &fd, &type, local, peer, &used) ==
+         4) {
+    if (sys::socket_option(fd, SO_TYPE) == type &&
+        sys::socket_option(fd, SO_DOMAIN) == (type == SOCK_STREAM ? AF_INET : AF_UNIX)) {
+      af_clan_appear(fd, type, AfClanNames{get_hex(local), get_hex(peer)});
+    }
+    text += used;
+  }
+  ::unsetenv(kInheritedNames);
+}
 
 }  // namespace clan::preload

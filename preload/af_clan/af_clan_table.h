@@ -1,5 +1,5 @@
 // The table of descriptors that are AF_CLAN, with the names of streams, which the kernel does not
-// know. After exec they are the kernel's sockets. A process without any pays for one load per call.
+// know. It survives fork and exec. A process without any pays for one load per call.
 #pragma once
 
 #include <sys/socket.h>
@@ -39,5 +39,9 @@ void forget_af_clan_range(unsigned first, unsigned last);
 /// Enclose fork.
 void lock_af_clan();
 void unlock_af_clan();
+
+/// For exec: returns "CLAN_INHERITED_NAMES=…", or nullptr if there is nothing to say. One thread.
+char* af_clan_inheritance();
+void af_clan_take_over();
 
 }  // namespace clan::preload

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "af_clan/af_clan_table.h"
 #include "calls/interpose.h"
 #include "demote/demote.h"
 #include "demote/resend.h"
@@ -23,21 +24,24 @@ using namespace clan::preload;
 
 namespace {
 
-// Calls `call` with the environment, without the library if the program needs that.
+// Calls `call` with the environment, without the library if the program needs that, and with `more`
+// unless it is null.
 template <typename Call>
-int call_for(const char* path, char* const* environment, Call&& call) {
-  if (!must_do_without_us(path, environment)) return call(environment);
+int call_for(const char* path, char* const* environment, Call&& call, char* more = nullptr) {
+  const bool without = must_do_without_us(path, environment);
+  if (!without && more == nullptr) return call(environment);
   std::size_t count = 0;
-  while (environment[count] != nullptr) ++count;
-  auto** with = static_cast<char**>(alloca((count + 1) * sizeof(char*)));
+  while (environment != nullptr && environment[count] != nullptr) ++count;
+  auto** with = static_cast<char**>(alloca((count + 2) * sizeof(char*)));
   std::size_t used = 0;
   for (std::size_t i = 0; i < count; ++i) {
     with[used++] = environment[i];
-    if (!is_preload(environment[i])) continue;
+    if (!without || !is_preload(environment[i])) continue;
     auto* text = static_cast<char*>(alloca(std::strlen(environment[i]) + 1));
     with[used - 1] = text;
     if (!without_us(environment[i], text)) --used;
   }
+  if (more != nullptr) with[used++] = more;
   with[used] = nullptr;
   return call(static_cast<char* const*>(with));
 }
@@ -45,8 +49,10 @@ int call_for(const char* path, char* const* environment, Call&& call) {
 template <typename Call>
 int exec(const char* path, char* const* environment, Call&& call) {
   if (!in_borrowed_memory()) finish_resends();
+  // relaxed: of this thread
+  char* names = af_clan_used.load(std::memory_order_relaxed) ? af_clan_inheritance() : nullptr;
   before_exec();
-  const int rc = call_for(path, environment, call);
+  const int rc = call_for(path, environment, call, names);
   KeepErrno keep;
   use_slots_again();
   return rc;

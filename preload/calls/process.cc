@@ -10,6 +10,7 @@
 #include <cstdarg>
 #include <cstdlib>
 
+#include "af_clan/af_clan_table.h"
 #include "calls/interpose.h"
 #include "clan/face/pipe.h"
 #include "clan/face/settings.h"
@@ -31,6 +32,7 @@ namespace {
 
 __attribute__((constructor)) void start() {
   note_process();
+  af_clan_take_over();
   ::at_quick_exit(at_exit);  // registered first, so it runs last
   ::pthread_atfork(
       before_fork, [] { after_fork(false); }, [] { after_fork(true); });

@@ -660,27 +660,34 @@ TEST(AfClanDatagram, GoesInBatchesWithNames) {
   ::close(b);
 }
 
-TEST(AfClan, IsTheKernelsSocketForAProgramThatIsExecuted) {
+TEST(AfClan, IsKnownAgainAfterExec) {
   const std::string name = unique();
-  const int kept = listener(name);
+  const int kept = listener(name), closed = listener(name + "/closed");
+  ::fcntl(closed, F_SETFD, FD_CLOEXEC);
+  const int packet = ::socket(AF_CLAN, SOCK_DGRAM, 0);
+  EXPECT_EQ(bind_to(packet, name), 0);
   const pid_t pid = child([&]() -> int {
-    const std::string k = std::to_string(kept);
-    ::execl("/proc/self/exe", "af_clan_test", "--executed", k.c_str(), nullptr);
+    ::setenv("AF_CLAN_TEST_NAME", name.c_str(), 1);
+    const std::string k = std::to_string(kept), p = std::to_string(packet);
+    ::execl("/proc/self/exe", "af_clan_test", "--executed", k.c_str(), p.c_str(), nullptr);
     return 99;
   });
   ::close(kept);
+  ::close(packet);
   const int fd = client(name);
   ping(fd, 20);
   ::close(fd);
   EXPECT_EQ(result_of(pid), 0);
+  ::close(closed);
 }
 
-int executed(const char* listening) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  const int fd = std::atoi(listening);
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 8;
-  return address.ss_family == AF_INET ? echo(::accept(fd, nullptr, nullptr)) : 9;
+int executed(char** arguments) {
+  const char* name = std::getenv("AF_CLAN_TEST_NAME");
+  const int listening = std::atoi(arguments[0]), packet = std::atoi(arguments[1]);
+  if (name_of(listening) != name || name_of(packet) != name) return 8;
+  if (std::getenv("CLAN_INHERITED_NAMES") != nullptr) return 9;
+  const int fd = ::accept(listening, nullptr, nullptr);
+  return name_of(fd) == name ? echo(fd) : 10;
 }
 
 TEST(AfClan, IsWhatTheResolverFindsForItsNames) {
@@ -721,7 +728,7 @@ TEST(AfClan, IsWhatTheResolverFindsForItsNames) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::strcmp(argv[1], "--executed") == 0) return executed(argv[2]);
+  if (argc == 4 && std::strcmp(argv[1], "--executed") == 0) return executed(argv + 2);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -24,9 +24,9 @@ namespace clan::tool {
 namespace {
 
 constexpr std::string_view kPrefix = "CLAN_";
-/// Variables of scripts of the project, and of builds.
-constexpr const char* kOthers[] = {"CLAN_PACKAGES", "CLAN_SHOW_PACKAGES", "CLAN_PRELOAD",
-                                   "CLAN_BENCH"};
+/// Variables of the library for itself across exec, of scripts of the project, and of builds.
+constexpr const char* kOthers[] = {"CLAN_INHERITED_NAMES", "CLAN_PACKAGES", "CLAN_SHOW_PACKAGES",
+                                   "CLAN_PRELOAD", "CLAN_BENCH"};
 constexpr std::string_view kOtherPrefixes[] = {"CLAN_TEST_", "CLAN_BENCH_"};
 
 std::string variable(const char* name) {

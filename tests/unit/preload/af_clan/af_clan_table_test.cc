@@ -109,5 +109,48 @@ TEST(AfClanTable, ForgetsARangeAndNothingBesideIt) {
   EXPECT_EQ(af_clan_type(high.fd), 0);
 }
 
+TEST(AfClanTable, IsHandedOnOverExecForDescriptorsThatStayOpen) {
+  const TabledFd stays(::socket(AF_INET, SOCK_STREAM, 0)),
+      goes(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(af_clan_appear(stays.fd, SOCK_STREAM, {clan_name_of("a,b:\x01"), clan_name_of("")}));
+  ASSERT_TRUE(af_clan_appear(goes.fd, SOCK_STREAM, {clan_name_of("goes"), {}}));
+  const char* const text = af_clan_inheritance();
+  ASSERT_NE(text, nullptr);
+  const std::string setting(text);
+  const auto equals = setting.find('=');
+  ASSERT_NE(equals, std::string::npos);
+  // The next program: it knows of none yet.
+  forget_af_clan_range(0, ~0u);
+  ASSERT_EQ(::setenv(setting.substr(0, equals).c_str(), setting.c_str() + equals + 1, 1), 0);
+  af_clan_take_over();
+  EXPECT_EQ(af_clan_type(stays.fd), SOCK_STREAM);
+  EXPECT_EQ(text_of_name(af_clan_names(stays.fd).local), "a,b:\x01");
+  EXPECT_TRUE(af_clan_names(stays.fd).peer.empty());
+  EXPECT_EQ(af_clan_type(goes.fd), 0);
+  EXPECT_EQ(::getenv(setting.substr(0, equals).c_str()), nullptr);
+}
+
+// What the environment says is input: descriptors that are not what it says are left alone.
+TEST(AfClanTable, TakesOverOnlyWhatTheKernelConfirms) {
+  const TabledFd stream(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+      other(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const std::string fd = std::to_string(stream.fd), other_fd = std::to_string(other.fd);
+  for (const std::string& text :
+       {fd + ":" + std::to_string(SOCK_DGRAM) + ":l61p61,",
+        other_fd + ":" + std::to_string(SOCK_DGRAM) + ":l61p61,", other_fd + ":1:l61p61,",
+        std::string("999999:1:l61p61,"), std::string("-1:1:l61p61,"), fd + ":1:l61",
+        std::string(":::,"), std::string("x")}) {
+    ASSERT_EQ(::setenv("CLAN_INHERITED_NAMES", text.c_str(), 1), 0);
+    af_clan_take_over();
+    EXPECT_EQ(af_clan_type(stream.fd), 0) << text;
+    EXPECT_EQ(af_clan_type(other.fd), 0) << text;
+  }
+}
+
+TEST(AfClanTable, HasNothingToHandOnWithoutDescriptors) {
+  forget_af_clan_range(0, ~0u);
+  EXPECT_EQ(af_clan_inheritance(), nullptr);
+}
+
 }  // namespace
 }  // namespace clan::preload
