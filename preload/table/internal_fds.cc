@@ -31,8 +31,8 @@ constexpr int kFirstOfMany = 48 * 1024;
 // learns of a number in an ordered way
 constinit std::atomic<std::uint64_t> had[kMostNumbers / 64]{};
 std::atomic<bool> had_any{false};
-/// the application was refused a descriptor: from then on ours go above the soft limit
-std::atomic<bool> is_full{false};
+/// Ours have numbers from here on: below, the application was refused one.
+std::atomic<int> first_free{0};
 
 constexpr std::uint64_t bit_of(unsigned fd) { return std::uint64_t{1} << fd % 64; }
 
@@ -101,7 +101,7 @@ int duplicate(int fd, int from) {
 
 // -1: no room.
 int copy_from(int fd, int from) {
-  return is_full.load(std::memory_order_relaxed) ? -1 : note_ours(duplicate(fd, from));
+  return note_ours(duplicate(fd, std::max(from, first_free.load(std::memory_order_relaxed))));
 }
 
 struct CopyAbove {
@@ -280,8 +280,9 @@ int highest_of_application() {
 bool give_up_ours() {
   if (!had_any.load(std::memory_order_relaxed)) return false;
   const KeepErrno keep;
-  is_full.store(true, std::memory_order_relaxed);
-  return close_ours_below(limit()) > 0;
+  const int end = limit();
+  first_free.store(end, std::memory_order_relaxed);
+  return close_ours_below(end) > 0;
 }
 
 }  // namespace clan::preload

@@ -58,9 +58,9 @@ struct alignas(256) OpenFileState {
     std::uint64_t now = counter.load(std::memory_order_relaxed);
     // Calls that find it closed change the count as they step back.
     while (is_closed_by(now, from) &&
-           // PAIR preload.gate: what `from` has done is done by `to`
+           // relaxed: it stays closed
            !counter.compare_exchange_weak(now, (now & (kClosed - 1)) | closed_by(to),
-                                          std::memory_order_acq_rel)) {
+                                          std::memory_order_relaxed)) {
     }
   }
   /// Counts a call in the kernel. False: the counter is closed, and the call has to look again.

@@ -96,7 +96,7 @@ TARGETS = {
     "preload/state/socket.h": SOCKET,
     "preload/table/slot_table.cc": Target("preload", [
         Program("unit/preload/table/slot_table_race_test.cc", "*",
-                beside=(*CONFIG, "preload/os/config.cc", "preload/kernel/proc.cc",
+                beside=(*CONFIG, "preload/os/config.cc",
                         "preload/os/memory_owner.cc", "preload/os/real.cc", "preload/os/sandbox.cc",
                         "preload/table/open_file.cc", "preload/table/internal_fds.cc",
                         "core/base/process.cc")),
