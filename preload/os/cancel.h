@@ -13,8 +13,8 @@ namespace clan::preload {
 inline constinit thread_local bool t_cancelled_at_once __attribute__((tls_model("initial-exec"))) =
     false;
 
-/// Enclose a call of such a thread. cancel_at_once() does not return if the thread is cancelled. Not
-/// inlined: other threads' calls would save registers for them.
+/// Enclose a call of such a thread. cancel_at_once() does not return if the thread is cancelled.
+/// Not inlined: other threads' calls would save registers for them.
 [[gnu::noinline]] inline void defer_cancel() {
   real().pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
 }
