@@ -173,7 +173,7 @@ void Nic::retire_locked(std::uint32_t aperture) {
   wait_for_landings();
   for (std::uint32_t t : local.tripwires) {
     disarm_signal(t);
-    tripwires_[t].armed = false;
+    tripwires_[t].shown = tripwires_[t].rests = false;
     tripwires_[t].in_use = false;
   }
   local.live = false;

@@ -93,6 +93,11 @@ class Nic {
   /// The same without a system call, for an aperture of packets only (match_for_packets()).
   void arm_for_packets(std::uint32_t tripwire);
   void disarm(std::uint32_t tripwire);
+  /// Disarms one that will soon be armed again, without a system call: senders go on checking it.
+  void rest(std::uint32_t tripwire);
+  /// Ends that for those of `tripwires` that rest and were not armed since the last call. Returns
+  /// whether one of them still rests.
+  bool end_rest(std::span<const std::uint32_t> tripwires);
   /// Arms several and pays for one fence.
   void arm_all(std::span<const std::uint32_t> tripwires);
   void bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event);
@@ -111,7 +116,9 @@ class Nic {
     std::uint64_t chunks = 0;
     std::uint32_t aperture = 0;
     bool in_use = false;
-    bool armed = false;
+    bool shown = false;         ///< senders see its bits, by a heavy fence
+    bool rests = false;         ///< shown and not armed, by rest()
+    bool armed_lately = false;  ///< since the last end_rest()
   };
   struct LocalAperture {
     ApertureSpec spec;
@@ -131,7 +138,7 @@ class Nic {
   void wait_for_landings() const;
   void retire_locked(std::uint32_t aperture);
   template <typename Arm>
-  void arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one);
+  bool arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one);
   void disarm_signal(std::uint32_t tripwire);
   bool disarm_locked(std::uint32_t tripwire);
 

@@ -1,5 +1,6 @@
 // The NIC's tripwires: their entries in the tables, arming, and the state words.
 #include <algorithm>
+#include <utility>
 
 #include "clan/detail/dekker.h"
 #include "clan/detail/words.h"
@@ -33,7 +34,7 @@ Result<std::uint32_t> Nic::add_tripwire(const TripwireSpec& spec) {
     tripwires_.emplace_back();
   }
   tripwires_[index] = {shm::chunk_mask(local.spec.length, spec.offset, spec.length), spec.aperture,
-                       true, false};
+                       true};
   // relaxed: published by the chain, or unarmed and so unread
   const auto relaxed = std::memory_order_relaxed;
   disarm_signal(index);
@@ -73,15 +74,36 @@ void Nic::disarm(std::uint32_t tripwire) {
   (void)disarm_locked(tripwire);
 }
 
+void Nic::rest(std::uint32_t tripwire) {
+  std::lock_guard lock(mutex_);
+  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
+  disarm_signal(tripwire);
+  tripwires_[tripwire].rests = true;
+}
+
+bool Nic::end_rest(std::span<const std::uint32_t> tripwires) {
+  std::lock_guard lock(mutex_);
+  bool any = false;
+  for (const std::uint32_t t : tripwires) {
+    if (t >= tripwires_.size() || !tripwires_[t].rests) continue;
+    if (std::exchange(tripwires_[t].armed_lately, false)) {
+      any = true;
+    } else {
+      (void)disarm_locked(t);
+    }
+  }
+  return any;
+}
+
 // False: there is none.
 bool Nic::disarm_locked(std::uint32_t tripwire) {
   if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return false;
   disarm_signal(tripwire);
-  tripwires_[tripwire].armed = false;
+  tripwires_[tripwire].shown = tripwires_[tripwire].rests = false;
   const std::uint32_t aperture = tripwires_[tripwire].aperture;
   std::uint64_t armed = 0;
   for (std::uint32_t t : apertures_[aperture].tripwires) {
-    if (tripwires_[t].in_use && tripwires_[t].armed) armed |= tripwires_[t].chunks;
+    if (tripwires_[t].in_use && tripwires_[t].shown) armed |= tripwires_[t].chunks;
   }
   // PAIR aperture.armed: the entries behind the bits precede it
   tables_->apertures[aperture].armed.store(armed, std::memory_order_release);
@@ -96,29 +118,36 @@ void Nic::disarm_signal(std::uint32_t tripwire) {
               std::memory_order_relaxed);
 }
 
-// Under the lock, each of them.
+// Under the lock. Returns whether senders have seen the bits of all of them since a heavy fence.
 template <typename Arm>
-void Nic::arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one) {
-  std::lock_guard lock(mutex_);
+bool Nic::arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one) {
+  bool seen = true;
   for (std::uint32_t t : tripwires) {
     if (t >= tripwires_.size() || !tripwires_[t].in_use) continue;
-    tripwires_[t].armed = true;
+    seen &= std::exchange(tripwires_[t].shown, true);
+    tripwires_[t].rests = false;
+    tripwires_[t].armed_lately = true;
     arm_one(image_.signals->tripwires[t].armed, tables_->apertures[tripwires_[t].aperture].armed,
             tripwires_[t].chunks);
   }
+  return seen;
 }
 
 void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
 
 void Nic::arm_for_packets(std::uint32_t tripwire) {
-  arm_single_shots<shm::AsymmetricFence::even>([&](auto&& arm_one) {
-    arm_each({&tripwire, 1}, arm_one);
+  using Fence = shm::AsymmetricFence;
+  std::lock_guard lock(mutex_);
+  arm_single_shots<Fence, Fence::even>([&](auto&& arm_one) {
+    return arm_each({&tripwire, 1}, arm_one);
   });
 }
 
+// The fence is under the lock: a thread that finds a tripwire shown relies on it.
 void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
-  arm_single_shots<shm::AsymmetricFence::heavy>(
-      [&](auto&& arm_one) { arm_each(tripwires, arm_one); });
+  std::lock_guard lock(mutex_);
+  arm_single_shots<shm::AsymmetricFence>(
+      [&](auto&& arm_one) { return arm_each(tripwires, arm_one); });
 }
 
 void Nic::bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event) {

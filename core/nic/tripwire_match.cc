@@ -50,6 +50,7 @@ void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t 
   const std::uint64_t armed = words::load_acquire(a.armed);
   std::uint64_t size = a.length.load(std::memory_order_relaxed);  // relaxed: constant while live
   if ((armed & shm::chunk_mask(size, offset, length)) == 0) return;
+  fence_before_signals<shm::AsymmetricFence>();
   // PAIR aperture.chain: sees the entries published by Nic::add_tripwire
   std::uint32_t next = words::load_acquire(a.first_tripwire);
   for (int steps = 0; next < shm::kMaxTripwires && steps < kMaxChain; ++steps) {

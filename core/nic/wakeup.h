@@ -3,13 +3,16 @@
 //
 // 1. Tripwire, single shot (receiver about to sleep)          sender
 //      signal.armed = next arming                               store data
-//      table.armed |= chunks                                    light fence
-//      heavy fence                                              if table.armed & chunks
-//      if data is there: do not sleep                               and signal.armed: fire,
-//      sleep until signal.fired changes                             signal.armed = that one is over
+//      table.armed |= chunks, heavy fence;                      light fence
+//        if they are there already: full fence                  if table.armed & chunks:
+//      if data is there: do not sleep                             full fence
+//      sleep until signal.fired changes                           if signal.armed: fire,
+//                                                                 signal.armed = that one is over
 //    Either the sender sees table.armed, or its data precede the heavy fence and the receiver sees
-//    them. Threads of the receiver's process deliver packets and run a full fence behind them; so
-//    does, not the heavy one, a receiver that waits for nothing else.
+//    them. Once senders see table.armed they fence themselves, so a receiver that sleeps often
+//    leaves the bits there: a heavy fence interrupts every processor. Threads of the receiver's
+//    process deliver packets and run a full fence behind them; so does, not the heavy one, a
+//    receiver that waits for nothing else.
 //
 // 2. Event queue                                              consumer about to sleep
 //    producer: leaf |= bit; mid |= bit; root |= bit             sleeping = next sleep, kSleepsOn...
@@ -44,15 +47,15 @@ void announce_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64
 }
 
 /// Receiver: announces that each tripwire that `each(arm)` arms shall wake it; look for data again
-/// afterwards. `fence`, paid once: the heavy one, or the even one where only packets fire them,
-/// whose delivering thread runs it, too.
-template <void (*fence)(), typename Each>
+/// afterwards. `each` returns whether senders had seen the bits of all of them before. `heavy`: the
+/// fence if not; where only packets fire them the even one, which the delivering thread runs, too.
+template <typename Fence, void (*heavy)() = Fence::heavy, typename Each>
 void arm_single_shots(Each&& each) {
-  each([](auto& signal_armed, auto& table_armed, std::uint64_t chunks) {
+  const bool seen = each([](auto& signal_armed, auto& table_armed, std::uint64_t chunks) {
     announce_single_shot(signal_armed, table_armed, chunks);
   });
   // PAIR fence.even: what has been armed, before the look for data
-  fence();
+  seen ? Fence::even() : heavy();
 }
 
 /// Sender, after its data has been stored: must it look into the CAM? One load while none is armed.
@@ -66,6 +69,14 @@ std::uint64_t armed_chunks_after_store(const Word64& table_armed) {
 template <typename Fence>
 void fence_behind_packets() {
   // PAIR fence.even: what has been delivered, before the check whether a thread has armed
+  Fence::even();
+}
+
+/// Sender, which has seen bits in table_armed, before it loads signal_armed: makes its data visible
+/// to a receiver that has armed without a heavy fence.
+template <typename Fence>
+void fence_before_signals() {
+  // PAIR fence.even: the data, before the loads of signal.armed
   Fence::even();
 }
 

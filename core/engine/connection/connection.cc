@@ -1,6 +1,7 @@
 #include "engine/connection/connection.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "clan/detail/dekker.h"
@@ -174,6 +175,9 @@ void Connection::consume(const shm::RingRecord& record) {
 
 void Connection::publish_credit() {
   if (!may_write()) return;
+  if (rests_.load(std::memory_order_relaxed)) [[unlikely]]  // relaxed: a hint
+    rests_.store(nic_.end_rest(std::array{ring_tripwire_, event_tripwire_}),
+                 std::memory_order_relaxed);  // relaxed: a hint
   consumer_.published = consumer_.head;
   if (remote_.mapped == nullptr) return put_ordered(0, consumer_.head, nic::PutOrder::kNoHurry);
   auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped);
@@ -250,7 +254,7 @@ Result<std::uint32_t> Connection::add_event_tripwire(const EventBinding& events)
 }
 
 void Connection::pause_events() {
-  if (event_tripwire_ != shm::kNoTripwire) nic_.disarm(event_tripwire_);
+  if (event_tripwire_ != shm::kNoTripwire) rest(event_tripwire_);
 }
 
 bool Connection::resume_events() {

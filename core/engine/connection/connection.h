@@ -184,6 +184,10 @@ class Connection final : public OobSink,
                   const char* late);
   template <typename Ready>
   bool sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status);
+  void rest(std::uint32_t tripwire) {
+    nic_.rest(tripwire);
+    rests_.store(true, std::memory_order_relaxed);  // relaxed: a hint
+  }
   bool read_ready() { return readable() || peer_gone(); }
 };
 

@@ -116,7 +116,7 @@ void MessageEndpointCore::make_hot(Peer& peer) {
     Peer& coldest = *hot_[next_hot_];
     make_cold(coldest);
   }
-  peer.connection->nic().disarm(peer.connection->event_tripwire());
+  peer.connection->pause_events();
   peer.hot = true;
   hot_.push_back(&peer);
 }

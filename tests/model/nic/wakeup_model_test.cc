@@ -173,12 +173,16 @@ struct TripwireOptions {
   bool arms_for_packets = false;  // and nothing else: Nic::arm_for_packets()
   bool first_may_stop = false;    // of the senders
   bool arms_without_counting = false;
+  bool rests = false;                 // Nic::rest(): senders go on seeing the bits
+  bool ends_rest = false;             // Nic::end_rest(), once it has received
+  bool takes_rest_for_shown = false;  // after end_rest(), too
   bool (*begin)(const ModelWord&, std::uint32_t*) = &begin_single_shot<ModelWord>;
   void (*end)(const ModelWord&, std::uint32_t) = &end_single_shot<const ModelWord>;
 };
 
 constexpr std::uint64_t kChunks = 0b110;
 constexpr std::uint64_t kAwake = std::uint64_t{1} << 32;  // in the receiver's key
+constexpr std::uint64_t kShown = std::uint64_t{1} << 33;  // Nic's LocalTripwire::shown
 constexpr int kOfEach = 8;                                // bits for the messages of one sender
 
 // The words of one tripwire, and around the code of nic/wakeup.h what nic/tripwire_match.cc fire()
@@ -198,6 +202,7 @@ struct TripwireModel {
   Ghost received = m.ghost("received");
 
   void fire() const {
+    fence_before_signals<SendersFence>();
     std::uint32_t word = 0;
     if (options.persistent) {
       if (!shm::is_armed(armed.load(std::memory_order_relaxed))) return;
@@ -233,30 +238,38 @@ struct TripwireModel {
     return options.closer && gone.load(std::memory_order_acquire) != 0;
   }
 
-  void sleep_on(std::uint32_t known) const {
+  void sleep_on(std::uint32_t known, std::uint64_t shown) const {
     std::uint32_t seen = fired.load(std::memory_order_seq_cst);
     if (!options.never_announces_sleep) sleepers.store(1, std::memory_order_seq_cst);
     const bool early = options.looks_before_arming_only && ready(known);
-    const auto each = [this](auto&& arm) {
-      if (!options.arms_without_counting) return arm(armed, table, kChunks);
-      armed.store(1, std::memory_order_release);
-      table.store(kChunks, std::memory_order_release);
+    const auto each = [this, shown](auto&& arm) {
+      if (!options.arms_without_counting) {
+        arm(armed, table, kChunks);
+      } else {
+        armed.store(1, std::memory_order_release);
+        table.store(kChunks, std::memory_order_release);
+      }
+      return shown != 0;
     };
-    options.arms_for_packets ? arm_single_shots<Fence::even>(each)
-                             : arm_single_shots<Fence::heavy>(each);
+    options.arms_for_packets ? arm_single_shots<Fence, Fence::even>(each)
+                             : arm_single_shots<Fence>(each);
     const bool there = options.looks_before_arming_only ? early : ready(known);
     if (options.reads_fired_after_the_last_look) seen = fired.load(std::memory_order_seq_cst);
     if (!there) model_futex_wait(fired, seen);
-    model_restart(known | kAwake);  // the rest depends on nothing that was read here
+    // The rest depends on nothing that was read here.
+    model_restart(known | kAwake | (options.rests ? kShown : 0));
   }
-  void after_sleep() const {
+  // Returns kShown if senders still see the bits.
+  std::uint64_t after_sleep(std::uint32_t known, std::uint64_t shown) const {
     sleepers.store(0, std::memory_order_relaxed);
     armed.store(shm::disarmed_after(armed.load(std::memory_order_relaxed)),
                 std::memory_order_relaxed);  // Nic::disarm
-    table.store(0, std::memory_order_relaxed);
+    const bool ends = shown == 0 || (options.ends_rest && known != 0);
+    if (ends) table.store(0, std::memory_order_relaxed);
     if ((state.load(std::memory_order_acquire) & 1) != 0) {
       state.fetch_and(~std::uint64_t{1}, std::memory_order_seq_cst);
     }
+    return ends && !options.takes_rest_for_shown ? 0 : shown;
   }
 
   Report run(TripwireOptions o) {
@@ -282,20 +295,18 @@ struct TripwireModel {
     for (int i = 0; i < o.senders; ++i) all += o.messages << kOfEach * i;
     std::size_t receiver = m.thread("receiver", [this, all](std::uint64_t key) {
       const auto known = static_cast<std::uint32_t>(key);
-      if ((key & kAwake) != 0) {
-        after_sleep();
-        model_restart(known);
-      }
+      const std::uint64_t shown = key & kShown;
+      if ((key & kAwake) != 0) model_restart(known | after_sleep(known, shown));
       // peer_gone is read before the data: what was written before it must still be found
       const bool ends = options.closer && gone.load(std::memory_order_acquire) != 0;
       const std::uint32_t now = look();
       if (now != known) {
         received.add(now - known);
         if (now == all && !options.closer) return;
-        model_restart(now);
+        model_restart(now | shown);
       }
       if (ends) return;
-      sleep_on(known);
+      sleep_on(known, shown);
     });
     m.at_end([this, all, receiver](const Model::End& end) {
       if (end.value(stopped) != 0) {  // then it may wait for that one, but has all of the others'
@@ -332,6 +343,29 @@ TEST(TripwireWakeup, IsNeverLostWhenTheConnectionEndsMeanwhile) {
 }
 TEST(TripwireWakeup, OfAPersistentTripwireIsNeverLost) {
   expect_safe(tripwire({.messages = 2, .persistent = true}));
+}
+
+// A receiver that sleeps again and again.
+TEST(TripwireRest, LosesNoWakeUp) {
+  expect_safe(tripwire({.messages = 2, .rests = true}));
+  expect_safe(tripwire({.messages = 3, .rests = true}));
+  expect_safe(tripwire({.messages = 2, .persistent = true, .rests = true}));
+}
+TEST(TripwireRest, LosesNoWakeUpOfTwoSenders) {
+  expect_safe(tripwire({.senders = 2, .rests = true}));
+}
+TEST(TripwireRest, LosesNoWakeUpWhenItEnds) {
+  expect_safe(tripwire({.messages = 3, .rests = true, .ends_rest = true}));
+}
+TEST(TripwireRest, WouldLoseOneWithoutTheSendersFence) {
+  expect_caught(tripwire<ModelFence, NoEvenFence>({.messages = 2, .rests = true}));
+}
+TEST(TripwireRest, WouldLoseOneWithoutTheReceiversFence) {
+  expect_caught(tripwire<NoEvenFence, ModelFence>({.messages = 2, .rests = true}));
+}
+TEST(TripwireRest, WouldLoseOneIfItNeededNoHeavyFenceOnceItHasEnded) {
+  expect_caught(
+      tripwire({.messages = 3, .rests = true, .ends_rest = true, .takes_rest_for_shown = true}));
 }
 
 constexpr TripwireOptions kPackets{.packets = true, .arms_for_packets = true};

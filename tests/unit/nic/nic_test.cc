@@ -535,6 +535,33 @@ TEST_F(NicTripwire, KeepsTheSummaryOfWhatIsArmed) {
   EXPECT_EQ(armed.load(), 0u);
 }
 
+TEST_F(NicTripwire, OfAReceiverThatSleepsOftenStaysInTheSummaryWhileItRests) {
+  RdmaCookie c = export_part(0, kLength);
+  const auto& armed = nic_->image().tables->apertures[c.aperture].armed;
+  const auto& signals = nic_->image().signals->tripwires;
+  const std::uint32_t rests = trip({c.aperture, 0, 8}), other = trip({c.aperture, 0, 8});
+  const std::uint32_t both[] = {rests, other};
+  nic_->arm_all(both);
+  nic_->rest(rests);
+  nic_->disarm(other);
+  EXPECT_EQ(armed.load(), shm::chunk_mask(kLength, 0, 8));
+  write(c.aperture, 0, 8);
+  EXPECT_EQ(signals[rests].fired.load(), 0u);
+  EXPECT_TRUE(nic_->end_rest(both));  // it was armed since the last call
+  nic_->arm(rests);
+  EXPECT_FALSE(nic_->end_rest(both));  // it does not rest
+  write(c.aperture, 0, 8);
+  EXPECT_EQ(signals[rests].fired.load(), 1u);
+  nic_->rest(rests);
+  EXPECT_TRUE(nic_->end_rest(both));
+  EXPECT_FALSE(nic_->end_rest(both));  // not armed since the last call
+  EXPECT_EQ(armed.load(), 0u);
+  EXPECT_FALSE(nic_->end_rest(both));
+  nic_->arm(rests);
+  write(c.aperture, 0, 8);
+  EXPECT_EQ(signals[rests].fired.load(), 2u);
+}
+
 TEST_F(NicTripwire, MustLieInALiveAperture) {
   RdmaCookie c = export_part(0, 1000);
   auto error_of = [&](const TripwireSpec& spec) {

@@ -92,13 +92,13 @@ class Waiter {
     const std::uint64_t start = monotonic_ns();
     past_.set_start(start);
     if (poll) return this->poll(ready, look, deadline_ns);
-    if (peer.cpu != 0 && peer.cpu == current_cpu_tag() && peer.works_until_ns < start &&
-        past_.expected_ns() <= max_ns()) {
+    bool tries = false;
+    const std::uint64_t budget = past_.next_budget(peer.slept, &tries);
+    if (peer.cpu != 0 && peer.cpu == current_cpu_tag() && peer.works_until_ns < start) {
+      if (past_.expected_ns() > max_ns() && !tries) return ready();
       return yield_to_peer(ready, look, start);
     }
-    bool tries = false;
-    const std::uint64_t end =
-        std::max(start + past_.next_budget(peer.slept, &tries), peer.works_until_ns);
+    const std::uint64_t end = std::max(start + budget, peer.works_until_ns);
     return end == start ? ready() : spin_for(ready, look, start, std::min(deadline_ns, end), tries);
   }
 
