@@ -71,6 +71,7 @@ void begin_sharing(int fd, Socket& s) {
   s.receive_wait.emplace(wait);
   s.send_wait.emplace(wait);
   s.nonblocking.store(-1, std::memory_order_relaxed);  // it may have been set past the library
+  s.forget_timeouts();
   int low_water = 1;
   socklen_t size = sizeof low_water;
   if (sys::getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, &size) == 0 && low_water > 1) {

@@ -66,6 +66,11 @@ CLAN_INTERPOSED(int, setsockopt, (int fd, int level, int name, const void* value
     }
   }
   const int rc = real().setsockopt(fd, level, name, value, size);
+  // Also by 64 bits of time, whatever time_t the program has.
+  constexpr int kTimeouts[] = {SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
+  if (level == SOL_SOCKET && std::ranges::find(kTimeouts, name) != std::end(kTimeouts)) {
+    if (SocketRef s = acquire(fd)) s->forget_timeouts();
+  }
   constexpr int kBufLock = 72;  // SO_BUF_LOCK, in headers of Linux 5.16
   constexpr int kBuffers[] = {SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE, kBufLock};
   if (rc == 0 && level == SOL_SOCKET && std::ranges::find(kBuffers, name) != std::end(kBuffers)) {

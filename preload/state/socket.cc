@@ -15,6 +15,7 @@ void Identity::reset() {
   client = false;
   set(inherited, false);
   set(nonblocking, -1);
+  forget_timeouts();
   pipe = Pipe();
   for (auto* flag : {&left_slot, &uses_no_slot}) set(*flag, false);
   last_fork = 0;

@@ -25,6 +25,8 @@ struct Identity {
   /// other processes may have the same open file
   std::atomic<bool> inherited{false};
   std::atomic<int> nonblocking{-1};  ///< as last seen; -1: ask the kernel
+  /// SO_RCVTIMEO, SO_SNDTIMEO in ns, 0: none; negative: ask the kernel
+  std::atomic<std::int64_t> receive_timeout{-1}, send_timeout{-1};
   OpenFileState* slot = nullptr;     ///< set before others find the Socket; null in the pool
   Pipe pipe;
   std::atomic<bool> left_slot{false};     ///< it no longer counts as a holder of its slot
@@ -42,6 +44,14 @@ struct Identity {
   State state_now() const { return state.load(std::memory_order_relaxed); }
   /// Notes that other processes may have the same open file.
   void share() { inherited.store(true, std::memory_order_relaxed); }  // relaxed: of this process
+  /// Notes that the timeouts may have changed. The number is new each time, so that a thread that
+  /// asked the kernel before does not keep its answer.
+  void forget_timeouts() {
+    static constinit std::atomic<std::int64_t> last{-1};
+    // relaxed: each is a number by itself
+    const std::int64_t next = last.fetch_sub(1, std::memory_order_relaxed) - 1;
+    for (auto* one : {&receive_timeout, &send_timeout}) one->store(next, std::memory_order_relaxed);
+  }
   /// Leaves the counts of references, which are 0. Relaxed stores: the pool's lock publishes them.
   void reset();
   OpenFileState& open_file() const { return *slot; }

@@ -24,15 +24,20 @@
 
 namespace clan::preload {
 
-std::uint64_t deadline_of(int fd, int option) {
-  timeval limit{};
-  socklen_t size = sizeof limit;
-  sys::getsockopt(fd, SOL_SOCKET, option, &limit, &size);
-  constexpr time_t kMostSeconds = 4'000'000'000;  // longer than anybody lives
-  const bool none = limit.tv_sec == 0 && limit.tv_usec == 0;
-  if (none || limit.tv_sec > kMostSeconds) return kNoDeadline;
-  return monotonic_ns() + static_cast<std::uint64_t>(limit.tv_sec) * 1'000'000'000u +
-         static_cast<std::uint64_t>(limit.tv_usec) * 1000u;
+std::uint64_t deadline_of(int fd, Socket& s, int option) {
+  std::atomic<std::int64_t>& kept = option == SO_RCVTIMEO ? s.receive_timeout : s.send_timeout;
+  // relaxed: a number by itself
+  std::int64_t asked = kept.load(std::memory_order_relaxed), ns = asked;
+  if (ns < 0 || s.inherited.load(std::memory_order_relaxed)) {
+    timeval limit{};
+    socklen_t size = sizeof limit;
+    sys::getsockopt(fd, SOL_SOCKET, option, &limit, &size);
+    constexpr time_t kMostSeconds = 4'000'000'000;  // longer than anybody lives
+    ns = limit.tv_sec > kMostSeconds ? 0 : limit.tv_sec * 1'000'000'000 + limit.tv_usec * 1000;
+    // relaxed: as above
+    (void)kept.compare_exchange_strong(asked, ns, std::memory_order_relaxed);
+  }
+  return ns == 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(ns);
 }
 
 int time_left_ms(std::uint64_t deadline, int most) {
@@ -153,7 +158,7 @@ bool NapsInCall::nap() {
   }
   if (!since_) {
     since_.emplace();
-    deadline_ = deadline_of(fd_, option_);
+    deadline_ = deadline_of(fd_, s_, option_);
   }
   return nap_in_call(fd_, s_, 0, deadline_, *since_);
 }

@@ -36,7 +36,7 @@ class StepResult {
 };
 
 /// Returns when a blocking call times out. `option`: SO_RCVTIMEO or SO_SNDTIMEO.
-std::uint64_t deadline_of(int fd, int option);
+std::uint64_t deadline_of(int fd, Socket& s, int option);
 
 /// Returns the time left, for poll, at most `most` (-1: no limit). 0: it is over.
 int time_left_ms(std::uint64_t deadline, int most);
@@ -117,7 +117,7 @@ class StreamCall {
   bool waits() const { return (flags_ & MSG_DONTWAIT) == 0 && !is_nonblocking(fd_, s_); }
   /// Returns the deadline, set when first asked for.
   std::uint64_t deadline() {
-    return deadline_ != 0 ? deadline_ : deadline_ = deadline_of(fd_, option_);
+    return deadline_ != 0 ? deadline_ : deadline_ = deadline_of(fd_, s_, option_);
   }
   bool nap() { return nap_in_call(fd_, s_, done_, deadline(), since_); }
 
