@@ -6,9 +6,10 @@
 Each LOG is a LastTest.log with what ctest has printed behind it: only that shows a test that skips
 by its exit code.
 
-Prints what took longest, and where, and as the last line `TESTS tests[; flaky: NAME, ...]
-[; skipped: NAME, ...][; not covered: NAME, ...]`. A test that skips a part of itself (GTEST_SKIP in
-a program of many tests) is named with its cases. Exit code 1 when a test of --must was skipped.
+Prints what took longest, and where, the tests that skip a part of themselves (GTEST_SKIP in a
+program of many tests) with its cases, and as the last line `TESTS tests[; flaky: NAME, ...]
+[; skipped: NAME, ...][; N skipped in part][; not covered: NAME, ...]`. Exit code 1 when a test of
+--must was skipped.
 """
 
 import argparse
@@ -78,9 +79,11 @@ def main():
     line = f"{len(tests)} tests"
     if options.flaky:
         line += "; flaky: " + short(options.flaky)
-    if skipped or partly:
-        line += "; skipped: " + ", ".join(
-            [*filter(None, [short(sorted(skipped))]), *sorted(partly)])
+    if skipped:
+        line += "; skipped: " + short(sorted(skipped))
+    if partly:
+        print("skipped in part: " + ", ".join(sorted(partly)))
+        line += f"; {len(partly)} skipped in part"
     if options.without:
         line += "; not covered: " + ", ".join(options.without)
     print(line)

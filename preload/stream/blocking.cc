@@ -34,7 +34,7 @@ std::uint64_t deadline_of(int fd, Socket& s, int option) {
     sys::getsockopt(fd, SOL_SOCKET, option, &limit, &size);
     constexpr time_t kMostSeconds = 4'000'000'000;  // longer than anybody lives
     ns = limit.tv_sec > kMostSeconds ? 0 : limit.tv_sec * 1'000'000'000 + limit.tv_usec * 1000;
-    // relaxed: as above
+    // relaxed: a number by itself
     (void)kept.compare_exchange_strong(asked, ns, std::memory_order_relaxed);
   }
   return ns == 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(ns);

@@ -84,15 +84,16 @@ def main():
     if shutil.which("strace") is None or \
             subprocess.run(["strace", "-o", "/dev/null", "true"], check=False).returncode != 0:
         sys.exit(SKIPPED)
-    for name, program, by_tcp, most in (("epoll", SERVER, 3, 2), ("recv", BLOCKING_SERVER, 2, 3)):
+    servers = (("epoll", SERVER, 3, 2), ("recv", BLOCKING_SERVER, 2, 3))
+    for name, program, by_tcp, most in servers:
         stock, _ = calls_of_a_request([], program)
         ours, moved = calls_of_a_request([sys.argv[1], "run"], program)
         print(f"{name}: stock {stock}, CLAN {ours}")
         if not moved:
             sys.exit("the connection did not move")
         if stock != by_tcp or ours > most:
-            sys.exit(f"{name}: a request that wakes the server costs it {ours} system calls, by TCP "
-                     f"{stock}")
+            sys.exit(f"{name}: a request that wakes the server costs it {ours} system calls, "
+                     f"by TCP {stock}")
 
 
 if __name__ == "__main__":

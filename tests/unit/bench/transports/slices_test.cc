@@ -60,10 +60,10 @@ TEST(Spent, OfSeveralProcessesIsTheWorstLossAndAllTheirCpuTime) {
 }
 
 TEST(Slice, HasTheCpuTimeOfTheProcess) {
-  constexpr double kNs = 3e6;
+  constexpr double kSpinNs = 3e6;
   const Slice slice;
-  for (const double end = cpu_ns() + kNs; cpu_ns() < end;) continue;
-  EXPECT_GE(slice.spent().cpu_us, kNs / 1000);
+  for (const double end = cpu_ns() + kSpinNs; cpu_ns() < end;) continue;
+  EXPECT_GE(slice.spent().cpu_us, kSpinNs / 1000);
 }
 
 /// This thread, and those it starts, on its first processor alone.
