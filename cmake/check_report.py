@@ -6,8 +6,8 @@
 Each LOG is a LastTest.log with what ctest has printed behind it: only that shows a test that skips
 by its exit code.
 
-Prints what took longest, and where, the tests that skip a part of themselves (GTEST_SKIP in a
-program of many tests) with its cases, and as the last line `TESTS tests[; flaky: NAME, ...]
+Prints what took longest, and where, the tests that skipped some of their cases (GTEST_SKIP), with
+those cases, and as the last line `TESTS tests[; flaky: NAME, ...]
 [; skipped: NAME, ...][; N skipped in part][; not covered: NAME, ...]`. Exit code 1 when a test of
 --must was skipped.
 """

@@ -272,6 +272,10 @@ Status ShmLink::after_access(const RemoteHandle& handle, std::uint64_t offset, s
   return {};
 }
 
+bool ShmLink::owner_waits(const RemoteHandle& handle) const {
+  return nic::is_any_armed(image_, handle.aperture);
+}
+
 // --- copies by the peer's driver, where process_vm_* is forbidden --------------------------------
 
 // The memory is the link's own as long as it is up.

@@ -76,6 +76,7 @@ class ShmLink final : public nic::Link,
              std::span<const std::byte> bytes, nic::PutOrder order) override;
   Status get(const nic::RemoteHandle& handle, std::uint64_t offset,
              std::span<std::byte> bytes) override;
+  bool owner_waits(const nic::RemoteHandle& handle) const override;
   Status after_access(const nic::RemoteHandle& handle, std::uint64_t offset, std::uint64_t length,
                       nic::AccessKind kind) override;
   bool wants_help() override;

@@ -133,6 +133,9 @@ class Link {
   virtual Status after_access(const RemoteHandle& handle, std::uint64_t offset,
                               std::uint64_t length, AccessKind kind) = 0;
 
+  /// Returns whether the owner of a mapped aperture with an armed summary waits for accesses.
+  virtual bool owner_waits(const RemoteHandle& /*handle*/) const { return true; }
+
   /// Has the peer announced a large copy that help() could take part in?
   virtual bool wants_help() { return false; }
   /// Helps the peer with a large copy that it has announced, if there is one. True when it did.

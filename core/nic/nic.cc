@@ -173,9 +173,9 @@ void Nic::retire_locked(std::uint32_t aperture) {
   wait_for_landings();
   for (std::uint32_t t : local.tripwires) {
     disarm_signal(t);
-    tripwires_[t].shown = tripwires_[t].rests = false;
-    tripwires_[t].in_use = false;
+    tripwires_[t] = {};
   }
+  ++withdrawals_;
   local.live = false;
   local.spec.block.reset();
   free_apertures_.push_back(aperture);

@@ -93,11 +93,12 @@ class Nic {
   /// The same without a system call, for an aperture of packets only (match_for_packets()).
   void arm_for_packets(std::uint32_t tripwire);
   void disarm(std::uint32_t tripwire);
-  /// Disarms one that will soon be armed again, without a system call: senders go on checking it.
+  /// Disarms a tripwire that will soon be armed again: senders go on checking it, so that arming it
+  /// needs no system call.
   void rest(std::uint32_t tripwire);
-  /// Ends that for those of `tripwires` that rest and were not armed since the last call. Returns
-  /// whether one of them still rests.
-  bool end_rest(std::span<const std::uint32_t> tripwires);
+  /// Disarms those of an aperture's tripwires that rest and were not armed since the last call.
+  /// Returns whether one still rests.
+  bool end_rest(std::uint32_t aperture);
   /// Arms several and pays for one fence.
   void arm_all(std::span<const std::uint32_t> tripwires);
   void bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event);
@@ -116,7 +117,8 @@ class Nic {
     std::uint64_t chunks = 0;
     std::uint32_t aperture = 0;
     bool in_use = false;
-    bool shown = false;         ///< senders see its bits, by a heavy fence
+    bool shown = false;         ///< its bits are in the summary
+    bool fenced = false;        ///< since a heavy fence: every sender sees them
     bool rests = false;         ///< shown and not armed, by rest()
     bool armed_lately = false;  ///< since the last end_rest()
   };
@@ -144,6 +146,7 @@ class Nic {
 
   NodeId node_;
   uid_t peers_uid_;
+  std::uint64_t withdrawals_ = 0;  ///< of bits from a summary
   Fd tables_fd_, signals_fd_;
   Mapping tables_map_, signals_map_;
   shm::NicTables* tables_ = nullptr;

@@ -78,14 +78,14 @@ void Nic::rest(std::uint32_t tripwire) {
   std::lock_guard lock(mutex_);
   if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
   disarm_signal(tripwire);
-  tripwires_[tripwire].rests = true;
+  tripwires_[tripwire].rests = tripwires_[tripwire].shown;
 }
 
-bool Nic::end_rest(std::span<const std::uint32_t> tripwires) {
+bool Nic::end_rest(std::uint32_t aperture) {
   std::lock_guard lock(mutex_);
   bool any = false;
-  for (const std::uint32_t t : tripwires) {
-    if (t >= tripwires_.size() || !tripwires_[t].rests) continue;
+  for (const std::uint32_t t : apertures_[aperture].tripwires) {
+    if (!tripwires_[t].rests) continue;
     if (std::exchange(tripwires_[t].armed_lately, false)) {
       any = true;
     } else {
@@ -99,7 +99,8 @@ bool Nic::end_rest(std::span<const std::uint32_t> tripwires) {
 bool Nic::disarm_locked(std::uint32_t tripwire) {
   if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return false;
   disarm_signal(tripwire);
-  tripwires_[tripwire].shown = tripwires_[tripwire].rests = false;
+  tripwires_[tripwire].shown = tripwires_[tripwire].fenced = tripwires_[tripwire].rests = false;
+  ++withdrawals_;
   const std::uint32_t aperture = tripwires_[tripwire].aperture;
   std::uint64_t armed = 0;
   for (std::uint32_t t : apertures_[aperture].tripwires) {
@@ -118,36 +119,46 @@ void Nic::disarm_signal(std::uint32_t tripwire) {
               std::memory_order_relaxed);
 }
 
-// Under the lock. Returns whether senders have seen the bits of all of them since a heavy fence.
+// Returns whether every sender has seen the bits of all of them.
 template <typename Arm>
 bool Nic::arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one) {
-  bool seen = true;
+  bool fenced = true;
   for (std::uint32_t t : tripwires) {
     if (t >= tripwires_.size() || !tripwires_[t].in_use) continue;
-    seen &= std::exchange(tripwires_[t].shown, true);
+    fenced &= tripwires_[t].fenced;
+    tripwires_[t].shown = true;
     tripwires_[t].rests = false;
     tripwires_[t].armed_lately = true;
     arm_one(image_.signals->tripwires[t].armed, tables_->apertures[tripwires_[t].aperture].armed,
             tripwires_[t].chunks);
   }
-  return seen;
+  return fenced;
 }
 
 void Nic::arm(std::uint32_t tripwire) { arm_all({&tripwire, 1}); }
 
 void Nic::arm_for_packets(std::uint32_t tripwire) {
   using Fence = shm::AsymmetricFence;
-  std::lock_guard lock(mutex_);
   arm_single_shots<Fence, Fence::even>([&](auto&& arm_one) {
+    std::lock_guard lock(mutex_);
     return arm_each({&tripwire, 1}, arm_one);
   });
 }
 
-// The fence is under the lock: a thread that finds a tripwire shown relies on it.
 void Nic::arm_all(std::span<const std::uint32_t> tripwires) {
+  bool fenced = false;
+  std::uint64_t withdrawals = 0;
+  arm_single_shots<shm::AsymmetricFence>([&](auto&& arm_one) {
+    std::lock_guard lock(mutex_);
+    withdrawals = withdrawals_;
+    return fenced = arm_each(tripwires, arm_one);
+  });
+  if (fenced) return;
   std::lock_guard lock(mutex_);
-  arm_single_shots<shm::AsymmetricFence>(
-      [&](auto&& arm_one) { return arm_each(tripwires, arm_one); });
+  if (withdrawals != withdrawals_) return;  // perhaps of these bits, and they are back
+  for (std::uint32_t t : tripwires) {
+    if (t < tripwires_.size()) tripwires_[t].fenced = tripwires_[t].in_use;
+  }
 }
 
 void Nic::bind_event(std::uint32_t tripwire, std::uint32_t queue, std::uint32_t event) {

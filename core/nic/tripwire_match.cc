@@ -40,6 +40,20 @@ void fire(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& en
   end_single_shot(armed, word);
 }
 
+// Calls `each(index, entry)` for the tripwires of an aperture, until it returns false.
+template <typename Each>
+void for_each_of(const NicImage& nic, std::uint32_t aperture, Each&& each) {
+  // PAIR aperture.chain: sees the entries published by Nic::add_tripwire
+  std::uint32_t next = words::load_acquire(nic.tables->apertures[aperture].first_tripwire);
+  for (int steps = 0; next < shm::kMaxTripwires && steps < kMaxChain; ++steps) {
+    const shm::TripwireEntry& t = nic.tables->tripwires[next];
+    const std::uint32_t index = next;
+    next = words::load_acquire(t.next);  // PAIR aperture.chain: sees the next entry
+    // relaxed: input; the table may have changed under us
+    if (t.aperture.load(std::memory_order_relaxed) != aperture || !each(index, t)) return;
+  }
+}
+
 }  // namespace
 
 void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
@@ -51,23 +65,28 @@ void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t 
   std::uint64_t size = a.length.load(std::memory_order_relaxed);  // relaxed: constant while live
   if ((armed & shm::chunk_mask(size, offset, length)) == 0) return;
   fence_before_signals<shm::AsymmetricFence>();
-  // PAIR aperture.chain: sees the entries published by Nic::add_tripwire
-  std::uint32_t next = words::load_acquire(a.first_tripwire);
-  for (int steps = 0; next < shm::kMaxTripwires && steps < kMaxChain; ++steps) {
-    const shm::TripwireEntry& t = nic.tables->tripwires[next];
-    std::uint32_t index = next;
-    next = words::load_acquire(t.next);  // PAIR aperture.chain: sees the next entry
-    // the table changed under us
-    if (t.aperture.load(std::memory_order_relaxed) != aperture) return;
-    std::uint32_t flags = t.flags.load(std::memory_order_relaxed);
-    if ((flags & static_cast<std::uint32_t>(kind)) == 0) continue;
-    std::uint64_t end = offset + length < offset ? ~std::uint64_t{0} : offset + length;
-    if (t.start.load(std::memory_order_relaxed) >= end ||
-        t.end.load(std::memory_order_relaxed) <= offset) {
-      continue;
+  const std::uint64_t end = offset + length < offset ? ~std::uint64_t{0} : offset + length;
+  for_each_of(nic, aperture, [&](std::uint32_t index, const shm::TripwireEntry& t) {
+    // relaxed: published by the chain
+    const std::uint32_t flags = t.flags.load(std::memory_order_relaxed);
+    if ((flags & static_cast<std::uint32_t>(kind)) != 0 &&
+        t.start.load(std::memory_order_relaxed) < end &&
+        t.end.load(std::memory_order_relaxed) > offset) {
+      fire(nic, index, t, flags);
     }
-    fire(nic, index, t, flags);
-  }
+    return true;
+  });
+}
+
+bool is_any_armed(const NicImage& nic, std::uint32_t aperture) {
+  if (aperture >= shm::kMaxApertures) return false;
+  bool armed = false;
+  for_each_of(nic, aperture, [&](std::uint32_t index, const shm::TripwireEntry&) {
+    // relaxed: a hint
+    armed = shm::is_armed(nic.signals->tripwires[index].armed.load(std::memory_order_relaxed));
+    return !armed;
+  });
+  return armed;
 }
 
 void match_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,

@@ -37,6 +37,9 @@ void match_tripwires(const NicImage& nic, std::uint32_t aperture, std::uint64_t 
 void match_for_packets(const NicImage& nic, std::uint32_t aperture, std::uint64_t offset,
                        std::uint64_t length, AccessKind kind);
 
+/// Returns whether a tripwire of an aperture is armed. One that rests (Nic::rest()) is not.
+bool is_any_armed(const NicImage& nic, std::uint32_t aperture);
+
 /// Puts an event into a queue and wakes its consumer if that sleeps. Ignores numbers out of range.
 void post_event(const NicImage& nic, std::uint32_t queue, std::uint32_t event);
 

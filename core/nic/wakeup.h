@@ -11,8 +11,8 @@
 //    Either the sender sees table.armed, or its data precede the heavy fence and the receiver sees
 //    them. Once senders see table.armed they fence themselves, so a receiver that sleeps often
 //    leaves the bits there: a heavy fence interrupts every processor. Threads of the receiver's
-//    process deliver packets and run a full fence behind them; so does, not the heavy one, a
-//    receiver that waits for nothing else.
+//    process deliver packets and run a full fence behind them; a receiver that waits for packets
+//    alone runs that one, too, instead of the heavy one.
 //
 // 2. Event queue                                              consumer about to sleep
 //    producer: leaf |= bit; mid |= bit; root |= bit             sleeping = next sleep, kSleepsOn...
@@ -47,8 +47,9 @@ void announce_single_shot(Word32& signal_armed, Word64& table_armed, std::uint64
 }
 
 /// Receiver: announces that each tripwire that `each(arm)` arms shall wake it; look for data again
-/// afterwards. `each` returns whether senders had seen the bits of all of them before. `heavy`: the
-/// fence if not; where only packets fire them the even one, which the delivering thread runs, too.
+/// afterwards. `each` returns whether every sender had seen the bits of all of them before.
+/// `heavy`: the fence if not; where only packets fire them the even one, which the delivering
+/// thread runs, too.
 template <typename Fence, void (*heavy)() = Fence::heavy, typename Each>
 void arm_single_shots(Each&& each) {
   const bool seen = each([](auto& signal_armed, auto& table_armed, std::uint64_t chunks) {
@@ -72,7 +73,7 @@ void fence_behind_packets() {
   Fence::even();
 }
 
-/// Sender, which has seen bits in table_armed, before it loads signal_armed: makes its data visible
+/// Sender that has seen bits in table_armed, before it loads signal_armed: makes its data visible
 /// to a receiver that has armed without a heavy fence.
 template <typename Fence>
 void fence_before_signals() {

@@ -66,7 +66,7 @@ CLAN_INTERPOSED(int, setsockopt, (int fd, int level, int name, const void* value
     }
   }
   const int rc = real().setsockopt(fd, level, name, value, size);
-  // Also by 64 bits of time, whatever time_t the program has.
+  // In both layouts: a program with another time_t uses the _NEW numbers.
   constexpr int kTimeouts[] = {SO_RCVTIMEO, SO_SNDTIMEO, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
   if (level == SOL_SOCKET && std::ranges::find(kTimeouts, name) != std::end(kTimeouts)) {
     if (SocketRef s = acquire(fd)) s->forget_timeouts();

@@ -27,7 +27,7 @@ struct Identity {
   std::atomic<int> nonblocking{-1};  ///< as last seen; -1: ask the kernel
   /// SO_RCVTIMEO, SO_SNDTIMEO in ns, 0: none; negative: ask the kernel
   std::atomic<std::int64_t> receive_timeout{-1}, send_timeout{-1};
-  OpenFileState* slot = nullptr;     ///< set before others find the Socket; null in the pool
+  OpenFileState* slot = nullptr;  ///< set before others find the Socket; null in the pool
   Pipe pipe;
   std::atomic<bool> left_slot{false};     ///< it no longer counts as a holder of its slot
   std::atomic<bool> uses_no_slot{false};  ///< nor as a user
@@ -44,8 +44,8 @@ struct Identity {
   State state_now() const { return state.load(std::memory_order_relaxed); }
   /// Notes that other processes may have the same open file.
   void share() { inherited.store(true, std::memory_order_relaxed); }  // relaxed: of this process
-  /// Notes that the timeouts may have changed. The number is new each time, so that a thread that
-  /// asked the kernel before does not keep its answer.
+  /// Notes that the timeouts may have changed. Each call stores a new number, so that a thread that
+  /// asked the kernel earlier cannot keep a stale answer.
   void forget_timeouts() {
     static constinit std::atomic<std::int64_t> last{-1};
     // relaxed: each is a number by itself

@@ -60,8 +60,8 @@ BellSleep::BellSleep(Socket& s) : s_(s) {
   const int bell = s.bell.get();
   if (bell < 0) return;
   const KeepErrno keep;
-  if (s.in_bell_set.try_lock()) {
-    if (s.bell_set.get() < 0 && !in_borrowed_memory()) s.bell_set.keep(make_set(bell));
+  if (!in_borrowed_memory() && s.in_bell_set.try_lock()) {
+    if (s.bell_set.get() < 0) s.bell_set.keep(make_set(bell));
     set_ = s.bell_set.get();
     is_kept_ = set_ >= 0;
     if (is_kept_) return;

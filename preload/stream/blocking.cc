@@ -29,13 +29,15 @@ std::uint64_t deadline_of(int fd, Socket& s, int option) {
   // relaxed: a number by itself
   std::int64_t asked = kept.load(std::memory_order_relaxed), ns = asked;
   if (ns < 0 || s.inherited.load(std::memory_order_relaxed)) {
+    const KeepErrno keep;
     timeval limit{};
     socklen_t size = sizeof limit;
-    sys::getsockopt(fd, SOL_SOCKET, option, &limit, &size);
+    const bool answered = sys::getsockopt(fd, SOL_SOCKET, option, &limit, &size) == 0;
     constexpr time_t kMostSeconds = 4'000'000'000;  // longer than anybody lives
     ns = limit.tv_sec > kMostSeconds ? 0 : limit.tv_sec * 1'000'000'000 + limit.tv_usec * 1000;
     // relaxed: a number by itself
-    (void)kept.compare_exchange_strong(asked, ns, std::memory_order_relaxed);
+    if (answered && still_names(fd, s))
+      (void)kept.compare_exchange_strong(asked, ns, std::memory_order_relaxed);
   }
   return ns == 0 ? kNoDeadline : monotonic_ns() + static_cast<std::uint64_t>(ns);
 }

@@ -1,7 +1,6 @@
 #include "engine/connection/connection.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "clan/detail/dekker.h"
@@ -39,6 +38,7 @@ std::uint64_t Connection::load_credit() {
 // Where a record may go that does not simply follow the last one.
 int Connection::plan_on(std::uint64_t payload, shm::RingSlot* slot) {
   const std::uint64_t head = consumer_.glance();
+  end_rest();
   producer_.calm = head != planned_at_;
   planned_at_ = head;
   return out_ring_.reserve(
@@ -175,9 +175,7 @@ void Connection::consume(const shm::RingRecord& record) {
 
 void Connection::publish_credit() {
   if (!may_write()) return;
-  if (rests_.load(std::memory_order_relaxed)) [[unlikely]]  // relaxed: a hint
-    rests_.store(nic_.end_rest(std::array{ring_tripwire_, event_tripwire_}),
-                 std::memory_order_relaxed);  // relaxed: a hint
+  end_rest();
   consumer_.published = consumer_.head;
   if (remote_.mapped == nullptr) return put_ordered(0, consumer_.head, nic::PutOrder::kNoHurry);
   auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(remote_.mapped);

@@ -76,7 +76,9 @@ class Connection final : public OobSink,
   std::uint64_t produced() const { return producer_.tail; }
   std::uint64_t known_consumed() const { return producer_.consumed; }
   // relaxed: a hint that commit() would have somebody to wake. Precondition: mapped().
-  bool peer_sleeps() const { return remote_.armed->load(std::memory_order_relaxed) != 0; }
+  bool peer_sleeps() const {
+    return remote_.armed->load(std::memory_order_relaxed) != 0 && link_->owner_waits(remote_);
+  }
 
   // --- consumer ----------------------------------------------------------------------------------
   /// Returns 1: `record` is there; 0: nothing; -1: the peer wrote nonsense (we have reset).
@@ -184,10 +186,7 @@ class Connection final : public OobSink,
                   const char* late);
   template <typename Ready>
   bool sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready, Status* status);
-  void rest(std::uint32_t tripwire) {
-    nic_.rest(tripwire);
-    rests_.store(true, std::memory_order_relaxed);  // relaxed: a hint
-  }
+  void rest(std::uint32_t tripwire), end_rest();
   bool read_ready() { return readable() || peer_gone(); }
 };
 

@@ -87,6 +87,20 @@ inline void Connection::publish(const shm::RingSlot& slot, shm::RingHead head, N
   return true;
 }
 
+inline void Connection::rest(std::uint32_t tripwire) {
+  nic_.rest(tripwire);
+  rests_.store(true, std::memory_order_relaxed);  // relaxed: a hint
+}
+
+// Once in a while, by an end that sends or receives much: it may no longer sleep.
+inline void Connection::end_rest() {
+  if (!rests_.load(std::memory_order_relaxed)) [[likely]]  // relaxed: a hint
+    return;
+  rests_.store(false, std::memory_order_relaxed);  // relaxed: before what another thread notes
+  if (nic_.end_rest(region_cookie_.aperture))
+    rests_.store(true, std::memory_order_relaxed);  // relaxed: a hint
+}
+
 /// Arms a tripwire, looks once more and sleeps until it fires. Answers whether it slept.
 template <typename Ready>
 bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready,

@@ -97,7 +97,7 @@ class ConnectionState {
   std::uint32_t ring_tripwire_ = shm::kNoTripwire;
   std::uint32_t credit_tripwire_ = shm::kNoTripwire;
   std::uint32_t event_tripwire_ = shm::kNoTripwire;
-  std::atomic<bool> rests_{false};  ///< one of them may: Nic::end_rest() before credit is published
+  std::atomic<bool> rests_{false};  ///< one of them may rest: end_rest()
   shm::RecordRing in_ring_;
   std::byte* in_memory_ = nullptr;  ///< of in_ring_
   shm::RingConsumer consumer_;

@@ -41,7 +41,8 @@ class CLAN_EXPORT Tripwire {
   Tripwire& operator=(Tripwire&&) noexcept;
   ~Tripwire();
 
-  /// From now on accesses are seen. The first time it costs a membarrier (about 1 us).
+  /// From now on accesses are seen. Costs a membarrier (about 1 us), unless it has been
+  /// armed before and not disarmed since.
   void arm();
   void disarm();
 

@@ -545,18 +545,20 @@ TEST_F(NicTripwire, OfAReceiverThatSleepsOftenStaysInTheSummaryWhileItRests) {
   nic_->rest(rests);
   nic_->disarm(other);
   EXPECT_EQ(armed.load(), shm::chunk_mask(kLength, 0, 8));
+  EXPECT_FALSE(is_any_armed(nic_->image(), c.aperture));
   write(c.aperture, 0, 8);
   EXPECT_EQ(signals[rests].fired.load(), 0u);
-  EXPECT_TRUE(nic_->end_rest(both));  // it was armed since the last call
+  EXPECT_TRUE(nic_->end_rest(c.aperture));  // it was armed since the last call
   nic_->arm(rests);
-  EXPECT_FALSE(nic_->end_rest(both));  // it does not rest
+  EXPECT_TRUE(is_any_armed(nic_->image(), c.aperture));
+  EXPECT_FALSE(nic_->end_rest(c.aperture));  // it does not rest
   write(c.aperture, 0, 8);
   EXPECT_EQ(signals[rests].fired.load(), 1u);
   nic_->rest(rests);
-  EXPECT_TRUE(nic_->end_rest(both));
-  EXPECT_FALSE(nic_->end_rest(both));  // not armed since the last call
+  EXPECT_TRUE(nic_->end_rest(c.aperture));
+  EXPECT_FALSE(nic_->end_rest(c.aperture));  // not armed since the last call
   EXPECT_EQ(armed.load(), 0u);
-  EXPECT_FALSE(nic_->end_rest(both));
+  EXPECT_FALSE(nic_->end_rest(c.aperture));
   nic_->arm(rests);
   write(c.aperture, 0, 8);
   EXPECT_EQ(signals[rests].fired.load(), 2u);

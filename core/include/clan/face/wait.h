@@ -5,8 +5,8 @@
 //
 //   1. a first burst of looks, without a clock: most waits of a busy connection end there.
 //   2. the peer was last seen on this very core: it cannot be running. Yield to it, a few times,
-//      then sleep; at once where past waits took longer than WaitOptions::max_spin_us, but in the
-//      tries of 3.
+//      then sleep; at once where past waits took longer than WaitOptions::max_spin_us, except
+//      during the tries of 3.
 //   3. spin where past waits were so short that a sleep costs more: up to twice
 //      WaitOptions::max_spin_us where they took a few us, up to once that where they took half of
 //      it and the peer is awake. Else sleep. In every 1,024 waits 16 in a row spin all the same, as
