@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 EXPECTED = {"membarrier", "process_vm", "memfd", "huge_pages", "memlock", "userfaultfd", "cpus",
-            "max_map_count", "ptrace_scope", "unix_sockets", "af_xdp", "tun"}
+            "max_map_count", "ptrace_scope", "scheduler", "unix_sockets", "af_xdp", "tun"}
 
 
 def run(*command, **settings):

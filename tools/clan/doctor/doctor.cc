@@ -44,10 +44,11 @@ void print_text(const std::vector<Finding>& findings, bool usable) {
 }  // namespace
 
 int doctor(bool json, const std::string& host) {
-  std::vector<Finding> findings{check_memfd(),       check_unix_sockets(),  check_membarrier(),
-                                check_process_vm(),  check_cpus(),          check_ptrace_scope(),
-                                check_memlock(),     check_max_map_count(), check_huge_pages(),
-                                check_userfaultfd(), check_af_xdp(host),    check_tun()};
+  std::vector<Finding> findings{check_memfd(),        check_unix_sockets(), check_membarrier(),
+                                check_process_vm(),   check_cpus(),         check_scheduler(),
+                                check_ptrace_scope(), check_memlock(),      check_max_map_count(),
+                                check_huge_pages(),   check_userfaultfd(),  check_af_xdp(host),
+                                check_tun()};
   if (!host.empty()) {
     findings.push_back(check_far_host(host));
     findings.push_back(check_network_port());

@@ -66,6 +66,9 @@ Finding check_membarrier();
 Finding check_process_vm();
 Finding check_ptrace_scope();
 Finding check_cpus();
+// scheduler.cc
+/// What waiting costs: tells which kind of machine this is.
+Finding check_scheduler();
 // sockets.cc
 Finding check_unix_sockets();
 // network.cc
