@@ -146,9 +146,9 @@ def device_goes(program):
 
 def killed(program):
     with hosts.hosts(1500) as names:
-        with server(names[0], True, program):
+        with server(names[0], True, program) as peer:
             with push(names[1], True, program) as client:
-                require(client.takes_device(), client.logged())
+                require(peer.takes_device() and client.takes_device(), client.logged())
                 require(devices_with_xdp(names[0]) and devices_with_xdp(names[1]), "no program")
         wait_for_none(names)
         with server(names[0], True, program) as peer, push(names[1], True, program) as client:
