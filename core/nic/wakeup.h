@@ -56,7 +56,8 @@ void arm_single_shots(Each&& each) {
     announce_single_shot(signal_armed, table_armed, chunks);
   });
   // PAIR fence.even: what has been armed, before the look for data
-  seen ? Fence::even() : heavy();
+  const auto fence = seen ? &Fence::even : heavy;
+  fence();
 }
 
 /// Sender, after its data has been stored: must it look into the CAM? One load while none is armed.

@@ -61,7 +61,7 @@ Hello hello_of(const Address& own, unsigned offloads = kAllOffloads) {
 void say_who(Ends& ends, const Hello& hello) { send(ends, std::as_bytes(std::span(&hello, 1))); }
 
 Frame any_frame(std::mt19937& random, const Address& own, const Address& peer) {
-  Frame f = random() % 2 == 0 ? segments(false) : frame(false, IPPROTO_UDP, 20 + random() % 9000);
+  Frame f = random() % 2 == 0 ? segments(false) : frame(false, IPPROTO_UDP, 60 + random() % 9000);
   std::memcpy(f.ip.data() + 12, own.bytes.data(), 4);
   std::memcpy(f.ip.data() + 16, peer.bytes.data(), 4);
   return f;
