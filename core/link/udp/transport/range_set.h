@@ -25,7 +25,10 @@ class RangeSet {
   const Range& front() const { return ranges_.front(); }
   const Range& back() const { return ranges_.back(); }
   void clear() { ranges_.clear(); }
-  void release_memory() { std::vector<Range>().swap(ranges_); }
+  /// Frees the memory of an empty set.
+  void release_memory() {
+    if (ranges_.empty()) std::vector<Range>().swap(ranges_);
+  }
 
   void add(std::uint64_t begin, std::uint64_t end) {
     if (begin >= end) return;

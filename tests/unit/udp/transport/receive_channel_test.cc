@@ -142,6 +142,16 @@ TEST(ReceiveChannel, KeepsNoLongMessageThatIsNotPlaced) {
   EXPECT_EQ(channel.receive(piece(0, message, 1000, 1000), notes), Outcome::kBroken);
 }
 
+TEST(ReceiveChannel, KeepsWhatWaitsBehindAGapWhenItGivesMemoryBack) {
+  ReceiveChannel channel(0, 10'000);
+  Notes notes;
+  const std::uint64_t second = after(0, "one");
+  EXPECT_EQ(channel.receive(whole(second, "two"), notes), Outcome::kTaken);
+  channel.release_memory();
+  EXPECT_EQ(channel.receive(whole(0, "one"), notes), Outcome::kTaken);
+  EXPECT_EQ(notes.messages, (std::vector<std::string>{"one", "two"}));
+}
+
 TEST(ReceiveChannel, RaisesItsCreditAfterAQuarterOfTheWindow) {
   ReceiveChannel channel(0, 1000);
   Notes notes;
