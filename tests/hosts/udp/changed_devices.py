@@ -169,7 +169,8 @@ def take_program(name):
         bpf(BPF_OBJ_GET_INFO_BY_FD, struct.pack("IIQ", fd, len(info), ctypes.addressof(info)))
         found = struct.unpack("III", info.raw[:12])[2] == program
         if found:
-            bpf(BPF_LINK_DETACH, struct.pack("I", fd))
+            got, _ = bpf(BPF_LINK_DETACH, struct.pack("I", fd))
+            xdp_hosts.require(got == 0, "the program is still there")
         os.close(fd)
         if found:
             return
@@ -178,9 +179,8 @@ def take_program(name):
 def program_taken(names, server, client):
     """By somebody else, from both devices."""
     for name, peer in zip(names, (server, client)):
-        xdp_hosts.require(peer.took_device(), peer.logged())
+        xdp_hosts.require(peer.takes_device(), peer.logged())
         take_program(name)
-        xdp_hosts.require(not xdp_hosts.devices_with_xdp(name), "the program is still there")
     time.sleep(1)
 
 
