@@ -56,6 +56,7 @@ function(clan_linked_face name library package description)
   set(objects clan_${name}_objects)
   set(include ${CMAKE_CURRENT_SOURCE_DIR}/include)
   set(exports ${CMAKE_CURRENT_SOURCE_DIR}/exports.map)
+  clan_in_batches_to_check()
   add_library(${objects} OBJECT ${sources})
   set_target_properties(${objects} PROPERTIES POSITION_INDEPENDENT_CODE ON
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)

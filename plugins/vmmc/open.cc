@@ -12,22 +12,22 @@ namespace clan::vmmc {
 namespace {
 
 std::mutex making;
-std::atomic<VmmcPage*> made{nullptr};
+std::atomic<VmmcPage*> page_made{nullptr};
 
 void in_child() {
-  words::store_release(made, static_cast<VmmcPage*>(nullptr));
+  words::store_release(page_made, static_cast<VmmcPage*>(nullptr));
   words::add(forks, 1u);
 }
 
 }  // namespace
 
 VmmcPage& page() {
-  if (VmmcPage* const there = words::load_acquire(made)) return *there;
+  if (VmmcPage* const there = words::load_acquire(page_made)) return *there;
   std::lock_guard lock(making);
   (void)hold_over_forks<making, in_child>();
-  if (words::load_acquire(made) == nullptr)
-    words::store_release(made, make_counter_page<VmmcPage>(kVmmcMemfdName));
-  return *words::load_acquire(made);
+  if (words::load_acquire(page_made) == nullptr)
+    words::store_release(page_made, make_counter_page<VmmcPage>(kVmmcMemfdName));
+  return *words::load_acquire(page_made);
 }
 
 std::int64_t milliseconds_until(std::uint64_t deadline_ns) {
