@@ -96,7 +96,7 @@ class Nic {
   /// Disarms a tripwire that will soon be armed again: senders go on checking it, so that arming it
   /// needs no system call.
   void rest(std::uint32_t tripwire);
-  /// Disarms those of an aperture's tripwires that rest and were not armed since the last call.
+  /// Withdraws the bits of an aperture's resting tripwires that were not armed since the last call.
   /// Returns whether one still rests.
   bool end_rest(std::uint32_t aperture);
   /// Arms several and pays for one fence.
@@ -119,7 +119,6 @@ class Nic {
     bool in_use = false;
     bool shown = false;         ///< its bits are in the summary
     bool fenced = false;        ///< since a heavy fence: every sender sees them
-    bool rests = false;         ///< shown and not armed, by rest()
     bool armed_lately = false;  ///< since the last end_rest()
   };
   struct LocalAperture {

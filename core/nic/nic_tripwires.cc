@@ -76,16 +76,16 @@ void Nic::disarm(std::uint32_t tripwire) {
 
 void Nic::rest(std::uint32_t tripwire) {
   std::lock_guard lock(mutex_);
-  if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return;
-  disarm_signal(tripwire);
-  tripwires_[tripwire].rests = tripwires_[tripwire].shown;
+  if (tripwire < tripwires_.size() && tripwires_[tripwire].in_use) disarm_signal(tripwire);
 }
 
 bool Nic::end_rest(std::uint32_t aperture) {
   std::lock_guard lock(mutex_);
   bool any = false;
   for (const std::uint32_t t : apertures_[aperture].tripwires) {
-    if (!tripwires_[t].rests) continue;
+    // relaxed: as good as disarmed if a sender is about to fire it
+    const auto armed = image_.signals->tripwires[t].armed.load(std::memory_order_relaxed);
+    if (!tripwires_[t].shown || shm::is_armed(armed)) continue;
     if (std::exchange(tripwires_[t].armed_lately, false)) {
       any = true;
     } else {
@@ -99,7 +99,7 @@ bool Nic::end_rest(std::uint32_t aperture) {
 bool Nic::disarm_locked(std::uint32_t tripwire) {
   if (tripwire >= tripwires_.size() || !tripwires_[tripwire].in_use) return false;
   disarm_signal(tripwire);
-  tripwires_[tripwire].shown = tripwires_[tripwire].fenced = tripwires_[tripwire].rests = false;
+  tripwires_[tripwire].shown = tripwires_[tripwire].fenced = false;
   ++withdrawals_;
   const std::uint32_t aperture = tripwires_[tripwire].aperture;
   std::uint64_t armed = 0;
@@ -127,7 +127,6 @@ bool Nic::arm_each(std::span<const std::uint32_t> tripwires, Arm&& arm_one) {
     if (t >= tripwires_.size() || !tripwires_[t].in_use) continue;
     fenced &= tripwires_[t].fenced;
     tripwires_[t].shown = true;
-    tripwires_[t].rests = false;
     tripwires_[t].armed_lately = true;
     arm_one(image_.signals->tripwires[t].armed, tables_->apertures[tripwires_[t].aperture].armed,
             tripwires_[t].chunks);

@@ -119,7 +119,7 @@ bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Rea
     slept = true;
   }
   signal.sleepers.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
-  tripwire == ring_tripwire_ ? rest(tripwire) : nic_.disarm(tripwire);
+  rest(tripwire);
   (void)nic_.test_and_clear(tripwire);
   if (rc == EINTR) *status = Error{EINTR, "a signal arrived while waiting for the peer"};
   return slept;
