@@ -50,24 +50,28 @@ class Contention {
     const std::uint64_t took = monotonic_ns() - now;
     now += took;
     watch.begin();
-    const bool others_ran = PreemptionWatch::works() ? switched : took > 2 * shortest_yield_ns_;
-    shortest_yield_ns_ = std::min(shortest_yield_ns_, took);
+    const bool first = shortest_yield_ns_ == 0;
+    const bool others_ran =
+        PreemptionWatch::works() ? switched : !first && took > 2 * shortest_yield_ns_;
+    if (!others_ran && (first || took < shortest_yield_ns_)) shortest_yield_ns_ = took;
     note_yield(now, took, others_ran);
     return others_ran;
   }
   /// Others ran in the last yields: the next look is worth one, too.
   bool crowded() const { return crowd_ >= kCrowd; }
+  /// How long to spin between two yields.
+  std::uint64_t yield_every_ns() const { return crowded() ? 0 : kYieldPart * shortest_yield_ns_; }
 
  private:
   static constexpr std::uint64_t kGapsOfPause = 4, kPartOfTime = 4;
+  static constexpr std::uint64_t kYieldPart = 25;  ///< of the time between two is spent in one
   static constexpr std::uint64_t kMaxPauseNs = 2'000'000'000;
   static constexpr int kCrowd = 2;
   static constexpr int kMostCrowd = 8;
   std::uint64_t until_ns_ = 0, pause_ns_ = 0;
   std::uint64_t long_yield_ns_ = 0;  ///< when the last long one ended
   int crowd_ = 0;                    ///< yields in which others ran, less those in which none did
-  /// What a yield costs that finds nobody, where no watch can tell: the machine's own measure.
-  std::uint64_t shortest_yield_ns_ = kMaxPauseNs;
+  std::uint64_t shortest_yield_ns_ = 0;  ///< what one costs that finds nobody; 0: not known yet
 };
 inline constinit thread_local Contention t_contention;
 

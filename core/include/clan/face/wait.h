@@ -4,17 +4,18 @@
 // Spinning costs no latency, and everything if somebody else needs this core to make progress. So:
 //
 //   1. a first burst of looks, without a clock: most waits of a busy connection end there.
-//   2. the peer was last seen on this very core: it cannot be running. Yield to it, a few times,
-//      then sleep; at once where past waits took longer than WaitOptions::max_spin_us, except
-//      during the tries of 3.
+//   2. the peer was last seen on this very core: it cannot be running. Yield to it; sleep at once
+//      where past waits took longer than WaitOptions::max_spin_us, except during the tries of 3.
+//      If nobody runs in a few yields, the peer has left the core: go on with 3, as ends that sleep
+//      wake each other back onto one core.
 //   3. spin where past waits were so short that a sleep costs more: up to twice
 //      WaitOptions::max_spin_us where they took a few us, up to once that where they took half of
 //      it and the peer is awake. Else sleep. In every 1,024 waits 16 in a row spin all the same, as
 //      both ends may sleep only because the other does; none where waits took several times
 //      max_spin_us: two short waits are enough to change that.
-//   4. a thread that spins yields every few microseconds. Where others ran then, its peer may be
-//      one of them: it yields between any two looks, until its yields are empty. (3 clients of one
-//      server on 2 processors: 570,000 calls a second like this, 32,000 by sleeping.)
+//   4. a thread that spins yields now and then. Where others ran then, its peer may be one of them:
+//      it yields between any two looks, until its yields are empty. What yields and look() cost is
+//      measured: together they take at most a tenth of the time of a thread that spins.
 //   5. a thread that was off the processor for a millisecond neither spins nor yields for a while.
 //   6. sleep until the tripwire, event queue or doorbell wakes us.
 //
@@ -32,6 +33,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
+#include <type_traits>
 #include <utility>
 
 namespace clan {
@@ -52,8 +55,8 @@ class Waiter {
   explicit Waiter(const WaitOptions& options)
       : mode_(options.mode), past_(std::uint64_t{options.max_spin_us} * 1000) {}
 
-  /// One step of a wait in a caller's loop: spins as spin(), then sleeps. `sleep()` arms what will
-  /// wake the thread, looks once more, sleeps, and returns whether it has slept.
+  /// Spins as spin(), then sleeps, once. `sleep()` arms what will wake the thread, looks once more,
+  /// sleeps, and returns whether it has slept.
   template <typename Ready, typename Sleep, typename Look = NoLook>
   WaitResult wait(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns, Sleep&& sleep,
                   Look&& look = {}) {
@@ -64,7 +67,7 @@ class Waiter {
   }
 
   /// Spins until `ready()`, as long as seems worth while. False: arm, look again and sleep.
-  /// `look()` is called about once a microsecond, for expensive checks; true ends the wait, too.
+  /// `look()` is for expensive checks, called the less often the more it costs; true ends the wait.
   template <typename Ready, typename Look = NoLook>
   bool spin(Ready&& ready, PeerHint peer, std::uint64_t deadline_ns = kNoDeadline,
             Look&& look = {}) {
@@ -77,7 +80,7 @@ class Waiter {
     if (!poll && contention.known()) [[unlikely]] {
       const std::uint64_t now = monotonic_ns();
       if (contention.lasts(now)) {
-        past_.set_start(now);
+        past_.set_start(0);  // how long this wait takes says nothing of others
         return ready();
       }
     }
@@ -96,8 +99,8 @@ class Waiter {
     bool tries = false;
     const std::uint64_t budget = past_.next_budget(peer.slept, &tries);
     if (peer.cpu != 0 && peer.cpu == current_cpu_tag() && peer.works_until_ns < start) {
-      if (past_.expected_ns() > max_ns() && !tries) return ready();
-      return yield_to_peer(ready, look, start);
+      if (past_.expected_ns() > past_.max_ns() && !tries) return ready();
+      if (const auto there = yield_to_peer(ready, look, start)) return *there;
     }
     const std::uint64_t end = std::max(start + budget, peer.works_until_ns);
     return end == start ? ready() : spin_for(ready, look, start, std::min(deadline_ns, end), tries);
@@ -105,7 +108,6 @@ class Waiter {
 
   /// False: the thread must not sleep, only call spin() again after a check that all is well.
   bool may_sleep() const { return mode_ != WaitOptions::Mode::kPoll; }
-
   /// After a sleep: how long the whole wait took.
   void slept() {
     const std::uint64_t start = past_.start_ns();
@@ -120,9 +122,7 @@ class Waiter {
   static constexpr int kBurst = 32;
   static constexpr int kSameCoreYields = 6;  ///< in which no other thread ran
   static constexpr std::uint64_t kBurstNs = 500;
-  static constexpr std::uint64_t kYieldEveryNs = 5'000;
-
-  std::uint64_t max_ns() const { return past_.max_ns(); }
+  static constexpr std::uint64_t kLookPart = 15;  ///< of the time between two is spent in one
 
   template <typename Ready, typename Look>
   bool poll(Ready&& ready, Look&& look, std::uint64_t deadline_ns) {
@@ -138,19 +138,20 @@ class Waiter {
     return ready();
   }
 
+  // Nothing: no other thread wants this core.
   template <typename Ready, typename Look>
-  bool yield_to_peer(Ready&& ready, Look&& look, std::uint64_t start) {
+  std::optional<bool> yield_to_peer(Ready&& ready, Look&& look, std::uint64_t start) {
     Contention& contention = t_contention;
     PreemptionWatch watch;
     std::uint64_t now = start;
-    for (int empty = 0; empty < kSameCoreYields && now - start < 2 * max_ns();) {
+    for (int empty = 0; now - start < 2 * past_.max_ns();) {
       const bool others_ran = contention.yield(now, watch);
       if (ready() || look()) {
         past_.expect(now - start);
         return true;
       }
       if (contention.lasts(now)) return false;
-      empty += !others_ran;
+      if (!others_ran && ++empty == kSameCoreYields) return std::nullopt;
     }
     return false;
   }
@@ -159,23 +160,29 @@ class Waiter {
   bool spin_for(Ready&& ready, Look&& look, std::uint64_t start, std::uint64_t end, bool tries) {
     Contention& contention = t_contention;
     PreemptionWatch preemption;
-    std::uint64_t yield_at = start + (contention.crowded() ? 0 : kYieldEveryNs);
+    std::uint64_t yield_at = start + contention.yield_every_ns(), look_at = start;
     for (std::uint64_t now = start; now < end;) {
       bool there = false, on = true;
       if (now >= yield_at) {
         contention.yield(now, preemption);
         on = !contention.lasts(now);
-        yield_at = now + (contention.crowded() ? 0 : kYieldEveryNs);
-        there = ready() || look();
+        yield_at = now + contention.yield_every_ns();
+        there = ready();
       } else {
         for (int i = 0; i < kBurst && !there; ++i) {
           there = ready();
           if (!there) cpu_pause();
         }
-        if (!there) there = look();
         const std::uint64_t before = std::exchange(now, monotonic_ns());
         on = now - before < Contention::kGapNs || !preemption.happened();
         if (!on) contention.note_gap(now, now - before);
+      }
+      if constexpr (!std::is_same_v<std::remove_reference_t<Look>, NoLook>) {
+        if (!there && now >= look_at) {
+          there = look();
+          const std::uint64_t before = std::exchange(now, monotonic_ns());
+          look_at = now + kLookPart * (now - before);
+        }
       }
       if (there) {
         tries ? past_.expect_only(now - start) : past_.expect(now - start);

@@ -130,27 +130,35 @@ TEST(Waiter, EndsWhenTheLookBesideSaysSo) {
   EXPECT_EQ(looks, 3);
 }
 
-// What is looked for there is late by no more than that.
-TEST(Waiter, LooksBesideAfterAFewHundredLooksAtMost) {
+TEST(Waiter, LooksBesideAfterAFewHundredLooks) {
   constexpr int kMost = 300;  // a first burst, and one of the others
-  int looks = 0, most = 0, beside = 0;
+  int beside = 0;
   for (int k = 0; k < 100; ++k) {
     Waiter waiter{WaitOptions{}};
-    looks = 0;
-    (void)waiter.spin(
-        [&] {
-          most = std::max(most, ++looks);
-          return false;
-        },
-        {}, kNoDeadline,
-        [&] {
-          looks = 0;
-          ++beside;
-          return false;
-        });
+    int looks = 0;
+    const auto look = [&] {
+      ++beside;
+      EXPECT_LE(looks, kMost);
+      return true;
+    };
+    (void)waiter.spin([&] { return ++looks < 0; }, {}, kNoDeadline, look);
   }
-  EXPECT_LE(most, kMost);
   if (beside == 0) GTEST_SKIP() << "other threads keep the processor: a wait sleeps at once";
+}
+
+TEST(Waiter, LooksBesideTheLessOftenTheLongerThatTakes) {
+  constexpr std::uint64_t kSpinNs = 4 * kMs, kLookNs = 20'000;
+  Waiter waiter{WaitOptions{WaitOptions::Mode::kAdaptive, kSpinNs / 2 / 1000}};
+  std::uint64_t beside = 0;
+  const auto look = [&] {
+    ++beside;
+    const std::uint64_t end = monotonic_ns() + kLookNs;
+    while (monotonic_ns() < end) {
+    }
+    return false;
+  };
+  EXPECT_FALSE(waiter.spin([] { return false; }, {}, kNoDeadline, look));
+  EXPECT_LE(beside, 1 + kSpinNs / (10 * kLookNs));
 }
 
 TEST(Waiter, DoesNotSleepForWhatIsThere) {
@@ -240,6 +248,14 @@ TEST(Waiter, DoesNotYieldToAPeerWhoseAnswersTakeLong) {
   const PeerHint on_this_processor{current_cpu_tag()};
   EXPECT_FALSE(waiter.spin([] { return false; }, on_this_processor, kNoDeadline, look));
   EXPECT_EQ(beside, 0);
+}
+
+TEST(Waiter, SpinsForAPeerThatHasLeftItsProcessor) {
+  Waiter waiter{WaitOptions{WaitOptions::Mode::kAdaptive, 2000}};
+  const std::uint64_t end = monotonic_ns() + kMs;
+  const bool there =
+      waiter.spin([&] { return monotonic_ns() >= end; }, PeerHint{current_cpu_tag()});
+  EXPECT_TRUE(there || t_contention.known()) << "no computation was beside it, and it did not spin";
 }
 
 TEST(WaitHistory, TriesSeveralTimesInARowWhatWaitsTakeThatDoNotSleep) {
