@@ -248,6 +248,7 @@ DatagramSocket::Sent DatagramSocket::send(const SocketAddress* to, std::span<con
     if (!std::exchange(again, true)) continue;
     switch (err) {
       case EMSGSIZE: return Sent::kTooBig;
+      case EIO:  // IPsec, and before Linux 6.11 a device that makes no checksums
       case EINVAL: return train ? Sent::kTooBig : Sent::kFailed;
       case ECONNREFUSED:
       case ENOBUFS: return Sent::kSent;  // as if the network had lost it

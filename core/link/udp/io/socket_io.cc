@@ -41,7 +41,7 @@ Status SocketIo::prepare(const SocketAddress& local, const Options& options) {
   if (!made) made = DatagramSocket::open(Family::kIpv4, kBufferBytes);
   if (!made) return made.error();
   main_ = std::move(*made);
-  offload_ = options.segment_offload && main_.use_gro(true);
+  trains_ = gro_ = options.segment_offload && main_.use_gro(true);
   const std::size_t room = main_.receive_buffer() / kTruesize;
   packets_of_room_ = static_cast<std::uint32_t>(std::max<std::size_t>(32, room));
   (void)main_.tell_destination();  // without it the kernel chooses where answers come from
@@ -141,7 +141,7 @@ Status SocketIo::join(const SocketAddress& peer, const SocketAddress& source) {
   if (!made) return made.error();
   if (!same_network(made->fd(), main_.fd()))
     return Error{EXDEV, "the thread is in another network namespace"};
-  if (offload_ && gro_ && !made->use_gro(true)) return Error{EOPNOTSUPP, "GRO on one socket only"};
+  if (gro_ && !made->use_gro(true)) return Error{EOPNOTSUPP, "GRO on one socket only"};
   SocketAddress local = local_;
   if (!is_wildcard(source))
     local.ip = source.ip;
@@ -206,11 +206,9 @@ void SocketIo::doubt(const SocketAddress& peer) {
 Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
                        std::span<const std::byte> bytes, std::size_t segment,
                        const SocketAddress* from) {
-  if (offload_ || segment >= bytes.size()) {
+  if (trains_ || segment >= bytes.size()) {
     const Sent sent = socket.send(to, bytes, segment, from);
-    if (sent != Sent::kTooBig || segment >= bytes.size() || segment > kBasePacket) return sent;
-    if (&socket != &main_) return sent;
-    offload_ = false;  // packets of the least size: it is GSO that the kernel does not have
+    if (sent != Sent::kTooBig || segment >= bytes.size()) return sent;
   }
   for (std::size_t at = 0; at < bytes.size(); at += segment) {
     const auto packet = bytes.subspan(at, std::min(segment, bytes.size() - at));
@@ -218,6 +216,7 @@ Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
     // A rest that finds no room is lost, like packets in any queue that is full.
     if (s != Sent::kSent && at == 0) return s;
   }
+  trains_ = false;  // the packet is not too big: the way there takes none
   return Sent::kSent;
 }
 
@@ -272,7 +271,7 @@ std::size_t SocketIo::receive_from(DatagramSocket& socket, std::span<Arrival> ou
     // Count empty and oversized ones, too: a flood of these must not keep the thread here.
     ++count;
     // A short one is mostly alone: process it before asking again, unless the last look found one.
-    if (offload_ && got.bytes.size() < kLoneBytes && !in_a_row_) break;
+    if (got.bytes.size() < kLoneBytes && !in_a_row_) break;
   }
   return count;
 }
@@ -311,7 +310,7 @@ std::size_t SocketIo::receive_from_second(std::span<Arrival> out) {
 
 // That is a system call, so what changes to and fro does it more and more rarely.
 void SocketIo::set_plain(bool on) {
-  if (offload_ && gro_ && !second_.use_gro(!on)) return;
+  if (gro_ && !second_.use_gro(!on)) return;
   plain_ = on;
   counters_.plain += on ? 1 : 0;
   if (!on) patience_ = std::min(2 * patience_, kMostAlone);

@@ -105,8 +105,8 @@ class SocketIo final : public PacketIo {
   unsigned patience_ = kAlone;  ///< so many make it plain
   bool want_room_ = false;
   bool second_is_full_ = false;  ///< the train that waits for room goes by that one
-  bool offload_ = true;
-  bool gro_ = true;  ///< on arrivals, where offload_ is
+  bool trains_ = false;          ///< leave in one call
+  bool gro_ = false;             ///< on arrivals
   std::uint32_t packets_of_room_ = 0;
   SocketAddress local_;
   std::vector<std::byte> slots_;

@@ -2,9 +2,23 @@
 #include "link/udp/io/socket_io.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <functional>
+#include <future>
+#include <iterator>
+#include <thread>
 
 #include "base/random.h"
 #include "clan/detail/clock.h"
@@ -23,6 +37,7 @@ struct End final : EndpointSink, MessageSink {
   Connection* connection = nullptr;
   std::vector<std::byte> memory;
   std::uint64_t placed = 0, messages = 0, wrong = 0, sent = 0;
+  std::uint32_t largest_packet = kLargestPacket;
   bool down = false;
   int err = 0;
 
@@ -32,6 +47,7 @@ struct End final : EndpointSink, MessageSink {
     io = std::move(*made);
     Options o;
     o.packet_window = io->packets_of_room();
+    o.largest_packet = largest_packet;
     endpoint = std::make_unique<Endpoint>(o, *this, random_u64, nullptr);
     pump = std::make_unique<PacketPump>(*endpoint, *io);
     memory.resize(4 << 20);
@@ -66,6 +82,51 @@ struct End final : EndpointSink, MessageSink {
     err = why;
   }
 };
+
+/// Whether sendmsg() is asked to cut the bytes into packets.
+bool is_train(const msghdr& m) {
+  for (const cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr;
+       c = CMSG_NXTHDR(const_cast<msghdr*>(&m), const_cast<cmsghdr*>(c))) {
+    constexpr int kUdpSegment = 103;
+    if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == kUdpSegment) return true;
+  }
+  return false;
+}
+
+/// Calls `f` in a thread whose trains the kernel refuses with `err`. False: it cannot, here.
+bool where_trains_are_refused(int err, const std::function<void()>& f) {
+  std::promise<int> listener;
+  std::thread thread([&] {
+    sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sendmsg, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program{std::size(filter), filter};
+    (void)::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    const long fd =
+        ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
+    listener.set_value(static_cast<int>(fd));
+    if (fd >= 0) f();
+  });
+  const Fd calls(listener.get_future().get());
+  for (pollfd fd{calls.get(), POLLIN, 0}; calls && ::poll(&fd, 1, -1) == 1;) {
+    if ((fd.revents & POLLIN) == 0) break;  // the thread has ended
+    seccomp_notif call{};
+    if (::ioctl(calls.get(), SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) continue;
+    seccomp_notif_resp answer{};
+    answer.id = call.id;
+    if (is_train(*reinterpret_cast<const msghdr*>(call.data.args[1]))) {
+      answer.error = -err;
+    } else {
+      answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+    }
+    (void)::ioctl(calls.get(), SECCOMP_IOCTL_NOTIF_SEND, &answer);
+  }
+  thread.join();
+  return static_cast<bool>(calls);
+}
 
 class SocketIoTest : public testing::TestWithParam<bool> {
  protected:
@@ -316,6 +377,36 @@ TEST_F(SecondSocketTest, BulkGoesByItInTrains) {
   }
   EXPECT_EQ(b.wrong, 0u);
   EXPECT_TRUE(talks_to(a, b));
+}
+
+// EIO: IPsec, or a device that makes no checksums; EINVAL: a kernel that knows no trains.
+TEST_F(SecondSocketTest, BulkIsCarriedPacketByPacketWhereTheKernelRefusesTrains) {
+  for (const int err : {EIO, EINVAL}) {
+    const bool could = where_trains_are_refused(err, [&] {
+      ends_.clear();
+      constexpr std::uint32_t kEthernet = 1472;  // loopback would take all in one packet
+      for (int i = 0; i < 2; ++i) {
+        ends_.push_back(std::make_unique<End>());
+        ends_.back()->largest_packet = kEthernet;
+        ASSERT_TRUE(ends_.back()->open({}));
+      }
+      End &a = *ends_[0], &b = *ends_[1];
+      Connection* c = connect(a, b);
+      ping(a, c, b, b.connection, kMany);
+      ASSERT_TRUE(talks_to(a, b));
+      for (std::uint64_t i = 0; i < 20; ++i) {
+        const auto bytes = pattern(200'000, b.messages);
+        ASSERT_EQ(a.endpoint->send(*c, 3, {{}, bytes, true, true}), 0);
+        ASSERT_TRUE(run([&] { return a.sent == i + 1 || a.down; }));
+        ASSERT_FALSE(a.down) << a.err;
+      }
+      EXPECT_EQ(b.messages, kMany + 20u);
+      EXPECT_EQ(b.wrong, 0u);
+      EXPECT_EQ(c->mtu().current(), kEthernet) << "it was not the packet that was too big";
+      EXPECT_TRUE(talks_to(a, b)) << "nor the second socket's fault";
+    });
+    if (!could) GTEST_SKIP() << "no seccomp notifications here";
+  }
 }
 
 TEST_F(SecondSocketTest, AnotherPeerThatBecomesBusierTakesItOver) {
