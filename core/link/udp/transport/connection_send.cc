@@ -166,7 +166,10 @@ bool Connection::write_ping(Writer& out, bool asks, bool acked) {
   unpinged_bytes_ += out.size();
   const bool quarter = asks && unpinged_bytes_ > congestion_.window() / 4;
   const bool bare = !asks && acked && ++bare_acks_ >= kBareAcksPerPing;
-  if (!ping_ && !quarter && !bare) return false;
+  // That of a time-out leaves alone, behind what is sent again: the peer may refuse all data but
+  // the first that it misses (ReceiveChannel, kLater), and acknowledges nothing beside them.
+  const bool later = ping_ && asks && timeouts_ > 0;
+  if (later || (!ping_ && !quarter && !bare)) return false;
   if (out.left() == 0) {
     ping_had_no_room_ = true;
     return false;

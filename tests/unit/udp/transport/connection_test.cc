@@ -192,13 +192,15 @@ struct QuietSink final : udp::EndpointSink, udp::MessageSink {
     ++messages;
   }
   void on_sent(std::uint8_t, std::uint64_t) override {}
-  void on_down(udp::Connection&, int) override {}
+  void on_down(udp::Connection&, int) override { ++downs; }
+  unsigned downs = 0;
 };
 
 // Two endpoints and nothing between them.
 struct Two {
-  explicit Two(std::uint32_t largest_packet = udp::kLargestPacket)
-      : options{.largest_packet = largest_packet} {}
+  explicit Two(std::uint32_t largest_packet = udp::kLargestPacket,
+               std::uint64_t urgent_credit = 256 * 1024)
+      : options{.largest_packet = largest_packet, .credit = {urgent_credit, 0, 0, 8 << 20}} {}
   const udp::Options options;
   QuietSink at_a, at_b;
   Random r{5};
@@ -314,6 +316,37 @@ TEST_F(ConnectionTest, APeerThatLeavesTwoProbesUnansweredIsNamedOnce) {
     EXPECT_EQ(two.at_a.established->counters().timeouts, 2u);
   }
   EXPECT_EQ(named, 1u);
+}
+
+// The peer refuses what comes behind so many messages that wait for the first, so the packets that
+// have been under way longest would be refused again, and nothing would be acknowledged any more.
+TEST_F(ConnectionTest, APeerThatWaitsForAMessageLostTwiceGetsItThoughItTakesNoOther) {
+  Two two(udp::kBasePacket, 4 << 20);
+  two.connect();
+  while (two.at_a.established->congestion().window() < 200 * udp::kBasePacket) {
+    ASSERT_EQ(two.a.send(*two.at_a.established, 3, {{}, std::vector<std::byte>(500'000)}), 0);
+    for (int i = 0; i < 20; ++i) two.exchange();
+  }
+  const std::uint64_t before = two.at_b.messages;
+  constexpr std::uint64_t kMany = 2 * udp::ReceiveChannel::kMostPending;
+  for (std::uint64_t i = 0; i < kMany; ++i)
+    ASSERT_EQ(two.a.send(*two.at_a.established, 0, {{}, {}}), 0);
+  for (bool first = true;;) {
+    const udp::Train t = two.a.transmit(two.out, two.now);
+    if (t.bytes == 0) break;
+    for (std::size_t at = 0; at < t.bytes; at += t.segment) {
+      const std::size_t n = std::min(t.segment, t.bytes - at);
+      if (!std::exchange(first, false)) two.b.receive(two.to_a, {&two.out[at], n}, two.now);
+    }
+  }
+  ASSERT_EQ(two.at_a.established->queued_bytes(0), 0u) << "all of it is under way";
+  two.carry(two.b, two.a, two.to_b);
+  two.cut = true;
+  two.carry(two.a, two.b, two.to_a);  // the first again
+  two.cut = false;
+  for (int i = 0; i < 20'000 && two.at_b.messages < before + kMany; ++i) two.exchange();
+  EXPECT_EQ(two.at_b.messages, before + kMany);
+  EXPECT_EQ(two.at_a.downs, 0u);
 }
 
 #if CLAN_COUNTS_ALLOCATIONS
