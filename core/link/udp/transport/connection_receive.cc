@@ -27,7 +27,7 @@ void Connection::receive(std::uint64_t number, std::span<const std::byte> frames
   const bool gap = received_.add(number);
   if (newest) {
     largest_came_at_ = now;
-    if (!(from == address_) && challenge_ == 0 && state_ == State::kEstablished) {
+    if (!(from == address_) && challenge_ == 0 && state_ != State::kDraining) {
       candidate_ = from;
       challenge_ = (*random_)() | 1;  // 0: none
       challenge_to_send_ = true;

@@ -257,7 +257,7 @@ std::size_t Connection::build_mtu_probe(std::span<std::byte> out, std::uint64_t 
 
 std::size_t Connection::build_challenge(std::span<std::byte> out, std::uint64_t now,
                                         SocketAddress* to) {
-  if (!challenge_to_send_ || state_ != State::kEstablished) return 0;
+  if (!challenge_to_send_ || state_ > State::kClosing) return 0;
   challenge_to_send_ = false;
   ++challenges_;
   *to = candidate_;

@@ -147,6 +147,21 @@ TEST_F(EndpointTest, APeerThatMovesIsFollowedThoughItsAnswerIsLost) {
   EXPECT_EQ(network_.node(1).talks().at(0)->connection->address().port, 77);
 }
 
+// A link that is shut down waits for the acknowledgement of all, wherever the peer is by then.
+TEST_F(EndpointTest, APeerThatMovesWhileAnEndClosesGetsAllThatWasSentBefore) {
+  add(), add();
+  Talk& talk = network_.node(0).connect(1, traffic(1, 3000, 0), traffic(2, 3000, 100));
+  ASSERT_TRUE(until([&] { return talk.next_in[0] > 50; }));
+  Talk& other = *network_.node(1).talks().at(0);
+  network_.node(1).close(other);
+  ASSERT_GT(other.connection->under_way(), 0u);
+  network_.node(0).move(77);
+  ASSERT_TRUE(until([&] { return talk.down && other.down; }));
+  EXPECT_EQ(other.err, 0);
+  EXPECT_EQ(talk.err, 0);
+  for (std::size_t c = 0; c < udp::kChannels; ++c) EXPECT_EQ(talk.next_in[c], other.next_out[c]);
+}
+
 TEST_F(EndpointTest, APeerThatHasMovedStillTakesPacketsOfItsSizeOnly) {
   udp::Options small;
   small.largest_packet = 1472;
