@@ -139,7 +139,9 @@ void Connection::on_timeout(std::uint64_t now) {
     ack_at_ = kNever;
   }
   if (state_ == State::kDraining) return;
-  const std::uint64_t waits_since = std::min(unanswered_since_, starved_since_);
+  // One that has not been asked again may have answered while this process was stopped.
+  const bool silent = timeouts_ > 0 && unanswered_since_ != kNever;
+  const std::uint64_t waits_since = std::min(silent ? unanswered_since_ : kNever, starved_since_);
   if (waits_since != kNever && now - waits_since >= options_.dead) return end(ETIMEDOUT);
   if (now >= loss_at_) detect_loss(now);
   if (packets_under_way_ > 0) {

@@ -318,6 +318,20 @@ TEST_F(ConnectionTest, APeerThatLeavesTwoProbesUnansweredIsNamedOnce) {
   EXPECT_EQ(named, 1u);
 }
 
+// From a terminal or by a debugger, with many peers: timers run before all that has come is read.
+TEST_F(ConnectionTest, APeerThatHasAnsweredWhileThisProcessWasStoppedIsNotDead) {
+  Two two;
+  two.connect();
+  ASSERT_EQ(two.a.send(*two.at_a.established, 0, {{}, {}}), 0);
+  two.carry(two.a, two.b, two.to_a);
+  two.now += 20 * kSecond;
+  two.a.on_timeout(two.now);
+  two.b.on_timeout(two.now);
+  two.carry(two.b, two.a, two.to_b);
+  EXPECT_EQ(two.at_b.messages, 1u);
+  EXPECT_EQ(two.at_a.downs, 0u);
+}
+
 // The peer refuses what comes behind so many messages that wait for the first, so the packets that
 // have been under way longest would be refused again, and nothing would be acknowledged any more.
 TEST_F(ConnectionTest, APeerThatWaitsForAMessageLostTwiceGetsItThoughItTakesNoOther) {
