@@ -141,6 +141,7 @@ void Connection::take_response(std::uint64_t value, const SocketAddress& from, s
   challenge_ = 0;
   challenge_to_send_ = false;
   address_ = candidate_;
+  rtt_ = {};
   congestion_.restart(kBasePacket);
   mtu_.start(largest_packet_, now);
 }

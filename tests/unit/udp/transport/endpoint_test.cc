@@ -162,6 +162,27 @@ TEST_F(EndpointTest, APeerThatMovesWhileAnEndClosesGetsAllThatWasSentBefore) {
   for (std::size_t c = 0; c < udp::kChannels; ++c) EXPECT_EQ(talk.next_in[c], other.next_out[c]);
 }
 
+// The old path's shortest round trip would make a queue of all of the new one's.
+TEST_F(EndpointTest, APeerThatMovesFartherAwayIsSentAsMuchAsItsNewPathCarries) {
+  add(), add();
+  PathModel path;
+  path.bytes_per_second = 12'500'000;
+  path.mtu = 1472;
+  network_.set_all_paths(path);
+  network_.node(0).connect(1, traffic(1, 100'000, 0), traffic(2, 0, 100'000));
+  ASSERT_TRUE(until([&] { return network_.node(1).talks().size() == 1; }));
+  Talk& other = *network_.node(1).talks().at(0);
+  network_.run_for(kSecond);
+  network_.node(0).move(77);
+  path.delay = 20 * kMillisecond;
+  network_.set_all_paths(path);
+  ASSERT_TRUE(until([&] { return other.connection->address().port == 77; }));
+  network_.run_for(kSecond);
+  const std::uint64_t before = other.connection->counters().bytes_sent;
+  network_.run_for(kSecond);
+  EXPECT_GT(other.connection->counters().bytes_sent - before, path.bytes_per_second / 2);
+}
+
 TEST_F(EndpointTest, APeerThatHasMovedStillTakesPacketsOfItsSizeOnly) {
   udp::Options small;
   small.largest_packet = 1472;
