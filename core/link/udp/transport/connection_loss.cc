@@ -117,12 +117,8 @@ void Connection::on_probe_timeout(std::uint64_t now) {
   std::uint32_t largest = 0;
   for (std::uint64_t n = log_.base(); n < log_.next() && found < 2; ++n) {
     const SentPacket& p = log_[n];
-    if (!p.under_way) continue;
+    if (!p.under_way || p.mtu_probe) continue;
     ++found;
-    if (p.mtu_probe) {
-      packet_lost(n, now);
-      continue;
-    }
     largest = std::max(largest, p.bytes);
     if (mtu_.on_timed_out(p.bytes, now)) note_mtu();
     for (std::size_t i = 0; i < p.items; ++i) item_lost(log_.item(p, i));
@@ -136,7 +132,6 @@ void Connection::on_probe_timeout(std::uint64_t now) {
   }
   // The challenge may be behind all that went to the old address, where nobody is.
   if (challenge_ != 0 && !challenge_to_send_) item_lost({SentItem::Kind::kChallenge, 0, {}});
-  slide_log();
   last_asked_at_ = now;
   probes_ = 2;
   ping_ = true;

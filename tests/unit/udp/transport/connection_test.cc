@@ -155,6 +155,24 @@ TEST_F(ConnectionTest, APathThatShrinksIsNoticedAndUsed) {
   EXPECT_EQ(talk.connection->mtu().current(), 1200u);
 }
 
+// Nothing comes through a wire that is cut, so a probe that is lost there says nothing of its size.
+TEST_F(ConnectionTest, TheLargestPacketThatFitsIsFoundThoughTheWireIsCutMeanwhile) {
+  add(), add();
+  PathModel p;
+  p.mtu = 1200;  // the first probe is lost
+  network_.set_all_paths(p);
+  Talk& talk = network_.node(0).connect(1, traffic(1, 0, 0), traffic(2, 0, 0));
+  ASSERT_TRUE(until([&] { return talk.established; }));
+  p.cut = true;
+  network_.set_all_paths(p);
+  network_.run_for(5 * kSecond);
+  p.mtu = 8972;
+  p.cut = false;
+  network_.set_all_paths(p);
+  network_.run_for(3 * kSecond);
+  EXPECT_EQ(talk.connection->mtu().current(), 8952u);
+}
+
 TEST_F(ConnectionTest, AnIdlePeerTakesLessThan16KilobytesAndNoTime) {
   Node& server = add();
   constexpr std::size_t kPeers = 300;
