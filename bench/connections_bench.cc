@@ -12,57 +12,25 @@
 
 namespace clan::bench {
 
-namespace {
-
-auto kernel(Family family, Wait wait) {
-  return [=] { return KernelHubTransport(family, wait); };
-}
-
-auto clan_hub(WaitMode mode) {
-  return [=] { return ClanHubTransport(mode); };
-}
-
-template <class Make>
-Context::Variant idle_variant(Make make, std::size_t connections) {
-  return [=](Context& context) {
-    auto transport = make();
-    return idle_round_trip(context, "idle_endpoints", transport, connections);
-  };
-}
-
-template <class Make>
-Context::Variant load_variant(Make make, std::size_t connections) {
-  return [=](Context& context) {
-    auto transport = make();
-    return offered_load(context, "offered_load", transport, connections);
-  };
-}
-
-}  // namespace
-
 void idle_endpoints(Context& context) {
   for (std::size_t n : context.sizes({1, 10, 100, 1000, 10000}, {1, 1000}, {1, 20})) {
-    context.point({
-        idle_variant(clan_hub(WaitMode::kPoll), n),
-        idle_variant(clan_hub(WaitMode::kAdaptive), n),
-        idle_variant(kernel(Family::kTcp, Wait::kPoll), n),
-        idle_variant(kernel(Family::kTcp, Wait::kBlock), n),
-        idle_variant(kernel(Family::kUnixStream, Wait::kPoll), n),
-        idle_variant(kernel(Family::kUnixStream, Wait::kBlock), n),
-    });
+    const auto variant = [&](auto make) { return idle_variant("idle_endpoints", make, n); };
+    context.point({variant(clan_hub(WaitMode::kPoll)), variant(clan_hub(WaitMode::kAdaptive)),
+                   variant(kernel_hub(Family::kTcp, Wait::kPoll)),
+                   variant(kernel_hub(Family::kTcp, Wait::kBlock)),
+                   variant(kernel_hub(Family::kUnixStream, Wait::kPoll)),
+                   variant(kernel_hub(Family::kUnixStream, Wait::kBlock))});
   }
 }
 
 void offered_load(Context& context) {
   for (std::size_t n : context.sizes({1, 2, 4, 8, 16, 32, 64, 128, 256, 1024}, {1, 64}, {1, 8})) {
-    context.point({
-        load_variant(clan_hub(WaitMode::kPoll), n),
-        load_variant(clan_hub(WaitMode::kAdaptive), n),
-        load_variant(kernel(Family::kTcp, Wait::kBlock), n),
-        load_variant(kernel(Family::kTcp, Wait::kPoll), n),
-        load_variant(kernel(Family::kUnixStream, Wait::kBlock), n),
-        load_variant(kernel(Family::kUnixStream, Wait::kPoll), n),
-    });
+    const auto variant = [&](auto make) { return load_variant("offered_load", make, n); };
+    context.point({variant(clan_hub(WaitMode::kPoll)), variant(clan_hub(WaitMode::kAdaptive)),
+                   variant(kernel_hub(Family::kTcp, Wait::kBlock)),
+                   variant(kernel_hub(Family::kTcp, Wait::kPoll)),
+                   variant(kernel_hub(Family::kUnixStream, Wait::kBlock)),
+                   variant(kernel_hub(Family::kUnixStream, Wait::kPoll))});
   }
 }
 

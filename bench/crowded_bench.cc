@@ -3,22 +3,15 @@
 // same_core        both ends of a ping-pong on one core
 // oversubscribed   eight processes, four ping-pongs, free on two cores
 #include "benchmarks.h"
-#include "support/pattern.h"
 #include "transports/clan_transport.h"
 #include "transports/kernel_transport.h"
-#include "transports/round_trip.h"
+#include "transports/loops.h"
 
 namespace clan::bench {
 
 namespace {
 
 constexpr std::size_t kPairs = 4;
-
-auto kernel(Family family) {
-  return [=] { return KernelTransport(family, Wait::kBlock); };
-}
-
-ClanStream clan_stream() { return ClanStream(WaitMode::kAdaptive); }
 
 /// A client's part among many: round-trip times in channel 0, trips per second in channel 1.
 template <TransportEnd E>
@@ -31,9 +24,8 @@ bool crowded_member(Member& m, E& end, std::size_t bytes) {
   const auto trips_of = [&](std::uint64_t trips, bool record) {
     std::uint64_t last = Clock::now();
     for (std::uint64_t i = 0; i < trips; ++i, ++number) {
-      const bool ok =
-          client ? detail::trip(end, source, in, number) : detail::answer(end, source, in, number);
-      if (!ok) return false;
+      if (!(client ? trip(end, source, in, number) : answer(end, source, in, number)))
+        return m.fail("wrong or no answer");
       if (!record || !client) continue;
       const std::uint64_t now = Clock::now();
       m.record(Clock::to_ns(now - last));
@@ -43,13 +35,13 @@ bool crowded_member(Member& m, E& end, std::size_t bytes) {
   };
   m.barrier();
   const std::uint64_t start = Clock::now();
-  if (!trips_of(warm_up, false)) return m.fail("warm-up: wrong or no answer");
-  const double each = Clock::to_ns(Clock::now() - start) / static_cast<double>(warm_up);
+  if (!trips_of(warm_up, false)) return false;
+  const double each = Clock::ns_since(start) / static_cast<double>(warm_up);
   const std::uint64_t trips = m.agree(m.repeats_for(each));
   while (m.next_sample()) {
     const std::uint64_t begin = Clock::now();
-    if (!trips_of(trips, true)) return m.fail("wrong or no answer");
-    const double seconds = Clock::to_ns(Clock::now() - begin) / 1e9;
+    if (!trips_of(trips, true)) return false;
+    const double seconds = Clock::ns_since(begin) / 1e9;
     m.record(client ? static_cast<double>(trips) / seconds : 0, 1);
     if (client) m.did(trips);
   }
@@ -61,35 +53,29 @@ template <class Make>
 Context::Variant crowded_variant(Make make, std::size_t bytes) {
   return [=](Context& context) -> std::optional<Row> {
     std::vector<decltype(make())> transports;
-    for (std::size_t i = 0; i < kPairs; ++i) transports.push_back(make());
+    std::string why_not;
+    for (std::size_t i = 0; i < kPairs; ++i) {
+      const std::string why = transports.emplace_back(make()).prepare(bytes);
+      if (why_not.empty()) why_not = why;
+    }
     const std::string name = transports.front().name();
-    for (auto& t : transports) {
-      if (const std::string why = t.prepare(bytes); !why.empty()) {
-        context.skip("oversubscribed", name, why);
-        return std::nullopt;
-      }
-    }
-    const Outcome outcome = run_group(context.on_two_cores(2 * kPairs), [&](Member& m) {
-      auto end = transports[m.index() / 2].open(m.index() % 2 == 0 ? Side::kClient : Side::kServer);
-      if (!end) return m.fail("cannot open the connection");
-      return crowded_member(m, *end, bytes);
-    });
-    if (!outcome.ok()) {
-      context.failed("oversubscribed", name, outcome.failure);
-      return std::nullopt;
-    }
+    const auto outcome = context.run(
+        "oversubscribed", name, why_not, context.on_two_cores(2 * kPairs), [&](Member& m) {
+          const Side side = m.index() % 2 == 0 ? Side::kClient : Side::kServer;
+          auto end = transports[m.index() / 2].open(side);
+          return end ? crowded_member(m, *end, bytes) : m.fail("cannot open the connection");
+        });
+    if (!outcome) return std::nullopt;
     std::vector<double> totals;
-    for (const MemberResult& member : outcome.members) {
+    for (const MemberResult& member : outcome->members) {
       totals.resize(std::max(totals.size(), member.runs[1].size()));
-      for (std::size_t i = 0; i < member.runs[1].size(); ++i) totals[i] += member.runs[1][i];
+      for (std::size_t i = 0; i < member.runs[1].size(); ++i) totals[i] += member.runs[1][i] / 1e3;
     }
-    for (double& t : totals) t /= 1e3;
     const auto x = static_cast<double>(bytes);
-    Row latency = make_row("oversubscribed_latency", name, x, "ns", outcome);
-    latency.op_ns = latency.stats.p50;
+    Row latency = make_row("oversubscribed_latency", name, x, "ns", *outcome);
     latency.cpu_ns = 0;
     context.results().add(latency);
-    Row rate = make_row("oversubscribed", name, x, "k trips/s", outcome);
+    Row rate = make_row("oversubscribed", name, x, "k trips/s", *outcome);
     rate.higher_is_better = true;
     rate.stats = summarise_runs(totals);
     rate.op_ns = 1e6 / rate.stats.p50;
@@ -100,26 +86,22 @@ Context::Variant crowded_variant(Make make, std::size_t bytes) {
 }  // namespace
 
 void same_core(Context& context) {
-  const auto group = context.on_one_core();
   for (std::size_t bytes : context.sizes({8, 64, 1024, 16384, 65536}, {64}, {64})) {
-    context.point({
-        round_trip_variant("same_core", clan_stream, bytes, group),
-        round_trip_variant("same_core", kernel(Family::kTcp), bytes, group),
-        round_trip_variant("same_core", kernel(Family::kUnixStream), bytes, group),
-        round_trip_variant("same_core", kernel(Family::kUnixSeqpacket), bytes, group),
-    });
+    const auto variant = [&](auto make) {
+      return round_trip_variant("same_core", make, bytes, context.on_one_core());
+    };
+    context.point({variant(clan_stream(WaitMode::kAdaptive)),
+                   variant(kernel(Family::kTcp, Wait::kBlock)),
+                   variant(kernel(Family::kUnixStream, Wait::kBlock)),
+                   variant(kernel(Family::kUnixSeqpacket, Wait::kBlock))});
   }
 }
 
 void oversubscribed(Context& context) {
   for (std::size_t bytes : context.sizes({64, 1024}, {64}, {64})) {
-    const std::vector<Context::Variant> variants = {
-        crowded_variant(clan_stream, bytes),
-        crowded_variant(kernel(Family::kTcp), bytes),
-        crowded_variant(kernel(Family::kUnixStream), bytes),
-        crowded_variant(kernel(Family::kUnixSeqpacket), bytes),
-    };
-    for (const auto& variant : variants) context.point({variant});
+    context.point({crowded_variant(clan_stream(WaitMode::kAdaptive), bytes)});
+    for (const Family family : {Family::kTcp, Family::kUnixStream, Family::kUnixSeqpacket})
+      context.point({crowded_variant(kernel(family, Wait::kBlock), bytes)});
   }
 }
 

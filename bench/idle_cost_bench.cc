@@ -6,12 +6,9 @@
 //               threads together, as the kernel accounts for it
 // idle_wakeups  how often per second such a server was put on a core
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <string>
 
 #include "benchmarks.h"
 #include "transports/clan_transport.h"
@@ -22,17 +19,14 @@ namespace clan::bench {
 
 namespace {
 
-/// A "Name:  123 kB" line of a /proc file, in bytes.
-double kilobytes_line(const char* path, const std::string& name) {
-  std::ifstream in(path);
+/// Private pages and this process's share of common ones, in bytes.
+double resident() {
+  std::ifstream in("/proc/self/smaps_rollup");
   for (std::string line; std::getline(in, line);) {
-    if (line.rfind(name, 0) == 0) return std::stod(line.substr(name.size())) * 1024;
+    if (line.starts_with("Pss:")) return std::stod(line.substr(4)) * 1024;
   }
   return 0;
 }
-
-/// Private pages and this process's share of common ones.
-double resident() { return kilobytes_line("/proc/self/smaps_rollup", "Pss:"); }
 
 /// What the kernel's scheduler has accounted to all threads of a process.
 struct Scheduled {
@@ -59,10 +53,10 @@ enum Figures : std::size_t { kMemory, kCpuPerSecond, kWakeupsPerSecond };
 /// One request on each connection, one at a time: every connection has been used.
 template <ConnectionHub H>
 bool touch_all(Member& m, H& hub, std::size_t connections) {
-  if (m.index() == 1) return detail::serve(m, hub, connections);
+  if (m.index() == 1) return serve(m, hub, connections);
   MessageSource source(kHubMessageBytes);
   for (std::uint32_t i = 0; i < connections; ++i) {
-    if (!detail::ask(hub, i, source, i)) return m.fail("wrong or no answer");
+    if (!ask(hub, i, source, i)) return m.fail("wrong or no answer");
   }
   return true;
 }
@@ -75,7 +69,7 @@ bool idle_for(Member& m, H& hub, useconds_t idle_us) {
   if (m.index() == 1) {
     server->store(getpid(), std::memory_order_relaxed);  // the barrier publishes it
     m.barrier();
-    if (!detail::serve(m, hub, 1)) return false;
+    if (!serve(m, hub, 1)) return false;
     m.barrier();  // leaving before the answer was read would hang up on every connection
     return true;
   }
@@ -85,59 +79,36 @@ bool idle_for(Member& m, H& hub, useconds_t idle_us) {
   const Scheduled before = scheduled(pid);
   const std::uint64_t start = Clock::now();
   usleep(idle_us);
-  const double seconds = Clock::to_ns(Clock::now() - start) / 1e9;
+  const double seconds = Clock::ns_since(start) / 1e9;
   const Scheduled after = scheduled(pid);
   m.set_figure(kCpuPerSecond, (after.cpu_ns - before.cpu_ns) / seconds);
   m.set_figure(kWakeupsPerSecond, (after.times - before.times) / seconds);
   MessageSource source(kHubMessageBytes);
-  if (!detail::ask(hub, 0, source, 0)) return m.fail("wrong or no answer");
+  if (!ask(hub, 0, source, 0)) return m.fail("wrong or no answer");
   m.barrier();
   return true;
 }
 
 template <HubTransport T>
 std::optional<Outcome> measure_idle(Context& context, T& transport, std::size_t connections) {
-  const std::string name = transport.name();
-  if (const std::string why = transport.prepare(connections); !why.empty()) {
-    context.skip("idle_memory", name, why);
-    return std::nullopt;
-  }
-  const useconds_t idle_us = context.options().smoke ? 50'000 : 1'000'000;
-  const Outcome outcome = run_group(context.across_cores(), [&](Member& m) {
-    const double memory = resident();
-    m.barrier();
-    auto hub = transport.open(m.index() == 0 ? Side::kClient : Side::kServer, connections);
-    if (!hub) return m.fail("cannot open the connections");
-    m.barrier();
-    if (!touch_all(m, *hub, connections)) return false;
-    m.barrier();
-    m.set_figure(kMemory, (resident() - memory) / static_cast<double>(connections));
-    return idle_for(m, *hub, idle_us);
-  });
-  if (!outcome.ok()) {
-    context.failed("idle_memory", name, outcome.failure);
-    return std::nullopt;
-  }
-  return outcome;
-}
-
-Row idle_row(const std::string& benchmark, const std::string& variant, std::size_t connections,
-             const std::string& unit, const std::vector<double>& runs) {
-  Row row;
-  row.benchmark = benchmark;
-  row.variant = variant;
-  row.x = static_cast<double>(connections);
-  row.x_name = "connections";
-  row.unit = unit;
-  row.stats = summarise_runs(runs);
-  return row;
+  return context.run("idle_memory", transport.name(), transport.prepare(connections),
+                     context.across_cores(), [&](Member& m) {
+                       const double memory = resident();
+                       m.barrier();
+                       auto hub = transport.open(m.side(), connections);
+                       if (!hub) return m.fail("cannot open the connections");
+                       m.barrier();
+                       if (!touch_all(m, *hub, connections)) return false;
+                       m.barrier();
+                       m.set_figure(kMemory,
+                                    (resident() - memory) / static_cast<double>(connections));
+                       return idle_for(m, *hub, context.options().smoke ? 50'000 : 1'000'000);
+                     });
 }
 
 template <class Make>
 void idle_rows(Context& context, Make make) {
-  const std::size_t connections = context.options().smoke   ? 20
-                                  : context.options().quick ? 500
-                                                            : 1000;
+  const std::size_t connections = context.sizes({1000}, {500}, {20}).front();
   const int runs = context.options().smoke ? 1 : 3;
   std::vector<double> memory, cpu, wakeups;
   for (int i = 0; i < runs; ++i) {
@@ -148,18 +119,27 @@ void idle_rows(Context& context, Make make) {
     cpu.push_back(outcome->members[0].figures[kCpuPerSecond] / 1e3);
     wakeups.push_back(outcome->members[0].figures[kWakeupsPerSecond]);
   }
-  const std::string name = make().name();
-  context.results().add(idle_row("idle_memory", name, connections, "bytes", memory));
-  context.results().add(idle_row("idle_cpu", name, connections, "us/s", cpu));
-  context.results().add(idle_row("idle_wakeups", name, connections, "per s", wakeups));
+  const auto add = [&](const char* benchmark, const char* unit, const std::vector<double>& values) {
+    Row row;
+    row.benchmark = benchmark;
+    row.variant = make().name();
+    row.x = static_cast<double>(connections);
+    row.x_name = "connections";
+    row.unit = unit;
+    row.stats = summarise_runs(values);
+    context.results().add(row);
+  };
+  add("idle_memory", "bytes", memory);
+  add("idle_cpu", "us/s", cpu);
+  add("idle_wakeups", "per s", wakeups);
 }
 
 }  // namespace
 
 void idle_cost(Context& context) {
-  idle_rows(context, [] { return ClanHubTransport(WaitMode::kAdaptive); });
-  idle_rows(context, [] { return KernelHubTransport(Family::kTcp, Wait::kBlock); });
-  idle_rows(context, [] { return KernelHubTransport(Family::kUnixStream, Wait::kBlock); });
+  idle_rows(context, clan_hub(WaitMode::kAdaptive));
+  idle_rows(context, kernel_hub(Family::kTcp, Wait::kBlock));
+  idle_rows(context, kernel_hub(Family::kUnixStream, Wait::kBlock));
 }
 
 }  // namespace clan::bench

@@ -2,21 +2,15 @@
 #include <fmt/core.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <string>
-#include <vector>
+#include <filesystem>
 
-#include "bars.h"
 #include "benchmarks.h"
-#include "quick.h"
 #include "support/clock.h"
-#include "support/context.h"
-#include "support/machine.h"
+#include "support/load.h"
 
 namespace clan::bench {
 
@@ -58,8 +52,9 @@ constexpr Question kQuestions[] = {
 
 void run_question(Context& context, const Question& question) {
   fmt::print(stderr, "{}: {}\n", question.name, question.text);
-  const std::size_t before = context.results().rows().size();
-  const std::size_t skips_before = context.results().skips().size();
+  const auto& rows = context.results().rows();
+  const auto& skips = context.results().skips();
+  const std::size_t rows_before = rows.size(), skips_before = skips.size();
   question.run(context);
   std::vector<std::string> shown;
   const auto show = [&](const std::string& benchmark) {
@@ -67,11 +62,26 @@ void run_question(Context& context, const Question& question) {
     shown.push_back(benchmark);
     fmt::print("\n{}\n{}", benchmark, context.results().table(benchmark));
   };
-  const auto& rows = context.results().rows();
-  for (std::size_t i = before; i < rows.size(); ++i) show(rows[i].benchmark);
-  const auto& skips = context.results().skips();
+  for (std::size_t i = rows_before; i < rows.size(); ++i) show(rows[i].benchmark);
   for (std::size_t i = skips_before; i < skips.size(); ++i) show(skips[i].benchmark);
   std::fflush(stdout);
+}
+
+/// Has a script draw a plot per benchmark beside the file.
+void draw_plots(const std::string& file) {
+  std::error_code error;
+  const auto here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  // Beside it where it is installed, in ../lib/clan in a build tree.
+  auto script = here / "plots/plots.py";
+  if (!std::filesystem::exists(script)) script = here.parent_path() / "lib/clan/plots/plots.py";
+  const pid_t child = fork();
+  if (child == 0) {
+    execlp("python3", "python3", "-B", script.c_str(), file.c_str(), nullptr);
+    _exit(127);
+  }
+  int status = -1;
+  if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+    fmt::print(stderr, "clan-bench: no plots: python3 {} has failed\n", script.c_str());
 }
 
 int finish(Context& context, const Machine& machine, const std::string& question) {
@@ -79,17 +89,18 @@ int finish(Context& context, const Machine& machine, const std::string& question
   for (const Row& r : context.results().rows()) dropped += r.dropped;
   fmt::print("\n{} samples were dropped and repeated because the cache-line probe changed.\n",
              dropped);
-  const std::string& out = context.options().output;
-  if (!out.empty()) {
-    const Options& options = context.options();
+  std::fflush(stdout);
+  const Options& options = context.options();
+  if (!options.output.empty()) {
     const About about{question,
                       fmt::format("{} samples of {} ms", options.samples, options.sample_ms),
                       {options.core_a, options.core_b}};
-    if (!context.results().write(out, machine, about)) {
-      fmt::print(stderr, "clan-bench: cannot write to {}: {}\n", out, std::strerror(errno));
+    if (!context.results().write(options.output, machine, about)) {
+      fmt::print(stderr, "clan-bench: cannot write to {}: {}\n", options.output,
+                 std::strerror(errno));
       return 1;
     }
-    fmt::print("Written: {0}/{1}.json and a plot per benchmark, {0}/*.svg\n", out, question);
+    draw_plots(options.output + "/" + question + ".json");
   }
   return context.failures() == 0 ? 0 : 1;
 }
@@ -97,35 +108,34 @@ int finish(Context& context, const Machine& machine, const std::string& question
 struct CommandLine {
   Options options;
   std::vector<int> cores;
-  std::string question;  ///< empty: none was named; "help": list them
+  std::string question = "help";
 };
 
 void declare(CLI::App& app, CommandLine& line) {
+  Options& options = line.options;
   app.require_subcommand(0, 1);
   app.fallthrough();
   app.add_option("--cores", line.cores, "the two cores to use (default: the first two allowed)")
       ->delimiter(',')
       ->expected(2);
-  app.add_option("--samples", line.options.samples, "samples kept per row")
+  app.add_option("--samples", options.samples, "samples kept per row")
       ->capture_default_str()
       ->check(CLI::Range(1, static_cast<int>(kMaxSamples)));
-  app.add_option("--sample-ms", line.options.sample_ms, "length of one sample")
+  app.add_option("--sample-ms", options.sample_ms, "length of one sample")
       ->capture_default_str()
       ->check(CLI::Range(0.01, 10000.0));
-  app.add_option("--deadline", line.options.deadline_s, "seconds after which a row is given up")
+  app.add_option("--deadline", options.deadline_s, "seconds after which a row is given up")
       ->capture_default_str();
-  app.add_option("-o,--output", line.options.output, "directory for QUESTION.json and plots");
-  app.add_flag("--smoke", line.options.smoke, "a few iterations: does everything run?");
-  for (const Question& q : kQuestions) {
-    app.add_subcommand(q.name, q.text)->callback([&line, &q] { line.question = q.name; });
-  }
-  app.add_subcommand("all", "every question above")->callback([&line] { line.question = "all"; });
-  app.add_subcommand("bars", "what the bars need, and whether CLAN clears them")->callback([&line] {
-    line.question = "bars";
-  });
-  app.add_subcommand("quick", "the comparison with TCP and UNIX sockets, in a minute")
-      ->callback([&line] { line.question = "quick"; });
-  app.add_subcommand("help", "this list")->callback([&line] { line.question = "help"; });
+  app.add_option("-o,--output", options.output, "directory for QUESTION.json and plots");
+  app.add_flag("--smoke", options.smoke, "a few iterations: does everything run?");
+  const auto add = [&](const char* name, const char* text) {
+    app.add_subcommand(name, text)->callback([&line, name] { line.question = name; });
+  };
+  for (const Question& q : kQuestions) add(q.name, q.text);
+  add("all", "every question above");
+  add("bars", "what the bars need, and whether CLAN clears them");
+  add("quick", "the comparison with TCP and UNIX sockets, in a minute");
+  add("help", "this list");
   // after the questions, which take none: what nobody knows ends up in app.remaining()
   app.allow_extras();
 }
@@ -160,11 +170,6 @@ int help(const CLI::App& app) {
   return 0;
 }
 
-/// More than half of the cores' worth of other work in the last minute.
-bool busy_machine(const Machine& machine) {
-  return std::strtod(machine.load_average.c_str(), nullptr) > 0.5 * machine.cores;
-}
-
 int run(CommandLine& line) {
   Options& options = line.options;
   const auto allowed = allowed_cores();
@@ -186,21 +191,18 @@ int run(CommandLine& line) {
   fmt::print(
       "{}cores     {} and {}{}\n", machine_report(machine), options.core_a, options.core_b,
       options.core_a == options.core_b ? " (only one core: nothing here is a peer's limit)" : "");
-  if (busy_machine(machine)) {
+  // More than half of the cores' worth of other work in the last minute.
+  if (std::strtod(machine.load_average.c_str(), nullptr) > 0.5 * machine.cores) {
     fmt::print("warning   other work is running here; rates and p99 will show it\n");
   }
   std::fflush(stdout);
-  if (line.question == "quick") {
-    if (!options.smoke) {
-      options.quick = true;
-      options.samples = 5;
-      options.sample_ms = 10;
-    }
-    Context context(options);
-    quick(context);
-    return finish(context, machine, line.question);
+  if (line.question == "quick" && !options.smoke) {
+    options.quick = true;
+    options.samples = 5;
+    options.sample_ms = 10;
   }
   Context context(options);
+  if (line.question == "quick") quick(context);
   for (const Question& q : kQuestions) {
     const bool wanted = line.question == "all" || line.question == q.name ||
                         (line.question == "bars" && bars_need(q.name));
@@ -228,6 +230,6 @@ int main(int argc, char** argv) {
   if (const auto unknown = app.remaining(); !unknown.empty()) {
     return clan::bench::complain_about(app, unknown.front());
   }
-  if (line.question.empty() || line.question == "help") return clan::bench::help(app);
+  if (line.question == "help") return clan::bench::help(app);
   return clan::bench::run(line);
 }

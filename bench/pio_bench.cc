@@ -6,27 +6,19 @@
 // "bare" is the plain store loop that "clan", a PIO write into an imported aperture, is compared
 // with: by the C library's memcpy(), as CLAN's, whose stores are wider than those that the compiler
 // makes of a known length.
-#include <clan/aperture.h>
-#include <clan/memory.h>
-#include <sys/mman.h>
 
-#include <array>
-#include <atomic>
 #include <cstring>
 
 #include "benchmarks.h"
 #include "support/clock.h"
-#include "support/context.h"
-#include "support/fd.h"
 #include "support/pattern.h"
-#include "support/shared_memory.h"
 #include "transports/clan_transport.h"
 
 namespace clan::bench {
 
 namespace {
 
-constexpr std::size_t kArea = 4096;
+constexpr std::size_t kArea = RemotePage::kBytes;
 constexpr std::size_t kStore = 64;
 
 /// A memfd made before the fork, mapped by each side for itself.
@@ -47,7 +39,7 @@ class BarePio {
     std::memcpy(memory_.data() + offset, bytes.data(), n);
     return true;
   }
-  std::span<const std::byte> memory() const { return {memory_.data(), kArea}; }
+  std::span<const std::byte> memory() { return {memory_.data(), kArea}; }
 
  private:
   Fd fd_;
@@ -57,40 +49,15 @@ class BarePio {
 /// CLAN memory exported by its owner, imported by the writer; no tripwire is armed.
 class ClanPio {
  public:
-  std::string prepare() { return page_.prepare() ? "" : "no shared memory"; }
-  bool open(Side side) {
-    context_ = make_context(WaitMode::kAdaptive);
-    if (!context_) return false;
-    return side == Side::kServer ? open_owner() : open_writer();
-  }
+  std::string prepare() { return page_.prepare(); }
+  bool open(Side side) { return page_.open(side, WaitMode::kAdaptive); }
   bool write(std::size_t offset, std::span<const std::byte> bytes) {
-    return remote_->write(offset, bytes.data(), kStore).ok();
+    return page_.remote().write(offset, bytes.data(), kStore).ok();
   }
-  std::span<const std::byte> memory() const { return aperture_->region(); }
+  std::span<const std::byte> memory() { return page_.aperture().region(); }
 
  private:
-  bool open_owner() {
-    auto memory = Memory::allocate(kArea);
-    if (!memory) return complain("memory", memory.error());
-    memory_ = std::move(*memory);
-    auto aperture = Aperture::export_memory(*context_, *memory_, 0, kArea, Rights::kReadWrite);
-    if (!aperture) return complain("export", aperture.error());
-    aperture_ = std::move(*aperture);
-    page_.put(aperture_->cookie());
-    return true;
-  }
-  bool open_writer() {
-    auto remote = RemoteAperture::import(*context_, page_.take());
-    if (!remote) return complain("import", remote.error());
-    remote_ = std::move(*remote);
-    return true;
-  }
-
-  CookiePage page_;
-  std::unique_ptr<clan::Context> context_;
-  std::optional<Memory> memory_;
-  std::optional<Aperture> aperture_;
-  std::optional<RemoteAperture> remote_;
+  RemotePage page_;
 };
 
 template <class Target>
@@ -110,22 +77,22 @@ bool write_member(Member& m, Target& target) {
   const auto rounds_of = [&](std::uint64_t rounds) {
     for (std::uint64_t i = 0; i < rounds; ++i) {
       line.fill(pattern_of(round++));
-      if (!write_area(target, line)) return false;
+      if (!write_area(target, line)) return m.fail("the write was refused");
     }
     return true;
   };
   constexpr std::uint64_t kWarmUp = 200;
-  if (!rounds_of(kWarmUp)) return m.fail("the write was refused");
+  if (!rounds_of(kWarmUp)) return false;
   const std::uint64_t start = Clock::now();
-  if (!rounds_of(kWarmUp)) return m.fail("the write was refused");
-  const double each = Clock::to_ns(Clock::now() - start) / kWarmUp;
+  if (!rounds_of(kWarmUp)) return false;
+  const double each = Clock::ns_since(start) / kWarmUp;
   const std::uint64_t rounds = m.agree(m.repeats_for(each));
   auto* last = reinterpret_cast<std::atomic<std::uint64_t>*>(m.scratch());
   constexpr double kStoresPerRound = static_cast<double>(kArea) / kStore;
   while (m.next_sample()) {
     const std::uint64_t begin = Clock::now();
-    if (!rounds_of(rounds)) return m.fail("the write was refused");
-    const double ns = Clock::to_ns(Clock::now() - begin);
+    if (!rounds_of(rounds)) return false;
+    const double ns = Clock::ns_since(begin);
     m.record(ns / static_cast<double>(rounds) / kStoresPerRound);
     // PAIR bench.pio.last: publishes the number of the last round to the owner
     last->store(round, std::memory_order_release);
@@ -161,33 +128,25 @@ bool own_member(Member& m, Target& target, bool reads) {
 }
 
 template <class Target>
-std::optional<Row> measure_pio(Context& context, const std::string& variant, bool reads,
-                               Target target) {
-  if (const std::string why = target.prepare(); !why.empty()) {
-    context.skip("pio_write", variant, why);
-    return std::nullopt;
-  }
-  const Outcome outcome = run_group(context.across_cores(), [&](Member& m) {
-    if (!target.open(m.index() == 0 ? Side::kClient : Side::kServer))
-      return m.fail("cannot map the memory");
-    return m.index() == 0 ? write_member(m, target) : own_member(m, target, reads);
-  });
-  if (!outcome.ok()) {
-    context.failed("pio_write", variant, outcome.failure);
-    return std::nullopt;
-  }
-  Row row = make_row("pio_write", variant, static_cast<double>(kStore), "ns", outcome);
-  row.op_ns = row.stats.p50;
-  return row;
+Context::Variant pio_variant(const char* variant, bool reads) {
+  return [=](Context& context) -> std::optional<Row> {
+    Target target;
+    const auto outcome =
+        context.run("pio_write", variant, target.prepare(), context.across_cores(), [&](Member& m) {
+          if (!target.open(m.side())) return m.fail("cannot map the memory");
+          return m.index() == 0 ? write_member(m, target) : own_member(m, target, reads);
+        });
+    if (!outcome) return std::nullopt;
+    return make_row("pio_write", variant, static_cast<double>(kStore), "ns", *outcome);
+  };
 }
 
 }  // namespace
 
 void pio_write(Context& context) {
-  context.point({[](Context& c) { return measure_pio(c, "bare", false, BarePio()); },
-                 [](Context& c) { return measure_pio(c, "clan", false, ClanPio()); }});
-  context.point({[](Context& c) { return measure_pio(c, "bare, owner reads", true, BarePio()); },
-                 [](Context& c) { return measure_pio(c, "clan, owner reads", true, ClanPio()); }});
+  context.point({pio_variant<BarePio>("bare", false), pio_variant<ClanPio>("clan", false)});
+  context.point({pio_variant<BarePio>("bare, owner reads", true),
+                 pio_variant<ClanPio>("clan, owner reads", true)});
 }
 
 }  // namespace clan::bench

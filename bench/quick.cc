@@ -1,11 +1,7 @@
-#include "quick.h"
-
+// The short comparison that ./quickstart ends with: CLAN beside kernel TCP and UNIX sockets.
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <initializer_list>
-#include <string>
-#include <vector>
 
 #include "benchmarks.h"
 
@@ -13,74 +9,41 @@ namespace clan::bench {
 
 namespace {
 
-/// One line of the comparison. A column shows the best of the variants it lists. The last column of
-/// the table compares with the better of the kernel's sockets that poll, whether listed or not.
+/// Which variants a column shows the best of: those that poll, those that do not, or all.
+enum class Waits { kPoll, kBlock, kBest };
+
+/// The last column of the table compares with the better of the kernel's sockets that poll, whether
+/// listed or not.
 struct Line {
   const char* text;
   const char* benchmark;
   double x;
-  std::vector<std::string> clan;
-  std::vector<std::string> tcp;
-  std::vector<std::string> unix_sockets;
+  Waits clan, kernel;
 };
 
-std::vector<Line> lines() {
-  return {
-      {"64 B there and back, both polling",
-       "stream_latency",
-       64,
-       {"clan-poll"},
-       {"tcp-poll"},
-       {"unix-poll"}},
-      {"64 B there and back, default waiting", "stream_latency", 64, {"clan"}, {"tcp"}, {"unix"}},
-      {"64 KB there and back",
-       "stream_latency",
-       65536,
-       {"clan", "clan-poll"},
-       {"tcp", "tcp-poll"},
-       {"unix", "unix-poll"}},
-      {"8 B messages", "message_rate", 8, {"clan"}, {"tcp"}, {"unix", "seqpacket"}},
-      {"64 B messages", "message_rate", 64, {"clan"}, {"tcp"}, {"unix", "seqpacket"}},
-      {"stream of 64 KB pieces",
-       "bandwidth",
-       65536,
-       {"clan", "clan-poll"},
-       {"tcp", "tcp-poll"},
-       {"unix", "unix-poll"}},
-      {"stream of 1 MB pieces",
-       "bandwidth",
-       1048576,
-       {"clan", "clan-poll"},
-       {"tcp", "tcp-poll"},
-       {"unix", "unix-poll"}},
-      {"both ends on one core, 64 B", "same_core", 64, {"clan"}, {"tcp"}, {"unix"}},
-      {"8 processes on 2 cores, 64 B", "oversubscribed", 64, {"clan"}, {"tcp"}, {"unix"}},
-      {"64 B, 1000 idle connections",
-       "idle_endpoints",
-       1000,
-       {"clan-poll", "clan"},
-       {"tcp-poll"},
-       {"unix-poll"}},
-      {"64 requests outstanding",
-       "offered_load",
-       64,
-       {"clan", "clan-poll"},
-       {"tcp", "tcp-poll"},
-       {"unix", "unix-poll"}},
-      {"waking a sleeper", "wakeup", 1, {"clan"}, {"tcp"}, {"unix"}},
-  };
-}
+constexpr Line kLines[] = {
+    {"64 B there and back, both polling", "stream_latency", 64, Waits::kPoll, Waits::kPoll},
+    {"64 B there and back, default waiting", "stream_latency", 64, Waits::kBlock, Waits::kBlock},
+    {"64 KB there and back", "stream_latency", 65536, Waits::kBest, Waits::kBest},
+    {"8 B messages", "message_rate", 8, Waits::kBlock, Waits::kBlock},
+    {"64 B messages", "message_rate", 64, Waits::kBlock, Waits::kBlock},
+    {"stream of 64 KB pieces", "bandwidth", 65536, Waits::kBest, Waits::kBest},
+    {"stream of 1 MB pieces", "bandwidth", 1048576, Waits::kBest, Waits::kBest},
+    {"both ends on one core, 64 B", "same_core", 64, Waits::kBlock, Waits::kBlock},
+    {"8 processes on 2 cores, 64 B", "oversubscribed", 64, Waits::kBlock, Waits::kBlock},
+    {"64 B, 1000 idle connections", "idle_endpoints", 1000, Waits::kBest, Waits::kPoll},
+    {"64 requests outstanding", "offered_load", 64, Waits::kBest, Waits::kBest},
+    {"waking a sleeper", "wakeup", 1, Waits::kBlock, Waits::kBlock},
+};
 
-const Row* best(const Results& results, const Line& line, const std::vector<std::string>& names) {
-  const Row* found = nullptr;
-  for (const std::string& name : names) {
-    const Row* r = results.find(line.benchmark, name, line.x);
-    if (r == nullptr) continue;
-    const bool better = found == nullptr || (r->higher_is_better ? r->stats.p50 > found->stats.p50
-                                                                 : r->stats.p50 < found->stats.p50);
-    if (better) found = r;
-  }
-  return found;
+const Row* best(const Results& results, const Line& line, const std::string& name, Waits waits) {
+  std::vector<std::string> variants;
+  if (waits != Waits::kPoll) variants.push_back(name);
+  if (waits != Waits::kBlock) variants.push_back(name + "-poll");
+  // Records are what the kernel has beside messages.
+  if (name == "unix" && line.benchmark == std::string("message_rate"))
+    variants.emplace_back("seqpacket");
+  return results.best(line.benchmark, variants, line.x);
 }
 
 std::string cell(const Row* row) {
@@ -95,9 +58,7 @@ std::string gain(const Row* clan, const Row* other) {
   if (clan == nullptr || other == nullptr || other->stats.p50 <= 0 || clan->stats.p50 <= 0) {
     return "-";
   }
-  const double times = clan->higher_is_better ? clan->stats.p50 / other->stats.p50
-                                              : other->stats.p50 / clan->stats.p50;
-  return fmt::format("{:.1f} x", times);
+  return fmt::format("{:.1f} x", times_better(*clan, *other));
 }
 
 /// What disturbed the measurements of a line, to stand beside it.
@@ -112,11 +73,11 @@ void print_comparison(const Results& results) {
   constexpr const char* kFormat = "  {:<41} {:>16} {:>16} {:>16} {:>9} {:>9} {:>11}{}\n";
   fmt::print("\n");
   fmt::print(kFormat, "median", "CLAN", "TCP", "UNIX", "vs TCP", "vs UNIX", "vs polling", "");
-  for (const Line& line : lines()) {
-    const Row* clan = best(results, line, line.clan);
-    const Row* tcp = best(results, line, line.tcp);
-    const Row* unix_sockets = best(results, line, line.unix_sockets);
-    const Row* polling = best(results, line, {"tcp-poll", "unix-poll"});
+  for (const Line& line : kLines) {
+    const Row* clan = best(results, line, "clan", line.clan);
+    const Row* tcp = best(results, line, "tcp", line.kernel);
+    const Row* unix_sockets = best(results, line, "unix", line.kernel);
+    const Row* polling = results.best(line.benchmark, {"tcp-poll", "unix-poll"}, line.x);
     if (clan == nullptr && tcp == nullptr && unix_sockets == nullptr) continue;
     fmt::print(kFormat, line.text, cell(clan), cell(tcp), cell(unix_sockets), gain(clan, tcp),
                gain(clan, unix_sockets), gain(clan, polling), doubt({clan, tcp, unix_sockets}));
@@ -140,7 +101,7 @@ void quick(Context& context) {
     run(context);
   }
   fmt::print(stderr, "\n");
-  if (const Row* line = context.results().find("cacheline", "bare", 8)) {
+  if (const Row* line = context.results().best("cacheline", {"bare"}, 8)) {
     fmt::print("a cache line there and back: {:.0f} ns\n", line->stats.p50);
   }
   print_comparison(context.results());

@@ -12,22 +12,15 @@
 //
 // "clan" are RDMA queues of one context; "writev" are threads that call process_vm_writev each for
 // itself, where the kernel's scheduler decides. All on two cores.
-#include <clan/aperture.h>
 #include <clan/rdma.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstring>
 #include <thread>
-#include <vector>
 
 #include "benchmarks.h"
 #include "support/clock.h"
-#include "support/context.h"
 #include "support/pattern.h"
 #include "transports/clan_transport.h"
 
@@ -68,18 +61,15 @@ class ClanUsers {
   bool own(Exchange& x, std::span<std::byte> target) {
     context_ = make_context(WaitMode::kAdaptive);
     if (!context_) return false;
-    auto aperture = Aperture::export_region(*context_, target, Rights::kReadWrite);
-    if (!aperture) return complain("export", aperture.error());
-    aperture_ = std::move(*aperture);
+    if (!keep("export", Aperture::export_region(*context_, target, Rights::kReadWrite), aperture_))
+      return false;
     x.cookie = aperture_->cookie();
     return true;
   }
   bool use(const Exchange& x, std::size_t users) {
     context_ = make_context(WaitMode::kAdaptive);
-    if (!context_) return false;
-    auto remote = RemoteAperture::import(*context_, x.cookie);
-    if (!remote) return complain("import", remote.error());
-    remote_ = std::move(*remote);
+    if (!context_ || !keep("import", RemoteAperture::import(*context_, x.cookie), remote_))
+      return false;
     for (std::size_t i = 0; i < users; ++i) {
       auto queue = RdmaQueue::create(*context_);
       if (!queue) return complain("RDMA queue", queue.error());
@@ -203,18 +193,17 @@ bool users_member(Member& m, Users& users, Way way) {
       });
     }
     for (std::thread& t : threads) t.join();
-    const double seconds = Clock::to_ns(Clock::now() - begin) / 1e9;
+    const double seconds = Clock::ns_since(begin) / 1e9;
+    double small = 0, total = 0;
     for (std::size_t i = 0; i <= kSmallUsers; ++i) {
       if (all[i].failed) return m.fail("a request failed");
       requests += all[i].times.size();
       for (double ns : all[i].times) m.record(ns);
       all[i].times.clear();
-      if (i < kSmallUsers) x.last[i] = all[i].done;
-    }
-    double small = 0, total = 0;
-    for (std::size_t i = 0; i <= kSmallUsers; ++i) {
       total += static_cast<double>(moved[i]);
-      if (i < kSmallUsers) small += static_cast<double>(moved[i]);
+      if (i == kSmallUsers) continue;
+      x.last[i] = all[i].done;
+      small += static_cast<double>(moved[i]);
     }
     const bool busy = way == Way::kAllBusy;
     m.record(busy ? 100 * small / std::max(total, 1.0) : static_cast<double>(requests) / seconds,
@@ -225,7 +214,6 @@ bool users_member(Member& m, Users& users, Way way) {
 }
 
 /// Does the last request of every small user lie in the target when the sample is over?
-template <class Users>
 bool owner_member(Member& m, Way way, std::span<const std::byte> target) {
   const auto& x = *reinterpret_cast<Exchange*>(m.scratch());
   while (m.next_sample()) {
@@ -241,52 +229,42 @@ bool owner_member(Member& m, Way way, std::span<const std::byte> target) {
 
 template <class Users>
 std::optional<Outcome> measure(Context& context, Way way) {
-  const Outcome outcome = run_group(context.on_two_cores(2), [&](Member& m) {
+  return context.run("rdma_fairness", Users::kName, "", context.on_two_cores(2), [&](Member& m) {
     auto& x = *reinterpret_cast<Exchange*>(m.scratch());
     Users users;
     std::vector<std::byte> target(m.index() == 1 ? kTargetBytes : 0);
     const bool owns = m.index() == 0 || users.own(x, target);
     m.barrier();
     if (!owns) return m.fail("cannot export the target");
-    return m.index() == 0 ? users_member(m, users, way) : owner_member<Users>(m, way, target);
+    return m.index() == 0 ? users_member(m, users, way) : owner_member(m, way, target);
   });
-  if (outcome.ok()) return outcome;
-  context.failed("rdma_fairness", Users::kName, outcome.failure);
-  return std::nullopt;
-}
-
-Row percent_row(const std::string& benchmark, const std::string& variant,
-                const std::vector<double>& runs, const Outcome& outcome) {
-  Row row = make_row(benchmark, variant, 1, "%", outcome);
-  row.x_name = "greedy users";
-  row.higher_is_better = true;
-  row.stats = summarise_runs(runs);
-  row.op_ns = 0;
-  return row;
 }
 
 template <class Users>
 void measure_all(Context& context) {
+  const auto add = [&](const char* benchmark, double greedy, const char* unit,
+                       const Outcome& outcome, const std::vector<double>* percent = nullptr) {
+    Row row = make_row(benchmark, Users::kName, greedy, unit, outcome);
+    row.x_name = "greedy users";
+    if (percent != nullptr) {
+      row.higher_is_better = true;
+      row.stats = summarise_runs(*percent);
+      row.op_ns = 0;
+    }
+    context.results().add(row);
+  };
   const auto alone = measure<Users>(context, Way::kAlone);
   const auto beside = measure<Users>(context, Way::kBesideGreedy);
   const auto busy = measure<Users>(context, Way::kAllBusy);
-  for (const auto* outcome : {&alone, &beside}) {
-    if (!*outcome) continue;
-    Row row = make_row("rdma_fairness", Users::kName, outcome == &alone ? 0 : 1, "ns", **outcome);
-    row.x_name = "greedy users";
-    row.op_ns = row.stats.p50;
-    context.results().add(row);
-  }
+  if (alone) add("rdma_fairness", 0, "ns", *alone);
+  if (beside) add("rdma_fairness", 1, "ns", *beside);
   if (alone && beside) {
     const double pace_alone = median(alone->members.front().runs[1]);
     std::vector<double> pace = beside->members.front().runs[1];
     for (double& p : pace) p = 100 * p / pace_alone;
-    context.results().add(percent_row("rdma_fairness_pace", Users::kName, pace, *beside));
+    add("rdma_fairness_pace", 1, "%", *beside, &pace);
   }
-  if (busy) {
-    const std::vector<double> share = busy->members.front().runs[1];
-    context.results().add(percent_row("rdma_fairness_share", Users::kName, share, *busy));
-  }
+  if (busy) add("rdma_fairness_share", 1, "%", *busy, &busy->members.front().runs[1]);
 }
 
 }  // namespace

@@ -7,24 +7,20 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
-#include <utility>
 
 #include "benchmarks.h"
 #include "support/clock.h"
-#include "support/fd.h"
+#include "support/owned.h"
 
 namespace clan::bench {
 
@@ -33,14 +29,23 @@ namespace {
 constexpr const char* kProgram = "ucx_perftest";
 constexpr double kRunDeadlineS = 20;
 
+/// What a kind of test prints: its place among the numbers, and how many of our unit it is.
+struct Kind {
+  const char* benchmark;
+  const char* unit;
+  std::size_t at;
+  double scale;
+};
+constexpr Kind kLatency{"ucx_latency", "ns", 1, 2e3}, kRate{"ucx_rate", "M msg/s", 7, 1e-6},
+    kBandwidth{"ucx_bandwidth", "GB/s", 5, 1048576 / 1e9};
+
 struct Test {
-  std::string benchmark;  ///< ours
-  std::string test;       ///< ucx_perftest's
+  const Kind& kind;
+  std::string test;  ///< ucx_perftest's
   std::string variant;
   std::string transports;  ///< UCX_TLS
   std::size_t bytes;
   std::uint64_t iterations;
-  enum { kLatency, kRate, kBandwidth } figure;
 };
 
 /// A child that is dead, and reaped, when this goes out of scope or has been asked to end.
@@ -78,10 +83,7 @@ class Child {
                                 const std::string& transports, int out, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(core, &set);
-    sched_setaffinity(0, sizeof set, &set);
+    pin({core});
     setenv("UCX_TLS", transports.c_str(), 1);
     setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 1);
     const int null = open("/dev/null", O_RDWR);
@@ -97,28 +99,16 @@ class Child {
   pid_t pid_ = -1;
 };
 
-bool installed() {
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(path != nullptr ? path : "/usr/bin");
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    if (access((folder + "/" + kProgram).c_str(), X_OK) == 0) return true;
-  }
-  return false;
-}
-
 /// Whether someone listens on the port, by the kernel's table: connecting would use up the server.
 bool listening(int port) {
+  const std::string wanted = fmt::format(":{:04X}", port);
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream in(table);
-    const std::string wanted = fmt::format(":{:04X}", port);
     for (std::string line; std::getline(in, line);) {
       std::istringstream fields(line);
       std::string slot, local, remote, state;
       fields >> slot >> local >> remote >> state;
-      if (state == "0A" && local.size() > wanted.size() &&
-          local.compare(local.size() - wanted.size(), wanted.size(), wanted) == 0) {
-        return true;
-      }
+      if (state == "0A" && local.ends_with(wanted)) return true;
     }
   }
   return false;
@@ -126,18 +116,15 @@ bool listening(int port) {
 
 bool wait_until_listening(int port) {
   constexpr int kTries = 250;
-  for (int i = 0; i < kTries; ++i) {
-    if (listening(port)) return true;
-    usleep(20'000);
-  }
-  return false;
+  for (int i = 0; i < kTries && !listening(port); ++i) usleep(20'000);
+  return listening(port);
 }
 
 std::string read_all(int fd, double deadline_s) {
   std::string text;
-  const std::uint64_t end = Clock::monotonic_ns() + static_cast<std::uint64_t>(deadline_s * 1e9);
+  const std::uint64_t end = monotonic_ns() + static_cast<std::uint64_t>(deadline_s * 1e9);
   for (;;) {
-    const std::uint64_t now = Clock::monotonic_ns();
+    const std::uint64_t now = monotonic_ns();
     if (now >= end) return "";
     pollfd p{fd, POLLIN, 0};
     if (poll(&p, 1, static_cast<int>((end - now) / 1'000'000) + 1) <= 0) continue;
@@ -151,18 +138,12 @@ std::string read_all(int fd, double deadline_s) {
 /// The numbers of the last line that has eight of them:
 /// iterations, p50 us, average us, overall us, 2 × MB/s, 2 × messages/s.
 std::vector<double> final_numbers(const std::string& text) {
-  std::vector<double> numbers;
+  std::vector<double> numbers, n(8);
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    std::vector<double> found;
-    std::istringstream cells(line);
-    for (std::string cell; std::getline(cells, cell, ',');) {
-      char* end = nullptr;
-      const double v = std::strtod(cell.c_str(), &end);
-      if (end == cell.c_str()) break;
-      found.push_back(v);
-    }
-    if (found.size() == 8) numbers = found;
+    if (std::sscanf(line.c_str(), "%lf,%lf,%lf,%lf,%lf,%lf,%lf,%lf", &n[0], &n[1], &n[2], &n[3],
+                    &n[4], &n[5], &n[6], &n[7]) == 8)
+      numbers = n;
   }
   return numbers;
 }
@@ -198,34 +179,25 @@ double cpu_ns_of_message(const Run& run, const Run& empty, std::uint64_t iterati
   return std::max(run.cpu_ns - empty.cpu_ns, 0.0) / messages;
 }
 
-double figure_of(const Test& test, const std::vector<double>& n) {
-  switch (test.figure) {
-    case Test::kLatency: return 2 * n[1] * 1e3;
-    case Test::kRate: return n[7] / 1e6;
-    case Test::kBandwidth: return n[5] * 1048576 / 1e9;
-  }
-  return 0;
-}
-
 std::optional<Row> measure(Context& context, const Test& test) {
   const GroupOptions group = context.across_cores();
   const int wanted = context.options().smoke ? 1 : std::min(context.options().samples, 5);
   std::vector<double> runs, probes, cpu;
   int dropped = 0;
-  const bool throughput = test.figure != Test::kLatency;
+  const bool throughput = &test.kind != &kLatency;
   const Run empty = throughput ? run_once(context, test, 1) : Run{};
   double before = probe_cores(group);
   while (static_cast<int>(runs.size()) < wanted) {
     const Run run = run_once(context, test, test.iterations);
     if (run.numbers.empty()) {
-      context.skip(test.benchmark, test.variant,
+      context.skip(test.kind.benchmark, test.variant,
                    fmt::format("{} -t {} gave no result", kProgram, test.test));
       return std::nullopt;
     }
     const double after = probe_cores(group);
     const bool agree = std::max(before, after) <= kProbeTolerance * std::min(before, after);
     if (agree || dropped >= wanted) {
-      runs.push_back(figure_of(test, run.numbers));
+      runs.push_back(run.numbers[test.kind.at] * test.kind.scale);
       cpu.push_back(cpu_ns_of_message(run, empty, test.iterations));
       probes.push_back((before + after) / 2);
     } else {
@@ -234,41 +206,38 @@ std::optional<Row> measure(Context& context, const Test& test) {
     before = after;
   }
   Row row;
-  row.benchmark = test.benchmark;
+  row.benchmark = test.kind.benchmark;
   row.variant = test.variant;
   row.x = static_cast<double>(test.bytes);
   row.higher_is_better = throughput;
   // Without that of a run that sends next to nothing it is not known.
   row.cpu_ns = throughput && !empty.numbers.empty() ? median(cpu) : 0;
-  row.unit = test.figure == Test::kLatency ? "ns" : test.figure == Test::kRate ? "M msg/s" : "GB/s";
+  row.unit = test.kind.unit;
   row.stats = summarise_runs(runs);
   row.probe_ns = median(probes);
   row.dropped = dropped;
-  row.op_ns = test.figure == Test::kLatency ? row.stats.p50
-              : test.figure == Test::kRate  ? 1e3 / row.stats.p50
-                                            : row.x / row.stats.p50;
+  row.op_ns = !throughput            ? row.stats.p50
+              : &test.kind == &kRate ? 1e3 / row.stats.p50
+                                     : row.x / row.stats.p50;
   row.note = test.test;
   return row;
 }
 
 std::vector<Test> tests() {
-  const std::string cma = "posix,cma,self", posix = "posix,self";
+  const std::string cma = "posix,cma,self", posix = "posix,self", by_stream = "ucx stream, posix";
   std::vector<Test> all;
   for (std::size_t bytes : {8ul, 64ul, 1024ul, 65536ul, 1048576ul}) {
     const std::uint64_t n = bytes <= 1024 ? 100'000 : bytes <= 65536 ? 10'000 : 1'000;
-    all.push_back({"ucx_latency", "tag_lat", "ucx", cma, bytes, n, Test::kLatency});
-    all.push_back(
-        {"ucx_latency", "stream_lat", "ucx stream, posix", posix, bytes, n, Test::kLatency});
+    all.push_back({kLatency, "tag_lat", "ucx", cma, bytes, n});
+    all.push_back({kLatency, "stream_lat", by_stream, posix, bytes, n});
   }
-  for (std::size_t bytes : {8ul, 64ul}) {
-    all.push_back({"ucx_rate", "tag_bw", "ucx", cma, bytes, 1'000'000, Test::kRate});
-  }
+  for (std::size_t bytes : {8ul, 64ul})
+    all.push_back({kRate, "tag_bw", "ucx", cma, bytes, 1'000'000});
   for (std::size_t bytes : {65536ul, 1048576ul}) {
     const std::uint64_t n = bytes <= 65536 ? 20'000 : 2'000;
-    all.push_back({"ucx_bandwidth", "tag_bw", "ucx", cma, bytes, n, Test::kBandwidth});
-    all.push_back({"ucx_bandwidth", "tag_bw", "ucx posix", posix, bytes, n, Test::kBandwidth});
-    all.push_back(
-        {"ucx_bandwidth", "stream_bw", "ucx stream, posix", posix, bytes, n, Test::kBandwidth});
+    all.push_back({kBandwidth, "tag_bw", "ucx", cma, bytes, n});
+    all.push_back({kBandwidth, "tag_bw", "ucx posix", posix, bytes, n});
+    all.push_back({kBandwidth, "stream_bw", by_stream, posix, bytes, n});
   }
   return all;
 }
@@ -276,7 +245,7 @@ std::vector<Test> tests() {
 }  // namespace
 
 void ucx(Context& context) {
-  if (!installed()) {
+  if (std::system("command -v ucx_perftest >/dev/null") != 0) {
     context.skip("ucx_latency", "ucx", "ucx_perftest is not installed (Debian: ucx-utils)");
     return;
   }

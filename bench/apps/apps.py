@@ -3,15 +3,13 @@
 See table.py for what is run and what is wanted, bench/README.md for how to read it.
 """
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
 
 import arguments
+import draw
 import idle
-import late
-import plot
 import processes
 import report
 import sockmap
@@ -29,7 +27,7 @@ SPECIAL = {
     "idle": (idle.idle_processes, "an idle redis with 50 connections: CPU time and wake-ups"),
     "after-silence": (idle.after_silence,
                       "connections that carried 4 MB and fell silent: memory, first round trip"),
-    "late": (late.late_pipe, "a pipe in a set with a connection: how late it is reported"),
+    "late": (idle.late_pipe, "a pipe in a set with a connection: how late it is reported"),
 }
 
 
@@ -47,30 +45,49 @@ def print_list():
         print(f"{name:<{width}}  {text}")
 
 
+def item_of(name, lines):
+    """An item of the report: a column for each way, ratios to stock and to the kernel's own."""
+    item = report.Item(name, lines[0].text)
+    for line in lines:
+        for variant, number, samples in (("stock", line.stock, line.samples.get("stock", [])),
+                                         ("clan", line.clan, line.samples.get("clan", [])),
+                                         ("sockmap", line.sockmap, [])):
+            if number is not None:
+                item.rows.append(report.Row(name, variant, 1, number, line.unit, text=line.text,
+                                            samples=samples))
+        ratios = {"times stock": [line.ratio, line.low, line.high]} if line.ratio else {}
+        if line.ahead is not None:
+            ratios["times sockmap"] = [line.ahead]
+        more = {"processors": " / ".join(f"{part:.2f}" for part in line.busy or []),
+                "bytes went": line.path, "remark": line.note}
+        if line.ratio is None and line.low is not None:
+            more["spread"] = f"{report.value(line.low)}..{report.value(line.high)}"
+        item.lines.append(report.Line(line.text, line.wanted, line.verdict, ratios=ratios,
+                                      more={name: text for name, text in more.items() if text}))
+    return item
+
+
+def svg(lines, machine, how):
+    """The plot of all ratios."""
+    lines = [line for line in lines if line.ratio is not None]
+    foot = (f"{machine['cpu']}, {machine['cores']} cores, {machine['kernel']}, "
+            f"{machine['date'][:10]}, commit {machine['commit']}, {how}")
+    rows = {line.text: report.Row(line.row, "times stock", 1, line.ratio, "times", low=line.low,
+                                  high=line.high) for line in lines}
+    return draw.ratios("Programs under clan run, times as good as over stock TCP", rows, foot,
+                       {line.text: float(line.wanted.split()[-1]) for line in lines},
+                       [line.text for line in lines if line.verdict != "not judged"])
+
+
 def parse():
-    parser = argparse.ArgumentParser(
-        prog="clan bench apps",
-        description="redis, nginx, memcached, PostgreSQL, iperf3 and sockperf, "
-        "over stock TCP and under `clan run` in turns: how many times as good, and how good it "
-        "should be."
-    )
-    parser.add_argument("--list", action="store_true", help="what is run, and what is wanted of it")
+    parser = arguments.Parser(
+        "apps", "redis, nginx, memcached, PostgreSQL, iperf3 and sockperf, over stock TCP and "
+        "under `clan run` in turns: how many times as good, and how good it should be.")
+    parser.add_list()
     parser.add_argument("--only", metavar="NAME,...", help="only these rows")
-    parser.add_argument("--quick", action="store_true", help="3 pairs of 1 s each")
-    parser.add_argument("--pairs", type=arguments.positive, help="pairs of runs per row (5)")
-    parser.add_argument("--seconds", type=arguments.positive, help="length of one run (2)")
-    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
-                        help="the server's core and the client's (default: the first two allowed)")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for apps.md, apps.json and apps.svg")
-    parser.add_argument("--clan", help=argparse.SUPPRESS)  # `clan bench` says where it is
-    options = parser.parse_args()
-    options.names = options.only.split(",") if options.only else row_names()
-    if unknown := [name for name in options.names if name not in row_names()]:
-        parser.error(f"there is no row \"{unknown[0]}\"; `clan bench apps --list` has all")
-    options.pairs = options.pairs or (3 if options.quick else 5)
-    options.seconds = options.seconds or (1 if options.quick else 2)
-    options.cores = options.cores or arguments.first_cores()
+    parser.add_lengths("{} pairs of runs of {} s for each row", pairs=(5, 3), seconds=(2, 1))
+    options = parser.parse()
+    options.names = parser.chosen(options.only, row_names(), "row")
     options.clan = options.clan or HERE.parent.parent.parent / "bin" / "clan"
     return options
 
@@ -99,7 +116,7 @@ def run_rows(options, results, found):
             print(f"{name}: failed: {text}", flush=True)
             continue
         found += lines
-        results.add(plot.item_of(name, lines))
+        results.add(item_of(name, lines))
 
 
 def main():
@@ -126,7 +143,7 @@ def main():
     finally:
         if options.redirection is not None:
             options.redirection.close()
-    return results.end(options.output, {"apps.svg": plot.svg(found, machine, results.how)},
+    return results.end(options.output, {"apps.svg": svg(found, machine, results.how)},
                        interrupted)
 
 

@@ -1,5 +1,5 @@
 """What connections cost that have moved and are not used: memory, the event loop's time, CPU and
-wake-ups."""
+wake-ups; and how late a plain descriptor is reported in a set with one that is."""
 
 import contextlib
 import os
@@ -25,14 +25,12 @@ SILENT_CONNECTIONS = 100        # that have carried 4 MB each
 SILENCE_S = 6
 MORE_AFTER_SILENCE_US = 20
 BYTES_OF_SILENT = 16 * 1024     # of shared memory, for both sides together
+LATER_US = 2
 
 
-@contextlib.contextmanager
 def holder(session, server, count, under):
     """A client with `count` connections that have been used and are not any more."""
-    with load_of_ours(session, 30 + count / 100, "hold", server.port, count,
-                      under=under) as process:
-        yield process
+    return load_of_ours(session, 30 + count / 100, "hold", server.port, count, under=under)
 
 
 @contextlib.contextmanager
@@ -159,15 +157,38 @@ def memory_line(side, growth, count, note, path, counts):
     anonymous = getattr(clan, side) - getattr(stock, side)
     each = max(anonymous, 0) + clan.shared / 2  # below 0: redis happened to give back more
     which = ("server", "client").index(side)
-    text = (
-        f"{anonymous:.0f} B private, {clan.shared:.0f} B shared by the two sides; besides, page "
-        "tables "
-        f"{clan.tables[which] - stock.tables[which]:.0f} B")
+    tables = clan.tables[which] - stock.tables[which]
+    text = (f"{anonymous:.0f} B private, {clan.shared:.0f} B shared by the two sides; besides, "
+            f"page tables {tables:.0f} B")
     verdict = ("met" if each <= BYTES_WANTED else "missed") if counts else "not judged"
     return Line("idle-connections",
                 f"memory of one of {count} idle connections, {side}, beyond stock's", "B",
                 getattr(stock, side), each, wanted=f"at most {BYTES_WANTED}", verdict=verdict,
                 path=path, note="; ".join(filter(None, (text, note))))
+
+
+def at_most(row, text, unit, stock, clan, limit, wanted, not_by_the_ring, note=""):
+    """The line of samples whose median is `wanted` to be at most `limit`; not judged if it was not
+    by the ring."""
+    median = statistics.median(clan)
+    verdict = "not judged" if not_by_the_ring else "met" if median <= limit else "missed"
+    path = f"not by the ring: {not_by_the_ring[0].text()}" if not_by_the_ring else "ring"
+    return Line(row, text, unit, statistics.median(stock), median, low=min(clan), high=max(clan),
+                wanted=wanted, verdict=verdict, path=path, note=note,
+                samples={"stock": stock, "clan": clan})
+
+
+def in_turns(pairs, run):
+    """What `run(under)` answers, (figures, what the counters saw): {under: figures}, and what was
+    seen under CLAN that was not by the ring."""
+    samples, looks = {False: [], True: []}, []
+    for pair in range(pairs):
+        for under in (False, True) if pair % 2 == 0 else (True, False):
+            figures, seen = run(under)
+            samples[under].append(figures)
+            if under:
+                looks.append(seen)
+    return samples, [seen for seen in looks if not seen.by_the_ring()]
 
 
 def spent(pid):
@@ -201,80 +222,70 @@ def idle_processes(session, pairs):
             for key, pid in pids.items():
                 now = spent(pid)
                 gained.setdefault(key, []).append([now[i] - before[key][i] for i in (0, 1)])
-    counts = seen.by_the_ring()
-    path = "ring" if counts else f"not by the ring: {seen.text()}"
+    missing = [] if seen.by_the_ring() else [seen]
     lines = []
     for side in ("server", "client"):
         for which, (what, unit, more) in enumerate((("CPU time", "ms", MORE_CPU_MS),
                                                     ("wake-ups", "times", MORE_WAKEUPS))):
-            values = {
-                under: [window_[which] for window_ in gained[side, under]]
-                for under in (False, True)
-            }
-            stock, clan = (statistics.median(values[under]) for under in (False, True))
-            verdict = "met" if clan <= stock + more else "missed"
-            lines.append(
-                Line("idle",
-                     f"idle {side} with {BUSY_CONNECTIONS} connections, {what} in {window} s", unit,
-                     stock, clan, low=min(values[True]), high=max(
-                         values[True]), wanted=f"at most stock + {more:g}",
-                     verdict=verdict if counts else "not judged", path=path,
-                     note="redis has timers of its own" if side == "server" else "", samples={
-                         "stock": values[False], "clan": values[True]
-                     }))
+            stock, clan = ([one[which] for one in gained[side, under]] for under in (False, True))
+            lines.append(at_most(
+                "idle", f"idle {side} with {BUSY_CONNECTIONS} connections, {what} in {window} s",
+                unit, stock, clan, statistics.median(stock) + more, f"at most stock + {more:g}",
+                missing, "redis has timers of its own" if side == "server" else ""))
     return lines
 
 
 def silent_run(session, server, under):
-    """(what clan-app-load measured, what the counters saw, bytes of shared memory at the end of the
-    silence)"""
+    """What clan-app-load measured and the bytes of shared memory of a connection at the end of the
+    silence, and what the counters saw."""
     with load_of_ours(session, 90, "silence", server.port, SILENT_CONNECTIONS, SILENCE_S,
                       under=under) as process:
         time.sleep(SILENCE_S - 1)
         seen = counters.look(session.clan, server.port) if under else None
-        left = shared_memory_bytes(server.pid)
+        left = shared_memory_bytes(server.pid) / SILENT_CONNECTIONS
         text = process.stdout.read().decode() + process.stderr.read().decode()
     return {key: programs.number(rf"{key} ([\d.]+)", text, "clan-app-load")
-            for key in ("first", "first90", "second")}, seen, left
+            for key in ("first", "first90", "second")} | {"left": left}, seen
 
 
 def after_silence(session, pairs):
     """Connections that have carried 4 MB and fell silent: what is left of their memory, and their
     first round trip."""
     servers = {under: programs.serve_redis(session, under) for under in (False, True)}
-    samples, looks, memory_left = {False: [], True: []}, [], []
-    for pair in range(pairs):
-        for under in (False, True) if pair % 2 == 0 else (True, False):
-            figures, seen, left = silent_run(session, servers[under], under)
-            samples[under].append(figures)
-            if under:
-                looks.append(seen)
-                memory_left.append(left / SILENT_CONNECTIONS)
-    missing = [seen for seen in looks if not seen.by_the_ring()]
-    path = f"not by the ring: {missing[0].text()}" if missing else "ring"
+    samples, missing = in_turns(pairs, lambda under: silent_run(session, servers[under], under))
 
     def values(key, under):
         return [figures[key] for figures in samples[under]]
 
-    def median(key, under):
-        return statistics.median(values(key, under))
-
-    def line(text, unit, stock, clan, limit, wanted, note):
-        verdict = "not judged" if missing else "met" if statistics.median(
-            clan) <= limit else "missed"
-        return Line("after-silence", text, unit, statistics.median(stock), statistics.median(clan),
-                    low=min(clan), high=max(clan), wanted=wanted, verdict=verdict, path=path,
-                    note=note, samples={"stock": stock, "clan": clan})
+    def medians(key):
+        stock, clan = (statistics.median(values(key, under)) for under in (False, True))
+        return f"{stock:.0f} and {clan:.0f}"
 
     what = f"a connection that carried 4 MB, {SILENCE_S} s after"
+    stock = values("first", False)
     return [
-        line(
-            f"first round trip of {what}", "us", values("first", False), values("first", True),
-            median("first", False) + MORE_AFTER_SILENCE_US,
-            f"at most stock + {MORE_AFTER_SILENCE_US}",
-            f"nine of ten within {median('first90', False):.0f} and {median('first90', True):.0f}; "
-            "the one after: "
-            f"{median('second', False):.0f} and {median('second', True):.0f}"),
-        line(f"shared memory of {what}", "B", [0.0], memory_left, BYTES_OF_SILENT,
-             f"at most {BYTES_OF_SILENT}", f"{SILENT_CONNECTIONS} connections, both sides together")
+        at_most("after-silence", f"first round trip of {what}", "us", stock, values("first", True),
+                statistics.median(stock) + MORE_AFTER_SILENCE_US,
+                f"at most stock + {MORE_AFTER_SILENCE_US}", missing,
+                f"nine of ten within {medians('first90')}; the one after: {medians('second')}"),
+        at_most("after-silence", f"shared memory of {what}", "B", [0.0], values("left", True),
+                BYTES_OF_SILENT, f"at most {BYTES_OF_SILENT}", missing,
+                f"{SILENT_CONNECTIONS} connections, both sides together")
     ]
+
+
+def late_run(session, under):
+    """(median time that a byte lies in a pipe, what the counters saw)"""
+    port = session.port()
+    text, seen = session.run(programs.LOAD, "late", port, session.seconds, under=under, port=port,
+                             looks=[0.5 * session.seconds, 0.8 * session.seconds],
+                             limit=20 + 5 * session.seconds)
+    return programs.number(r"p50 ([\d.]+)", text, "clan-app-load"), counters.best(seen)
+
+
+def late_pipe(session, pairs):
+    samples, missing = in_turns(pairs, lambda under: late_run(session, under))
+    stock = samples[False]
+    return [at_most("late", "a pipe beside a connection, told of by epoll after, p50", "us", stock,
+                    samples[True], statistics.median(stock) + LATER_US,
+                    f"at most stock + {LATER_US}", missing)]

@@ -1,73 +1,38 @@
-// clan-app-load: load on servers for which Debian has no load program that would do, in plain
-// socket calls. It knows nothing of CLAN; `clan run` puts it under the interposer as any other
-// program.
+// clan-app-load: loads for which Debian has no program that would do, in plain socket calls. Times
+// are in us.
 //
-//   clan-app-load memcached PORT CONNECTIONS SECONDS
-//       gets a value of 100 bytes, one request at a time on each connection, in one epoll loop;
-//       prints "requests/s N"
-//   clan-app-load rate PORT RATE SECONDS SERVER
-//       asks a redis-server on one connection at a fixed rate, sleeping in between; prints "p50 N",
-//       "p99 N" (us) and "cpu N", the time of a processor that this program and the process SERVER
-//       take for a request (us)
-//   clan-app-load hold PORT CONNECTIONS
-//       opens connections to a redis-server, uses each for some round trips, prints "ready N", and
-//       sleeps until the end of its standard input
-//   clan-app-load silence PORT CONNECTIONS SECONDS
-//       sends a redis-server 4 MB by each of the connections, prints "ready", is silent for
-//       SECONDS, and times a round trip on each; then a second one. Prints "first N", "first90 N",
-//       "second N": medians and a percentile (us)
-//   clan-app-load late PORT SECONDS
-//       a server and its client in one: listens on PORT, and waits in epoll for the connection and
-//       for a pipe, into which the client writes right after each round trip. Prints "p50 N" and
-//       "p90 N": for how long such a byte lies there (us)
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sched.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
+//   memcached PORT CONNECTIONS SECONDS       gets 100 bytes, one request at a time on each
+//                                            connection; prints "requests/s N"
+//   rate PORT RATE SECONDS SERVER            asks redis at a fixed rate, asleep in between; prints
+//                                            p50, p99 and "cpu N": processor time of both processes
+//                                            for a request
+//   hold PORT CONNECTIONS                    uses connections to redis, prints "ready", and sleeps
+//                                            until its input ends
+//   silence PORT CONNECTIONS SECONDS         sends redis 4 MB by each, prints "ready", is silent,
+//                                            and times two round trips on each: first, first90
+//                                            (nine of ten), second
+//   late PORT SECONDS                        a server and its client, which writes into a pipe
+//                                            behind each round trip; prints p50 and p90 of how long
+//                                            the byte lies there while the server is in epoll
+#include "support/load.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+
 #include <string>
-#include <string_view>
-#include <vector>
 
 namespace {
 
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "clan-app-load: %s: %s\n", what, std::strerror(errno));
-  std::exit(1);
-}
+using namespace clan::bench;
 
-int connect_to(int port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) fail("socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    fail("connect");
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  return fd;
-}
+int connect_to_port(int port) { return connect_to(address_of("127.0.0.1", port)); }
 
-void send_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno != EINTR) fail("send");
-    if (sent > 0) bytes.remove_prefix(static_cast<std::size_t>(sent));
-  }
+void watch(int set, int fd, std::uint64_t data) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = data;
+  if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll_ctl");
 }
 
 /// Reads some of the answer, of which `have` bytes have come; the new count.
@@ -76,16 +41,11 @@ std::size_t receive_some(int fd, std::string_view answer, std::size_t have) {
   const ssize_t got = recv(fd, buffer, std::min(sizeof buffer, answer.size() - have), 0);
   if (got < 0 && errno == EINTR) return have;
   if (got < 0) fail("recv");
-  if (got == 0) {
-    errno = ECONNRESET;
-    fail("the server has closed a connection");
-  }
-  if (answer.compare(have, static_cast<std::size_t>(got), buffer, static_cast<std::size_t>(got)) !=
-      0) {
-    errno = EPROTO;
-    fail("an answer is not what it should be");
-  }
-  return have + static_cast<std::size_t>(got);
+  if (got == 0) give_up("recv", "the server has closed a connection");
+  const auto bytes = static_cast<std::size_t>(got);
+  if (answer.compare(have, bytes, buffer, bytes) != 0)
+    give_up("recv", "an answer is not what it should be");
+  return have + bytes;
 }
 
 void exchange(int fd, std::string_view request, std::string_view answer) {
@@ -108,21 +68,16 @@ int load_memcached(int port, int count, double seconds) {
   if (set < 0) fail("epoll_create1");
   std::vector<Client> clients(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < clients.size(); ++i) {
-    clients[i].fd = connect_to(port);
+    clients[i].fd = connect_to_port(port);
     if (i == 0) exchange(clients[0].fd, "set key 0 0 100\r\n" + value + "\r\n", "STORED\r\n");
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = i;
-    if (epoll_ctl(set, EPOLL_CTL_ADD, clients[i].fd, &event) != 0) fail("epoll_ctl");
+    watch(set, clients[i].fd, i);
   }
 
-  using Clock = std::chrono::steady_clock;
-  const auto began = Clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - began).count(); };
+  const std::uint64_t began = now_ns();
   for (const Client& client : clients) send_all(client.fd, get);
   long requests = 0;
   epoll_event events[64];
-  while (elapsed() < seconds) {
+  while (seconds_since(began) < seconds) {
     const int ready = epoll_wait(set, events, 64, 1000);
     if (ready < 0 && errno != EINTR) fail("epoll_wait");
     for (int i = 0; i < ready; ++i) {
@@ -134,14 +89,8 @@ int load_memcached(int port, int count, double seconds) {
       send_all(client.fd, get);
     }
   }
-  std::printf("requests/s %.1f\n", static_cast<double>(requests) / elapsed());
+  std::printf("requests/s %.1f\n", static_cast<double>(requests) / seconds_since(began));
   return 0;
-}
-
-double seconds_of(clockid_t clock) {
-  timespec ts{};
-  if (clock_gettime(clock, &ts) != 0) fail("clock_gettime");
-  return static_cast<double>(ts.tv_sec) + static_cast<double>(ts.tv_nsec) / 1e9;
 }
 
 int load_at_rate(int port, double rate, double seconds, pid_t server) {
@@ -149,29 +98,28 @@ int load_at_rate(int port, double rate, double seconds, pid_t server) {
   constexpr std::string_view kRequest = "PING\r\n", kAnswer = "+PONG\r\n";
   clockid_t servers = 0;
   if ((errno = clock_getcpuclockid(server, &servers)) != 0) fail("clock_getcpuclockid");
-  const int fd = connect_to(port);
+  const auto cpu_ns = [&] { return now_ns(CLOCK_PROCESS_CPUTIME_ID) + now_ns(servers); };
+  const int fd = connect_to_port(port);
   for (int i = 0; i < kRoundTrips; ++i) {
     send_all(fd, kRequest);
     exchange(fd, "", kAnswer);
   }
   std::vector<double> times(static_cast<std::size_t>(std::max(rate * seconds, 1.0)));
-  const double cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID) + seconds_of(servers);
-  const double began = seconds_of(CLOCK_MONOTONIC);
+  const std::uint64_t cpu = cpu_ns(), began = now_ns();
   for (std::size_t i = 0; i < times.size(); ++i) {
-    const double due = began + static_cast<double>(i) / rate;
-    timespec until{};
-    until.tv_sec = static_cast<time_t>(due);
-    until.tv_nsec = static_cast<long>((due - static_cast<double>(until.tv_sec)) * 1e9);
+    const auto due = began + static_cast<std::uint64_t>(static_cast<double>(i) / rate * 1e9);
+    const timespec until{static_cast<time_t>(due / 1'000'000'000),
+                         static_cast<long>(due % 1'000'000'000)};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
-    const double start = seconds_of(CLOCK_MONOTONIC);
+    const double start = now_us();
     send_all(fd, kRequest);
     exchange(fd, "", kAnswer);
-    times[i] = (seconds_of(CLOCK_MONOTONIC) - start) * 1e6;
+    times[i] = now_us() - start;
   }
-  const double taken = seconds_of(CLOCK_PROCESS_CPUTIME_ID) + seconds_of(servers) - cpu;
+  const double taken_us = static_cast<double>(cpu_ns() - cpu) / 1e3;
   std::sort(times.begin(), times.end());
-  std::printf("p50 %.2f\np99 %.2f\ncpu %.3f\n", times[times.size() / 2],
-              times[times.size() * 99 / 100], taken * 1e6 / static_cast<double>(times.size()));
+  std::printf("p50 %.2f\np99 %.2f\ncpu %.3f\n", part(times, 50), part(times, 99),
+              taken_us / static_cast<double>(times.size()));
   return 0;
 }
 
@@ -180,18 +128,14 @@ int hold(int port, int count) {
   constexpr int kRoundTrips = 64;  // more than a connection needs to move
   for (int opened = 0; opened < count;) {
     std::vector<int> batch(static_cast<std::size_t>(std::min(kTogether, count - opened)));
-    for (int& fd : batch) fd = connect_to(port);
+    for (int& fd : batch) fd = connect_to_port(port);
     for (int i = 0; i < kRoundTrips; ++i) {
       for (const int fd : batch) send_all(fd, "PING\r\n");
       for (const int fd : batch) exchange(fd, "", "+PONG\r\n");
     }
     opened += static_cast<int>(batch.size());
   }
-  std::printf("ready %d\n", count);
-  std::fflush(stdout);
-  char end = 0;
-  while (read(STDIN_FILENO, &end, 1) > 0) {
-  }
+  stay_ready();
   return 0;
 }
 
@@ -201,9 +145,9 @@ std::vector<double> time_each(const std::vector<int>& fds) {
   std::vector<double> times;
   for (const int fd : fds) {
     usleep(3000);
-    const double start = seconds_of(CLOCK_MONOTONIC);
+    const double start = now_us();
     exchange(fd, "PING\r\n", "+PONG\r\n");
-    times.push_back((seconds_of(CLOCK_MONOTONIC) - start) * 1e6);
+    times.push_back(now_us() - start);
   }
   std::sort(times.begin(), times.end());
   return times;
@@ -216,7 +160,7 @@ int measure_silence(int port, int count, double seconds) {
       "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$" + std::to_string(value.size()) + "\r\n" + value + "\r\n";
   std::vector<int> fds(static_cast<std::size_t>(count));
   for (int& fd : fds) {
-    fd = connect_to(port);
+    fd = connect_to_port(port);
     for (int i = 0; i < kRoundTrips; ++i) exchange(fd, "PING\r\n", "+PONG\r\n");
     exchange(fd, set, "+OK\r\n");
   }
@@ -228,33 +172,28 @@ int measure_silence(int port, int count, double seconds) {
   if (poll(asked.data(), asked.size(), static_cast<int>(seconds * 1000)) != 0)
     fail("something came in the silence");
   const std::vector<double> first = time_each(fds), second = time_each(fds);
-  std::printf("first %.2f\nfirst90 %.2f\nsecond %.2f\n", first[first.size() / 2],
-              first[first.size() * 9 / 10], second[second.size() / 2]);
+  std::printf("first %.2f\nfirst90 %.2f\nsecond %.2f\n", part(first, 50), part(first, 90),
+              part(second, 50));
   return 0;
 }
 
-void run_on(int which) {
-  cpu_set_t allowed, one;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) fail("sched_getaffinity");
-  CPU_ZERO(&one);
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &allowed) && which-- == 0) CPU_SET(cpu, &one);
-  }
-  if (CPU_COUNT(&one) > 0 && sched_setaffinity(0, sizeof one, &one) != 0) fail("sched_setaffinity");
+void run_on(std::size_t which) {
+  const std::vector<int> cores = allowed_cores();
+  if (which < cores.size()) pin(cores[which]);
 }
 
 /// The client of measure_late(), until its peer closes: a round trip, a moment, and the time into
 /// the pipe; the answer to that comes by the connection.
 int write_beside(int port, int pipe) {
-  constexpr double kMoment = 1e-6;
+  constexpr double kMomentUs = 1;
   run_on(1);
-  const int fd = connect_to(port);
+  const int fd = connect_to_port(port);
   char byte = 0;
   for (;;) {
     send_all(fd, "x");
     if (recv(fd, &byte, 1, 0) <= 0) return 0;
-    double now = seconds_of(CLOCK_MONOTONIC);
-    for (const double until = now + kMoment; now < until;) now = seconds_of(CLOCK_MONOTONIC);
+    double now = now_us();
+    for (const double until = now + kMomentUs; now < until;) now = now_us();
     if (write(pipe, &now, sizeof now) != sizeof now) return 0;
     if (recv(fd, &byte, 1, 0) <= 0) return 0;
   }
@@ -262,33 +201,19 @@ int write_beside(int port, int pipe) {
 
 int measure_late(int port, double seconds) {
   constexpr int kBefore = 1000;  // more than a connection needs to move, and to settle
-  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int listener = listen_at(address_of("127.0.0.1", port), 1);
   int pipe[2];
-  if (bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      listen(listener, 1) != 0 || ::pipe(pipe) != 0)
-    fail("its listener or its pipe");
+  if (::pipe(pipe) != 0) fail("its pipe");
   const pid_t client = fork();
   if (client == 0) _exit(write_beside(port, pipe[1]));
   close(pipe[1]);
   run_on(0);
-  const int fd = accept(listener, nullptr, nullptr);
-  const int on = 1;
-  if (fd < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) fail("accept");
+  const int fd = no_delay(accept(listener, nullptr, nullptr));
   const int set = epoll_create1(EPOLL_CLOEXEC);
-  for (const int one : {fd, pipe[0]}) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = one;
-    if (epoll_ctl(set, EPOLL_CTL_ADD, one, &event) != 0) fail("epoll_ctl");
-  }
+  for (const int one : {fd, pipe[0]}) watch(set, one, static_cast<std::uint64_t>(one));
   std::vector<double> times;
   int before = kBefore;
-  for (const double end = seconds_of(CLOCK_MONOTONIC) + seconds;
-       seconds_of(CLOCK_MONOTONIC) < end;) {
+  for (const double end = now_us() + seconds * 1e6; now_us() < end;) {
     epoll_event events[2];
     const int ready = epoll_wait(set, events, 2, 1000);
     for (int i = 0; i < ready; ++i) {
@@ -298,7 +223,7 @@ int measure_late(int port, double seconds) {
         if (recv(fd, &byte, 1, 0) <= 0) fail("its client");
       } else {
         if (read(pipe[0], &written, sizeof written) != sizeof written) fail("its pipe");
-        if (before-- <= 0) times.push_back((seconds_of(CLOCK_MONOTONIC) - written) * 1e6);
+        if (before-- <= 0) times.push_back(now_us() - written);
       }
       send_all(fd, "y");
     }
@@ -307,7 +232,7 @@ int measure_late(int port, double seconds) {
   waitpid(client, nullptr, 0);
   if (times.empty()) fail("nothing was reported in time");
   std::sort(times.begin(), times.end());
-  std::printf("p50 %.2f\np90 %.2f\n", times[times.size() / 2], times[times.size() * 9 / 10]);
+  std::printf("p50 %.2f\np90 %.2f\n", part(times, 50), part(times, 90));
   return 0;
 }
 

@@ -16,21 +16,11 @@ from pathlib import Path
 
 import counters
 
+# Where the package is not called as the program is.
 PACKAGES = {
-    "ab": "apache2-utils",
-    "h2load": "nghttp2-client",
-    "haproxy": "haproxy",
-    "initdb": "postgresql",
-    "iperf3": "iperf3",
-    "memcached": "memcached",
-    "nginx": "nginx-light",
-    "pgbench": "postgresql",
-    "redis-benchmark": "redis-tools",
-    "redis-server": "redis-server",
-    "setpriv": "util-linux",
-    "sockperf": "sockperf",
-    "taskset": "util-linux",
-    "wrk": "wrk",
+    "ab": "apache2-utils", "h2load": "nghttp2-client", "initdb": "postgresql",
+    "nginx": "nginx-light", "pgbench": "postgresql", "redis-benchmark": "redis-tools",
+    "setpriv": "util-linux", "taskset": "util-linux",
 }
 
 
@@ -103,6 +93,55 @@ def raise_descriptor_limit(wanted):
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+CGROUPS = Path("/sys/fs/cgroup")
+PERIOD_US = 100_000  # the kernel's own
+
+
+def parents():
+    """(directory, whether it is v2) that may have groups with a limit of the processor's time."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [(CGROUPS, True)]
+    return [(CGROUPS / name, False) for name in ("cpu", "cpu,cpuacct")
+            if (CGROUPS / name / "cpu.cfs_quota_us").exists()]
+
+
+class Share:
+    """`cores`: how many processors' time its processes get together, 0.5 for half of one."""
+
+    def __init__(self, cores):
+        for parent, unified in parents():
+            with contextlib.suppress(OSError):
+                self.directory = Path(tempfile.mkdtemp(prefix="clan-bench-", dir=parent))
+                try:
+                    self.limit(cores, unified)
+                    return
+                except OSError:
+                    self.directory.rmdir()
+        raise Skip(
+            "No control group with a limit of processor time can be made here (root, and a cgroup "
+            "file system that is mounted for writing, are needed).")
+
+    def limit(self, cores, unified):
+        quota = int(cores * PERIOD_US)
+        if unified:
+            (self.directory / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+        else:
+            (self.directory / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (self.directory / "cpu.cfs_quota_us").write_text(str(quota))
+
+    def prefix(self):
+        """What a command begins with that is to run in it."""
+        return ["/bin/sh", "-c", 'echo $$ >"$0" && exec "$@"', str(self.directory / "cgroup.procs")]
+
+    def remove(self):
+        """Once its processes have ended."""
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                os.rmdir(self.directory)
+                return
+            time.sleep(0.1)
+
+
 EARLIEST_LOOK = 0.02  # seconds
 
 # Not started at all where the parent was killed before the program had asked for that signal.
@@ -135,7 +174,7 @@ class Session:
         self.servers = []
         self.processors = 0  # that servers and load had of the last run, on average
         self.memory = {}  # what a row keeps between its runs
-        self.share = None  # a cgroup.Share that servers get
+        self.share = None  # that servers get
         self.ports = set()
 
     def __enter__(self):
@@ -185,17 +224,13 @@ class Session:
         words += share.prefix() if share is not None else []
         words += [find("taskset"), "-c", ",".join(map(str, cores))]
         if user:
-            words += [
-                find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}",
-                "--clear-groups"
-            ]
+            words += [find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}",
+                      "--clear-groups"]
         if under is True:
             words += [self.clan, "run"]
         words += [find(argv[0]), *map(str, argv[1:])]
-        clean = {
-            k: v
-            for k, v in os.environ.items() if not k.startswith(("LD_PRELOAD", "CLAN_", "PG"))
-        }
+        clean = {k: v for k, v in os.environ.items()
+                 if not k.startswith(("LD_PRELOAD", "CLAN_", "PG"))}
         process = subprocess.Popen(words, env={**clean, "LC_ALL": "C", **(environment or {})},
                                    cwd=self.directory, start_new_session=True, **more)
         self.started.append((process, stop))

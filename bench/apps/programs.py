@@ -40,31 +40,44 @@ def number(pattern, text, program):
 
 # --- sockperf -------------------------------------------------------------------------------------
 
-def serve_sockperf(session, under, core=0):
-    port = session.port()
-    return session.serve("sockperf", "sr", "--tcp", "-i", "127.0.0.1", "-p", port, port=port,
-                         core=core, under=under)
+def serve_at(program, *words):
+    """A server whose words have its port in them."""
+    def serve(session, under, core=0):
+        port = session.port()
+        return session.serve(program, *(str(word).format(port=port) for word in words), port=port,
+                             core=core, under=under)
+    return serve
 
 
-# It measures its clock for a second or two before it begins.
-SOCKPERF_BEGINS = "Starting test"
+serve_sockperf = serve_at("sockperf", "sr", "--tcp", "-i", "127.0.0.1", "-p", "{port}")
+
+
+def load_of(words, after="", **figures):
+    """A load of a program: its words by session and server, and the pattern of each figure."""
+    def load(session, server, under, core):
+        argv = words(session, server)
+        text, seen = run_load(session, server, *argv, under=under, core=core, after=after)
+        return {name: number(pattern, text, argv[0]) for name, pattern in figures.items()}, seen
+    return load
+
+
+def sockperf(kind, most, **figures):
+    # It measures its clock for a second or two before it begins.
+    return load_of(lambda session, server: [
+        "sockperf", kind, "--tcp", "-i", "127.0.0.1", "-p", server.port, "-m", 64, "--mps", most,
+        "-t", session.seconds], after="Starting test", **figures)
 
 
 def sockperf_ping_pong(session, server, under, core):
     # Without --mps it gives up when it reaches 600,000 messages a second; this is out of reach.
-    text, seen = run_load(session, server, "sockperf", "pp", "--tcp", "-i", "127.0.0.1", "-p",
-                          server.port, "-m", 64, "--mps", 5_000_000, "-t", session.seconds,
-                          under=under, core=core, after=SOCKPERF_BEGINS)
+    load = sockperf("pp", 5_000_000, p50=r"percentile 50.000 = +([\d.]+)",
+                    p99=r"percentile 99.000 = +([\d.]+)")
+    figures, seen = load(session, server, under, core)
     # What sockperf calls latency is half a round trip.
-    return {name: 2 * number(rf"percentile {p} = +([\d.]+)", text, "sockperf")
-            for name, p in (("p50", "50.000"), ("p99", "99.000"))}, seen
+    return {name: 2 * figure for name, figure in figures.items()}, seen
 
 
-def sockperf_throughput(session, server, under, core):
-    text, seen = run_load(session, server, "sockperf", "tp", "--tcp", "-i", "127.0.0.1", "-p",
-                          server.port, "-m", 64, "--mps", "max", "-t", session.seconds, under=under,
-                          core=core, after=SOCKPERF_BEGINS)
-    return {"rate": number(r"Message Rate is ([\d.]+)", text, "sockperf")}, seen
+sockperf_throughput = sockperf("tp", "max", rate=r"Message Rate is ([\d.]+)")
 
 
 # --- redis ----------------------------------------------------------------------------------------
@@ -90,20 +103,15 @@ def redis_load(clients, pipeline):
             text, seen = run_load(session, server, "redis-benchmark", "-p", server.port, "-c",
                                   clients, "-P", pipeline, "-t", "set,get", "-n", count, "--csv",
                                   under=under, core=core, **more)
-            rows = {
-                row["test"]: row
-                for row in csv.DictReader(
-                    line for line in io.StringIO(text) if line.startswith('"'))
-            }
+            lines = [line for line in io.StringIO(text) if line.startswith('"')]
+            rows = {row["test"]: row for row in csv.DictReader(lines)}
             if set(rows) != {"SET", "GET"}:
                 raise Failed(f"redis-benchmark printed no figures: {text.strip()[-300:]}")
             figures = {test: float(row["rps"]) for test, row in rows.items()}
             redis_count(session, key, min(figures.values()), each)
             # In steps of a microsecond.
-            tails = {
-                f"{test} p99": max(1000 * float(row["p99_latency_ms"]), 1)
-                for test, row in rows.items()
-            }
+            tails = {f"{test} p99": max(1000 * float(row["p99_latency_ms"]), 1)
+                     for test, row in rows.items()}
             return figures | tails, seen
 
         if key not in session.memory:
@@ -116,15 +124,22 @@ def redis_load(clients, pipeline):
     return load
 
 
+# Runs N copies of a command at once: `sh -c CROWD COUNT N COMMAND...`, with COUNT requests of each.
+CROWD = """n=$1; shift; pids=; begin=$(date +%s%N)
+for i in $(seq "$n"); do "$@" </dev/null >/dev/null & pids="$pids $!"; done
+for pid in $pids; do wait "$pid" || exit 1; done
+echo "requests/s $((n * $0 * 1000000000 / ($(date +%s%N) - begin)))"
+"""
+
+
 def redis_crowd(processes):
     """So many redis-benchmarks of one client each, and no core of one's own for anybody."""
     def load(session, server, under, core):
         del core
         key = ("crowd", under)
-        script = HERE / "crowd.py"
 
         def crowd(count):
-            text, seen = run_load(session, server, "python3", "-B", script, processes,
+            text, seen = run_load(session, server, "sh", "-c", CROWD, count, processes,
                                   find("redis-benchmark"), "-p", server.port, "-c", 1, "-P", 1,
                                   "-t", "get", "-n", count, "-q", under=under, core=None)
             rate = number(r"requests/s ([\d.]+)", text, "redis-benchmark")
@@ -139,19 +154,13 @@ def redis_crowd(processes):
 
 # --- memcached ------------------------------------------------------------------------------------
 
-def serve_memcached(session, under, core=0):
-    port = session.port()
-    user = ["-u", "root"] if ROOT else []  # one user at both ends
-    return session.serve("memcached", "-p", port, "-U", 0, "-l", "127.0.0.1", "-t", 1, "-m", 64,
-                         *user, port=port, core=core, under=under)
+serve_memcached = serve_at("memcached", "-p", "{port}", "-U", 0, "-l", "127.0.0.1", "-t", 1, "-m",
+                           64, *(["-u", "root"] if ROOT else []))  # one user at both ends
 
 
 def memcached_load(clients):
-    def load(session, server, under, core):
-        text, seen = run_load(session, server, LOAD, "memcached", server.port, clients,
-                              session.seconds, under=under, core=core)
-        return {"rate": number(r"requests/s ([\d.]+)", text, "clan-app-load")}, seen
-    return load
+    return load_of(lambda session, server: [LOAD, "memcached", server.port, clients,
+                                            session.seconds], rate=r"requests/s ([\d.]+)")
 
 
 def redis_at_rate(rate):
@@ -160,10 +169,8 @@ def redis_at_rate(rate):
         seconds = max(session.seconds, (500 if rate >= 100 else 30) / rate)
         text, seen = run_load(session, server, LOAD, "rate", server.port, rate, seconds, server.pid,
                               under=under, core=core, seconds=seconds)
-        return {
-            key: number(rf"{key} ([\d.]+)", text, "clan-app-load")
-            for key in ("p50", "p99", "cpu")
-        }, seen
+        return {key: number(rf"{key} ([\d.]+)", text, "clan-app-load")
+                for key in ("p50", "p99", "cpu")}, seen
     return load
 
 
@@ -255,10 +262,8 @@ def h2load(file):
         log.unlink()
         times = [int(row[2]) for row in rows if row[1] == "200"]
         if not times or len(times) < len(rows):
-            raise Failed(
-                f"h2load: {len(rows) - len(times)} of {len(rows)} requests failed: "
-                f"{text.strip()[-300:]}"
-            )
+            raise Failed(f"h2load: {len(rows) - len(times)} of {len(rows)} requests failed: "
+                         f"{text.strip()[-300:]}")
         return {"h2load p99": max(percentile(times, 0.99), 1)}, seen
     return load
 
@@ -286,10 +291,7 @@ def ab(file, clients):
 
 # --- iperf3 ---------------------------------------------------------------------------------------
 
-def serve_iperf3(session, under):
-    port = session.port()
-    return session.serve("iperf3", "-s", "-B", "127.0.0.1", "-p", port, port=port, core=0,
-                         under=under)
+serve_iperf3 = serve_at("iperf3", "-s", "-B", "127.0.0.1", "-p", "{port}")
 
 
 def iperf3_load(session, server, under, core):
@@ -367,10 +369,10 @@ def serve_postgres(session, under):
 
 def pgbench(clients):
     def load(session, server, under, core):
-        text, seen = run_load(session, server,
-                              postgres_programs() / "pgbench", "-h", "127.0.0.1", "-p", server.port,
-                              "-U", "postgres", "-n", "-S", "-M", "prepared", "-c", clients, "-j",
-                              1, "-T", session.seconds, "postgres", under=under, core=core,
-                              environment=postgres_environment(postgres_user()))
+        text, seen = run_load(
+            session, server, postgres_programs() / "pgbench", "-h", "127.0.0.1", "-p", server.port,
+            "-U", "postgres", "-n", "-S", "-M", "prepared", "-c", clients, "-j", 1, "-T",
+            session.seconds, "postgres", under=under, core=core,
+            environment=postgres_environment(postgres_user()))
         return {"rate": number(r"tps = ([\d.]+) \(without", text, "pgbench")}, seen
     return load

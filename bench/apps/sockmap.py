@@ -10,13 +10,12 @@ end there and redirects. Layouts and numbers: <linux/bpf.h>.
 import contextlib
 import ctypes
 import os
-import platform
 import struct
 import tempfile
 import time
 from pathlib import Path
 
-BPF_CALL = {"x86_64": 321, "aarch64": 280}
+BPF_CALL = 321
 MAP_CREATE, PROG_LOAD, PROG_ATTACH, PROG_DETACH = 0, 5, 8, 9
 SOCKHASH = 18                                     # type of map
 SOCK_OPS, SK_MSG = 13, 16                         # types of program
@@ -96,12 +95,9 @@ def redirect(hash_fd):
 
 
 def bpf(command, attributes):
-    number = BPF_CALL.get(platform.machine())
-    if number is None:
-        raise Refused(f"bpf() is not known on {platform.machine()}")
     libc = ctypes.CDLL(None, use_errno=True)
     memory = ctypes.create_string_buffer(attributes.ljust(128, b"\0"), 128)
-    result = libc.syscall(number, command, memory, len(memory))
+    result = libc.syscall(BPF_CALL, command, memory, len(memory))
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

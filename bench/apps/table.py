@@ -8,10 +8,16 @@ import statistics
 from dataclasses import dataclass, field
 from functools import partial
 
-import cgroup
 import counters
 import programs
-from processes import SOCKMAP, Failed
+from processes import SOCKMAP, Failed, Share
+
+# How each is served, and a load of one client.
+SOCKPERF = (programs.serve_sockperf, programs.sockperf_ping_pong)
+MEMCACHED = (programs.serve_memcached, programs.memcached_load(1))
+REDIS = (programs.serve_redis, programs.redis_load(1, 1))
+REDIS_50 = (programs.serve_redis, programs.redis_load(50, 1))
+NGINX = (programs.serve_nginx, programs.wrk("1k", 1))
 
 # under what: (server, client)
 STOCK, BOTH, SHORTCUT = (False, False), (True, True), (SOCKMAP, SOCKMAP)
@@ -86,30 +92,23 @@ def redis_bars(limit, text, tails=False):
 
 
 def one_sided(text, keys):
-    return [
-        Bar(f"{text}{' ' + key if key != 'rate' else ''}, {side} under CLAN", 0.99, key=key,
-            variant=side) for side in ("only server", "only client") for key in keys
-    ]
+    return [Bar(f"{text}{' ' + key if key != 'rate' else ''}, {side} under CLAN", 0.99, key=key,
+                variant=side) for side in ("only server", "only client") for key in keys]
 
 
 def busy(beside):
     """Rows beside endless computations on each core."""
     text = f"beside {beside} computation{'s' if beside > 1 else ''} a core"
+    trips, nginx = f"sockperf ping-pong 64 B {text}", "nginx 1 KB, {} -c1 " + text
     rows = [
-        Row(
-            "sockperf", programs.serve_sockperf, programs.sockperf_ping_pong,
-            latency(0.95, None, f"sockperf ping-pong 64 B {text}") +
-            [Bar(f"sockperf ping-pong 64 B {text}, p99", key="p99", **TAIL)]),
-        Row("memcached-c1", programs.serve_memcached, programs.memcached_load(1),
-            [Bar(f"memcached get 100 B, 1 connection {text}", 0.95)]),
-        Row("redis-c1", programs.serve_redis, programs.redis_load(1, 1),
-            redis_bars(0.95, f"-c 1 {text}", True)),
-        Row("redis-c50", programs.serve_redis, programs.redis_load(50, 1),
-            redis_bars(0.95, f"-c 50 {text}", True)),
+        Row("sockperf", *SOCKPERF, [*latency(0.95, None, trips),
+                                    Bar(f"{trips}, p99", key="p99", **TAIL)]),
+        Row("memcached-c1", *MEMCACHED, [Bar(f"memcached get 100 B, 1 connection {text}", 0.95)]),
+        Row("redis-c1", *REDIS, redis_bars(0.95, f"-c 1 {text}", True)),
+        Row("redis-c50", *REDIS_50, redis_bars(0.95, f"-c 50 {text}", True)),
         Row("nginx-c1", programs.serve_nginx, programs.wrk_and_h2load("1k"), [
-            Bar(f"nginx 1 KB, wrk -c1 {text}", 0.95),
-            Bar(f"nginx 1 KB, h2load -c1 {text}, p99", key="h2load p99", **TAIL)
-        ]),
+            Bar(nginx.format("wrk"), 0.95),
+            Bar(f"{nginx.format('h2load')}, p99", key="h2load p99", **TAIL)]),
         at_rate(1000, 1.2, f" {text}"),
         chain(text, 0.95, True),
     ]
@@ -154,20 +153,18 @@ def at_rate(rate, cpu, beside=""):
 ONE_SIDED = {"stock": STOCK, "only server": (True, False), "only client": (False, True)}
 
 ROWS = [
-    Row("sockperf", programs.serve_sockperf, programs.sockperf_ping_pong,
-        latency(40, 1, "sockperf ping-pong 64 B, two cores")),
-    Row("sockperf-one-core", programs.serve_sockperf, programs.sockperf_ping_pong,
+    Row("sockperf", *SOCKPERF, latency(40, 1, "sockperf ping-pong 64 B, two cores")),
+    Row("sockperf-one-core", *SOCKPERF,
         latency(1, None, "sockperf ping-pong 64 B, one core (aim: 2)"), client_core=0),
     Row("sockperf-throughput", programs.serve_sockperf, programs.sockperf_throughput,
         [Bar("sockperf throughput 64 B", 5, unit="messages/s")]),
-    Row("redis-c1", programs.serve_redis, programs.redis_load(1, 1), redis_bars(8, "-c 1 -P 1")),
-    Row("redis-c50", programs.serve_redis, programs.redis_load(50, 1), redis_bars(3, "-c 50 -P 1")),
+    Row("redis-c1", *REDIS, redis_bars(8, "-c 1 -P 1")),
+    Row("redis-c50", *REDIS_50, redis_bars(3, "-c 50 -P 1")),
     Row("redis-c50-p16", programs.serve_redis, programs.redis_load(50, 16),
         redis_bars(1.5, "-c 50 -P 16")),
     Row("memcached", programs.serve_memcached, programs.memcached_load(50),
         [Bar("memcached get 100 B, 50 connections", 3)]),
-    Row("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1),
-        [Bar("nginx 1 KB keep-alive, wrk -c1", 4)]),
+    Row("nginx-c1", *NGINX, [Bar("nginx 1 KB keep-alive, wrk -c1", 4)]),
     Row("nginx-c64", programs.serve_nginx, programs.wrk("1k", 64),
         [Bar("nginx 1 KB keep-alive, wrk -c64", 1.5)]),
     Row("nginx-64k", programs.serve_nginx, programs.wrk("64k", 64),
@@ -180,42 +177,34 @@ ROWS = [
         [Bar("pgbench -S -M prepared -c 1", 1.4, unit="transactions/s")]),
     Row("pgbench-c8", programs.serve_postgres, programs.pgbench(8),
         [Bar("pgbench -S -M prepared -c 8", 1.25, unit="transactions/s")]),
-    Row("one-sided-redis", programs.serve_redis, programs.redis_load(50, 1),
-        one_sided("redis -c 50 -P 1", ("GET", "SET")), variants=ONE_SIDED, path="tcp only"),
+    Row("one-sided-redis", *REDIS_50, one_sided("redis -c 50 -P 1", ("GET", "SET")),
+        variants=ONE_SIDED, path="tcp only"),
     Row("one-sided-nginx", programs.serve_nginx, programs.wrk("1k", 64),
         one_sided("nginx 1 KB, wrk -c64", ("rate", )), variants=ONE_SIDED, path="tcp only"),
     Row("crowded", partial(programs.serve_redis, core=None), programs.redis_crowd(8),
         [Bar("8 redis-benchmark -c 1 and their server on two cores, GET", 1)], client_core=None),
     # Machines as they are: both ends on one core, anywhere, beside other work, and with little to
     # do.
-    Row("memcached-one-core", programs.serve_memcached, programs.memcached_load(1),
+    Row("memcached-one-core", *MEMCACHED,
         [Bar("memcached get 100 B, 1 connection, one core (aim: 1.5)", 1)], client_core=0),
-    Row("redis-one-core", programs.serve_redis, programs.redis_load(1, 1),
-        redis_bars(1, "-c 1, one core (aim: 1.5)"), client_core=0),
-    Row("nginx-one-core", programs.serve_nginx, programs.wrk("1k", 1),
-        [Bar("nginx 1 KB, wrk -c1, one core (aim: 1.5)", 1)], client_core=0),
-    unpinned("sockperf", programs.serve_sockperf, programs.sockperf_ping_pong,
-             latency(1, None, "sockperf ping-pong 64 B, unpinned"),
+    Row("redis-one-core", *REDIS, redis_bars(1, "-c 1, one core (aim: 1.5)"), client_core=0),
+    Row("nginx-one-core", *NGINX, [Bar("nginx 1 KB, wrk -c1, one core (aim: 1.5)", 1)],
+        client_core=0),
+    unpinned("sockperf", *SOCKPERF, latency(1, None, "sockperf ping-pong 64 B, unpinned"),
              Bar("sockperf ping-pong 64 B, unpinned against pinned, p50", 0, "p50", "us",
                  less_is_better=True)),
-    unpinned("memcached", programs.serve_memcached, programs.memcached_load(1),
-             [Bar("memcached get 100 B, 1 connection, unpinned", 1)],
+    unpinned("memcached", *MEMCACHED, [Bar("memcached get 100 B, 1 connection, unpinned", 1)],
              Bar("memcached get 100 B, 1 connection, unpinned against pinned", 0)),
-    unpinned("redis", programs.serve_redis, programs.redis_load(1, 1),
-             redis_bars(1, "-c 1, unpinned"),
+    unpinned("redis", *REDIS, redis_bars(1, "-c 1, unpinned"),
              Bar("redis GET -c 1, unpinned against pinned", 0, "GET")),
-    unpinned("nginx", programs.serve_nginx, programs.wrk("1k", 1),
-             [Bar("nginx 1 KB, wrk -c1, unpinned", 1)],
+    unpinned("nginx", *NGINX, [Bar("nginx 1 KB, wrk -c1, unpinned", 1)],
              Bar("nginx 1 KB, wrk -c1, unpinned against pinned", 0)),
     chain("unpinned", 1),
     *busy(1),
     *busy(2),
-    half_a_core("redis-c1", programs.serve_redis, programs.redis_load(1, 1),
-                redis_bars(0.95, "-c 1, half a core for the server")),
-    half_a_core("redis-c50", programs.serve_redis, programs.redis_load(50, 1),
-                redis_bars(0.95, "-c 50, half a core for the server")),
-    half_a_core("nginx-c1", programs.serve_nginx, programs.wrk("1k", 1),
-                [Bar("nginx 1 KB, wrk -c1, half a core for the server", 0.95)]),
+    half_a_core("redis-c1", *REDIS, redis_bars(0.95, "-c 1, half a core for the server")),
+    half_a_core("redis-c50", *REDIS_50, redis_bars(0.95, "-c 50, half a core for the server")),
+    half_a_core("nginx-c1", *NGINX, [Bar("nginx 1 KB, wrk -c1, half a core for the server", 0.95)]),
     at_rate(10, 1.2),
     at_rate(100, 1.2),
     at_rate(1000, 1.2),
@@ -271,16 +260,14 @@ def measure(row, session, pairs):
     """The lines of a row."""
     variants = dict(row.variants)
     if row.share is not None:
-        session.share = cgroup.Share(row.share)
+        session.share = Share(row.share)
     if session.redirection is not None and "clan" in variants:
         variants[SOCKMAP] = SHORTCUT
     if row.pinned is not None:
         variants["pinned"] = BOTH
     serves = {name: row.pinned if name == "pinned" else row.serve for name in variants}
-    servers = {
-        (serve, under): serve(session, under)
-        for serve, under in dict.fromkeys((serves[name], s) for name, (s, _) in variants.items())
-    }
+    kinds = dict.fromkeys((serves[name], under) for name, (under, _) in variants.items())
+    servers = {(serve, under): serve(session, under) for serve, under in kinds}
     samples, looks = {name: [] for name in variants}, []
     for core in range(len(session.cores)):
         for _ in range(row.beside):

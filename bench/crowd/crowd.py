@@ -6,7 +6,6 @@ first gives the two ends sticks: `near` is the share of trips whose ends were on
 decides as much as the carrier does.
 """
 
-import argparse
 import itertools
 import os
 import random
@@ -16,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import arguments
 import report
 
 HERE = Path(__file__).resolve().parent
@@ -49,7 +49,7 @@ def measure(row, column, options):
     how, pairs, cores, hogs = row
     family, clan = options.columns[column]
     command = ([clan, "run"] if clan else []) + [
-        str(options.load), family, how, str(pairs), cores, hogs, str(options.seconds)
+        str(LOAD), family, how, str(pairs), cores, hogs, str(options.seconds)
     ]
     # A session of its own, and all of it in one: a nice value counts only within a session.
     done = subprocess.run(command, capture_output=True, text=True, timeout=60,
@@ -82,8 +82,7 @@ def item_of(key, samples, wanted, options):
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog="clan bench crowd", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--clan", default="clan", help=argparse.SUPPRESS)
+    parser = arguments.Parser("crowd", __doc__.split("\n\n")[0], pins=False)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: two minutes")
     parser.add_argument("--only", default="", metavar="REGEX", help="rows whose name matches")
     parser.add_argument("--rounds", type=int)
@@ -91,13 +90,11 @@ def parse():
     parser.add_argument("--also", action="append", default=[], metavar="NAME=CLAN",
                         help="another build's `clan`, measured in the same rounds")
     parser.add_argument("--list", action="store_true", help="names of the rows")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for crowd.md and crowd.json")
-    options = parser.parse_args()
-    options.load = LOAD
+    options = parser.parse()
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.seconds = options.seconds or (0.3 if options.quick else 0.5)
-    options.columns = {"tcp": ("tcp", None), "unix": ("unix", None), "clan": ("tcp", options.clan)}
+    options.columns = {"tcp": ("tcp", None), "unix": ("unix", None),
+                       "clan": ("tcp", options.clan or "clan")}
     for name, clan in (also.split("=", 1) for also in options.also):
         options.columns[name] = ("tcp", clan)
     return options

@@ -1,56 +1,35 @@
 // clan-crowd-load: pairs of processes that ask and answer each other, beside endless computations,
 // in plain socket calls. `clan run` puts it under the interposer as any other program.
 //
-//   clan-crowd-load FAMILY HOW PAIRS CORES HOGS SECONDS
-//       FAMILY  tcp | unix
+//   clan-crowd-load tcp|unix HOW PAIRS CORES HOGS SECONDS
 //       HOW     block: read; epoll: epoll_wait, then read
 //       CORES   any: wherever the scheduler has them; one: all on the first that is allowed
 //       HOGS    none; or a nice value, of one computation on each of these cores
 //
-// After a fifth of a second it counts for SECONDS, and prints one line: trips a second, p50, p99
-// and max of a trip (us), the time of processors that both ends take for a trip (us), the share of
-// trips whose ends were on one core, and how much of the cores' time the computations had.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sched.h>
+// Prints trips a second, p50, p99 and max of a trip (us), processor time of both ends for a trip
+// (us), the share of trips whose ends were on one core, and that of the cores' time that the
+// computations had.
+#include "support/load.h"
+
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cerrno>
-#include <chrono>
-#include <csignal>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <ctime>
 #include <new>
-#include <string_view>
-#include <vector>
+
+#include "support/cpu_time.h"
 
 namespace {
+
+using namespace clan::bench;
 
 constexpr std::size_t kBytes = 64;
 constexpr std::size_t kMostPairs = 64;
 constexpr unsigned kSteps = 16;  ///< of the histogram, for each doubling
-
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "clan-crowd-load: %s: %s\n", what, std::strerror(errno));
-  std::_Exit(1);
-}
-
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
 
 // All words below are counts that publish nothing: relaxed.
 constexpr auto kRelaxed = std::memory_order_relaxed;
@@ -137,49 +116,26 @@ void answer(End end, Pair& pair) {
   }
 }
 
-int no_delay(int fd) {
-  const int on = 1;
-  if (fd < 0) fail("socket");
-  if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) fail("TCP_NODELAY");
-  return fd;
-}
-
-pid_t child() {
-  const pid_t pid = fork();
-  if (pid < 0) fail("fork");
-  if (pid == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return pid;
-}
-
 // The two processes of a pair.
 void start(const Options& options, Shared& shared, Pair& pair, std::vector<pid_t>& ends) {
   int both[2] = {-1, -1}, listener = -1;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  sockaddr_in address = address_of("127.0.0.1", 0);
   if (options.is_tcp) {
-    listener = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(listener, name, size) != 0 || listen(listener, 1) != 0 ||
-        getsockname(listener, name, &size) != 0)
-      fail("listen");
+    socklen_t size = sizeof address;
+    listener = listen_at(address, 1);
+    if (getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0) fail("listen");
   } else if (socketpair(AF_UNIX, SOCK_STREAM, 0, both) != 0) {
     fail("socketpair");
   }
   for (const bool asks : {false, true}) {
-    const pid_t pid = child();
+    const pid_t pid = start_child();
     if (pid != 0) {
       ends.push_back(pid);
       continue;
     }
     int fd = both[asks];
-    if (options.is_tcp && asks) {
-      fd = no_delay(socket(AF_INET, SOCK_STREAM, 0));
-      if (connect(fd, name, size) != 0) fail("connect");
-    } else if (options.is_tcp) {
-      fd = no_delay(accept(listener, nullptr, nullptr));
-    }
+    if (options.is_tcp)
+      fd = asks ? connect_to(address) : no_delay(accept(listener, nullptr, nullptr));
     close(options.is_tcp ? listener : both[!asks]);
     const End end(fd, options.by_epoll);
     asks ? ask(end, shared, pair) : answer(end, pair);
@@ -188,32 +144,16 @@ void start(const Options& options, Shared& shared, Pair& pair, std::vector<pid_t
 }
 
 void compute(int core, int nice_value) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  if (sched_setaffinity(0, sizeof one, &one) != 0) fail("sched_setaffinity");
+  pin(core);
   if (setpriority(PRIO_PROCESS, 0, nice_value) != 0) fail("setpriority");
   for (volatile std::uint64_t n = 0;;) n = n + 1;
 }
 
 /// Seconds of processor time that these processes have had.
 double spent(const std::vector<pid_t>& processes) {
-  double seconds = 0;
-  for (const pid_t pid : processes) {
-    clockid_t clock;
-    timespec time;
-    if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &time) != 0)
-      fail("a process has ended");
-    seconds += static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
-  }
-  return seconds;
-}
-
-void pause_for(double seconds) {
-  const timespec time{
-      static_cast<time_t>(seconds),
-      static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
-  nanosleep(&time, nullptr);
+  double ns = 0;
+  for (const pid_t pid : processes) ns += cpu_ns_of(pid);
+  return ns / 1e9;
 }
 
 double percentile(const Shared& shared, const Options& options, std::uint64_t trips, double part) {
@@ -233,30 +173,25 @@ void run(const Options& options) {
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("mmap");
   Shared& shared = *new (memory) Shared;
-  std::vector<int> cores;
-  cpu_set_t allowed, one;
-  CPU_ZERO(&one);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) fail("sched_getaffinity");
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed) || (options.on_one_core && !cores.empty())) continue;
-    cores.push_back(core);
-    CPU_SET(core, &one);
+  std::vector<int> cores = allowed_cores();
+  if (options.on_one_core) {
+    cores.resize(1);
+    pin(cores[0]);
   }
-  if (sched_setaffinity(0, sizeof one, &one) != 0) fail("sched_setaffinity");
   std::vector<pid_t> ends, hogs;
   for (const int core : cores) {
-    const pid_t pid = options.has_hogs ? child() : -1;
+    const pid_t pid = options.has_hogs ? start_child() : -1;
     if (pid == 0) compute(core, options.nice);
     if (pid > 0) hogs.push_back(pid);
   }
   for (std::size_t k = 0; k < options.pairs; ++k) start(options, shared, shared.pairs[k], ends);
-  pause_for(0.2);
+  sleep_for(0.2);
   const double ends_before = spent(ends), hogs_before = spent(hogs);
   const std::uint64_t begin = now_ns();
   shared.counts.store(true, kRelaxed);
-  pause_for(options.seconds);
+  sleep_for(options.seconds);
   shared.counts.store(false, kRelaxed);
-  const double seconds = static_cast<double>(now_ns() - begin) / 1e9;
+  const double seconds = seconds_since(begin);
   const double of_ends = spent(ends) - ends_before, of_hogs = spent(hogs) - hogs_before;
   std::uint64_t trips = 0, near = 0, longest = 0;
   for (std::size_t k = 0; k < options.pairs; ++k) {

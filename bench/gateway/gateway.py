@@ -23,8 +23,8 @@ connections meanwhile, and how many fail). Run it on a quiet machine.
 import argparse
 import contextlib
 import os
+import re
 import resource
-import shutil
 import signal
 import statistics
 import subprocess
@@ -33,8 +33,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import arguments
 import report
 import sockmap
+from hosts import inside, namespaces
+from processes import Skip, descendants, find, processor_seconds, raise_descriptor_limit
 
 HERE = Path(__file__).resolve().parent
 
@@ -54,7 +57,6 @@ TITLES = {"one": "1 KB there and back, one connection",
 BARS = [("one", "rate", 1.3), ("fifty", "rate", 1.5), ("in", "rate", 1.0), ("out", "rate", 1.0),
         ("renew", "rate", 1.0), ("beside", "rate", 0.95)]
 MOST_CPU_OF_FIFTY = 0.7
-TICKS = os.sysconf("SC_CLK_TCK")
 
 HAPROXY = f"""
 global
@@ -86,55 +88,9 @@ stream {{
 """
 
 
-class Skip(Exception):
-    pass
-
-
-def found(program):
-    path = shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")
-    if path is None:
-        raise Skip(f"{program} is not installed")
-    return path
-
-
-@contextlib.contextmanager
-def namespaces():
-    names = [f"clangw{os.getpid()}{end}" for end in "ab"]
-    try:
-        for name in names:
-            subprocess.run(["ip", "netns", "add", name], check=True)
-            subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
-        subprocess.run(["ip", "link", "add", "va", "netns", names[0], "type", "veth", "peer",
-                        "name", "vb", "netns", names[1]], check=True)
-        for name, device, address in zip(names, ("va", "vb"), (f"{ADDRESS}/24", "10.83.0.2/24")):
-            subprocess.run(["ip", "-n", name, "address", "add", address, "dev", device], check=True)
-            subprocess.run(["ip", "-n", name, "link", "set", device, "up"], check=True)
-        yield [["ip", "netns", "exec", name] for name in names]
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
-
-
 def family(root):
     """A process and all below it."""
-    children = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError, ValueError):
-            stat = Path("/proc", entry, "stat").read_text()
-            children.setdefault(int(stat[stat.rindex(")") + 2:].split()[1]), []).append(int(entry))
-    pids = [root]
-    for pid in pids:
-        pids += children.get(pid, [])
-    return pids
-
-
-def processor_seconds(roots):
-    used = 0
-    for pid in {pid for root in roots for pid in family(root)}:
-        with contextlib.suppress(OSError, ValueError):
-            fields = Path("/proc", str(pid), "stat").read_text().rsplit(")", 1)[1].split()
-            used += sum(map(int, fields[11:15]))
-    return used / TICKS
+    return [root, *descendants(root)]
 
 
 def resident(root):
@@ -151,8 +107,7 @@ def resident(root):
 def listening(prefix, port):
     text = subprocess.run([*prefix, "cat", "/proc/net/tcp", "/proc/net/tcp6"], text=True,
                           stdout=subprocess.PIPE, check=True).stdout
-    return any(f":{port:04X} " in line.split(" st ")[0] and f":{port:04X}" in line.split()[1] and
-               line.split()[3] == "0A" for line in text.splitlines() if ":" in line.split()[0])
+    return re.search(rf"^ *\d+: \w+:{port:04X} \w+:0000 0A ", text, re.M) is not None
 
 
 class Bench:
@@ -188,7 +143,7 @@ class Bench:
             return [self.clan, "gateway", "--listen", f"{ADDRESS}:{PORT}", "--to", to, "--log",
                     "off"]
         if peer == "socat":
-            return [found("socat"), "-b65536", f"TCP-LISTEN:{PORT},fork,reuseaddr,nodelay",
+            return [find("socat"), "-b65536", f"TCP-LISTEN:{PORT},fork,reuseaddr,nodelay",
                     f"TCP:127.0.0.1:{SERVER_PORT},nodelay"]
         if peer == "nginx":
             module = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
@@ -196,11 +151,11 @@ class Bench:
             config = self.directory / "nginx.conf"
             config.write_text(NGINX.format(directory=self.directory, modules=modules,
                                            address=ADDRESS, port=PORT, server=SERVER_PORT))
-            return [found("nginx"), "-c", config, "-p", self.directory]
+            return [find("nginx"), "-c", config, "-p", self.directory]
         config = self.directory / "haproxy.cfg"
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # it takes 214 besides two for each
         config.write_text(HAPROXY.replace("MOST", str((most - 214) // 2)))
-        words = [found("haproxy"), "-f", config, "-db"]
+        words = [find("haproxy"), "-f", config, "-db"]
         return run + words if peer == "clan-haproxy" else words
 
     @contextlib.contextmanager
@@ -294,20 +249,22 @@ def available():
 
 def judge(medians):
     """The line of each bar."""
+    def best(row, figure, peers):
+        return max((medians[row, peer][figure] for peer in peers if (row, peer) in medians),
+                   default=None)
+
     lines = []
     for row, figure, least in BARS:
-        ours = max((medians[row, peer][figure] for peer in ("gateway", "named")
-                    if (row, peer) in medians), default=None)
-        others = ["haproxy"] if row not in ("in", "out") else ["haproxy", "nginx", "socat",
-                                                               "sockmap"]
-        theirs = max((medians[row, peer][figure] for peer in others if (row, peer) in medians),
-                     default=None)
+        bulk = row in ("in", "out")
+        ours = best(row, figure, ("gateway", "named"))
+        theirs = best(row, figure, ("haproxy", "nginx", "socat", "sockmap") if bulk
+                      else ("haproxy",))
         if ours and theirs:
-            whose = "haproxy" if len(others) == 1 else "the best peer"
-            lines.append(report.at_least(f"{row}, of {whose}", ours / theirs, least))
-    if ("fifty", "gateway") in medians and ("fifty", "haproxy") in medians:
-        ratio = medians["fifty", "gateway"]["cpu"] / medians["fifty", "haproxy"]["cpu"]
-        lines.append(report.at_least("fifty, of haproxy's processor time", ratio,
+            lines.append(report.at_least(f"{row}, of {'the best peer' if bulk else 'haproxy'}",
+                                         ours / theirs, least))
+    ours, theirs = (best("fifty", "cpu", (peer,)) for peer in ("gateway", "haproxy"))
+    if ours and theirs:
+        lines.append(report.at_least("fifty, of haproxy's processor time", ours / theirs,
                                      MOST_CPU_OF_FIFTY, most=True))
     return lines
 
@@ -324,13 +281,13 @@ def item_of(row, samples):
         for peer, figures in samples.items() for name, values in figures.items() if name in units])
 
 
-def run_rows(bench, rows, peers, arguments, results):
+def run_rows(bench, rows, peers, options, results):
     samples = {row: {} for row in rows}
-    for turn in range(arguments.rounds):
+    for turn in range(options.rounds):
         for row in rows:
             for peer in peers[turn % len(peers):] + peers[:turn % len(peers)]:
                 try:
-                    figures = bench.measure(row, peer, arguments.seconds)
+                    figures = bench.measure(row, peer, options.seconds)
                 except Skip as skip:
                     results.skipped[f"{row}, {peer}"] = str(skip)
                     continue
@@ -343,59 +300,52 @@ def run_rows(bench, rows, peers, arguments, results):
          for row, of_row in samples.items() for peer, figures in of_row.items()})))
 
 
-def run_idle(bench, arguments):
-    item = report.Item("idle", f"{arguments.idle} connections that carry nothing, each")
+def run_idle(bench, options):
+    item = report.Item("idle", f"{options.idle} connections that carry nothing, each")
     for peer in ("gateway", "haproxy"):
         with contextlib.suppress(Skip):
-            item.rows += [report.Row("idle", name, arguments.idle, value, name.split()[-1],
+            item.rows += [report.Row("idle", name, options.idle, value, name.split()[-1],
                                      "connections", text=peer)
-                          for name, value in bench.idle(peer, arguments.idle).items()]
+                          for name, value in bench.idle(peer, options.idle).items()]
     return item
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clan", required=True, help=argparse.SUPPRESS)
+    parser = arguments.Parser("gateway", __doc__, pins=False,
+                              formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--rows", default=",".join([*ROWS, "idle", "reload"]))
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--idle", type=int, default=10_000)
     parser.add_argument("--reloads", type=int, default=50)
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for gateway.md and gateway.json")
-    arguments = parser.parse_args()
+    options = parser.parse()
     if os.geteuid() != 0:
         sys.exit("clan bench gateway: makes network namespaces, and needs root")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(most, 2 * arguments.idle + 400)
-    with contextlib.suppress(ValueError, OSError):  # a container's root may not
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    arguments.idle = min(arguments.idle, (most - 400) // 2)  # two sockets each
-    rows, peers = arguments.rows.split(","), arguments.peers.split(",")
+    most = raise_descriptor_limit(2 * options.idle + 400)
+    options.idle = min(options.idle, (most - 400) // 2)  # two sockets each
+    rows, peers = options.rows.split(","), options.peers.split(",")
     results = report.Report("gateway", "`clan gateway`",
                             report.describe_machine(HERE, sorted(os.sched_getaffinity(0))),
-                            f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s")
+                            f"medians of {options.rounds} rounds of {options.seconds:g} s")
     with tempfile.TemporaryDirectory(prefix="clan-bench-gateway-") as directory, \
-            namespaces() as (here, there):
+            namespaces([f"clangw{os.getpid()}{end}" for end in "ab"],
+                       (ADDRESS, "10.83.0.2")) as (here, there):
         os.chmod(directory, 0o755)
-        bench = Bench(arguments.clan, here, there, directory)
+        bench = Bench(options.clan, inside(here), inside(there), directory)
         try:
-            run_rows(bench, [row for row in rows if row in ROWS], peers, arguments, results)
+            run_rows(bench, [row for row in rows if row in ROWS], peers, options, results)
             if "idle" in rows:
-                results.add(run_idle(bench, arguments))
+                results.add(run_idle(bench, options))
             if "reload" in rows:
-                said = bench.reload(arguments.reloads)
+                said = bench.reload(options.reloads)
                 results.add(report.Item("reload", "reloads while new connections come", said=[said],
                                         lines=[report.Line("reload", "0 failed", "missed" if
                                                            said.startswith("failed") else "met")]))
         finally:
             if bench.redirection is not None:
                 bench.redirection.close()
-    return results.end(arguments.output)
+    return results.end(options.output)
 
 
 if __name__ == "__main__":

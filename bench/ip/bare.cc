@@ -3,8 +3,8 @@
 //
 //     clan-ip-bare OTHER-NAMESPACE ADDRESS/BITS OTHER-ADDRESS/BITS [--no-offload]
 #include <fcntl.h>
-#include <signal.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>

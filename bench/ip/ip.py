@@ -6,20 +6,19 @@ The paper's table 2 (pings, one after the other and a flood) and figure 8 (a TCP
 each size), round trips of 64 bytes by UDP, and the processor time of all processes beside them.
 """
 
-import argparse
 import os
 import re
 import shutil
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 import arguments
 import nbody
 import report
 import ways
-from ways import A, B, HERE, inside
+from hosts import inside, namespaces
+from ways import A, B, HERE, WIRE
 
 SIZES = (64, 512, 1460, 8192, 65536)
 LOAD, PORT = str(HERE / "clan-ip-load"), "5001"
@@ -69,8 +68,7 @@ def measure(address, options):
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog="clan bench ip", description=__doc__)
-    parser.add_argument("--clan", default="clan", help=argparse.SUPPRESS)
+    parser = arguments.Parser("ip", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="turns of each way")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each figure")
     parser.add_argument("--pings", type=int, default=50)
@@ -79,11 +77,7 @@ def parse():
     parser.add_argument("--only", help="ways of these names or with these words, with commas")
     parser.add_argument("--nbody", metavar="PROGRAM",
                         help="instead, how much a second rank helps bin/examples/mpi_nbody")
-    parser.add_argument("--cores", type=arguments.cores, default=arguments.first_cores(),
-                        help=argparse.SUPPRESS)
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for ip.md and ip.json")
-    return parser.parse_args()
+    return parser.parse()
 
 
 def chosen(options):
@@ -129,7 +123,7 @@ def main():
     turns = {}
     for _ in range(options.rounds):
         for name, way in chosen(options):
-            with ways.namespaces(), way(options.clan) as address:
+            with namespaces((A, B), WIRE), way(options.clan or "clan") as address:
                 if not ways.answers(address):
                     results.failed[name] = "no packet arrives"
                     continue

@@ -3,36 +3,14 @@
 //     clan-ip-load serve ADDRESS PORT               both, until it is killed
 //     clan-ip-load trips ADDRESS PORT SECONDS       prints min, p50, p99 in us
 //     clan-ip-load ttcp ADDRESS PORT SECONDS BYTES  by writes of that size; prints bytes a second
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include "support/load.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <string>
 #include <thread>
-#include <vector>
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-sockaddr_in address_of(const char* address, const char* port) {
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_port = htons(static_cast<std::uint16_t>(std::atoi(port)));
-  ::inet_pton(AF_INET, address, &at.sin_addr);
-  return at;
-}
-const sockaddr* plain(const sockaddr_in& at) { return reinterpret_cast<const sockaddr*>(&at); }
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+using namespace clan::bench;
 
 void echo(int socket) {
   char bytes[2048];
@@ -56,14 +34,8 @@ void sink(int connection) {
 }
 
 int serve(const sockaddr_in& at) {
-  const int udp = ::socket(AF_INET, SOCK_DGRAM, 0), tcp = ::socket(AF_INET, SOCK_STREAM, 0);
-  const int on = 1;
-  ::setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(udp, plain(at), sizeof at) != 0 || ::bind(tcp, plain(at), sizeof at) != 0 ||
-      ::listen(tcp, 16) != 0) {
-    std::perror("bind");
-    return 1;
-  }
+  const int udp = ::socket(AF_INET, SOCK_DGRAM, 0), tcp = listen_at(at, 16);
+  if (::bind(udp, plain(at), sizeof at) != 0) fail("bind");
   std::puts("ready");
   std::fflush(stdout);
   std::thread(echo, udp).detach();
@@ -77,15 +49,15 @@ int trips(const sockaddr_in& at, double seconds) {
   ::setsockopt(udp, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   std::vector<double> us;
   char bytes[64] = {};
-  for (const auto start = Clock::now(); seconds_since(start) < seconds;) {
-    const auto sent = Clock::now();
+  for (const std::uint64_t start = now_ns(); seconds_since(start) < seconds;) {
+    const std::uint64_t sent = now_ns();
     if (::send(udp, bytes, sizeof bytes, 0) < 0 || ::recv(udp, bytes, sizeof bytes, 0) < 0)
       continue;
     us.push_back(seconds_since(sent) * 1e6);
   }
   if (us.empty()) return 1;
   std::sort(us.begin(), us.end());
-  std::printf("%.1f %.1f %.1f\n", us[0], us[us.size() / 2], us[us.size() * 99 / 100]);
+  std::printf("%.1f %.1f %.1f\n", us[0], part(us, 50), part(us, 99));
   return 0;
 }
 
@@ -93,7 +65,7 @@ int ttcp(const sockaddr_in& at, double seconds, std::size_t size) {
   const int tcp = ::socket(AF_INET, SOCK_STREAM, 0);
   if (::connect(tcp, plain(at), sizeof at) != 0) return 1;
   const std::vector<char> bytes(size);
-  const auto start = Clock::now();
+  const std::uint64_t start = now_ns();
   std::uint64_t sent = 0;
   while (seconds_since(start) < seconds) {
     const ssize_t n = ::send(tcp, bytes.data(), size, MSG_NOSIGNAL);
@@ -112,7 +84,7 @@ int ttcp(const sockaddr_in& at, double seconds, std::size_t size) {
 int main(int argc, char** argv) {
   if (argc < 4) return 2;
   const std::string mode = argv[1];
-  const sockaddr_in at = address_of(argv[2], argv[3]);
+  const sockaddr_in at = address_of(argv[2], std::atoi(argv[3]));
   if (mode == "serve") return serve(at);
   if (mode == "trips" && argc == 5) return trips(at, std::atof(argv[4]));
   if (mode == "ttcp" && argc == 6)

@@ -3,11 +3,11 @@ paper's kernel IP column. One rank at each end, by Open MPI's btl tcp; ranks tha
 processes that forward need the processors, too."""
 
 import os
-import shlex
 import subprocess
 import tempfile
 
-from ways import A, B, inside
+from hosts import agent_of, inside
+from ways import A, B
 
 PARTICLES = (16, 128, 1024)
 
@@ -16,13 +16,7 @@ def step_us(program, particles, address=None):
     """Microseconds of a step: of one rank, or of two, the second one at `address`."""
     steps = str(max(20, min(4000, 2_000_000 // (particles * particles))) // 10 * 10)
     with tempfile.TemporaryDirectory(prefix="clan-nbody-") as directory:
-        # Open MPI starts the other end by a remote shell: here it is another network namespace,
-        # with a host name of its own.
-        agent = os.path.join(directory, "agent")
-        with open(agent, "w") as file:
-            file.write(f"#!/bin/sh\nshift\nexec {shlex.join(inside(B, 'unshare', '-u'))} "
-                       "sh -c \"hostname peer; $*\"\n")
-        os.chmod(agent, 0o755)
+        agent = agent_of(directory, B)
         words = ["-n", "1"]
         if address is not None:
             hosts = "localhost:2" if address.startswith("127.") else f"localhost:1,{address}:1"

@@ -10,35 +10,13 @@ import tempfile
 import time
 from pathlib import Path
 
+import hosts
+from hosts import inside, ip
+
 HERE = Path(__file__).resolve().parent
 A, B = (f"clanbench{os.getpid()}{end}" for end in "ab")
 FIRST, SECOND = "10.9.0.1", "10.9.0.2"
 WIRE = ("10.78.0.1", "10.78.0.2")
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True)
-
-
-def inside(name, *words):
-    return ["ip", "netns", "exec", name, *words]
-
-
-@contextlib.contextmanager
-def namespaces():
-    """Two, joined by a veth pair with the addresses of WIRE."""
-    try:
-        for name in (A, B):
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("link", "add", "v0", "netns", A, "type", "veth", "peer", "name", "v0", "netns", B)
-        for name, address in zip((A, B), WIRE):
-            ip("-n", name, "address", "add", f"{address}/24", "dev", "v0")
-            ip("-n", name, "link", "set", "v0", "up")
-        yield
-    finally:
-        for name in (A, B):
-            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
 
 
 @contextlib.contextmanager
@@ -46,10 +24,9 @@ def running(*commands, lines=0, **settings):
     """Processes, of which the first says so many lines when it is ready."""
     with contextlib.ExitStack() as stack:
         for command in commands:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE,
-                                       stderr=subprocess.DEVNULL, text=True, **settings)
-            stack.callback(process.communicate)
-            stack.callback(process.kill)
+            process = stack.enter_context(hosts.running(
+                command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                text=True, **settings))
             for _ in range(lines):
                 process.stdout.readline()
         yield
@@ -78,14 +55,20 @@ def veth(_):
 @contextlib.contextmanager
 def vxlan(_):
     """Over the veth pair."""
-    for name, own, other, address in ((A, *WIRE, FIRST), (B, *WIRE[::-1], SECOND)):
+    for name, own, other in ((A, *WIRE), (B, *WIRE[::-1])):
         ip("-n", name, "link", "add", "x0", "type", "vxlan", "id", "7", "dstport", "4789", "local",
            own, "remote", other, "dev", "v0")
-        ip("-n", name, "address", "add", f"{address}/24", "dev", "x0")
-        ip("-n", name, "link", "set", "x0", "up")
+    configure("x0")
     yield SECOND
     for name in (A, B):
         ip("-n", name, "link", "del", "x0")
+
+
+def configure(device):
+    """Gives the device of each namespace its address."""
+    for name, address in ((A, FIRST), (B, SECOND)):
+        ip("-n", name, "address", "add", f"{address}/24", "dev", device)
+        ip("-n", name, "link", "set", device, "up")
 
 
 def bare(*more):
@@ -135,9 +118,7 @@ def vde(_):
             plugs = [inside(name, "vde_plug2tap", "-s", switch, "tap0") for name in (A, B)]
             with running(*plugs):
                 time.sleep(0.3)
-                for name, address in ((A, FIRST), (B, SECOND)):
-                    ip("-n", name, "address", "add", f"{address}/24", "dev", "tap0")
-                    ip("-n", name, "link", "set", "tap0", "up")
+                configure("tap0")
                 yield SECOND
 
 

@@ -8,22 +8,18 @@
 // a barrier; "allocated-" before them: on memory of MPI_Alloc_mem. allreduce, alltoall, bcast: all
 // ranks, one after the other. Data are checked: of messages a number at front, middle and back and,
 // before and after each measurement, every byte; of the others the result.
-#include <mpi.h>
-#include <sched.h>
+#include "support/load.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
+#include <mpi.h>
+
 #include <map>
 #include <string>
-#include <vector>
 
 #include "transports/slices.h"
 
 namespace {
+
+using namespace clan::bench;
 
 constexpr int kWindow = 64;
 constexpr int kSlices = 27, kMostTimes = 5;
@@ -51,10 +47,10 @@ class Rank {
     int times =
         static_cast<int>(std::clamp(ms * 1e-3 / kSlices / each, double(few), 1e6)) / unit * unit;
     MPI_Bcast(&times, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    clan::bench::Slices slices;
+    Slices slices;
     const double until = MPI_Wtime() + kMostTimes * ms * 1e-3;
     for (int more = 1; more != 0;) {
-      const clan::bench::Slice slice;
+      const Slice slice;
       const double us = run(kind, bytes, times) / times * 1e6;
       slices.add(us, of_all(slice.spent()), kind == "both" ? 2.0 * times : times);
       more = slices.calm() < kSlices && MPI_Wtime() < until ? 1 : 0;
@@ -69,12 +65,12 @@ class Rank {
  private:
   using Way = double (Rank::*)(int bytes, int times);
 
-  static clan::bench::Spent of_all(const clan::bench::Spent& mine) {
+  static Spent of_all(const Spent& mine) {
     auto lost = static_cast<int>(mine.lost);
     double cpu_us = mine.cpu_us;
     MPI_Allreduce(MPI_IN_PLACE, &lost, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     MPI_Allreduce(MPI_IN_PLACE, &cpu_us, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-    return {static_cast<clan::bench::Lost>(lost), cpu_us};
+    return {static_cast<Lost>(lost), cpu_us};
   }
 
   double run(const std::string& kind, int bytes, int times) {
@@ -104,15 +100,12 @@ class Rank {
   }
 
   void stamp(int bytes, int number) {
-    clan::bench::mark(out_.data(), static_cast<std::size_t>(bytes),
-                      static_cast<std::uint64_t>(number));
+    mark(out_.data(), static_cast<std::size_t>(bytes), static_cast<std::uint64_t>(number));
   }
   void check(int bytes, int number) const { check(in_.data(), bytes, number); }
   static void check(const std::uint8_t* in, int bytes, int number) {
-    if (!clan::bench::marked(in, static_cast<std::size_t>(bytes),
-                             static_cast<std::uint64_t>(number))) {
+    if (!marked(in, static_cast<std::size_t>(bytes), static_cast<std::uint64_t>(number)))
       give_up("wrong data");
-    }
   }
 
   double ping_pong(int bytes, int times) {
@@ -132,6 +125,15 @@ class Rank {
     return (MPI_Wtime() - began) / 2;
   }
 
+  void post_receives(int bytes, MPI_Request* requests) {
+    for (int i = 0; i < kWindow; ++i)
+      MPI_Irecv(in_.data(), bytes, MPI_BYTE, 1 - rank_, 2, MPI_COMM_WORLD, &requests[i]);
+  }
+  void post_sends(int bytes, MPI_Request* requests) {
+    for (int i = 0; i < kWindow; ++i)
+      MPI_Isend(out_.data(), bytes, MPI_BYTE, 1 - rank_, 2, MPI_COMM_WORLD, &requests[i]);
+  }
+
   double windows(int bytes, int times) {
     MPI_Request requests[kWindow];
     char answer = 0;
@@ -139,13 +141,11 @@ class Rank {
     for (int w = 0; w < times / kWindow; ++w) {
       if (rank_ == 0) {
         stamp(bytes, w);
-        for (MPI_Request& r : requests)
-          MPI_Isend(out_.data(), bytes, MPI_BYTE, 1, 2, MPI_COMM_WORLD, &r);
+        post_sends(bytes, requests);
         MPI_Waitall(kWindow, requests, MPI_STATUSES_IGNORE);
         MPI_Recv(&answer, 1, MPI_CHAR, 1, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
       } else {
-        for (MPI_Request& r : requests)
-          MPI_Irecv(in_.data(), bytes, MPI_BYTE, 0, 2, MPI_COMM_WORLD, &r);
+        post_receives(bytes, requests);
         MPI_Waitall(kWindow, requests, MPI_STATUSES_IGNORE);
         check(bytes, w);
         MPI_Send(&answer, 1, MPI_CHAR, 0, 3, MPI_COMM_WORLD);
@@ -159,13 +159,8 @@ class Rank {
     const double began = MPI_Wtime();
     for (int w = 0; w < times / kWindow; ++w) {
       stamp(bytes, w);
-      for (int i = 0; i < kWindow; ++i) {
-        MPI_Irecv(in_.data(), bytes, MPI_BYTE, 1 - rank_, 2, MPI_COMM_WORLD, &requests[i]);
-      }
-      for (int i = 0; i < kWindow; ++i) {
-        MPI_Isend(out_.data(), bytes, MPI_BYTE, 1 - rank_, 2, MPI_COMM_WORLD,
-                  &requests[kWindow + i]);
-      }
+      post_receives(bytes, requests);
+      post_sends(bytes, requests + kWindow);
       MPI_Waitall(2 * kWindow, requests, MPI_STATUSES_IGNORE);
       check(bytes, w);
     }
@@ -206,7 +201,7 @@ class Rank {
     return took;
   }
   double get(int bytes, int times) {
-    const std::uint8_t wanted = clan::bench::number_mark(7 * static_cast<std::uint64_t>(run_));
+    const std::uint8_t wanted = number_mark(7 * static_cast<std::uint64_t>(run_));
     if (rank_ == 1) std::fill_n(exposed_.memory, bytes, wanted);
     std::vector<std::uint8_t> got(static_cast<std::size_t>(bytes));
     const double took = one_sided(times, [&](int) {
@@ -272,7 +267,7 @@ class Rank {
   void verify(int bytes) {
     const int seed = ++seed_, peer = rank_ ^ 1;
     if (peer >= ranks_) return;
-    clan::bench::fill(out_.data(), static_cast<std::size_t>(bytes), static_cast<unsigned>(seed));
+    fill(out_.data(), static_cast<std::size_t>(bytes), static_cast<unsigned>(seed));
     MPI_Sendrecv(out_.data(), bytes, MPI_BYTE, peer, 4, in_.data(), bytes, MPI_BYTE, peer, 4,
                  MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     if (!std::equal(out_.begin(), out_.begin() + bytes, in_.begin())) give_up("wrong data");
@@ -310,11 +305,7 @@ std::vector<int> numbers_in(const char* list) {
 
 void take_core(const char* list, int rank) {
   const std::vector<int> cores = numbers_in(list);
-  if (cores.empty()) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cores[static_cast<std::size_t>(rank) % cores.size()], &set);
-  if (sched_setaffinity(0, sizeof set, &set) != 0) give_up("sched_setaffinity");
+  if (!cores.empty()) pin(cores[static_cast<std::size_t>(rank) % cores.size()]);
 }
 
 }  // namespace

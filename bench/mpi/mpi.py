@@ -5,7 +5,6 @@ Every column is a whole run of mpirun, all columns in turns, so that whatever el
 falls on all of them. README.md says how to read the table; --list says what is wanted.
 """
 
-import argparse
 import dataclasses
 import shutil
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import arguments
 import loads
-import processes
 import runner
 from rows import KB, MB, Point, Row, size
 
@@ -29,27 +27,10 @@ TRANSPORT = {
 
 def mpi_round(ranks, columns, extra=()):
     def measure(row, session, options, number, failed):
-        figures = {}
-        kinds = [f"{kind}:{','.join(str(p.bytes) for p in row.points if p.kind == kind)}"
-                 for kind in dict.fromkeys(p.kind for p in row.points)]
-        environment = {
-            "TMPDIR": str(session.directory), "FI_PROVIDER_PATH": str(options.provider_path),
-            "OMPI_MCA_mca_base_component_path": f"{options.component_path}:SYSTEM_DEFAULT",
-            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
-        }
-        cores = ",".join(map(str, options.cores))
-        for column in columns if number % 2 == 0 else reversed(columns):
-            try:
-                text, _ = session.run(options.mpirun, "-np", ranks, "--host", f"localhost:{ranks}",
-                                      "--bind-to", "none", "--oversubscribe", "-x",
-                                      "FI_PROVIDER_PATH", *TRANSPORT[column].split(), "--mca",
-                                      "osc", "rdma,sm", *extra, options.load, options.ms, cores,
-                                      *kinds, limit=200, environment=environment)
-            except processes.Failed as reason:
-                failed[f"{row.name}, {column}"] = str(reason)
-                continue
-            loads.add_of_mpi(figures, column, text)
-        return figures
+        return loads.mpi_round(
+            row, session, options, number, failed, ms=options.ms, ranks=ranks, limit=200, words={
+                column: ["--oversubscribe", *TRANSPORT[column].split(), "--mca", "osc", "rdma,sm",
+                         *extra] for column in columns})
     return measure
 
 
@@ -122,49 +103,29 @@ ROWS = [
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog="clan bench mpi", description="Open MPI over btl clan beside vader, btl tcp and "
-        "mtl ofi over CLAN, all in turns.")
-    parser.add_argument("--list", action="store_true",
-                        help="what is measured, and what is wanted of it")
+    parser = arguments.Parser("mpi", "Open MPI over btl clan beside vader, btl tcp and mtl ofi "
+                              "over CLAN, all in turns.")
+    parser.add_list()
     parser.add_argument("--only", metavar="NAME,...", help="only these groups of --list")
-    parser.add_argument("--quick", action="store_true",
-                        help="2 rounds of 6 ms a figure instead of 5 of 20")
-    parser.add_argument("--rounds", type=arguments.positive,
-                        help="how often everything is measured (5)")
-    parser.add_argument("--ms", type=arguments.positive,
-                        help="length of one figure's measurement (20)")
+    parser.add_lengths("{} rounds of {} ms a figure", rounds=(5, 2), ms=(20, 6))
     parser.add_argument("--most", type=arguments.positive, metavar="BYTES",
                         help="only messages of at most so many bytes")
-    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
-                        help="the cores (default: the first two allowed)")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for mpi.md and mpi.json")
-    parser.add_argument("--clan", help=argparse.SUPPRESS)  # `clan bench` says where it is
-    options = parser.parse_args()
+    options = parser.parse()
     known = {row.name: row for row in ROWS}
-    names = list(known) if options.only is None else [
-        name.strip() for name in options.only.split(",")
-    ]
-    for name in names:
-        if name not in known:
-            parser.error(f'"{name}" is no group; `clan bench mpi --list` has all')
     options.rows = [dataclasses.replace(known[name], points=[
         point for point in known[name].points if point.bytes <= (options.most or point.bytes)
-    ]) for name in names]
-    options.rounds = options.rounds or (2 if options.quick else 5)
-    options.ms = options.ms or (6 if options.quick else 20)
-    options.cores = options.cores or arguments.first_cores()
-    options.load = HERE / "clan-mpi-load"
-    options.provider_path = HERE.parent.parent / "libfabric"
-    options.component_path = HERE.parent.parent / "openmpi"
-    options.mpirun = shutil.which("mpirun")
+    ]) for name in parser.chosen(options.only, known, "group")]
+    options.mpi_load, options.mpirun = HERE / "clan-mpi-load", shutil.which("mpirun")
+    options.environment = {
+        "FI_PROVIDER_PATH": str(HERE.parent.parent / "libfabric"),
+        "OMPI_MCA_mca_base_component_path": f"{HERE.parent.parent / 'openmpi'}:SYSTEM_DEFAULT"
+    }
     return options
 
 
 def main():
     options = parse()
-    if not options.list and (options.mpirun is None or not options.load.exists()):
+    if not options.list and (options.mpirun is None or not options.mpi_load.exists()):
         print("clan bench mpi: there is no Open MPI here, or its load program was not built.",
               file=sys.stderr)
         return 1

@@ -1,24 +1,14 @@
-#include "bare_xdp_bench.h"
-
 #include <array>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
 #include <optional>
 
 #include "clan/detail/clock.h"
 #include "link/udp/io/socket_io.h"
 #include "link/udp/xdp/xdp_program.h"
 #include "link/udp/xdp/xdp_socket.h"
+#include "transport_bench.h"
 
 namespace clan::udp {
 namespace {
-
-[[noreturn]] void fail(const char* what) {
-  std::perror(what);
-  std::exit(1);
-}
 
 /// A bare AF_XDP socket at a port, as XdpIo makes it, and the UDP socket that holds the port.
 struct BareXdp {

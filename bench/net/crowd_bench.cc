@@ -1,15 +1,12 @@
 // Round trips beside many idle peers, and the end of the transport that all parts of
 // clan-net-transport have.
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
 
 #include "base/fd.h"
 #include "base/random.h"
 #include "link/udp/wire/security.h"
+#include "requests.h"
 #include "transport_bench.h"
 
 namespace clan::udp {
@@ -87,8 +84,7 @@ void clan_crowd(const Job& o) {
     if (!crowd.empty()) (void)crowd[next++ % crowd.size()]->pump->run(monotonic_ns());
     return !crowd.empty();
   };
-  auto alone = round_trips(end, o, until(), look);
-  print_round_trips(alone);
+  bench::print_round_trips(round_trips(end, o, until(), look));
   std::fflush(stdout);
   while (crowd.size() < o.peers) {
     auto made = std::make_unique<End>(std::make_unique<SmallIo>(o.address), o.path, 0);
@@ -105,8 +101,7 @@ void clan_crowd(const Job& o) {
   std::puts("idle");
   std::fflush(stdout);
   (void)std::getchar();
-  auto beside = round_trips(end, o, until(), look);
-  print_round_trips(beside);
+  bench::print_round_trips(round_trips(end, o, until(), look));
   const bool all = std::all_of(crowd.begin(), crowd.end(),
                                [](const auto& one) { return one->connection != nullptr; });
   if (!all || end.connection == nullptr) fail("a peer has gone");

@@ -8,12 +8,8 @@ import subprocess
 import tempfile
 
 import report
+from hosts import agent_of
 
-AGENT = """#!/bin/sh
-# Open MPI's way to the other host: HOST COMMAND...
-shift
-exec ip netns exec {name} unshare --uts sh -c 'hostname other-host; exec sh -c "$0"' "$*"
-"""
 OTHER = "10.77.0.2"
 CLAN = ["--mca", "btl", "clan,self", "--mca", "btl_clan_network_mode"]
 # Name, options, environment.
@@ -38,10 +34,7 @@ def once(here, net, folder, options, environment, milliseconds):
     """{bytes: microseconds one way}, medians."""
     serving, _, address, names = net
     load, component = files(here)
-    agent = os.path.join(folder, "agent")
-    with open(agent, "w", encoding="ascii") as file:
-        file.write(AGENT.format(name=names[1]))
-    os.chmod(agent, 0o755)
+    agent = agent_of(folder, names[1])
     words = [word.format(key=os.environ["CLAN_KEY_FILE"]) for word in options]
     exported = [word for name in environment for word in ("-x", name)]
     done = subprocess.run(

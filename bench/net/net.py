@@ -6,11 +6,10 @@
                    [--peers [N]] [-o DIR]
 
 Makes the namespaces and the veth pair between them, and removes them (root). The two programs sit
-on two processors and take turns: each row is measured once a round, and medians are printed, with
-the processor time of both ends for a gigabyte or a round trip. Then the bars: ratios of rows of the
-same run. Loss: the namespaces are joined by clan-net-relay instead, which delays each packet by
-1 ms and loses 1 % or 10 % of either direction; TCP is the machine's own, with its congestion
-control; at 10 % the server checks each byte. Beside: with an endless computation on each processor.
+on two processors: each row is measured once a round, and medians are printed, with the processor
+time of both ends for a gigabyte or a round trip. Loss: the namespaces are joined by clan-net-relay
+instead, which delays each packet by 1 ms and loses 1 % or 10 % of either direction; at 10 % the
+server checks each byte. Beside: with an endless computation on each processor.
 Share: ten streams through one token bucket of 400 Mbit/s, as many processes; Jain's index, of TCP's
 too, and one of each. Rows with xdp go by AF_XDP, those with ofi by libfabric. Programs: redis and
 iperf3 as they are, over kernel TCP and under `clan run --net` in turns. mpi: Open MPI with a rank
@@ -27,13 +26,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
+import arguments
 import crowd
+import hosts
 import jobs
 import programs
 import report
 import sharing
+from hosts import inside, namespaces, processor_seconds
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MTU = {"veth": 1500, "veth9000": 9000}
@@ -51,7 +52,6 @@ LOSSY = {100: [("bulk", path) for path in ("tcp-block", "stream-adaptive", "stre
          1000: [("bulk", "tcp-block"), ("checked", "stream-sleep")]}
 LOSSY_GB = {100: 0.06, 1000: 0.006}  # of a second asked for
 DELAY_US = 1000
-TICKS = os.sysconf("SC_CLK_TCK")
 
 # What the rows are judged by: name, the row that is better if larger than 1, and the least ratio.
 BARS = [("64 B: bare UDP / stream, polled", "ping udp", "ping stream", 1 / 1.2),
@@ -71,10 +71,6 @@ BARS = [("64 B: bare UDP / stream, polled", "ping udp", "ping stream", 1 / 1.2),
         ("1 % lost at 1 ms: stream / TCP", "1% bulk stream-sleep", "1% bulk tcp-block", 1)]
 
 
-def ip(*words):
-    subprocess.run(["ip", *words], check=True)
-
-
 @contextlib.contextmanager
 def network(over):
     """Two prefixes for commands, the address of the first's end, and the names of the
@@ -82,39 +78,17 @@ def network(over):
     if over == "loopback":
         yield [], [], "127.0.0.1", []
         return
-    names = [f"clannet{os.getpid()}{end}" for end in "ab"]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("link", "add", "va", "netns", names[0], "type", "veth", "peer", "name", "vb", "netns",
-           names[1])
-        for name, device, address in zip(names, ("va", "vb"), ("10.77.0.1/24", "10.77.0.2/24")):
-            ip("-n", name, "link", "set", device, "mtu", str(MTU[over]))
-            ip("-n", name, "address", "add", address, "dev", device)
-            ip("-n", name, "link", "set", device, "up")
-        yield (*[["ip", "netns", "exec", name] for name in names], "10.77.0.1", names)
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
-
-
-def processor_seconds(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    with namespaces([f"clannet{os.getpid()}{end}" for end in "ab"], ("10.77.0.1", "10.77.0.2"),
+                    MTU[over]) as names:
+        yield (*map(inside, names), "10.77.0.1", names)
 
 
 @contextlib.contextmanager
 def running(command, environment=None):
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                             env=environment)
-    try:
+    with hosts.running(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                       env=environment) as child:
         time.sleep(0.2)
         yield child
-    finally:
-        child.kill()
-        child.wait()
 
 
 def program_of(path):
@@ -133,25 +107,14 @@ def environment_of(path):
 @contextlib.contextmanager
 def relayed(loss, seed):
     """As network(), joined by a path with that loss of 10,000 packets."""
-    names = [f"clannet{os.getpid()}{end}" for end in "cd"]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        relay = subprocess.Popen([
-            os.path.join(HERE, "clan-net-relay"), names[0], "10.79.0.1", names[1], "10.79.0.2",
-            "--delay-us", str(DELAY_US), "--loss", str(loss), "--seed", str(seed)
-        ], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        try:
+    with namespaces([f"clannet{os.getpid()}{end}" for end in "cd"]) as names:
+        command = [os.path.join(HERE, "clan-net-relay"), names[0], "10.79.0.1", names[1],
+                   "10.79.0.2", str(DELAY_US), str(loss), str(seed)]
+        with hosts.running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                           text=True) as relay:
             if relay.stdout.readline() != "ready\n":
                 raise SystemExit("the relay has not begun")
-            yield (*[["ip", "netns", "exec", name] for name in names], "10.79.0.1", names)
-        finally:
-            relay.kill()
-            relay.wait()
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+            yield (*map(inside, names), "10.79.0.1", names)
 
 
 @contextlib.contextmanager
@@ -183,12 +146,8 @@ class Runner:
         serve = [*self.serving, "taskset", "-c", "0", program_of(path), "serve", path, to]
         with running(serve, environment) as server, busy((0, 1) if kind == "beside" else ()):
             before = processor_seconds(server.pid)
-            command = [
-                *self.asking, "taskset", "-c", "1",
-                program_of(path), role, path, to,
-                str(size),
-                str(self.seconds)
-            ]
+            command = [*self.asking, "taskset", "-c", "1", program_of(path), role, path, to,
+                       str(size), str(self.seconds)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment,
                                   timeout=self.seconds * 20 + 60)
             server_time = processor_seconds(server.pid) - before
@@ -278,23 +237,17 @@ def measure(over, options, results):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="clan bench net", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clan", help=argparse.SUPPRESS)
+    parser = arguments.Parser("net", __doc__, pins=False,
+                              formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--over", choices=["loopback", "veth", "veth9000"], action="append")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--only", nargs="*", default=[],
                         help="words of the rows' names, as in `bulk clan`")
-    parser.add_argument("--no-loss", action="store_true")
-    parser.add_argument("--only-loss", action="store_true")
-    parser.add_argument("--no-share", action="store_true")
-    parser.add_argument("--no-programs", action="store_true")
-    parser.add_argument("--no-mpi", action="store_true")
+    for switch in ("no-loss", "only-loss", "no-share", "no-programs", "no-mpi"):
+        parser.add_argument(f"--{switch}", action="store_true")
     parser.add_argument("--peers", type=int, nargs="?", const=1000)
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for net.md and net.json")
-    options = parser.parse_args()
+    options = parser.parse()
     if os.geteuid() != 0:
         raise SystemExit("clan bench net makes network namespaces, which takes root")
     with tempfile.NamedTemporaryFile("w", prefix="clan-key-") as key:  # made with mode 0600

@@ -14,41 +14,25 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
-#include <vector>
+#include "requests.h"
 
 namespace {
+
+using clan::bench::now_ns;
 
 constexpr std::uint64_t kThinkUs = 300;
 constexpr int kPatienceMs = 10'000;
 constexpr std::size_t kAnswerBytes = 64, kMostBytes = 4096;
 
 [[noreturn]] void fail(const char* what, long rc) {
-  std::fprintf(stderr, "%s: %s\n", what, fi_strerror(static_cast<int>(-rc)));
-  std::exit(1);
+  clan::bench::give_up(what, fi_strerror(static_cast<int>(-rc)));
 }
 long must(long rc, const char* what) {
   if (rc < 0) fail(what, rc);
   return rc;
 }
 #define MUST(call) must(call, #call)
-
-std::uint64_t now_ns() {
-  timespec t;
-  (void)::clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
-         static_cast<std::uint64_t>(t.tv_nsec);
-}
 
 /// The first bytes of each message.
 struct Head {
@@ -87,12 +71,8 @@ class End {
     MUST(fi_enable(ep_));
     post();
   }
-  fi_addr_t server() {
-    fi_addr_t to = FI_ADDR_NOTAVAIL;
-    if (fi_av_insert(av_, info_->dest_addr, 1, &to, 0, nullptr) != 1) fail("fi_av_insert", 0);
-    return to;
-  }
-  fi_addr_t insert(const char* name) {
+  fi_addr_t server() { return insert(info_->dest_addr); }
+  fi_addr_t insert(const void* name) {
     fi_addr_t to = FI_ADDR_NOTAVAIL;
     if (fi_av_insert(av_, name, 1, &to, 0, nullptr) != 1) fail("fi_av_insert", 0);
     return to;
@@ -206,15 +186,12 @@ void ping(const std::string& path, const std::string& host, const std::string& p
   }
   rusage after;
   (void)::getrusage(RUSAGE_SELF, &after);
-  std::sort(trips.begin(), trips.end());
-  const std::size_t n = trips.size();
-  const auto us = [&](std::size_t i) { return static_cast<double>(trips[i]) / 1e3; };
-  std::printf("%zu round trips: min %.2f p50 %.2f p99 %.2f us\n", n, us(0), us(n / 2),
-              us(n * 99 / 100));
+  const auto n = static_cast<double>(trips.size());
+  clan::bench::print_round_trips(std::move(trips));
   // The wait before each request is one.
   const double sleeps = static_cast<double>(after.ru_nvcsw - before.ru_nvcsw);
   std::printf("  %.2f sleeps of all threads for one\n",
-              sleeps / static_cast<double>(n) - (path.ends_with("fd") ? 0 : 1));
+              sleeps / n - (path.ends_with("fd") ? 0 : 1));
 }
 
 }  // namespace
@@ -231,12 +208,6 @@ int main(int argc, char** argv) {
   const std::size_t bytes = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 64;
   ping(argv[2], host, port, std::clamp<std::size_t>(bytes, 8, kMostBytes),
        argc > 5 ? std::atof(argv[5]) : 1);
-  rusage use;
-  (void)::getrusage(RUSAGE_SELF, &use);
-  const auto s = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
-  };
-  std::printf("  %.2f s of processor, %.2f of it in the kernel\n",
-              s(use.ru_utime) + s(use.ru_stime), s(use.ru_stime));
+  clan::bench::print_processor_time();
   return 0;
 }

@@ -9,8 +9,8 @@ import tempfile
 import time
 
 import report
+from hosts import processor_seconds, running
 
-TICKS = os.sysconf("SC_CLK_TCK")
 PORT = 7379
 UNDER = {"tcp": None, "net": "sockets", "net-xdp": "xdp"}
 # Name, the program that serves, and the clients of a redis.
@@ -23,12 +23,6 @@ def possible():
             and (row[2] == 0 or shutil.which("redis-benchmark"))]
 
 
-def spent(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
 def command(clan, path):
     """What comes before the program, and its environment."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("CLAN_")}
@@ -38,20 +32,13 @@ def command(clan, path):
                                     "CLAN_NETWORK_PACKETS": UNDER[path]}
 
 
-def listens(pid):
-    """In its namespace."""
-    lines = []
-    for table in ("tcp", "tcp6"):
-        with open(f"/proc/{pid}/net/{table}") as file:
-            lines += file.readlines()[1:]
-    return any(line.split()[1].endswith(f":{PORT:04X}") and line.split()[3] == "0A"
-               for line in lines)
-
-
 def wait_until_it_listens(pid):
+    """In its namespace."""
     for _ in range(500):
-        if listens(pid):
-            return
+        for table in ("tcp", "tcp6"):
+            with open(f"/proc/{pid}/net/{table}") as file:
+                if re.search(rf":{PORT:04X} \w+:0000 0A ", file.read()):
+                    return
         time.sleep(0.01)
     raise SystemExit("a server does not listen")
 
@@ -81,23 +68,18 @@ def once(clan, net, row, path, seconds):
         serve = (["iperf3", "-s", "-p", str(PORT)] if row[2] == 0 else
                  ["redis-server", "--port", str(PORT), "--bind", address, "--save", "", "--dir",
                   folder, "--protected-mode", "no"])
-        server = subprocess.Popen([*serving, "taskset", "-c", "0", *before, *serve],
-                                  env=environment, stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL)
-        try:
+        with running([*serving, "taskset", "-c", "0", *before, *serve], env=environment,
+                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
             wait_until_it_listens(server.pid)
-            begin = spent(server.pid)
+            begin = processor_seconds(server.pid)
             words = client_of(row, address, seconds)
             usage = os.times()
             done = subprocess.run([*asking, "taskset", "-c", "1", *before, *words],
                                   env=environment, capture_output=True, text=True,
                                   timeout=60 + 20 * seconds)
             now = os.times()
-            time_of_both = (spent(server.pid) - begin + now.children_user - usage.children_user +
-                            now.children_system - usage.children_system)
-        finally:
-            server.kill()
-            server.wait()
+            time_of_both = (processor_seconds(server.pid) - begin + now.children_user -
+                            usage.children_user + now.children_system - usage.children_system)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(words)} failed: {done.stdout}{done.stderr}")
     figure, work = figure_of(row, done.stdout)

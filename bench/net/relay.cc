@@ -1,58 +1,40 @@
 // A path between two network namespaces that delays packets and loses some of them: where the
 // kernel has no netem, and the same for every protocol.
 //
-//   clan-net-relay NAMESPACE ADDRESS NAMESPACE ADDRESS [--delay-us N] [--loss N] [--seed N]
-//                  [--queue N]
+//   clan-net-relay NAMESPACE ADDRESS NAMESPACE ADDRESS DELAY-US LOSS SEED
 //
-//   namespace 1, device r0 <--> [ queue: DELAY, LOSS of 10,000 packets ] <--> r0, namespace 2
+//   namespace 1, device r0 <--> [ queue: DELAY-US, LOSS of 10,000 packets ] <--> r0, namespace 2
 //
 // Each end is a TUN device with that IPv4 address of a network of 24 bits. Both directions are
-// alike and keep the order; which packets are lost depends on the seed and on how many came before,
-// a queue that is full drops what comes. Says "ready", and runs until its input ends; then how many
-// packets it has taken, lost and dropped. Root.
-#include <arpa/inet.h>
+// alike and keep the order; which packets are lost depends on SEED and on how many came before. A
+// queue that is full drops what comes. Says "ready", and runs until its input ends. Root.
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <ctime>
 #include <string>
-#include <vector>
+
+#include "support/load.h"
 
 namespace {
 
 constexpr std::size_t kMostBytes = 2048;
 constexpr int kBatch = 64;  // of one direction, before the other has its turn
 
-std::uint64_t now_ns() {
-  timespec t;
-  ::clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
-         static_cast<std::uint64_t>(t.tv_nsec);
-}
+using clan::bench::now_ns;
 
 int need(int result, const char* what) {
-  if (result >= 0) return result;
-  std::perror(what);
-  std::exit(1);
+  if (result < 0) clan::bench::fail(what);
+  return result;
 }
 
 struct Options {
-  std::uint64_t delay_ns = 0, loss = 0, seed = 1;
-  std::size_t queue = 8192;  // packets
+  std::uint64_t delay_ns, loss;
 };
+constexpr std::size_t kQueue = 8192;  // packets
 
 // The calling thread is left in the namespace.
 int open_end(const char* name, const char* address) {
@@ -69,9 +51,7 @@ int open_end(const char* name, const char* address) {
   request.ifr_qlen = 8192;
   need(::ioctl(control, SIOCSIFTXQLEN, &request), "SIOCSIFTXQLEN");
   auto& in = reinterpret_cast<sockaddr_in&>(request.ifr_addr);
-  in = {};
-  in.sin_family = AF_INET;
-  if (::inet_pton(AF_INET, address, &in.sin_addr) != 1) need(-1, address);
+  in = clan::bench::address_of(address, 0);
   need(::ioctl(control, SIOCSIFADDR, &request), "SIOCSIFADDR");
   in.sin_addr.s_addr = ::htonl(0xffff'ff00u);
   need(::ioctl(control, SIOCSIFNETMASK, &request), "SIOCSIFNETMASK");
@@ -85,7 +65,7 @@ int open_end(const char* name, const char* address) {
 class Direction {
  public:
   Direction(int from, int to, const Options& options, std::uint64_t seed)
-      : from_(from), to_(to), options_(options), random_(seed), slots_(options.queue) {}
+      : from_(from), to_(to), options_(options), random_(seed), slots_(kQueue) {}
 
   /// Takes what has come.
   void take(std::uint64_t now) {
@@ -95,29 +75,21 @@ class Direction {
       std::byte nowhere[kMostBytes];
       const ssize_t n = ::read(from_, full ? nowhere : slot.bytes.data(), kMostBytes);
       if (n <= 0) return;
-      ++taken;
-      if (next() % 10'000 < options_.loss) {
-        ++lost;
-      } else if (full) {
-        ++dropped;
-      } else {
-        slot.size = static_cast<std::size_t>(n);
-        slot.due = now + options_.delay_ns;
-        ++tail_;
-      }
+      if (next() % 10'000 < options_.loss || full) continue;
+      slot.size = static_cast<std::size_t>(n);
+      slot.due = now + options_.delay_ns;
+      ++tail_;
     }
   }
   void give(std::uint64_t now) {
     for (; head_ != tail_ && slots_[head_ % slots_.size()].due <= now; ++head_) {
       const Slot& slot = slots_[head_ % slots_.size()];
-      if (::write(to_, slot.bytes.data(), slot.size) < 0) ++dropped;
+      (void)!::write(to_, slot.bytes.data(), slot.size);
     }
   }
   std::uint64_t due() const {
     return head_ == tail_ ? ~std::uint64_t{0} : slots_[head_ % slots_.size()].due;
   }
-
-  std::uint64_t taken = 0, lost = 0, dropped = 0;
 
  private:
   struct Slot {
@@ -166,38 +138,18 @@ void run(int a, int b, Direction& there, Direction& back) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  bool wrong = argc < 5 || argc % 2 == 0;
-  for (int i = 5; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    const std::uint64_t value = std::strtoull(argv[i + 1], nullptr, 10);
-    if (name == "--delay-us") {
-      options.delay_ns = value * 1000;
-    } else if (name == "--loss") {
-      options.loss = value;
-    } else if (name == "--seed") {
-      options.seed = value;
-    } else if (name == "--queue" && value > 0) {
-      options.queue = value;
-    } else {
-      wrong = true;
-    }
-  }
-  if (wrong) {
-    std::fprintf(stderr,
-                 "usage: %s NAMESPACE ADDRESS NAMESPACE ADDRESS [--delay-us N] [--loss N] "
-                 "[--seed N] [--queue N]\n",
+  if (argc != 8) {
+    std::fprintf(stderr, "usage: %s NAMESPACE ADDRESS NAMESPACE ADDRESS DELAY-US LOSS SEED\n",
                  argv[0]);
     return 2;
   }
+  const auto number = [&](int i) { return std::strtoull(argv[i], nullptr, 10); };
+  const Options options{number(5) * 1000, number(6)};
+  const std::uint64_t seed = number(7);
   const int a = open_end(argv[1], argv[2]), b = open_end(argv[3], argv[4]);
-  Direction there(a, b, options, options.seed), back(b, a, options, options.seed + (1u << 20));
+  Direction there(a, b, options, seed), back(b, a, options, seed + (1u << 20));
   std::puts("ready");
   std::fflush(stdout);
   run(a, b, there, back);
-  std::printf("%llu packets, %llu lost, %llu dropped\n",
-              static_cast<unsigned long long>(there.taken) + back.taken,
-              static_cast<unsigned long long>(there.lost) + back.lost,
-              static_cast<unsigned long long>(there.dropped) + back.dropped);
   return 0;
 }

@@ -16,7 +16,7 @@ SECONDS = 4
 @contextlib.contextmanager
 def bucket(name):
     """In the namespace of the clients."""
-    device = ["-n", name, "qdisc", "{}", "dev", "vb", "root"]
+    device = ["-n", name, "qdisc", "{}", "dev", "v0", "root"]
     subprocess.run(["tc", *(w.format("add") for w in device), "tbf", "rate", "400mbit", "burst",
                     "64k", "latency", "20ms"], check=True)
     try:

@@ -1,27 +1,18 @@
 // What the parts of clan-net-transport share: what is asked for, and an end of the transport.
 #pragma once
 
-#include <netinet/in.h>
-
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "clan/detail/clock.h"
 #include "link/udp/io/packet_io.h"
 #include "link/udp/xdp/packet_choice.h"
+#include "support/load.h"
 
 namespace clan::udp {
 
-[[noreturn]] inline void fail(const char* what) {
-  std::perror(what);
-  std::exit(1);
-}
+using clan::bench::fail;
 
 struct Job {
   std::string role, path;
@@ -31,8 +22,6 @@ struct Job {
   std::size_t peers = 1000;
   int flags() const { return path == "tcp-block" ? 0 : MSG_DONTWAIT; }
 };
-
-void print_round_trips(std::vector<std::uint64_t>& ns);
 
 inline sockaddr_in kernel_address(const SocketAddress& a) {
   sockaddr_in s{};
@@ -103,5 +92,11 @@ std::vector<std::uint64_t> round_trips(End& end, const Job& o, std::uint64_t unt
 
 /// Round trips alone, and beside idle peers.
 void clan_crowd(const Job& o);
+
+/// A ping-pong of two bare AF_XDP sockets, with nothing above them: what XdpIo is measured by. The
+/// server answers messages of `bytes` and never ends; the client's round trips are ns.
+[[noreturn]] void serve_bare_xdp(const SocketAddress& local, std::size_t bytes);
+std::vector<std::uint64_t> ping_bare_xdp(const SocketAddress& to, std::size_t bytes,
+                                         double seconds);
 
 }  // namespace clan::udp

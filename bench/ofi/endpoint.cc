@@ -5,8 +5,6 @@
 #include <rdma/fi_tagged.h>
 
 #include <array>
-#include <cstdlib>
-#include <cstring>
 
 namespace clan::bench::ofi {
 namespace {
@@ -135,12 +133,11 @@ void Endpoint::wait(fid_cq* cq, int count, const char* what) {
   }
 }
 
-void Endpoint::post_receive(std::size_t bytes, int slot) {
+void Endpoint::receive(void* to, std::size_t bytes, fi_context2* context) {
   post(
       [&] {
-        return tagged_
-                   ? fi_trecv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, kTag, 0, &receives_[slot])
-                   : fi_recv(ep_, in_, bytes, nullptr, FI_ADDR_UNSPEC, &receives_[slot]);
+        return tagged_ ? fi_trecv(ep_, to, bytes, nullptr, FI_ADDR_UNSPEC, kTag, 0, context)
+                       : fi_recv(ep_, to, bytes, nullptr, FI_ADDR_UNSPEC, context);
       },
       "receive");
 }
@@ -154,11 +151,11 @@ void Endpoint::post_send(std::size_t bytes, int slot) {
       "send");
 }
 
-void Endpoint::inject(std::size_t bytes) {
+void Endpoint::inject(const void* from, std::size_t bytes) {
   post(
       [&] {
-        return tagged_ ? fi_tinject(ep_, out_, bytes, peer_, kTag)
-                       : fi_inject(ep_, out_, bytes, peer_);
+        return tagged_ ? fi_tinject(ep_, from, bytes, peer_, kTag)
+                       : fi_inject(ep_, from, bytes, peer_);
       },
       "inject");
 }
@@ -183,26 +180,6 @@ void Endpoint::access(bool write, std::size_t bytes, int slot) {
                                &sends_[slot]);
       },
       write ? "write" : "read");
-}
-
-void Endpoint::post_note() {
-  post(
-      [&] {
-        return tagged_ ? fi_trecv(ep_, &note_in_, sizeof note_in_, nullptr, FI_ADDR_UNSPEC, kTag, 0,
-                                  &note_context_)
-                       : fi_recv(ep_, &note_in_, sizeof note_in_, nullptr, FI_ADDR_UNSPEC,
-                                 &note_context_);
-      },
-      "receive");
-}
-
-void Endpoint::send_note() {
-  post(
-      [&] {
-        return tagged_ ? fi_tinject(ep_, &note_out_, sizeof note_out_, peer_, kTag)
-                       : fi_inject(ep_, &note_out_, sizeof note_out_, peer_);
-      },
-      "inject");
 }
 
 }  // namespace clan::bench::ofi

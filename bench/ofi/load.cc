@@ -1,6 +1,5 @@
 // What `clan bench ofi` measures with: two processes that exchange data by libfabric's public
-// interface, whichever provider is asked for. ofi.py starts one pair per provider and has them
-// measure in turns.
+// interface. ofi.py starts one pair per provider and has them measure in turns.
 //
 //   clan-ofi-load PROVIDER FAMILY CORE_A CORE_B
 //
@@ -9,40 +8,15 @@
 //
 // The loops are those of fabtests: the same sequence of calls, queues for sends and receives apart,
 // which are read one entry at a time without pause; messages below the provider's inject size are
-// injected. Every message of a ping-pong carries its number at front, middle and back, which its
-// receiver checks; a window of messages carries the window's. Before and after each measurement the
-// whole of a message or a region is checked, byte by byte. What does not come within kPatience ends
-// the program.
-#include <sched.h>
-#include <signal.h>
+// injected. Messages are checked as in transports/slices.h. What does not come within kPatience
+// ends the program.
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <iterator>
-#include <string>
-#include <string_view>
 
 #include "side.h"
 
 namespace clan::bench::ofi {
 namespace {
-
-void pin(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  if (::sched_setaffinity(0, sizeof set, &set) != 0)
-    give_up("sched_setaffinity", std::strerror(errno));
-}
 
 int be_client(Side& side, const Channel& channel, std::string_view family, pid_t server) {
   std::printf("ready %d\n", static_cast<int>(server));
@@ -54,14 +28,14 @@ int be_client(Side& side, const Channel& channel, std::string_view family, pid_t
     double ms;
     if (std::sscanf(line, "%31s %lu %lf", name, &bytes, &ms) != 3)
       give_up("order", "not KIND BYTES MS");
-    const auto* entry = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Entry& e) {
-      return e.name == std::string_view(name);
-    });
-    if (entry == std::end(kKinds) || family != entry->family || bytes < 1 || bytes > kMostBytes) {
+    const auto* entry =
+        std::find_if(std::begin(Side::kEntries), std::end(Side::kEntries),
+                     [&](const Entry& e) { return e.name == std::string_view(name); });
+    if (entry == std::end(Side::kEntries) || family != entry->family || bytes < 1 ||
+        bytes > kMostBytes) {
       give_up("order", line);
     }
-    const Figure figure = side.measure(entry->kind, bytes, ms);
-    print(figure);
+    print(side.measure(static_cast<int>(entry - Side::kEntries), bytes, ms));
   }
   const Order end;
   channel.send(&end, sizeof end);
@@ -84,18 +58,12 @@ int main(int argc, char** argv) {
   const std::array<int, 2> eventfds{::eventfd(0, 0), ::eventfd(0, 0)};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) != 0 || eventfds[0] < 0 ||
       eventfds[1] < 0) {
-    give_up("set-up", std::strerror(errno));
+    clan::bench::fail("set-up");
   }
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();  // before libfabric does anything
-  if (child < 0) give_up("fork", std::strerror(errno));
+  const pid_t child = clan::bench::start_child();  // before libfabric does anything
   const bool client = child != 0;
-  if (!client) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) return 1;
-  }
   ::close(sockets[client ? 1 : 0]);
-  pin(std::atoi(argv[client ? 4 : 3]));
+  clan::bench::pin(std::atoi(argv[client ? 4 : 3]));
   const Channel channel(sockets[client ? 0 : 1]);
   Side side(client, channel, eventfds);
   const std::string reason = side.open(argv[1], argv[2]);

@@ -35,15 +35,15 @@ def remove_segments(pattern):
 
 
 class Pair:
-    """Two processes that measure one provider, asked by lines."""
+    """Two processes that measure one column, asked by lines. The first says that they are ready,
+    and the id of the second."""
 
-    def __init__(self, session, options, provider, family):
-        self.session, self.name, self.text = session, provider, b""
+    def __init__(self, session, name, argv, environment=None):
+        self.session, self.name, self.text = session, name, b""
         self.log = session.directory / f"pair-{len(session.started)}"
         with open(self.log, "wb") as errors:
-            self.process = session.start(options.load, provider, family, *session.cores,
-                                         stderr=errors, stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, environment=options.environment)
+            self.process = session.start(*argv, stderr=errors, stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, environment=environment)
         self.pids = [self.process.pid]
         try:
             first = self.line(30)
@@ -96,7 +96,9 @@ def open_pairs(row, providers, session, options, failed):
     found = {}
     for provider in providers:
         try:
-            found[provider] = Pair(session, options, provider, row.name)
+            found[provider] = Pair(session, provider,
+                                   [options.load, provider, row.name, *session.cores],
+                                   options.environment)
         except Skip as skip:
             failed.setdefault(f"{row.name}, {provider}", str(skip))
         except Failed as reason:
@@ -165,30 +167,34 @@ def add_of_mpi(figures, column, text):
         figures.setdefault((kind, int(size)), [{}])[0][column] = figure_of(figure)
 
 
-def mpi(row, session, options, number, failed):
-    if not options.mpi_load.exists():
-        raise Skip("built without MPI (Debian: libopenmpi-dev)")
-    mpirun = find("mpirun")
-    if "Open MPI" not in subprocess.run([mpirun, "--version"], capture_output=True,
-                                        text=True).stdout:
-        raise Skip("mpirun is not Open MPI's")
+def mpi_round(row, session, options, number, failed, ms, words, ranks=2, limit=120):
+    """A run of mpirun for each column, with these words of its own."""
     figures = {}
+    kinds = [f"{kind}:{','.join(str(p.bytes) for p in row.points if p.kind == kind)}"
+             for kind in dict.fromkeys(p.kind for p in row.points)]
     environment = {**options.environment, "TMPDIR": str(session.directory),
                    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    for column in in_turns(row.columns, number):
+    for column in in_turns(words, number):
         try:
             text, _ = session.run(
-                mpirun, "-np", "2", "--host", "localhost:2", "--bind-to", "none", "-x",
-                "FI_PROVIDER_PATH", *MPI[column].split(), options.mpi_load, TURNS * options.ms,
-                ",".join(map(str, session.cores)),
-                *(f"{kind}:{','.join(str(p.bytes) for p in row.points if p.kind == kind)}"
-                  for kind in dict.fromkeys(
-                      p.kind for p in row.points)), limit=120, environment=environment)
+                find("mpirun"), "-np", ranks, "--host", f"localhost:{ranks}", "--bind-to", "none",
+                "-x", "FI_PROVIDER_PATH", *words[column], options.mpi_load, ms,
+                ",".join(map(str, session.cores)), *kinds, limit=limit, environment=environment)
         except Failed as reason:
-            failed[f"mpi, {column}"] = str(reason)
+            failed[f"{row.name}, {column}"] = str(reason)
             continue
         add_of_mpi(figures, column, text)
     return figures
+
+
+def mpi(row, session, options, number, failed):
+    if not options.mpi_load.exists():
+        raise Skip("built without MPI (Debian: libopenmpi-dev)")
+    if "Open MPI" not in subprocess.run([find("mpirun"), "--version"], capture_output=True,
+                                        text=True).stdout:
+        raise Skip("mpirun is not Open MPI's")
+    return mpi_round(row, session, options, number, failed, ms=TURNS * options.ms,
+                     words={column: MPI[column].split() for column in row.columns})
 
 
 def iterations(size):

@@ -43,31 +43,19 @@ def chosen(text, known):
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        prog="clan bench ofi",
-        description="CLAN's libfabric provider beside shm and tcp;ofi_rxm, by "
-        "libfabric's public interface, and Open MPI over CLAN beside its own transports: all in "
-        "turns."
-    )
-    parser.add_argument("--list", action="store_true",
-                        help="what is measured, and what is wanted of it")
+    parser = arguments.Parser(
+        "ofi", "CLAN's libfabric provider beside shm and tcp;ofi_rxm, by libfabric's public "
+        "interface, and Open MPI over CLAN beside its own transports: all in turns.")
+    parser.add_list()
     parser.add_argument(
         "--only", metavar="NAME,...",
         help="only these groups (tagged) or lines (\"fetch-and-add 8 B\") of --list")
-    parser.add_argument("--quick", action="store_true",
-                        help="3 rounds of 6 ms a turn instead of 5 of 12")
-    parser.add_argument("--rounds", type=arguments.positive,
-                        help="how often everything is measured (5)")
-    parser.add_argument("--ms", type=arguments.positive, help="length of one turn (12)")
+    parser.add_lengths("{} rounds of {} ms a turn", rounds=(5, 3), ms=(12, 6))
     parser.add_argument("--fabtests", type=programs_of_fabtests, metavar="DIR",
                         help="also by the programs of fabtests, which are in DIR")
-    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
-                        help="the server's core and the client's (default: the first two allowed)")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for ofi.md and ofi.json")
-    parser.add_argument("--provider-path", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--clan", help=argparse.SUPPRESS)  # `clan bench` says where it is
-    options = parser.parse_args()
+    parser.add_argument("--provider-path", type=Path, help=argparse.SUPPRESS,
+                        default=HERE.parent.parent / "libfabric")
+    options = parser.parse()
     known = {row.name: row for row in rows.ROWS}
     if options.fabtests or (options.list and options.only is None):
         known[rows.FABTESTS.name] = rows.FABTESTS
@@ -77,11 +65,7 @@ def parse():
         name = unknown.args[0]
         why = "needs --fabtests" if name == rows.FABTESTS.name else "is no group and no line of one"
         parser.error(f'"{name}" {why}; `clan bench ofi --list` has all')
-    options.rounds = options.rounds or (3 if options.quick else 5)
-    options.ms = options.ms or (6 if options.quick else 12)
-    options.cores = options.cores or arguments.first_cores()
     options.load, options.mpi_load = HERE / "clan-ofi-load", HERE / "clan-mpi-load"
-    options.provider_path = options.provider_path or HERE.parent.parent / "libfabric"
     options.environment = {"FI_PROVIDER_PATH": str(options.provider_path)}
     return options
 

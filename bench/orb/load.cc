@@ -1,46 +1,32 @@
-// The programs of `clan bench orb`: a server, clients, and what a round trip of this machine costs.
-// Stock programs of omniORB: by which transport they talk is said by options and LD_PRELOAD.
+// The programs of `clan bench orb`, of stock omniORB; options and LD_PRELOAD choose the transport.
 //
-//     clan-orb-load server [ORB OPTIONS]                prints its reference
-//     clan-orb-load client REF OPERATION BYTES MS SERVER   a line of JSON; OPERATION: null, put,
-//                                                       get; SERVER: the process whose CPU time is
-//                                                       printed beside its own
-//     clan-orb-load idle REF CONNECTIONS                opens them, prints "ready", keeps them
-//                                                       until its input ends
-//     clan-orb-load machine CORE CORE                   microseconds: a cache line there and back,
-//                                                       a wake-up
+//   server [ORB OPTIONS]                      prints its reference
+//   client REF OPERATION BYTES MS SERVER      a line of JSON; OPERATION: null, put, get; with the
+//                                             CPU time of its own and of the process SERVER
+//   idle REF CONNECTIONS                      opens them, prints "ready", keeps them until its
+//                                             input ends
+//   machine CORE CORE                         us: a cache line there and back, a wake-up
 #include "load.hh"
 
 #include <omniORB4/omniInterceptors.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <iostream>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "support/cpu_time.h"
+#include "support/load.h"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double us_between(Clock::time_point a, Clock::time_point b) {
-  return std::chrono::duration<double, std::micro>(b - a).count();
-}
+using namespace clan::bench;
 
 class Servant : public POA_Load {
  public:
@@ -107,18 +93,17 @@ int client(int argc, char** argv) {
   for (int i = 0; i < 200; ++i) call();
   std::vector<float> took;
   took.reserve(2'000'000);
-  const double own = clan::bench::cpu_ns(), its = clan::bench::cpu_ns_of(server);
-  const auto start = Clock::now();
-  auto before = start;
-  while (us_between(start, before) < ms * 1000) {
+  const double own = cpu_ns(), its = cpu_ns_of(server), start = now_us();
+  double before = start;
+  while (before - start < ms * 1000) {
     call();
-    const auto now = Clock::now();
-    if (took.size() < took.capacity()) took.push_back(static_cast<float>(us_between(before, now)));
+    const double now = now_us();
+    if (took.size() < took.capacity()) took.push_back(static_cast<float>(now - before));
     before = now;
   }
-  const double seconds = us_between(start, before) / 1e6;
-  const double own_cpu = (clan::bench::cpu_ns() - own) / 1e9 / seconds;
-  const double server_cpu = (clan::bench::cpu_ns_of(server) - its) / 1e9 / seconds;
+  const double seconds = (before - start) / 1e6;
+  const double own_cpu = (cpu_ns() - own) / 1e9 / seconds;
+  const double server_cpu = (cpu_ns_of(server) - its) / 1e9 / seconds;
   std::sort(took.begin(), took.end());
   const auto at = [&](double q) {
     return took[static_cast<std::size_t>(q * static_cast<double>(took.size() - 1))];
@@ -153,22 +138,11 @@ int idle(int argc, char** argv) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   for (auto& thread : threads) thread.join();
-  std::puts("ready");
-  std::fflush(stdout);
-  char c;
-  while (::read(0, &c, 1) > 0) {
-  }
+  stay_ready();
   return 0;
 }
 
 // --- the machine ---------------------------------------------------------------------------------
-
-void pin(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<unsigned>(core), &set);
-  ::sched_setaffinity(0, sizeof set, &set);
-}
 
 int machine(int a, int b) {
   constexpr int kTrips = 200'000, kWakes = 3000;
@@ -176,8 +150,7 @@ int machine(int a, int b) {
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   const int there = ::eventfd(0, 0), back = ::eventfd(0, 0);
   std::uint64_t word = 1;
-  if (::fork() == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (start_child() == 0) {
     pin(b);
     for (int i = 0; i < kTrips; ++i) {
       while (line->load() != 2 * i + 1) {
@@ -190,18 +163,18 @@ int machine(int a, int b) {
     ::_exit(0);
   }
   pin(a);
-  auto start = Clock::now();
+  double start = now_us();
   for (int i = 0; i < kTrips; ++i) {
     line->store(2 * i + 1);
     while (line->load() != 2 * i + 2) {
     }
   }
-  const double trip = us_between(start, Clock::now()) / kTrips;
-  start = Clock::now();
+  const double trip = (now_us() - start) / kTrips;
+  start = now_us();
   for (int i = 0; i < kWakes; ++i) {
     if (::write(there, &word, sizeof word) < 0 || ::read(back, &word, sizeof word) < 0) break;
   }
-  const double wake = us_between(start, Clock::now()) / kWakes / 2;
+  const double wake = (now_us() - start) / kWakes / 2;
   ::wait(nullptr);
   std::printf("{\"cache_line\": %.3f, \"wake_up\": %.2f}\n", trip, wake);
   return 0;

@@ -4,7 +4,6 @@ Columns: clan; giop:tcp and giop:unix as they are; and giop:tcp under CLAN's int
 is the median of the rounds; in a round the columns take turns. README.md says how to read it.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -40,18 +39,13 @@ class Turn:
         self.column, self.cores = column, cores
         self.directory = tempfile.mkdtemp(prefix="clan-bench-orb-")
         lib = options.libraries
-        self.environment = {
-            k: v
-            for k, v in os.environ.items()
-            if not k.startswith(("CLAN_", "ORB", "OMNI")) and k != "LD_PRELOAD"
-        }
-        preload = {"clan": lib / "libclan-orb.so",
-                   "tcp+clan": lib / "libclan-preload.so"}.get(column)
+        self.environment = {k: v for k, v in os.environ.items()
+                            if not k.startswith(("CLAN_", "ORB", "OMNI", "LD_PRELOAD"))}
+        preload = {"clan": "libclan-orb.so", "tcp+clan": "libclan-preload.so"}.get(column)
         if preload:
-            self.environment["LD_PRELOAD"] = str(preload)
-        endpoint = "giop:tcp:127.0.0.1:"
-        if column == "unix":
-            endpoint = f"giop:unix:{self.directory}/socket"
+            self.environment["LD_PRELOAD"] = str(lib / preload)
+        endpoint = (f"giop:unix:{self.directory}/socket" if column == "unix"
+                    else "giop:tcp:127.0.0.1:")
         more = ["-ORBclanEndPoint", "1"] if column == "clan" else []
         self.running = []
         self.server = self.start("server", "-ORBendPoint", endpoint, *more, *server_options,
@@ -74,10 +68,8 @@ class Turn:
         return text
 
     def clients(self, count, operation="null", size=0, ms=200, core=None):
-        started = [
-            self.start("client", self.reference, operation, size, ms, self.server.pid, core=core)
-            for _ in range(count)
-        ]
+        started = [self.start("client", self.reference, operation, size, ms, self.server.pid,
+                              core=core) for _ in range(count)]
         results = [json.loads(self.line(client)) for client in started]
         for client in started:
             client.wait()
@@ -116,9 +108,8 @@ def null(column, o):
 def one_core(column, o):
     with Turn(column, o, (o.cores[0], o.cores[0])) as turn:
         out = {"one core p50, us": turn.clients(1, ms=o.ms, core=o.cores[0])[0]["p50"]}
-        spin = subprocess.Popen(
-            ["taskset", "-c",
-             str(o.cores[0]), sys.executable, "-c", "while True: pass"])
+        spin = subprocess.Popen(["taskset", "-c", str(o.cores[0]), "sh", "-c",
+                                 "while :; do :; done"])
         try:
             results = turn.clients(1, ms=max(o.ms, 500), core=o.cores[0])
             out["one core beside a computation, calls/s"] = results[0]["calls_per_s"]
@@ -156,15 +147,12 @@ def bulk(column, o):
 def idle(column, o):
     with Turn(column, o, (None, None), POOL) as turn:
         before = turn.clients(1, ms=o.ms)[0]["p50"]
-        turn.line(
-            turn.start("idle", turn.reference, IDLE, "-ORBmaxGIOPConnectionPerServer", IDLE + 10))
+        turn.line(turn.start("idle", turn.reference, IDLE, "-ORBmaxGIOPConnectionPerServer",
+                             IDLE + 10))
         after = turn.clients(1, ms=o.ms)[0]["p50"]
-        pid = turn.server.pid
-        threads = len(os.listdir(f"/proc/{pid}/task"))
-        pss = next(
-            int(line.split()[1])
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            if line.startswith("Pss:"))
+        proc = Path(f"/proc/{turn.server.pid}")
+        threads = len(list((proc / "task").iterdir()))
+        pss = int(re.search(r"^Pss: +(\d+)", (proc / "smaps_rollup").read_text(), re.M)[1])
         return {"null call of a pool p50, us": before, f"beside {IDLE} idle connections, us": after,
                 "the server's threads then": threads, "its memory then, MB": pss / 1024}
 
@@ -204,26 +192,11 @@ def bars(machine):
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog="clan bench orb", description=__doc__.split("\n\n", 1)[0])
+    parser = arguments.Parser("orb", __doc__.split("\n\n", 1)[0])
     parser.add_argument("--only", metavar="ROW,...", help="only these of: " + ", ".join(ROWS))
-    parser.add_argument("--quick", action="store_true",
-                        help="1 round of 60 ms a turn instead of 3 of 300")
-    parser.add_argument("--rounds", type=arguments.positive,
-                        help="how often everything is measured (3)")
-    parser.add_argument("--ms", type=arguments.positive, help="length of one turn (300)")
-    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
-                        help="the server's core and the client's")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for orb.md and orb.json")
-    parser.add_argument("--clan", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    options.only = options.only.split(",") if options.only else list(ROWS)
-    for name in options.only:
-        if name not in ROWS:
-            parser.error(f'"{name}" is no row; there are {", ".join(ROWS)}')
-    options.rounds = options.rounds or (1 if options.quick else 3)
-    options.ms = options.ms or (60 if options.quick else 300)
-    options.cores = options.cores or arguments.first_cores()
+    parser.add_lengths("{} rounds of {} ms a turn", rounds=(3, 1), ms=(300, 60))
+    options = parser.parse()
+    options.only = parser.chosen(options.only, ROWS, "row")
     options.libraries = HERE.parent.parent
     return options
 

@@ -57,6 +57,10 @@ class Item:
         return self.name.split(".", maxsplit=1)[0]
 
     @property
+    def single_word(self):
+        return SINGLE_WORD.get(self.paper)
+
+    @property
     def sources(self):
         return list(dict.fromkeys(series.source for series in self.series))
 

@@ -10,8 +10,8 @@ from html import escape
 import draw
 import found
 import report
-from items import PAPERS, SINGLE_WORD
-from shapes import plain
+from draw import plain
+from items import PAPERS
 
 STYLE = """
 :root{color:#1f2933;background:#fff;font:16px/1.5 system-ui,"DejaVu Sans",Arial,sans-serif}
@@ -74,7 +74,7 @@ def value_of(row):
 
 
 def stated_table(result):
-    base, rows = SINGLE_WORD.get(result.item.paper), []
+    base, rows = result.item.single_word, []
     for stated in result.item.stated:
         label, x = stated.ours or ("", None)
         ours = next((row for row in result.series.get(label, ()) if row.x == x), None)

@@ -5,7 +5,6 @@ missed. What is missed or not judged is measured again, twice at most, and the b
 -o DIR it writes paper.json, a plot per figure and index.html there. README.md has more.
 """
 
-import argparse
 import dataclasses
 import signal
 import sys
@@ -29,8 +28,7 @@ ITEMS = (*items_clan.CLAN, *items_clan.DRIVER, *items_clan.VIA, *items_others.SH
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog="clan bench paper",
-                                     description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser = arguments.Parser("paper", __doc__.split("\n\n", maxsplit=1)[0])
     parser.add_argument("--list", action="store_true",
                         help="each item: measured by what, drawn where, or neither and why")
     parser.add_argument("--only", metavar="NAME,...",
@@ -39,19 +37,13 @@ def parse():
     parser.add_argument("--quick", action="store_true", help="short samples: under 10 minutes")
     parser.add_argument("--smoke", action="store_true",
                         help="a few iterations: does everything run?")
-    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
-                        help="the two cores to use (default: the first two allowed)")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for paper.json, a plot per figure, and index.html")
-    parser.add_argument("--clan", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse()
     options.items = list(ITEMS)
     if options.only is not None:
         try:
             options.items = items.find((*ITEMS, *items_readme.README), options.only.split(","))
         except ValueError as why:
             parser.error(str(why))
-    options.cores = options.cores or arguments.first_cores()
     options.length = "smoke" if options.smoke else "quick" if options.quick else "full"
     if options.smoke:
         options.items = [dataclasses.replace(item, peers=(), limits=()) for item in options.items]
@@ -102,10 +94,6 @@ class Measured:
         return [found.result_of(item, self.rows, self.reasons, self.run.skips) for item in chosen]
 
 
-def sources_of(results):
-    return list(dict.fromkeys(name for result in results for name in result.item.sources))
-
-
 def run_items(options, measured):
     """The results: of each item the best of at most three measurements."""
     measured.measure(dict.fromkeys(name for item in options.items
@@ -115,7 +103,7 @@ def run_items(options, measured):
         spoilt = [result for result in results if found.spoilt(result)]
         if not spoilt:
             break
-        measured.measure(sources_of(spoilt))
+        measured.measure(dict.fromkeys(name for one in spoilt for name in one.item.sources))
         fresh = {result.item: result for result in measured.results([r.item for r in spoilt])}
         results = [min(r, fresh.get(r.item, r), key=found.spoilt) for r in results]
         for result in results:
@@ -162,7 +150,7 @@ def main():
         return 2
     began, about = time.monotonic(), describe(options)
     with tempfile.TemporaryDirectory(prefix="clan-bench-paper-") as directory:
-        run = sources.Run(options.clan.resolve(), Path(__file__).resolve().parent.parent,
+        run = sources.Run(Path(options.clan).resolve(), Path(__file__).resolve().parent.parent,
                           options.cores, options.length, Path(directory), options.list)
         if options.list:
             return print_list(options, run)

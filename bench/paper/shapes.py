@@ -8,7 +8,8 @@ processors have moved between two rows, only a difference that is larger than th
 
 import math
 
-MB, KB = 1 << 20, 1 << 10
+from draw import plain
+
 MIXED = "mixed regimes: measure again"
 NO_PROBE = "no cache-line round trip beside it"
 PROBES_DIFFER = 1.2   # above that two rows are of different machines, so to speak
@@ -17,14 +18,6 @@ LEVEL = 0.95          # what is that near is level: two runs differ by as much
 
 class NotJudged(Exception):
     pass
-
-
-def plain(x):
-    """1048576 as 1M, as axes have it."""
-    for factor, unit in ((MB, "M"), (KB, "K")):
-        if x >= factor and x % factor == 0:
-            return f"{x / factor:.0f}{unit}"
-    return f"{x:g}"
 
 
 def line_of(series, label):
@@ -97,11 +90,25 @@ def at_most_trips(label, x, limit):
     return f"{label} near the limit at {plain(x)}", judge
 
 
-def at_least(label, x, limit):
+def valued(text, label, x, met, figure="{:g}"):
+    """A line about the value at x."""
     def judge(series):
         value = point(series, label, x).value
-        return value >= limit, f"{value:.2f}, at least {limit:g}"
-    return f"{label} at {plain(x)}", judge
+        return met(value), figure.format(value)
+    return text, judge
+
+
+def at_least(label, x, limit):
+    return valued(f"{label} at {plain(x)}", label, x, lambda value: value >= limit,
+                  f"{{:.2f}}, at least {limit:g}")
+
+
+def none(label, x):
+    return valued(f"{label}: none at {plain(x)}", label, x, lambda value: value == 0)
+
+
+def some(label, x):
+    return valued(f"{label}: some at {plain(x)}", label, x, lambda value: value > 0)
 
 
 def tight(label, x, times):
@@ -122,24 +129,25 @@ def flat(label, times):
     return f"{label} flat", judge
 
 
-def holds(label, share):
+def of_the_best(text, label, share, where, said=""):
+    """A line about the part of the best value that is reached at `where(series, rows)`."""
     def judge(series):
         rows = curve_of(series, label)
-        best = max(rows, key=lambda row: row.value)
-        kept = rows[-1].value / best.value
-        return at_least_times(kept, share, moved([best, rows[-1]])), (
-            f"{plain(rows[-1].x)}: {kept:.2f} of the best, at least {share:g}")
-    return f"{label} does not fall under load", judge
+        there, best = where(series, rows), max(rows, key=lambda row: row.value)
+        reached = there.value / best.value
+        return at_least_times(reached, share, moved([best, there])), (
+            f"{said.format(plain(there.x))}{reached:.2f} of the best, at least {share:g}")
+    return text, judge
+
+
+def holds(label, share):
+    return of_the_best(f"{label} does not fall under load", label, share,
+                       lambda _, rows: rows[-1], "{}: ")
 
 
 def knee(label, x, share):
-    def judge(series):
-        rows = curve_of(series, label)
-        there, best = point(series, label, x), max(rows, key=lambda row: row.value)
-        reached = there.value / best.value
-        return at_least_times(reached, share, moved([there, best])), (
-            f"{reached:.2f} of the best, at least {share:g}")
-    return f"{label}: more than {plain(x)} help little", judge
+    return of_the_best(f"{label}: more than {plain(x)} help little", label, share,
+                       lambda series, _: point(series, label, x))
 
 
 def rises(label):
@@ -177,20 +185,6 @@ def half_size(label, limit, most_x=math.inf):
         peak, half = half_of_peak(rows)
         return half <= limit, f"r_inf {peak:.3g} GB/s, n_1/2 {half:.0f} B, at most {limit:g}"
     return f"{label} rises steeply", judge
-
-
-def none(label, x):
-    def judge(series):
-        value = point(series, label, x).value
-        return value == 0, f"{value:g}"
-    return f"{label}: none at {plain(x)}", judge
-
-
-def some(label, x):
-    def judge(series):
-        value = point(series, label, x).value
-        return value > 0, f"{value:g}"
-    return f"{label}: some at {plain(x)}", judge
 
 
 def judged(lines, series):

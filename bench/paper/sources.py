@@ -48,13 +48,17 @@ class Run:
     lists: bool = False     # nothing is measured
     skips: dict = field(default_factory=dict)   # (benchmark, variant): why there are no rows
 
-    def program(self, *names):
-        """The first that is there, beside clan or in lib/clan."""
-        for name in names:
-            for place in (self.clan.parent, self.parts):
-                if (place / name).exists():
-                    return place / name
-        return None
+    def program(self, name):
+        """Beside clan or in lib/clan, if it is there."""
+        places = (place / name for place in (self.clan.parent, self.parts))
+        return next((place for place in places if place.exists()), None)
+
+    def need(self, what, name):
+        """A program() that is there."""
+        found = self.program(name)
+        if found is None:
+            raise Unavailable(f"{what} is not built")
+        return found
 
     def call(self, *words):
         """What it prints. It ends before this does: a script ends what it has started."""
@@ -97,9 +101,7 @@ SAMPLES = {"smoke": ["--smoke"], "quick": ["--samples", "3", "--sample-ms", "5"]
 
 def questions(run):
     """What this clan-bench answers."""
-    runner = run.program("clan-bench")
-    if runner is None:
-        raise Unavailable("clan-bench is not built (CLAN_BENCH)")
+    runner = run.need("clan-bench", "clan-bench")
     listed = run.call(runner, "help").partition("Subcommands:")[2]
     return runner, re.findall(r"^  (\w+)\s", listed, re.M)
 
@@ -130,9 +132,7 @@ def cache_line(run):
 
 def script(run, name, switch, *words, read=report.rows_of):
     """Runs lib/clan/NAME/NAME.py and reads the rows of what it writes."""
-    path = run.program(f"{name}/{name}.py")
-    if path is None:
-        raise Unavailable(f"clan bench {name} is not built ({switch})")
+    path = run.need(f"clan bench {name} ({switch})", f"{name}/{name}.py")
     out = run.own(name)
     run.call(sys.executable, "-B", path, "--clan", run.clan, "--cores",
              ",".join(map(str, run.cores)), *words, "-o", out)
@@ -163,9 +163,13 @@ def mpi_ratios(run):
 ROUNDS = {"smoke": ["--rounds", "1", "--ms", "1"], "quick": ["--quick"], "full": []}
 
 
-def mpi(run):
+def need_mpi():
     if shutil.which("mpirun") is None:
         raise Unavailable("Open MPI is not installed (Debian package openmpi-bin)")
+
+
+def mpi(run):
+    need_mpi()
     short = ["--most", "64"] if run.length == "smoke" else []
     rows = script(run, "mpi", "CLAN_MPI", "--only", "messages", *ROUNDS[run.length], *short)
     return [usual(row) for row in rows if row.x > 0]
@@ -212,11 +216,8 @@ def no_smoke(run, program):
 
 
 def nbody(run):
-    program = run.program("examples/mpi_nbody")
-    if program is None:
-        raise Unavailable("the example mpi_nbody is not built")
-    if shutil.which("mpirun") is None:
-        raise Unavailable("Open MPI is not installed (Debian package openmpi-bin)")
+    program = run.need("the example mpi_nbody", "examples/mpi_nbody")
+    need_mpi()
     short = [] if run.length == "full" else [f"--{run.length}"]
     run.begins()
     text = run.call(sys.executable, "-B", Path(__file__).resolve().parent / "speedup.py", *short,
@@ -228,9 +229,7 @@ def nbody(run):
 
 
 def stream(run):
-    program = run.program("examples/vmmc_stream")
-    if program is None:
-        raise Unavailable("the example vmmc_stream is not built (CLAN_VMMC)")
+    program = run.need("the example vmmc_stream (CLAN_VMMC)", "examples/vmmc_stream")
     run.begins()
     run.call(program)   # checks what arrives; with --times nothing does
     rows = []
@@ -242,30 +241,27 @@ def stream(run):
     return rows
 
 
-def tlbsim(run):
-    program = run.program("clan-tlbsim")
-    if program is None:
-        raise Unavailable("clan-tlbsim is not built")
-    run.begins()
-    lines = json.loads(run.call(program, "figure3", "--json"))
+def misses(lines):
     return [Row("tlb_misses", line["trace"], line["entries"],
                 sum(line[op]["non_compulsory_misses"] for op in ("r", "w", "recv")), "misses",
                 "entries of the TLB") for line in lines]
 
 
+def tlbsim(run):
+    program = run.need("clan-tlbsim", "clan-tlbsim")
+    run.begins()
+    return misses(json.loads(run.call(program, "figure3", "--json")))
+
+
 def traces(run):
     """Misses of real programs, whose sockets clan-tlbsim has recorded."""
-    path, program = run.program("apps/traces.py"), run.program("clan-tlbsim")
-    if path is None or program is None:
-        raise Unavailable("clan bench apps or clan-tlbsim is not built")
-    out = run.own("traces")
+    path = run.need("clan bench apps", "apps/traces.py")
+    program, out = run.need("clan-tlbsim", "clan-tlbsim"), run.own("traces")
     short = ["--only", "redis", "--seconds", "1"] if run.length == "smoke" else []
     found = json.loads(run.call(sys.executable, "-B", path, "--clan", run.clan, "--tlbsim", program,
                                 "--cores", ",".join(map(str, run.cores)), "--keep", out, *short))
     run.skips |= {("tlb_misses", name): why for name, why in found["skipped"].items()}
-    return [Row("tlb_misses", line["trace"], line["entries"],
-                sum(line[op]["non_compulsory_misses"] for op in ("r", "w", "recv")), "misses",
-                "entries of the TLB") for line in found["results"]]
+    return misses(found["results"])
 
 
 def ip(run):
@@ -283,14 +279,9 @@ def ip(run):
     return rows
 
 
-ALWAYS = "this clan-bench does not answer it"
 SOURCES = {
-    "bandwidth": question("bandwidth", ALWAYS),
-    "stream_latency": question("stream_latency", ALWAYS),
-    "ucx": question("ucx", ALWAYS),
-    "rdma_copy": question("rdma_copy", ALWAYS),
-    "idle_endpoints": question("idle_endpoints", ALWAYS),
-    "offered_load": question("offered_load", ALWAYS),
+    **{name: question(name, "this clan-bench does not answer it") for name in (
+        "bandwidth", "stream_latency", "ucx", "rdma_copy", "idle_endpoints", "offered_load")},
     "via": question("via", "plugins/via is not built (CLAN_VIA)"),
     "vmmc": question("vmmc", "plugins/vmmc is not built (CLAN_VMMC)"),
     "unet": question("unet", "plugins/unet is not built (CLAN_UNET)"),

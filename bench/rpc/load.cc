@@ -1,46 +1,26 @@
 // The load program of `clan bench rpc`: a server and a client of a service that echoes bytes, by
-// libtirpc's public interface and nothing else. Which transport and which libraries are loaded is
-// its caller's business.
+// libtirpc's public interface. Its caller says which libraries are loaded.
 //
-//   clan-rpc-load tcp|udp|local SERVER_CORE CLIENT_CORE
-//       says "ready SERVER_PID"; then answers each line "KIND BYTES MS" with "MIN MEDIAN KEPT
-//       DROPPED SHARED CPU", microseconds per call; CPU is that of both processes.
-//       Kinds: echo (in and out), sink (in only), xdr (what
-//       libtirpc's XDR alone takes for one echo, in this process: arguments and results, each
+//   clan-rpc-load tcp|udp|local SERVER_CORE CLIENT_CORE   as calls.h has it; kinds: echo (in and
+//       out), sink (in only), xdr (libtirpc's XDR alone for one echo: arguments and results, each
 //       encoded and decoded)
 //   clan-rpc-load tcp|udp|local crowd CLIENTS MS    says calls per second of all clients together,
 //       and the microseconds of CPU time of a call, of server and clients
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <rpc/rpc.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
-#include <vector>
 
-#include "transports/slices.h"
+#include "calls.h"
 
 namespace {
+
+using namespace clan::bench;
 
 constexpr rpcprog_t kProgram = 0x2fabc002;
 constexpr rpcvers_t kVersion = 1;
 constexpr rpcproc_t kEcho = 1, kSink = 2;
 constexpr u_int kMost = 64u << 20;
-constexpr int kSlices = 9;
 constexpr timeval kPatience{25, 0};
 
 struct Bytes {
@@ -78,25 +58,6 @@ void serve(svc_req* request, SVCXPRT* xprt) {
   }
 }
 
-void pin(int core) {
-  if (core < 0) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  sched_setaffinity(0, sizeof set, &set);
-}
-
-double now_us() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
-}
-
-[[noreturn]] void die(const char* what) {
-  std::perror(what);
-  std::exit(1);
-}
-
 struct Place {
   std::string transport;
   std::uint16_t port = 0;
@@ -108,21 +69,18 @@ int bound(Place* place) {
   if (place->transport == "local") return RPC_ANYSOCK;
   const bool stream = place->transport == "tcp";
   const int fd = socket(AF_INET, stream ? SOCK_STREAM : SOCK_DGRAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr_in address = address_of("127.0.0.1", 0);
   socklen_t length = sizeof address;
-  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
       getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    die("bind");
+    fail("bind");
   }
   if (stream) listen(fd, 64);
   place->port = ntohs(address.sin_port);
   return fd;
 }
 
-[[noreturn]] void run_server(const Place& place, int fd, int core, int ready) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+void run_server(const Place& place, int fd, int core, int ready) {
   pin(core);
   SVCXPRT* xprt = nullptr;
   if (place.transport == "local") {
@@ -131,10 +89,9 @@ int bound(Place* place) {
   } else {
     xprt = svc_tli_create(fd, nullptr, nullptr, 0, 0);
   }
-  if (xprt == nullptr || svc_reg(xprt, kProgram, kVersion, serve, nullptr) == FALSE) die("server");
-  if (write(ready, "x", 1) != 1) die("write");
+  if (xprt == nullptr || svc_reg(xprt, kProgram, kVersion, serve, nullptr) == FALSE) fail("server");
+  if (write(ready, "x", 1) != 1) fail("write");
   svc_run();
-  std::exit(1);
 }
 
 CLIENT* connected(const Place& place) {
@@ -145,39 +102,41 @@ CLIENT* connected(const Place& place) {
     std::strncpy(to.sun_path, place.path.c_str(), sizeof to.sun_path - 1);
     return clntunix_create(&to, kProgram, kVersion, &fd, 0, 0);
   }
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  to.sin_port = htons(place.port);
+  sockaddr_in to = address_of("127.0.0.1", place.port);
   return place.transport == "tcp" ? clnttcp_create(&to, kProgram, kVersion, &fd, 0, 0)
                                   : clntudp_create(&to, kProgram, kVersion, timeval{5, 0}, &fd);
 }
 
 struct Client {
+  static constexpr int kBatch = 4;
   CLIENT* handle;
-  std::vector<char> sent;
-  std::vector<char> encoded{};
+  std::vector<char> sent{}, encoded{};
 
-  void call(const char* kind, u_int size) {
-    if (std::strcmp(kind, "xdr") == 0) return translate(size);
-    if (size == 0 && std::strcmp(kind, "echo") == 0) {
-      check(clnt_call(handle, NULLPROC, routine(xdr_void), nullptr, routine(xdr_void), nullptr,
-                      kPatience));
-      return;
-    }
+  explicit Client(const Place& place) : handle(connected(place)) {
+    if (handle == nullptr) fail("client");
+    begin("echo", 8);
+  }
+  void begin(const std::string&, u_int size) {
+    sent.resize(std::max<std::size_t>(size, 8));
+    for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<char>(i * 7 + 1);
+  }
+  void end() {}
+
+  void call(const std::string& kind, u_int size) {
+    if (kind == "xdr") return translate(size);
     Bytes in{sent.data(), size}, out{};
-    if (std::strcmp(kind, "sink") == 0) {
-      check(clnt_call(handle, kSink, routine(xdr_bytes_of), &in, routine(xdr_void), nullptr,
-                      kPatience));
-      return;
+    const bool null = size == 0 && kind == "echo";
+    if (null || kind == "sink") {
+      const auto void_ = routine(xdr_void);
+      return check(
+          null ? clnt_call(handle, NULLPROC, void_, nullptr, void_, nullptr, kPatience)
+               : clnt_call(handle, kSink, routine(xdr_bytes_of), &in, void_, nullptr, kPatience));
     }
     check(clnt_call(handle, kEcho, routine(xdr_bytes_of), &in, routine(xdr_bytes_of), &out,
                     kPatience));
     if (out.size != size ||
-        (size > 0 && (out.data[0] != in.data[0] || out.data[size - 1] != in.data[size - 1]))) {
-      std::fprintf(stderr, "the echo is not what was sent\n");
-      std::exit(1);
-    }
+        (size > 0 && (out.data[0] != in.data[0] || out.data[size - 1] != in.data[size - 1])))
+      give_up("echo", "not what was sent");
     clnt_freeres(handle, routine(xdr_bytes_of), &out);
   }
 
@@ -198,85 +157,33 @@ struct Client {
 
   void check(enum clnt_stat stat) {
     if (stat == RPC_SUCCESS) return;
-    std::fprintf(stderr, "%s\n", clnt_sperror(handle, "call"));
-    std::exit(1);
-  }
-
-  void prepare(u_int size) {
-    sent.resize(std::max<std::size_t>(size, 8));
-    for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<char>(i * 7 + 1);
+    give_up("call", clnt_sperror(handle, ""));
   }
 };
 
-void measure(Client& client, const char* kind, u_int size, int ms, pid_t server) {
-  client.prepare(size);
-  const double slice_us = ms * 1000.0 / kSlices;
-  for (const double end = now_us() + slice_us; now_us() < end;) client.call(kind, size);
-  clan::bench::Slices slices;
-  const double limit = now_us() + 5 * ms * 1000.0;
-  while (slices.calm() < kSlices && (now_us() < limit || slices.all() < 3)) {
-    const clan::bench::Slice slice;
-    const double its = clan::bench::cpu_ns_of(server);
-    const double begin = now_us();
-    double at = begin;
-    int calls = 0;
-    while (at - begin < slice_us) {
-      for (int i = 0; i < 4; ++i) client.call(kind, size);
-      calls += 4;
-      at = now_us();
-    }
-    clan::bench::Spent spent = slice.spent();
-    spent.cpu_us += (clan::bench::cpu_ns_of(server) - its) / 1000;
-    slices.add((at - begin) / calls, spent, calls);
-  }
-  print(slices.figure());
-}
-
 int pair_of_processes(Place place, int server_core, int client_core) {
-  int ready[2];
-  if (pipe(ready) != 0) die("pipe");
   const int fd = bound(&place);
-  const pid_t server = fork();
-  if (server == 0) run_server(place, fd, server_core, ready[1]);
-  char byte;
-  if (read(ready[0], &byte, 1) != 1) die("server");
+  const pid_t server = start_server([&](int ready) { run_server(place, fd, server_core, ready); });
   pin(client_core);
-  Client client{connected(place), {}};
-  if (client.handle == nullptr) die("client");
-  client.prepare(8);
-  for (int i = 0; i < 100; ++i) client.call("echo", 8);
-  std::printf("ready %d\n", server);
-  std::fflush(stdout);
-  char kind[16];
-  unsigned size;
-  int ms;
-  while (std::scanf("%15s %u %d", kind, &size, &ms) == 3) measure(client, kind, size, ms, server);
+  Client client(place);
+  answer_lines(client, server);
   clnt_destroy(client.handle);
-  kill(server, SIGKILL);
-  waitpid(server, nullptr, 0);
+  end_child(server);
   if (!place.path.empty()) unlink(place.path.c_str());
   return 0;
 }
 
 int crowd(Place place, int clients, int ms) {
-  int ready[2];
-  if (pipe(ready) != 0) die("pipe");
   auto* counts = static_cast<std::atomic<long>*>(
       mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   const int fd = bound(&place);
-  const pid_t server = fork();
-  if (server == 0) run_server(place, fd, -1, ready[1]);
-  char byte;
-  if (read(ready[0], &byte, 1) != 1) die("server");
+  const pid_t server = start_server([&](int ready) { run_server(place, fd, -1, ready); });
   std::vector<pid_t> started;
   std::atomic<long>& go = counts[clients];
   for (int i = 0; i < clients; ++i) {
-    const pid_t child = fork();
+    const pid_t child = start_child();
     if (child == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      Client client{connected(place), {}};
-      if (client.handle == nullptr) die("client");
-      client.prepare(8);
+      Client client(place);
       for (int n = 0; n < 20; ++n) client.call("echo", 8);
       go.fetch_add(1);
       for (;;) {
@@ -294,8 +201,8 @@ int crowd(Place place, int clients, int ms) {
     return static_cast<double>(all);
   };
   const auto cpu_us = [&] {
-    double all = clan::bench::cpu_ns_of(server);
-    for (const pid_t child : started) all += clan::bench::cpu_ns_of(child);
+    double all = cpu_ns_of(server);
+    for (const pid_t child : started) all += cpu_ns_of(child);
     return all / 1000;
   };
   const double before = calls(), used = cpu_us();
@@ -304,8 +211,8 @@ int crowd(Place place, int clients, int ms) {
   const double done = calls() - before, seconds = (now_us() - begin) * 1e-6;
   std::printf("%.1f %.4f\n", done / seconds, (cpu_us() - used) / std::max(done, 1.0));
   for (const pid_t child : started) kill(child, SIGKILL);
-  kill(server, SIGKILL);
-  while (wait(nullptr) > 0) continue;
+  for (const pid_t child : started) end_child(child);
+  end_child(server);
   if (!place.path.empty()) unlink(place.path.c_str());
   return 0;
 }

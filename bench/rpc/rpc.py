@@ -6,19 +6,17 @@ median of the turns' ratios.
 """
 
 import argparse
-import contextlib
 import os
-import select
 import signal
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import arguments
 import bars
 import report
+from loads import Pair, in_turns
+from processes import Failed, Session, Skip
 
 HERE = Path(__file__).resolve().parent
 LIBRARIES = HERE.parent.parent
@@ -27,62 +25,20 @@ PAPER = [0, 8, 64, 256, 1440, 3072]
 STAGES = ["direct", "reduced", "optimized"]
 
 
-class Failed(Exception):
-    pass
-
-
-class Pair:
-    """A server and a client of one column, asked by lines."""
-
-    def __init__(self, name, program, transport, cores, preload=None, stage=None):
-        environment = {
-            k: v
-            for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("CLAN_")
-        }
-        if preload:
-            environment["LD_PRELOAD"] = str(LIBRARIES / preload)
-        if stage:
-            environment["CLAN_RPC_STAGE"] = stage
-        self.name = name
-        self.process = subprocess.Popen(
-            [HERE / program, transport, *map(str, cores)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, env=environment)
-        self.line(30)
-
-    def line(self, limit):
-        if not select.select([self.process.stdout], [], [], limit)[0]:
-            raise Failed(f"{self.name}: no answer in {limit} s")
-        line = self.process.stdout.readline()
-        if not line:
-            raise Failed(f"{self.name}: ended: {self.process.stderr.read()[-200:].strip()}")
-        return line
-
-    def ask(self, kind, size, ms):
-        self.process.stdin.write(f"{kind} {size} {ms}\n")
-        self.process.stdin.flush()
-        low, median, *_, cpu = map(float, self.line(60).split())
-        return low, median, cpu
-
-    def end(self):
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+def pair(session, name, cores, transport="tcp", preload=None, stage=None,
+         program="clan-rpc-load"):
+    words = [f"LD_PRELOAD={LIBRARIES / preload}"] if preload else []
+    words += [f"CLAN_RPC_STAGE={stage}"] if stage else []
+    return Pair(session, name, ["env", *words, HERE / program, transport, *cores])
 
 
 def columns(cores):
-    return {
-        "vRPC": lambda: Pair("vRPC", "clan-rpc-load", "tcp", cores, "libclanrpc.so"),
-        "tcp": lambda: Pair("tcp", "clan-rpc-load", "tcp", cores),
-        "local": lambda: Pair("local", "clan-rpc-load", "local", cores),
-        "udp": lambda: Pair("udp", "clan-rpc-load", "udp", cores),
-        "interposer": lambda: Pair("interposer", "clan-rpc-load", "tcp", cores, "libclan-preload.so"
-                                   ),
-        "ShrimpRPC": lambda: Pair("ShrimpRPC", "clan-shrimp-load", "shrimp", cores),
-    }
+    """What starts the pair of each, in a session."""
+    more = {"vRPC": {"preload": "libclanrpc.so"}, "tcp": {}, "local": {"transport": "local"},
+            "udp": {"transport": "udp"}, "interposer": {"preload": "libclan-preload.so"},
+            "ShrimpRPC": {"transport": "shrimp", "program": "clan-shrimp-load"}}
+    return {name: lambda session, name=name: pair(session, name, cores, **more[name])
+            for name in more}
 
 
 def can(column, kind, size):
@@ -95,84 +51,57 @@ def can(column, kind, size):
     return column != "udp" or size <= 3072
 
 
-def measure(makers, points, options, failed):
+def measure(makers, points, options, failed, busy=None):
     """{(kind, size): {column: [(low, median, CPU time), ...]}}: in turns, by pairs that are all
-    there at once."""
+    there at once; beside a computation on the core `busy`."""
     figures = {point: {} for point in points}
     for number in range(options.rounds):
-        pairs = {}
-        try:
+        with Session(options.clan, options.cores, 0) as session:
+            if busy is not None:
+                session.start("sh", "-c", "while :; do :; done", core=options.cores.index(busy))
+            pairs = {}
             for name, make in makers.items():
                 try:
-                    pairs[name] = make()
-                except (Failed, OSError) as reason:
+                    pairs[name] = make(session)
+                except (Failed, Skip) as reason:
                     failed[name] = str(reason)
             for kind, size in points:
-                order = list(pairs) if number % 2 == 0 else list(reversed(pairs))
-                for name in order:
+                for name in in_turns(pairs, number):
                     if not can(name, kind, size):
                         continue
                     try:
-                        figures[kind, size].setdefault(name, []).append(pairs[name].ask(
-                            kind, size, options.ms))
-                    except (Failed, OSError) as reason:
+                        low, median, *_, cpu = pairs[name].ask(kind, size, options.ms)
+                        figures[kind, size].setdefault(name, []).append((low, median, cpu))
+                    except Failed as reason:
                         failed[name] = str(reason)
                         pairs.pop(name).end()
-        finally:
-            for pair in pairs.values():
-                pair.end()
+            for left in pairs.values():
+                left.end()
     return figures
-
-
-def one_crowd(preload, ms):
-    """Calls per second, and microseconds of CPU time a call, of all processes."""
-    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-    if preload:
-        environment["LD_PRELOAD"] = str(LIBRARIES / preload)
-    done = subprocess.run([HERE / "clan-rpc-load", "tcp", "crowd", "8",
-                           str(ms)], env=environment, text=True, capture_output=True, timeout=60)
-    if done.returncode != 0:
-        raise Failed(done.stderr[-200:].strip())
-    return tuple(map(float, done.stdout.split()))
 
 
 def run_crowd(options, failed):
+    """Calls per second, and microseconds of CPU time a call, of all processes: {column: turns}"""
     figures = {}
     for number in range(options.rounds):
-        names = [("vRPC", "libclanrpc.so"), ("tcp", None)]
-        for name, preload in names if number % 2 == 0 else reversed(names):
+        for name in in_turns(["vRPC", "tcp"], number):
+            words = [f"LD_PRELOAD={LIBRARIES / 'libclanrpc.so'}"] * (name == "vRPC")
             try:
-                figures.setdefault(name, []).append(one_crowd(preload, options.ms * 5))
-            except (Failed, subprocess.TimeoutExpired) as reason:
+                with Session(options.clan, sorted(os.sched_getaffinity(0)), 0) as session:
+                    text, _ = session.run("env", *words, HERE / "clan-rpc-load", "tcp", "crowd", 8,
+                                          options.ms * 5)
+                figures.setdefault(name, []).append(tuple(map(float, text.split())))
+            except Failed as reason:
                 failed[f"8 clients, {name}"] = str(reason)
     return figures
-
-
-class Computation:
-    """Something that never sleeps, on one core."""
-
-    def __init__(self, core):
-        self.process = subprocess.Popen([
-            sys.executable, "-c", f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True: pass"
-        ])
-
-    def __enter__(self):
-        time.sleep(0.2)
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
 
 
 def paper(options, failed):
     """Figures 4 to 6: the three stages of vRPC, and ShrimpRPC, by size; and what vRPC's time is
     made of."""
-    makers = {
-        f"vRPC {s}":
-        (lambda s=s: Pair(f"vRPC {s}", "clan-rpc-load", "tcp", options.cores, "libclanrpc.so", s))
-        for s in STAGES
-    }
+    makers = {f"vRPC {s}": lambda session, s=s: pair(session, f"vRPC {s}", options.cores,
+                                                     preload="libclanrpc.so", stage=s)
+              for s in STAGES}
     makers["SunRPC (tcp)"] = columns(options.cores)["tcp"]
     makers["ShrimpRPC"] = columns(options.cores)["ShrimpRPC"]
     points = [("cacheline", 0)] + [(kind, n) for n in PAPER for kind in ("echo", "xdr")]
@@ -197,26 +126,12 @@ def shares(rows):
 
 
 def parse():
-    parser = argparse.ArgumentParser(prog="clan bench rpc",
-                                     description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--list", action="store_true",
-                        help="what is measured, and what is wanted of it")
+    parser = arguments.Parser("rpc", __doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_list()
     parser.add_argument("--paper", action="store_true",
                         help="the paper's stages and sizes instead (figures 4 to 6)")
-    parser.add_argument("--quick", action="store_true",
-                        help="3 rounds of 9 ms a turn instead of 5 of 18")
-    parser.add_argument("--rounds", type=arguments.positive)
-    parser.add_argument("--ms", type=arguments.positive)
-    parser.add_argument("--cores", type=arguments.cores, metavar="A,B",
-                        help="the server's core and the client's")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR",
-                        help="directory for rpc.md and rpc.json")
-    parser.add_argument("--clan", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    options.rounds = options.rounds or (3 if options.quick else 5)
-    options.ms = options.ms or (9 if options.quick else 18)
-    options.cores = options.cores or arguments.first_cores()
-    return options
+    parser.add_lengths("{} rounds of {} ms a turn", rounds=(5, 3), ms=(18, 9))
+    return parser.parse()
 
 
 def main():
@@ -259,9 +174,8 @@ def measure_all(options, results):
     # The scheduler changes between two rhythms there, one twice as long as the other, for all of
     # them: more turns.
     often = argparse.Namespace(**{**vars(options), "rounds": 4 * options.rounds})
-    with Computation(one[0]):
-        beside = measure({n: makers[n] for n in ("vRPC", "local", "tcp")}, [("echo", 0)], often,
-                         failed)
+    beside = measure({n: makers[n] for n in ("vRPC", "local", "tcp")}, [("echo", 0)], often, failed,
+                     busy=one[0])
     results.add(report.Item("beside", "one core, beside a computation", bars.rows(beside)))
     told = run_crowd(options, failed)
     results.add(report.Item("crowd", "8 clients, calls/s; CPU us a call, of all processes", [

@@ -1,12 +1,52 @@
 #include "support/context.h"
 
+#include <clan/detail/clock.h>
 #include <fmt/core.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
-#include <algorithm>
-
-#include "support/other_work.h"
+#include <fstream>
+#include <sstream>
 
 namespace clan::bench {
+
+namespace {
+
+double busy_so_far() {
+  std::ifstream stat("/proc/stat");
+  std::string line;
+  std::getline(stat, line);
+  return busy_seconds(line);
+}
+
+double own_so_far() {
+  double seconds = 0;
+  for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage spent{};
+    (void)getrusage(who, &spent);
+    for (const timeval& t : {spent.ru_utime, spent.ru_stime})
+      seconds += static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  }
+  return seconds;
+}
+
+}  // namespace
+
+double busy_seconds(const std::string& line) {
+  std::istringstream words(line);
+  std::string name;
+  double user = 0, nice = 0, system = 0, idle = 0, waiting = 0, irq = 0, soft = 0, stolen = 0;
+  words >> name >> user >> nice >> system >> idle >> waiting >> irq >> soft >> stolen;
+  const double ticks = user + nice + system + irq + soft + stolen;
+  return name == "cpu" ? ticks / static_cast<double>(sysconf(_SC_CLK_TCK)) : 0;
+}
+
+OtherWork::OtherWork() : busy_(busy_so_far()), own_(own_so_far()), began_ns_(monotonic_ns()) {}
+
+double OtherWork::processors() const {
+  const double others = busy_so_far() - busy_ - (own_so_far() - own_);
+  return std::max(0.0, others / (static_cast<double>(monotonic_ns() - began_ns_) / 1e9));
+}
 
 GroupOptions Context::group(std::vector<std::vector<int>> cores) const {
   GroupOptions g;
@@ -17,21 +57,6 @@ GroupOptions Context::group(std::vector<std::vector<int>> cores) const {
   g.deadline_s = options_.deadline_s;
   g.smoke = options_.smoke;
   return g;
-}
-
-GroupOptions Context::across_cores() const { return group({{options_.core_a}, {options_.core_b}}); }
-
-GroupOptions Context::on_one_core() const { return group({{options_.core_a}, {options_.core_a}}); }
-
-GroupOptions Context::on_two_cores(std::size_t members) const {
-  std::vector<int> both = {options_.core_a, options_.core_b};
-  return group(std::vector<std::vector<int>>(members, both));
-}
-
-std::vector<std::size_t> Context::sizes(const std::vector<std::size_t>& full,
-                                        const std::vector<std::size_t>& quick,
-                                        const std::vector<std::size_t>& smoke) const {
-  return options_.smoke ? smoke : options_.quick ? quick : full;
 }
 
 void Context::point(const std::vector<Variant>& variants) {
@@ -72,11 +97,21 @@ void Context::skip(const std::string& benchmark, const std::string& variant,
   results_.skip({benchmark, variant, reason});
 }
 
-void Context::failed(const std::string& benchmark, const std::string& variant,
-                     const std::string& why) {
-  ++failures_;
-  fmt::print(stderr, "clan-bench: {} {}: {}\n", benchmark, variant, why);
-  results_.skip({benchmark, variant, why, true});
+std::optional<Outcome> Context::run(const std::string& benchmark, const std::string& variant,
+                                    const std::string& why_not, const GroupOptions& group,
+                                    const std::function<bool(Member&)>& body, bool required) {
+  if (!why_not.empty()) {
+    skip(benchmark, variant, why_not);
+    return std::nullopt;
+  }
+  Outcome outcome = run_group(group, body);
+  if (outcome.failure.empty()) return outcome;
+  if (required) {
+    ++failures_;
+    fmt::print(stderr, "clan-bench: {} {}: {}\n", benchmark, variant, outcome.failure);
+  }
+  results_.skip({benchmark, variant, outcome.failure, required});
+  return std::nullopt;
 }
 
 Row make_row(const std::string& benchmark, const std::string& variant, double x,
@@ -87,10 +122,21 @@ Row make_row(const std::string& benchmark, const std::string& variant, double x,
   row.x = x;
   row.unit = unit;
   row.stats = outcome.members.front().stats[0];
+  row.op_ns = row.stats.p50;
   row.probe_ns = outcome.probe_ns;
   row.cpu_ns = outcome.cpu_ns;
   row.dropped = outcome.dropped;
   if (outcome.unstable > 0) row.note = fmt::format("{} runs unstable", outcome.unstable);
+  return row;
+}
+
+Row rate_row(const std::string& benchmark, const std::string& variant, double x,
+             const std::string& unit, const Outcome& outcome, double per_ns) {
+  Row row = make_row(benchmark, variant, x, unit, outcome);
+  row.higher_is_better = true;
+  std::vector<double> runs = outcome.members.front().runs[0];
+  for (double& ns : runs) ns = per_ns / ns;
+  row.stats = summarise_runs(runs);
   return row;
 }
 

@@ -2,14 +2,11 @@
 
 #include <fmt/core.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -18,7 +15,7 @@
 
 #include "support/clock.h"
 #include "support/cpu_time.h"
-#include "support/shared_memory.h"
+#include "support/owned.h"
 
 namespace clan::bench {
 
@@ -52,21 +49,6 @@ struct SharedBlock {
 
 namespace {
 
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
-  syscall(SYS_futex, &word, FUTEX_WAIT, seen, nullptr, nullptr, 0);
-}
-
-void futex_wake_all(std::atomic<std::uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-bool pin(const std::vector<int>& cores) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (int c : cores) CPU_SET(c, &set);
-  return sched_setaffinity(0, sizeof set, &set) == 0;
-}
-
 /// Two different cores for the probe, or nothing.
 std::vector<int> probe_pair(const GroupOptions& options) {
   if (options.cores.size() < 2) return {};
@@ -94,7 +76,7 @@ double probe_asking(SharedBlock& block) {
   return median(std::move(batches));
 }
 
-void probe_answering(SharedBlock& block) {
+double probe_answering(SharedBlock& block) {
   std::uint64_t n = block.pong.load(std::memory_order_relaxed);
   const std::uint64_t end = n + (kProbeBatches + 1) * kTripsPerBatch;
   while (n != end) {
@@ -103,11 +85,19 @@ void probe_answering(SharedBlock& block) {
     while (block.ping.load(std::memory_order_acquire) != n) spin();
     block.pong.store(n, std::memory_order_release);
   }
+  return 0;
 }
 
 bool probes_agree(double a, double b) { return std::max(a, b) <= kProbeTolerance * std::min(a, b); }
 
 }  // namespace
+
+bool pin(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int c : cores) CPU_SET(c, &set);
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
 
 Member::Member(SharedBlock& block, std::size_t index, const GroupOptions& options)
     : block_(block), index_(index), options_(options) {}
@@ -119,7 +109,7 @@ void Member::barrier() {
   if (block_.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == count()) {
     block_.arrived.store(0, std::memory_order_relaxed);
     block_.generation.store(seen + 1, std::memory_order_release);
-    futex_wake_all(block_.generation);
+    syscall(SYS_futex, &block_.generation, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     return;
   }
   if (spins()) {
@@ -131,7 +121,7 @@ void Member::barrier() {
     }
   }
   while (block_.generation.load(std::memory_order_acquire) == seen) {
-    futex_wait(block_.generation, seen);
+    syscall(SYS_futex, &block_.generation, FUTEX_WAIT, seen, nullptr, nullptr, 0);
   }
 }
 
@@ -140,12 +130,7 @@ double Member::probe() {
   if (pair.empty() || index_ > 1) return 0;
   const bool repin = options_.cores[index_].size() > 1;
   if (repin) (void)pin({pair[index_]});  // a core of those it was given when it started
-  double ns = 0;
-  if (index_ == 0) {
-    ns = probe_asking(block_);
-  } else {
-    probe_answering(block_);
-  }
+  const double ns = index_ == 0 ? probe_asking(block_) : probe_answering(block_);
   if (repin) (void)pin(options_.cores[index_]);
   return ns;
 }
@@ -257,11 +242,12 @@ std::string wait_for_members(std::vector<pid_t>& pids, SharedBlock& block, doubl
   sigset_t child;
   sigemptyset(&child);
   sigaddset(&child, SIGCHLD);
-  const std::uint64_t deadline =
-      Clock::monotonic_ns() + static_cast<std::uint64_t>(deadline_s * 1e9);
+  const std::uint64_t deadline = monotonic_ns() + static_cast<std::uint64_t>(deadline_s * 1e9);
   std::string failure;
   std::size_t running = pids.size();
   while (running > 0 && failure.empty()) {
+    const timespec second{1, 0};
+    sigtimedwait(&child, nullptr, &second);
     for (std::size_t i = 0; i < pids.size(); ++i) {
       int status = 0;
       if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
@@ -273,34 +259,13 @@ std::string wait_for_members(std::vector<pid_t>& pids, SharedBlock& block, doubl
                     ? fmt::format("member {} was ended by signal {}", i, WTERMSIG(status))
                     : fmt::format("member {}: {}", i, *said != 0 ? said : "failed");
     }
-    const std::uint64_t now = Clock::monotonic_ns();
-    if (running == 0 || !failure.empty()) break;
-    if (now >= deadline) {
+    if (running > 0 && failure.empty() && monotonic_ns() >= deadline)
       failure = fmt::format("not finished after {:.0f} s", deadline_s);
-      break;
-    }
-    const std::uint64_t left = std::min<std::uint64_t>(deadline - now, 1'000'000'000);
-    const timespec wait{static_cast<time_t>(left / 1'000'000'000),
-                        static_cast<long>(left % 1'000'000'000)};
-    sigtimedwait(&child, nullptr, &wait);
   }
   for (pid_t p : pids) {
-    if (p > 0) kill(p, SIGKILL);
-  }
-  for (pid_t p : pids) {
-    if (p > 0) waitpid(p, nullptr, 0);
+    if (p > 0 && kill(p, SIGKILL) == 0) waitpid(p, nullptr, 0);
   }
   return failure;
-}
-
-/// Returns the CPU time of a kept sample for one of its operations; 0: they were not counted.
-double cpu_ns_in(const SharedBlock& block, std::size_t members, std::size_t sample) {
-  double used = 0, operations = 0;
-  for (std::size_t i = 0; i < members; ++i) {
-    used += block.areas[i].cpu_ns[sample];
-    operations += block.areas[i].operations[sample];
-  }
-  return operations > 0 ? used / operations : 0;
 }
 
 Outcome read_outcome(const SharedBlock& block, std::size_t members) {
@@ -309,17 +274,20 @@ Outcome read_outcome(const SharedBlock& block, std::size_t members) {
   out.unstable = static_cast<int>(block.unstable);
   out.probe_ns = median({block.probes.begin(), block.probes.begin() + block.kept});
   std::vector<double> cpu;
-  for (std::size_t s = 0; s < block.kept; ++s) cpu.push_back(cpu_ns_in(block, members, s));
+  for (std::size_t s = 0; s < block.kept; ++s) {
+    double used = 0, operations = 0;
+    for (std::size_t i = 0; i < members; ++i) {
+      used += block.areas[i].cpu_ns[s];
+      operations += block.areas[i].operations[s];
+    }
+    cpu.push_back(operations > 0 ? used / operations : 0);
+  }
   out.cpu_ns = median(std::move(cpu));
   for (std::size_t i = 0; i < members; ++i) {
-    MemberResult r;
     const auto& area = block.areas[i];
-    r.stats = area.stats;
-    r.figures = area.figures;
-    for (std::size_t c = 0; c < kChannels; ++c) {
+    MemberResult& r = out.members.emplace_back(MemberResult{area.stats, {}, area.figures});
+    for (std::size_t c = 0; c < kChannels; ++c)
       r.runs[c].assign(area.runs[c].begin(), area.runs[c].begin() + area.run_count[c]);
-    }
-    out.members.push_back(std::move(r));
   }
   return out;
 }
@@ -327,12 +295,8 @@ Outcome read_outcome(const SharedBlock& block, std::size_t members) {
 }  // namespace
 
 Outcome run_group(const GroupOptions& options, const std::function<bool(Member&)>& body) {
-  Outcome out;
   SharedMemory memory(sizeof(SharedBlock));
-  if (!memory || options.cores.size() > kMaxMembers) {
-    out.failure = "no memory for the group";
-    return out;
-  }
+  if (!memory || options.cores.size() > kMaxMembers) return {"no memory for the group"};
   auto* block = new (memory.data()) SharedBlock;
   sigset_t child, before;
   sigemptyset(&child);
@@ -340,18 +304,18 @@ Outcome run_group(const GroupOptions& options, const std::function<bool(Member&)
   sigprocmask(SIG_BLOCK, &child, &before);
   const pid_t parent = getpid();
   std::vector<pid_t> pids;
+  std::string not_forked;
   for (std::size_t i = 0; i < options.cores.size(); ++i) {
     const pid_t p = fork();
     if (p == 0) be_member(*block, i, options, parent, body);
-    if (p < 0) out.failure = fmt::format("fork: {}", std::strerror(errno));
+    if (p < 0) not_forked = fmt::format("fork: {}", std::strerror(errno));
     if (p > 0) pids.push_back(p);
   }
-  const double deadline = out.failure.empty() ? options.deadline_s : 0;
-  std::string failure = wait_for_members(pids, *block, deadline);
+  const std::string failure =
+      wait_for_members(pids, *block, not_forked.empty() ? options.deadline_s : 0);
   sigprocmask(SIG_SETMASK, &before, nullptr);
-  if (!out.failure.empty()) failure = out.failure;
-  out = read_outcome(*block, options.cores.size());
-  out.failure = failure;
+  Outcome out = read_outcome(*block, options.cores.size());
+  out.failure = not_forked.empty() ? failure : not_forked;
   return out;
 }
 

@@ -28,6 +28,7 @@ inline constexpr std::size_t kMaxMembers = 16;
 inline constexpr std::size_t kMaxSamples = 64;
 inline constexpr std::size_t kChannels = 2;  ///< a member may record two quantities at once
 inline constexpr std::size_t kFigures = 8;
+inline constexpr std::uint64_t kMostRepeats = 200'000;
 inline constexpr double kProbeTolerance = 1.20;
 
 struct SharedBlock;
@@ -41,6 +42,9 @@ struct GroupOptions {
   bool smoke = false;
 };
 
+/// Member 0 is the client, member 1 the server.
+enum class Side { kClient, kServer };
+
 /// One measuring process's view of its group. Every method that says "all members" is a meeting
 /// point: each member must call it the same number of times.
 class Member {
@@ -48,6 +52,7 @@ class Member {
   Member(SharedBlock& block, std::size_t index, const GroupOptions& options);
 
   std::size_t index() const { return index_; }
+  Side side() const { return index_ == 0 ? Side::kClient : Side::kServer; }
   std::size_t count() const { return options_.cores.size(); }
   const GroupOptions& options() const { return options_; }
 
@@ -61,7 +66,7 @@ class Member {
   std::uint64_t agree(std::uint64_t mine);
 
   /// How often an operation that took `op_ns` should be repeated to fill one sample.
-  std::uint64_t repeats_for(double op_ns, std::uint64_t at_most = 200'000) const;
+  std::uint64_t repeats_for(double op_ns, std::uint64_t at_most = kMostRepeats) const;
 
   /// A measurement of the open sample. Kept or dropped with it.
   void record(double value, std::size_t channel = 0) { current_[channel].push_back(value); }
@@ -117,6 +122,9 @@ struct Outcome {
 
   bool ok() const { return failure.empty(); }
 };
+
+/// Restricts this process to some cores; false: see errno.
+bool pin(const std::vector<int>& cores);
 
 /// Runs `body` in one process per entry of options.cores. `body` returns false after fail().
 Outcome run_group(const GroupOptions& options, const std::function<bool(Member&)>& body);

@@ -1,15 +1,15 @@
 #include "support/results.h"
 
-#include <fmt/core.h>
+#include <fmt/chrono.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "support/plot.h"
+#include "support/clock.h"
+#include "support/load.h"
 
 namespace clan::bench {
 
@@ -68,13 +68,47 @@ Json item(const std::string& title) {
           {"lines", Json::array()}};
 }
 
-bool write_file(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::trunc);
-  out << text;
-  return static_cast<bool>(out.flush());
+/// The first line of a file that begins so, without the beginning.
+std::string line_of(const char* path, std::string_view begins = "") {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with(begins)) return line.substr(begins.size());
+  }
+  return "";
 }
 
 }  // namespace
+
+Machine describe_machine() {
+  Machine m;
+  m.cpu_model = line_of("/proc/cpuinfo", "model name\t: ");
+  if (m.cpu_model.empty()) m.cpu_model = "unknown CPU";
+  m.cores = static_cast<int>(allowed_cores().size());
+  utsname u{};
+  uname(&u);
+  m.kernel = fmt::format("{} {}", u.sysname, u.release);
+  m.governor = line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+  if (m.governor.empty()) m.governor = "none";
+  m.clock = Clock::uses_tsc() ? "invariant tsc" : "CLOCK_MONOTONIC";
+  m.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(time(nullptr)));
+  m.commit = CLAN_BENCH_COMMIT;
+#if defined(__clang__)
+  m.compiler = "clang " __clang_version__ ", " CLAN_BENCH_BUILD_TYPE;
+#else
+  m.compiler = "gcc " __VERSION__ ", " CLAN_BENCH_BUILD_TYPE;
+#endif
+  m.load_average = line_of("/proc/loadavg");
+  return m;
+}
+
+std::string machine_report(const Machine& m) {
+  return fmt::format(
+      "machine   {} · {} cores · governor {}\n"
+      "system    {} · clock {} · load {}\n"
+      "build     {} · commit {} · {}\n",
+      m.cpu_model, m.cores, m.governor, m.kernel, m.clock, m.load_average, m.compiler, m.commit,
+      m.date);
+}
 
 std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size_t left) {
   std::vector<std::size_t> width;
@@ -86,12 +120,9 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size
   for (const auto& row : rows) {
     std::string line = " ";
     for (std::size_t c = 0; c < row.size(); ++c) {
-      const bool last_text = c + 1 == row.size();
-      if (c < left || last_text) {
-        line += fmt::format(" {:<{}} ", row[c], width[c]);
-      } else {
-        line += fmt::format(" {:>{}} ", row[c], width[c]);
-      }
+      const bool to_the_left = c < left || c + 1 == row.size();
+      line += to_the_left ? fmt::format(" {:<{}} ", row[c], width[c])
+                          : fmt::format(" {:>{}} ", row[c], width[c]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     out += line + "\n";
@@ -100,58 +131,47 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows, std::size
 }
 
 std::string format_x(double x, const std::string& x_name) {
-  if (x_name == "bytes") {
-    if (x >= 1048576 && std::fmod(x, 1048576) == 0) return fmt::format("{:.0f} MB", x / 1048576);
-    if (x >= 1024 && std::fmod(x, 1024) == 0) return fmt::format("{:.0f} KB", x / 1024);
-    return fmt::format("{:.0f} B", x);
-  }
-  return fmt::format("{:.0f}", x);
+  const auto in = [&](double unit) { return x >= unit && std::fmod(x, unit) == 0; };
+  if (x_name != "bytes") return fmt::format("{:.0f}", x);
+  if (in(1048576)) return fmt::format("{:.0f} MB", x / 1048576);
+  return in(1024) ? fmt::format("{:.0f} KB", x / 1024) : fmt::format("{:.0f} B", x);
 }
 
 std::string format_value(double value) {
   const double a = std::fabs(value);
-  if (a >= 1000) return fmt::format("{:.0f}", value);
-  if (a >= 100) return fmt::format("{:.1f}", value);
-  if (a >= 10) return fmt::format("{:.2f}", value);
-  return fmt::format("{:.3f}", value);
+  return fmt::format("{:.{}f}", value, a >= 1000 ? 0 : a >= 100 ? 1 : a >= 10 ? 2 : 3);
 }
 
-std::optional<CpuTime> cpu_time(const Row& row) {
-  if (row.cpu_ns <= 0) return std::nullopt;
-  // Nanoseconds of a byte are seconds of a gigabyte.
-  if (row.unit == "GB/s" && row.x_name == "bytes") return CpuTime{row.cpu_ns / row.x, "s/GB"};
-  return CpuTime{row.cpu_ns, "ns"};
+double times_better(const Row& mine, const Row& other) {
+  return mine.higher_is_better ? mine.stats.p50 / other.stats.p50
+                               : other.stats.p50 / mine.stats.p50;
 }
 
 std::string format_cpu_time(const Row& row) {
-  const auto cpu = cpu_time(row);
-  return cpu ? fmt::format("{} {}", format_value(cpu->value), cpu->unit) : "-";
+  if (row.cpu_ns <= 0) return "-";
+  // Nanoseconds of a byte are seconds of a gigabyte.
+  if (row.unit == "GB/s" && row.x_name == "bytes")
+    return fmt::format("{} s/GB", format_value(row.cpu_ns / row.x));
+  return fmt::format("{} ns", format_value(row.cpu_ns));
 }
 
 void Results::skip(Skip skip) {
-  for (const Skip& s : skips_) {
-    if (s.benchmark == skip.benchmark && s.variant == skip.variant && s.reason == skip.reason) {
-      return;
-    }
-  }
-  skips_.push_back(std::move(skip));
+  const bool known = std::any_of(skips_.begin(), skips_.end(), [&](const Skip& s) {
+    return s.benchmark == skip.benchmark && s.variant == skip.variant && s.reason == skip.reason;
+  });
+  if (!known) skips_.push_back(std::move(skip));
 }
 
-const Row* Results::find(const std::string& benchmark, const std::string& variant, double x) const {
-  for (const Row& r : rows_) {
-    if (r.benchmark == benchmark && r.variant == variant && r.x == x) return &r;
+const Row* Results::best(const std::string& benchmark, const std::vector<std::string>& variants,
+                         double x) const {
+  const Row* found = nullptr;
+  for (const std::string& variant : variants) {
+    const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) {
+      return r.benchmark == benchmark && r.variant == variant && r.x == x;
+    });
+    if (row != rows_.end() && (found == nullptr || times_better(*row, *found) > 1)) found = &*row;
   }
-  return nullptr;
-}
-
-std::vector<std::string> Results::benchmarks() const {
-  std::vector<std::string> names;
-  for (const Row& r : rows_) {
-    if (std::find(names.begin(), names.end(), r.benchmark) == names.end()) {
-      names.push_back(r.benchmark);
-    }
-  }
-  return names;
+  return found;
 }
 
 std::string Results::table(const std::string& benchmark) const {
@@ -191,8 +211,10 @@ std::string Results::json(const Machine& machine, const About& about) const {
                                   [=](const Verdict& v) { return v.verdict == verdict; });
   }
   Json& items = json["items"] = Json::object();
-  for (const std::string& name : benchmarks()) items[name] = item(name);
-  for (const Row& r : rows_) items[r.benchmark]["rows"].push_back(json_of(r));
+  for (const Row& r : rows_) {
+    if (!items.contains(r.benchmark)) items[r.benchmark] = item(r.benchmark);
+    items[r.benchmark]["rows"].push_back(json_of(r));
+  }
   if (!verdicts_.empty()) items["bars"] = item("what CLAN has to reach");
   for (const Verdict& v : verdicts_) items["bars"]["lines"].push_back(json_of(v));
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -201,15 +223,9 @@ std::string Results::json(const Machine& machine, const About& about) const {
 bool Results::write(const std::string& directory, const Machine& machine,
                     const About& about) const {
   if (mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST) return false;
-  if (!write_file(directory + "/" + about.name + ".json", json(machine, about))) return false;
-  for (const std::string& name : benchmarks()) {
-    std::vector<Row> rows;
-    std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(rows),
-                 [&](const Row& r) { return r.benchmark == name; });
-    const std::string svg = plot_svg(name, rows, machine_line(machine));
-    if (!write_file(directory + "/" + name + ".svg", svg)) return false;
-  }
-  return true;
+  std::ofstream out(directory + "/" + about.name + ".json", std::ios::trunc);
+  out << json(machine, about);
+  return static_cast<bool>(out.flush());
 }
 
 }  // namespace clan::bench

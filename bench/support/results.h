@@ -1,15 +1,31 @@
 // What was measured: rows, skipped variants, and how they are written (table, JSON, plots).
 #pragma once
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "support/machine.h"
 #include "support/stats.h"
 
 namespace clan::bench {
+
+/// What machine, kernel and commit a result belongs to.
+struct Machine {
+  std::string cpu_model;
+  int cores = 0;  ///< cores this process may use
+  std::string kernel;
+  std::string governor;  ///< "none" where the kernel shows no frequency scaling
+  std::string clock;
+  std::string date;
+  std::string commit;
+  std::string compiler;
+  std::string load_average;
+};
+
+Machine describe_machine();
+
+/// Several lines.
+std::string machine_report(const Machine& machine);
 
 struct Row {
   std::string benchmark;
@@ -28,15 +44,11 @@ struct Row {
   double to_probe() const { return probe_ns > 0 ? op_ns / probe_ns : 0; }
 };
 
-/// As it is printed beside a throughput.
-struct CpuTime {
-  double value;
-  const char* unit;
-};
-/// Seconds of a gigabyte where the row counts bytes, else nanoseconds of an operation; nothing
-/// where it is not known.
-std::optional<CpuTime> cpu_time(const Row& row);
-/// As text; "-" where it is not known.
+/// How many times as good the median of one row is as another's: above 1 it is better.
+double times_better(const Row& mine, const Row& other);
+
+/// As it is printed beside a throughput: seconds of a gigabyte where the row counts bytes, else
+/// nanoseconds of an operation; "-" where it is not known.
 std::string format_cpu_time(const Row& row);
 
 struct Skip {
@@ -71,19 +83,19 @@ class Results {
   const std::vector<Row>& rows() const { return rows_; }
   const std::vector<Skip>& skips() const { return skips_; }
   const std::vector<Verdict>& verdicts() const { return verdicts_; }
-  const Row* find(const std::string& benchmark, const std::string& variant, double x) const;
+  /// The best of some variants at a point; null: none was measured.
+  const Row* best(const std::string& benchmark, const std::vector<std::string>& variants,
+                  double x) const;
 
   /// The aligned table of one benchmark.
   std::string table(const std::string& benchmark) const;
   /// In the form of report.py, which describes it.
   std::string json(const Machine& machine, const About& about) const;
 
-  /// Writes NAME.json and one plot per benchmark into a directory. False: see errno.
+  /// Writes NAME.json into a directory. False: see errno.
   bool write(const std::string& directory, const Machine& machine, const About& about) const;
 
  private:
-  std::vector<std::string> benchmarks() const;
-
   std::vector<Row> rows_;
   std::vector<Skip> skips_;
   std::vector<Verdict> verdicts_;

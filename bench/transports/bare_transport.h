@@ -8,26 +8,38 @@
 //              ┌ data ┬ flag ┐┌ data ┬ flag ┐…   the consumer's index moves once per quarter ring
 //              with kAhead > 0 the producer asks for the lines of the slot that many places ahead
 //              before it needs them: the misses of many slots overlap
-//   BareBulk   the bandwidth bound: bare_bulk.h
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <cstdint>
 #include <cstring>
 #include <new>
-#include <optional>
-#include <span>
-#include <string>
 
 #include "support/clock.h"
-#include "support/shared_memory.h"
+#include "support/owned.h"
 #include "transports/transport.h"
 
 namespace clan::bench {
 
 /// How many slots ahead a prefetching BareRing looks; 4 and 16 did equally well where tried.
 inline constexpr std::size_t kPrefetchAhead = 16;
+
+/// Memory of each direction, the client's first.
+template <class Memory>
+class BareDirections {
+ protected:
+  std::string make() {
+    memory_ = SharedMemory(2 * sizeof(Memory));
+    if (!memory_) return "no shared memory";
+    for (int i = 0; i < 2; ++i) both_[i] = new (memory_.data() + i * sizeof(Memory)) Memory;
+    return "";
+  }
+  Memory* out(Side side) const { return both_[side == Side::kClient ? 0 : 1]; }
+  Memory* in(Side side) const { return both_[side == Side::kClient ? 1 : 0]; }
+
+ private:
+  SharedMemory memory_;
+  Memory* both_[2] = {};
+};
 
 class BareSlotEnd {
  public:
@@ -47,7 +59,6 @@ class BareSlotEnd {
     std::memcpy(message.data(), in_ + sizeof(Flag), message.size());
     return true;
   }
-  bool flush() { return true; }
 
  private:
   using Flag = std::atomic<std::uint64_t>;
@@ -78,15 +89,6 @@ class BareSlot {
   SharedMemory memory_;
   std::size_t stride_ = 0;
 };
-
-/// Asks for a line in order to write it. Without effect on a CPU that doesn't know the instruction.
-inline void prefetch_for_write(const void* line) {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
-#else
-  __builtin_prefetch(line, 1);
-#endif
-}
 
 /// Messages of exactly kPayload bytes in slots of kSlot bytes.
 template <std::size_t kSlot, std::size_t kPayload>
@@ -119,7 +121,8 @@ class BareRingEnd {
     if constexpr (kAhead > 0) {
       const auto* next =
           reinterpret_cast<const std::byte*>(&out_->slots[(tail_ + kAhead) % Memory::kSlots]);
-      for (std::size_t i = 0; i < kSlot; i += 64) prefetch_for_write(next + i);
+      for (std::size_t i = 0; i < kSlot; i += 64)
+        asm volatile("prefetchw %0" : : "m"(*reinterpret_cast<const char*>(next + i)));
     }
     auto& slot = out_->slots[tail_ % Memory::kSlots];
     std::memcpy(slot.data.data(), message.data(), kPayload);
@@ -138,7 +141,6 @@ class BareRingEnd {
     if (head_ % (Memory::kSlots / 4) == 0) in_->head.store(head_, std::memory_order_release);
     return true;
   }
-  bool flush() { return true; }
 
  private:
   Memory* out_;
@@ -149,25 +151,15 @@ class BareRingEnd {
 };
 
 template <std::size_t kSlot, std::size_t kPayload, std::size_t kAhead = 0>
-class BareRing {
+class BareRing : public BareDirections<BareRingMemory<kSlot, kPayload>> {
  public:
-  using Memory = BareRingMemory<kSlot, kPayload>;
   std::string name() const { return kAhead > 0 ? "bare, prefetch" : "bare"; }
   std::string prepare(std::size_t bytes) {
-    if (bytes != kPayload) return "this ring is built for another size";
-    memory_ = SharedMemory(2 * sizeof(Memory));
-    if (!memory_) return "no shared memory";
-    for (int i = 0; i < 2; ++i) rings_[i] = new (memory_.data() + i * sizeof(Memory)) Memory;
-    return "";
+    return bytes == kPayload ? this->make() : "this ring is built for another size";
   }
   std::optional<BareRingEnd<kSlot, kPayload, kAhead>> open(Side side) {
-    const int out = side == Side::kClient ? 0 : 1;
-    return BareRingEnd<kSlot, kPayload, kAhead>(rings_[out], rings_[1 - out]);
+    return BareRingEnd<kSlot, kPayload, kAhead>(this->out(side), this->in(side));
   }
-
- private:
-  SharedMemory memory_;
-  Memory* rings_[2] = {};
 };
 
 }  // namespace clan::bench

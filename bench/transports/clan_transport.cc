@@ -1,11 +1,8 @@
 #include "transports/clan_transport.h"
 
+#include <clan/detail/clock.h>
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <new>
 
@@ -21,11 +18,11 @@ constexpr useconds_t kRetryUs = 200;
 /// `attempt` again and again while nobody listens yet.
 template <class Attempt>
 auto until_offered(Attempt attempt) -> decltype(attempt()) {
-  const std::uint64_t give_up = Clock::monotonic_ns() + std::uint64_t{kSetUpMs} * 1'000'000;
+  const std::uint64_t give_up = deadline_after_ms(kSetUpMs);
   for (;;) {
     auto result = attempt();
-    if (result.ok() || result.error().err != ECONNREFUSED) return result;
-    if (Clock::monotonic_ns() > give_up) return result;
+    if (result.ok() || result.error().err != ECONNREFUSED || monotonic_ns() > give_up)
+      return result;
     usleep(kRetryUs);
   }
 }
@@ -42,16 +39,9 @@ std::unique_ptr<clan::Context> make_context(WaitMode mode) {
   ContextOptions options;
   options.wait.mode = mode;
   auto context = clan::Context::create(options);
-  if (!context) {
-    complain("context", context.error());
-    return nullptr;
-  }
-  return std::make_unique<clan::Context>(std::move(*context));
-}
-
-std::string unique_service() {
-  static int number = 0;
-  return fmt::format("clan-bench-{}-{}", getpid(), ++number);
+  if (context.ok()) return std::make_unique<clan::Context>(std::move(*context));
+  complain("context", context.error());
+  return nullptr;
 }
 
 bool complain(const char* what, const Error& error) {
@@ -59,55 +49,28 @@ bool complain(const char* what, const Error& error) {
   return false;
 }
 
-std::string ClanStream::prepare(std::size_t) {
-  service_ = unique_service();
-  return "";
-}
-
 std::optional<ClanStreamEnd> ClanStream::open(Side side) {
   auto context = make_context(mode_);
-  if (!context) return std::nullopt;
-  if (side == Side::kClient) {
-    auto stream = connect(*context, service_);
-    if (stream.ok()) return ClanStreamEnd(std::move(context), std::move(*stream));
-    complain("connect", stream.error());
+  std::optional<Listener> listener;
+  std::optional<Stream> stream;
+  const bool server = side == Side::kServer;
+  if (!context || (server && !keep("listen", Listener::create(*context, name_), listener)) ||
+      !keep("connection", server ? listener->accept(kSetUpMs) : connect(*context, name_), stream))
     return std::nullopt;
-  }
-  auto listener = Listener::create(*context, service_);
-  if (!listener) {
-    complain("listen", listener.error());
-    return std::nullopt;
-  }
-  auto stream = listener->accept(kSetUpMs);
-  if (stream.ok()) return ClanStreamEnd(std::move(context), std::move(*stream));
-  complain("accept", stream.error());
-  return std::nullopt;
-}
-
-std::string ClanMessages::prepare(std::size_t) {
-  service_ = unique_service();
-  return "";
+  return ClanStreamEnd(std::move(context), std::move(*stream));
 }
 
 std::optional<ClanMessageEnd> ClanMessages::open(Side side) {
   auto context = make_context(mode_);
-  if (!context) return std::nullopt;
   const bool server = side == Side::kServer;
-  auto endpoint = MessageEndpoint::create(*context, server ? service_ : "");
-  if (!endpoint) {
-    complain("message endpoint", endpoint.error());
+  std::optional<MessageEndpoint> endpoint;
+  std::optional<PeerIndex> peer(0);
+  if (!context ||
+      !keep("message endpoint", MessageEndpoint::create(*context, server ? name_ : ""), endpoint))
     return std::nullopt;
-  }
-  PeerIndex peer = 0;
-  if (!server) {
-    auto found = until_offered([&] { return endpoint->connect(service_, kSetUpMs); });
-    if (!found) {
-      complain("connect", found.error());
-      return std::nullopt;
-    }
-    peer = *found;
-  }
-  return ClanMessageEnd(std::move(context), std::move(*endpoint), peer);
+  const auto attempt = [&] { return endpoint->connect(name_, kSetUpMs); };
+  if (!server && !keep("connection", until_offered(attempt), peer)) return std::nullopt;
+  return ClanMessageEnd(std::move(context), std::move(*endpoint), *peer);
 }
 
 // An event is a hint: streams with nothing to read are not reported, and none is reported twice.
@@ -137,36 +100,20 @@ std::size_t ClanHub::wait(std::span<std::uint32_t> ready) {
   }
 }
 
-std::string ClanHubTransport::prepare(std::size_t) {
-  service_ = unique_service();
-  return "";
-}
-
 std::optional<ClanHub> ClanHubTransport::open(Side side, std::size_t connections) {
   auto context = make_context(mode_);
-  if (!context) return std::nullopt;
-  auto queue = EventQueue::create(*context);
-  if (!queue) {
-    complain("event queue", queue.error());
-    return std::nullopt;
-  }
+  std::optional<EventQueue> queue;
   std::optional<Listener> listener;
-  if (side == Side::kServer) {
-    auto made = Listener::create(*context, service_);
-    if (!made) {
-      complain("listen", made.error());
-      return std::nullopt;
-    }
-    listener = std::move(*made);
-  }
+  if (!context || !keep("event queue", EventQueue::create(*context), queue) ||
+      (side == Side::kServer && !keep("listen", Listener::create(*context, name_), listener)))
+    return std::nullopt;
   std::vector<Stream> streams;
   streams.reserve(connections);
   for (std::size_t i = 0; i < connections; ++i) {
-    auto stream = listener ? listener->accept(kSetUpMs) : connect(*context, service_);
-    if (!stream) {
-      complain("connection of a hub", stream.error());
+    std::optional<Stream> stream;
+    if (!keep("connection", listener ? listener->accept(kSetUpMs) : connect(*context, name_),
+              stream))
       return std::nullopt;
-    }
     if (auto s = stream->register_with(*queue, i); !s) {
       complain("registering a stream", s.error());
       return std::nullopt;
@@ -176,32 +123,30 @@ std::optional<ClanHub> ClanHubTransport::open(Side side, std::size_t connections
   return ClanHub(std::move(context), std::move(*queue), std::move(streams));
 }
 
-struct CookiePage::Page {
-  std::atomic<std::uint32_t> there{0};
-  RdmaCookie cookie;
-};
-
-CookiePage::Page& CookiePage::page() const {
-  return *std::launder(reinterpret_cast<Page*>(memory_.data()));
+std::string RemotePage::prepare() {
+  shared_ = SharedMemory(sizeof(Exchange));
+  if (!shared_) return "no shared memory";
+  exchange_ = new (shared_.data()) Exchange;
+  return "";
 }
 
-bool CookiePage::prepare() {
-  memory_ = SharedMemory(sizeof(Page));
-  if (memory_) new (memory_.data()) Page;
-  return static_cast<bool>(memory_);
-}
-
-void CookiePage::put(const RdmaCookie& cookie) {
-  page().cookie = cookie;
-  // PAIR bench.cookie: publishes the cookie to take()
-  page().there.store(1, std::memory_order_release);
-}
-
-RdmaCookie CookiePage::take() const {
+bool RemotePage::open(Side side, WaitMode mode) {
+  context_ = make_context(mode);
+  if (!context_) return false;
+  if (side == Side::kServer) {
+    if (!keep("memory", Memory::allocate(kBytes), memory_) ||
+        !keep("export", Aperture::export_memory(*context_, *memory_, 0, kBytes, Rights::kReadWrite),
+              aperture_))
+      return false;
+    exchange_->cookie = aperture_->cookie();
+    // PAIR bench.cookie: publishes the cookie to the client
+    exchange_->there.store(true, std::memory_order_release);
+    return true;
+  }
   Spinner spin;
-  // PAIR bench.cookie: sees the cookie put() published
-  while (page().there.load(std::memory_order_acquire) == 0) spin();
-  return page().cookie;
+  // PAIR bench.cookie: sees the cookie of the server
+  while (!exchange_->there.load(std::memory_order_acquire)) spin();
+  return keep("import", RemoteAperture::import(*context_, exchange_->cookie), remote_);
 }
 
 }  // namespace clan::bench

@@ -1,24 +1,21 @@
 // CLAN as the measuring loops see it: streams, message endpoints, and many streams behind one event
-// queue. The only files of support/ that know CLAN.
+// queue; and its remote memory.
 //
-// prepare() chooses a service name, before the fork; the contexts are made in open(), in each
-// member: a forked child inherits no network. The client asks again until the server has its
-// listener.
+// The contexts are made in open(), in each member: a forked child inherits no network. The client
+// asks again until the server has its listener.
 #pragma once
 
+#include <clan/aperture.h>
 #include <clan/context.h>
 #include <clan/event_queue.h>
+#include <clan/memory.h>
 #include <clan/message.h>
 #include <clan/stream.h>
 
-#include <cstdint>
+#include <atomic>
 #include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
-#include "support/shared_memory.h"
+#include "support/owned.h"
 #include "transports/transport.h"
 
 namespace clan::bench {
@@ -28,14 +25,20 @@ using WaitMode = WaitOptions::Mode;
 /// "clan-poll" never sleeps, "clan" is what applications get by default.
 std::string clan_name(WaitMode mode);
 
-/// A context of the calling process, on the heap: what is made from it refers to it.
+/// A context of the calling process, on the heap: what is made from it refers to it. Null: it has
+/// printed why.
 std::unique_ptr<clan::Context> make_context(WaitMode mode);
 
-/// A name nobody else offers.
-std::string unique_service();
-
-/// Prints why something failed, for open() functions; answers false.
+/// Prints why something failed; answers false.
 bool complain(const char* what, const Error& error);
+
+/// Keeps what was made; false: it has printed why there is nothing.
+template <class T>
+bool keep(const char* what, Result<T> made, std::optional<T>& to) {
+  if (!made) return complain(what, made.error());
+  to = std::move(*made);
+  return true;
+}
 
 class ClanStreamEnd {
  public:
@@ -54,25 +57,22 @@ class ClanStreamEnd {
     }
     return true;
   }
-  bool flush() { return true; }
 
  private:
   std::unique_ptr<clan::Context> context_;
   Stream stream_;
 };
 
-class ClanStream {
+class ClanStream : public Named {
  public:
-  explicit ClanStream(WaitMode mode, std::string name = {})
-      : mode_(mode), name_(name.empty() ? clan_name(mode) : std::move(name)) {}
-  std::string name() const { return name_; }
-  std::string prepare(std::size_t bytes);
+  explicit ClanStream(WaitMode mode, std::string variant = {})
+      : mode_(mode), variant_(variant.empty() ? clan_name(mode) : std::move(variant)) {}
+  std::string name() const { return variant_; }
   std::optional<ClanStreamEnd> open(Side side);
 
  private:
   WaitMode mode_;
-  std::string name_;
-  std::string service_;
+  std::string variant_;
 };
 
 class ClanMessageEnd {
@@ -87,7 +87,6 @@ class ClanMessageEnd {
     peer_ = got->from;
     return true;
   }
-  bool flush() { return true; }
 
  private:
   std::unique_ptr<clan::Context> context_;
@@ -95,16 +94,14 @@ class ClanMessageEnd {
   PeerIndex peer_;  ///< the server knows it from the first message on
 };
 
-class ClanMessages {
+class ClanMessages : public Named {
  public:
   explicit ClanMessages(WaitMode mode) : mode_(mode) {}
   std::string name() const { return clan_name(mode_); }
-  std::string prepare(std::size_t bytes);
   std::optional<ClanMessageEnd> open(Side side);
 
  private:
   WaitMode mode_;
-  std::string service_;
 };
 
 /// Streams registered with one event queue.
@@ -133,30 +130,49 @@ class ClanHub {
   std::uint64_t round_ = 0;
 };
 
-class ClanHubTransport {
+class ClanHubTransport : public Named {
  public:
   explicit ClanHubTransport(WaitMode mode) : mode_(mode) {}
   std::string name() const { return clan_name(mode_); }
-  std::string prepare(std::size_t connections);
   std::optional<ClanHub> open(Side side, std::size_t connections);
 
  private:
   WaitMode mode_;
-  std::string service_;
 };
 
-/// How a cookie gets from its owner to the other member: a page both inherit.
-class CookiePage {
+/// A page that its owner, the server, exports and the client imports. The cookie goes by memory
+/// that both inherit.
+class RemotePage {
  public:
-  bool prepare();
-  void put(const RdmaCookie& cookie);
-  /// Waits for put().
-  RdmaCookie take() const;
+  static constexpr std::size_t kBytes = 4096;
+  std::string prepare();
+  bool open(Side side, WaitMode mode);
+  Aperture& aperture() { return *aperture_; }
+  std::byte* data() { return memory_->data(); }
+  RemoteAperture& remote() { return *remote_; }
 
  private:
-  struct Page;
-  Page& page() const;
-  SharedMemory memory_;
+  struct Exchange {
+    std::atomic<bool> there{false};
+    RdmaCookie cookie;
+  };
+  SharedMemory shared_;
+  Exchange* exchange_ = nullptr;
+  std::unique_ptr<clan::Context> context_;
+  std::optional<Memory> memory_;
+  std::optional<Aperture> aperture_;
+  std::optional<RemoteAperture> remote_;
 };
+
+/// What makes each of them, for a variant.
+inline auto clan_stream(WaitMode mode) {
+  return [=] { return ClanStream(mode); };
+}
+inline auto clan_messages(WaitMode mode) {
+  return [=] { return ClanMessages(mode); };
+}
+inline auto clan_hub(WaitMode mode) {
+  return [=] { return ClanHubTransport(mode); };
+}
 
 }  // namespace clan::bench

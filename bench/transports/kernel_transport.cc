@@ -8,8 +8,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -27,7 +25,6 @@ int type_of(Family f) { return f == Family::kUnixSeqpacket ? SOCK_SEQPACKET : SO
 /// A listener at an address the kernel chose: a free loopback port, or an abstract name.
 Fd listen_anywhere(Family family, int backlog) {
   Fd fd(socket(domain_of(family), type_of(family) | SOCK_CLOEXEC, 0));
-  if (!fd) return {};
   sockaddr_storage address{};
   socklen_t length = sizeof(sa_family_t);  // AF_UNIX with only a family: autobind
   address.ss_family = static_cast<sa_family_t>(domain_of(family));
@@ -36,8 +33,9 @@ Fd listen_anywhere(Family family, int backlog) {
     in->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     length = sizeof *in;
   }
-  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return {};
-  if (listen(fd.get(), backlog) != 0) return {};
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      listen(fd.get(), backlog) != 0)
+    return {};
   return fd;
 }
 
@@ -46,7 +44,6 @@ Fd connect_to(int listener, Family family) {
   socklen_t length = sizeof address;
   if (getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
   Fd fd(socket(domain_of(family), type_of(family) | SOCK_CLOEXEC, 0));
-  if (!fd) return {};
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return {};
   return fd;
 }
@@ -72,6 +69,14 @@ bool fit_record(int fd, std::size_t bytes) {
   return static_cast<std::size_t>(got) > bytes + 512;
 }
 
+/// A connection of one end, tuned; empty where there is none.
+Fd open_end(const Fd& listener, Side side, Family family) {
+  Fd fd = side == Side::kClient ? connect_to(listener.get(), family)
+                                : Fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (fd) tune(fd.get(), family);
+  return fd;
+}
+
 bool allow_fds(std::size_t count) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -95,13 +100,14 @@ KernelEnd::KernelEnd(Fd fd, Family family, Wait wait)
       keeps_records_(family == Family::kUnixSeqpacket),
       flags_(MSG_NOSIGNAL | (wait == Wait::kPoll ? MSG_DONTWAIT : 0)) {}
 
-bool KernelEnd::send(std::span<const std::byte> message) {
-  std::size_t done = 0;
+template <class Call>
+bool KernelEnd::move(std::size_t bytes, Call call) {
   Spinner spin;
-  while (done < message.size()) {
-    const ssize_t n = ::send(fd_.get(), message.data() + done, message.size() - done, flags_);
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t n = call(done);
     if (n > 0) {
       done += static_cast<std::size_t>(n);
+      if (keeps_records_) return done == bytes;
     } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
       spin();
     } else {
@@ -111,21 +117,16 @@ bool KernelEnd::send(std::span<const std::byte> message) {
   return true;
 }
 
+bool KernelEnd::send(std::span<const std::byte> message) {
+  return move(message.size(), [&](std::size_t done) {
+    return ::send(fd_.get(), message.data() + done, message.size() - done, flags_);
+  });
+}
+
 bool KernelEnd::recv(std::span<std::byte> message) {
-  std::size_t done = 0;
-  Spinner spin;
-  while (done < message.size()) {
-    const ssize_t n = ::recv(fd_.get(), message.data() + done, message.size() - done, flags_);
-    if (n > 0) {
-      done += static_cast<std::size_t>(n);
-      if (keeps_records_) return done == message.size();
-    } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-      spin();
-    } else {
-      return false;
-    }
-  }
-  return true;
+  return move(message.size(), [&](std::size_t done) {
+    return ::recv(fd_.get(), message.data() + done, message.size() - done, flags_);
+  });
 }
 
 std::string KernelTransport::prepare(std::size_t bytes) {
@@ -152,10 +153,8 @@ std::optional<KernelEnd> KernelTransport::open(Side side) {
     pair_[1 - mine].reset();
     return KernelEnd(std::move(pair_[mine]), family_, wait_);
   }
-  Fd fd = side == Side::kClient ? connect_to(listener_.get(), family_)
-                                : Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  Fd fd = open_end(listener_, side, family_);
   if (!fd) return std::nullopt;
-  tune(fd.get(), family_);
   return KernelEnd(std::move(fd), family_, wait_);
 }
 
@@ -179,14 +178,6 @@ std::size_t KernelHub::wait(std::span<std::uint32_t> ready) {
   }
 }
 
-bool KernelHub::send(std::uint32_t i, std::span<const std::byte> message) {
-  return ends_[i].send(message);
-}
-
-bool KernelHub::recv(std::uint32_t i, std::span<std::byte> message) {
-  return ends_[i].recv(message);
-}
-
 std::string KernelHubTransport::prepare(std::size_t connections) {
   constexpr std::size_t kOtherFds = 64;
   if (!allow_fds(connections + kOtherFds)) {
@@ -204,10 +195,8 @@ std::optional<KernelHub> KernelHubTransport::open(Side side, std::size_t connect
   fds.reserve(connections);
   // Connections are made one after the other, so the n-th connect is the n-th accept.
   for (std::uint32_t i = 0; i < connections; ++i) {
-    Fd fd = side == Side::kClient ? connect_to(listener_.get(), family_)
-                                  : Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Fd fd = open_end(listener_, side, family_);
     if (!fd) return std::nullopt;
-    tune(fd.get(), family_);
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u32 = i;

@@ -2,13 +2,7 @@
 // seqpacket; each waiting in the kernel (kBlock) or asking again and again (kPoll).
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
-
-#include "support/fd.h"
+#include "support/owned.h"
 #include "transports/transport.h"
 
 namespace clan::bench {
@@ -24,10 +18,11 @@ class KernelEnd {
   KernelEnd(Fd fd, Family family, Wait wait);
   bool send(std::span<const std::byte> message);
   bool recv(std::span<std::byte> message);
-  bool flush() { return true; }
-  int fd() const { return fd_.get(); }
 
  private:
+  template <class Call>
+  bool move(std::size_t bytes, Call call);
+
   Fd fd_;
   bool keeps_records_;
   int flags_;
@@ -52,8 +47,8 @@ class KernelHub {
  public:
   KernelHub(std::vector<Fd> connections, Fd epoll, Family family, Wait wait);
   std::size_t wait(std::span<std::uint32_t> ready);
-  bool send(std::uint32_t i, std::span<const std::byte> message);
-  bool recv(std::uint32_t i, std::span<std::byte> message);
+  bool send(std::uint32_t i, std::span<const std::byte> message) { return ends_[i].send(message); }
+  bool recv(std::uint32_t i, std::span<std::byte> message) { return ends_[i].recv(message); }
 
  private:
   std::vector<KernelEnd> ends_;
@@ -73,5 +68,13 @@ class KernelHubTransport {
   Wait wait_;
   Fd listener_;
 };
+
+/// What makes each of them, for a variant.
+inline auto kernel(Family family, Wait wait) {
+  return [=] { return KernelTransport(family, wait); };
+}
+inline auto kernel_hub(Family family, Wait wait) {
+  return [=] { return KernelHubTransport(family, wait); };
+}
 
 }  // namespace clan::bench

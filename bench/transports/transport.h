@@ -10,25 +10,22 @@
 // nothing; a reason becomes a "skipped" line, never a failed run. open() runs in each member.
 #pragma once
 
+#include <unistd.h>
+
 #include <concepts>
-#include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
+
+#include "support/process_group.h"
 
 namespace clan::bench {
 
-enum class Side { kClient, kServer };
-
 /// One end of a connection. send() takes all of the message; recv() fills all of the buffer, which
-/// has the size of the message that was sent. Both false when the connection is unusable. flush()
-/// makes what a batching transport holds back visible to the peer.
+/// has the size of the message that was sent. Both false when the connection is unusable.
 template <class E>
 concept TransportEnd = requires(E e, std::span<const std::byte> out, std::span<std::byte> in) {
   { e.send(out) } -> std::same_as<bool>;
   { e.recv(in) } -> std::same_as<bool>;
-  { e.flush() } -> std::same_as<bool>;
 };
 
 template <class T>
@@ -49,11 +46,32 @@ concept ConnectionHub = requires(H h, std::uint32_t i, std::span<const std::byte
   { h.recv(i, in) } -> std::same_as<bool>;
 };
 
+/// As a Transport; open() also takes the number of connections.
 template <class T>
 concept HubTransport = requires(T t, std::size_t connections, Side side) {
   { t.name() } -> std::convertible_to<std::string>;
   { t.prepare(connections) } -> std::same_as<std::string>;
   requires ConnectionHub<typename decltype(t.open(side, connections))::value_type>;
+};
+
+/// A name that nobody else has.
+inline std::string unique_name() {
+  static int number = 0;
+  return "b" + std::to_string(::getpid()) + "." + std::to_string(++number);
+}
+
+/// A transport whose ends find each other by a name.
+class Named {
+ public:
+  std::string prepare(std::size_t bytes) {
+    name_ = unique_name();
+    bytes_ = bytes;
+    return "";
+  }
+
+ protected:
+  std::string name_;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace clan::bench

@@ -10,18 +10,13 @@
 
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
-#include <array>
 #include <atomic>
-#include <cstdio>
-#include <optional>
-#include <string>
+#include <fstream>
 
 #include "support/clock.h"
 #include "support/context.h"
-#include "support/fd.h"
-#include "transports/transport.h"
+#include "support/owned.h"
 
 namespace clan::bench {
 
@@ -47,7 +42,7 @@ class EventfdSleeper {
 };
 
 /// What the two members tell each other, in the group's scratch memory.
-struct Exchange {
+struct WakeupExchange {
   std::atomic<std::int32_t> sleeper_pid;
   alignas(64) std::atomic<std::uint64_t> going_to_sleep;  // written by the sleeper: round number
   alignas(64) std::atomic<std::uint64_t> woken;           // written by the sleeper: round number
@@ -55,19 +50,15 @@ struct Exchange {
 };
 
 inline bool sleeps(std::int32_t pid) {
-  std::array<char, 64> path;
-  std::snprintf(path.data(), path.size(), "/proc/%d/stat", pid);
-  std::FILE* f = std::fopen(path.data(), "re");
-  if (f == nullptr) return false;
-  char state = '?';
-  const bool read = std::fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
-  std::fclose(f);
-  return read && state == 'S';
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string number, name, state;
+  stat >> number >> name >> state;
+  return state == "S";
 }
 
 /// Rings once the sleeper has been asleep for a while, so that its core is idle as well.
 template <class Sleeper>
-bool ring_once(Member& m, Sleeper& sleeper, Exchange& x, std::uint64_t round, bool record) {
+bool ring_once(Member& m, Sleeper& sleeper, WakeupExchange& x, std::uint64_t round, bool record) {
   Spinner spin;
   while (x.going_to_sleep.load(std::memory_order_acquire) != round) spin();
   while (!sleeps(x.sleeper_pid.load(std::memory_order_relaxed))) spin();
@@ -88,7 +79,7 @@ bool ring_once(Member& m, Sleeper& sleeper, Exchange& x, std::uint64_t round, bo
 }
 
 template <class Sleeper>
-bool sleep_once(Member& m, Sleeper& sleeper, Exchange& x, std::uint64_t round) {
+bool sleep_once(Member& m, Sleeper& sleeper, WakeupExchange& x, std::uint64_t round) {
   x.going_to_sleep.store(round, std::memory_order_release);
   if (!sleeper.sleep()) return m.fail("sleeping failed");
   x.woken_at.store(Clock::now(), std::memory_order_relaxed);
@@ -98,7 +89,7 @@ bool sleep_once(Member& m, Sleeper& sleeper, Exchange& x, std::uint64_t round) {
 
 template <class Sleeper>
 bool wakeup_member(Member& m, Sleeper& sleeper) {
-  auto& x = *reinterpret_cast<Exchange*>(m.scratch());
+  auto& x = *reinterpret_cast<WakeupExchange*>(m.scratch());
   const std::uint64_t rounds = m.options().smoke ? 3 : 200;
   if (m.index() == 1) x.sleeper_pid.store(getpid(), std::memory_order_relaxed);
   std::uint64_t round = 0;
@@ -123,29 +114,18 @@ template <class Make>
 Context::Variant wakeup_variant(Make make, std::string benchmark = "wakeup") {
   return [make, benchmark](Context& context) -> std::optional<Row> {
     auto sleeper = make();
-    const std::string name = sleeper.name();
-    if (const std::string why = sleeper.prepare(); !why.empty()) {
-      context.skip(benchmark, name, why);
-      return std::nullopt;
-    }
-    const Outcome outcome = run_group(context.across_cores(), [&](Member& m) {
-      if (!sleeper.open(m.index() == 0 ? Side::kClient : Side::kServer)) {
-        return m.fail("cannot open");
-      }
-      return wakeup_member(m, sleeper);
-    });
-    if (!outcome.ok()) {
-      context.failed(benchmark, name, outcome.failure);
-      return std::nullopt;
-    }
-    Row cost = make_row(benchmark + "_ring_cost", name, 1, "ns", outcome);
-    cost.x_name = "sleepers";
-    cost.stats = outcome.members.front().stats[1];
+    const auto outcome = context.run(
+        benchmark, sleeper.name(), sleeper.prepare(), context.across_cores(), [&](Member& m) {
+          return sleeper.open(m.side()) ? wakeup_member(m, sleeper) : m.fail("cannot open");
+        });
+    if (!outcome) return std::nullopt;
+    Row row = make_row(benchmark, sleeper.name(), 1, "ns", *outcome);
+    row.x_name = "sleepers";
+    Row cost = row;
+    cost.benchmark += "_ring_cost";
+    cost.stats = outcome->members.front().stats[1];
     cost.op_ns = cost.stats.p50;
     context.results().add(cost);
-    Row row = make_row(benchmark, name, 1, "ns", outcome);
-    row.x_name = "sleepers";
-    row.op_ns = row.stats.p50;
     return row;
   };
 }

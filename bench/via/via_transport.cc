@@ -1,8 +1,5 @@
 #include "via/via_transport.h"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -12,11 +9,6 @@ namespace {
 constexpr VIP_ULONG kSetUpMs = 10'000;
 constexpr std::size_t kHubBytes = 64;
 constexpr std::size_t kSmall = 1024;  // what MessageSource has many of
-
-std::string unique_name() {
-  static int number = 0;
-  return "b" + std::to_string(::getpid()) + "." + std::to_string(++number);
-}
 
 struct Net {
   Net(VIP_NIC_HANDLE nic, const std::string& name) {
@@ -42,6 +34,12 @@ VIP_DESCRIPTOR* take(VIP_VI_HANDLE vi, ViaWait how, Done done, Wait wait) {
     rc = done(vi, &d);
   } while (rc == VIP_NOT_DONE);
   return rc == VIP_SUCCESS ? d : nullptr;
+}
+
+// Whether a send has been posted and completed.
+bool post_and_wait(ViaNic& nic, VIP_VI_HANDLE vi, VIP_DESCRIPTOR* d) {
+  return VipPostSend(vi, d, nic.handle) == VIP_SUCCESS &&
+         take(vi, ViaWait::kPoll, VipSendDone, VipSendWait) != nullptr;
 }
 
 }  // namespace
@@ -79,10 +77,6 @@ VIP_DESCRIPTOR* ViaNic::fill(std::size_t i, const void* data, std::size_t bytes,
   d->DS[0].Local.Length = static_cast<VIP_UINT32>(bytes);
   return d;
 }
-VIP_DESCRIPTOR* ViaNic::receive(std::size_t i, void* data, std::size_t bytes,
-                                VIP_MEM_HANDLE memory) {
-  return fill(2 * i, data, bytes, memory);
-}
 VIP_DESCRIPTOR* ViaNic::send(std::size_t i, const void* data, std::size_t bytes,
                              VIP_MEM_HANDLE memory) {
   return fill(2 * i + 1, data, bytes, memory);
@@ -96,7 +90,7 @@ VIP_VI_HANDLE ViaNic::make_vi(VIP_CQ_HANDLE receives) {
 }
 
 bool ViaNic::post(VIP_VI_HANDLE vi, std::size_t i, std::size_t slot_number) {
-  return VipPostRecv(vi, receive(i, slot(slot_number), bytes_, handle), handle) == VIP_SUCCESS;
+  return VipPostRecv(vi, fill(2 * i, slot(slot_number), bytes_, handle), handle) == VIP_SUCCESS;
 }
 
 bool ViaNic::connect(VIP_VI_HANDLE vi, Side side, const std::string& name) {
@@ -141,12 +135,6 @@ bool ViaEnd::recv(std::span<std::byte> message) {
   return true;
 }
 
-std::string ViaTransport::prepare(std::size_t bytes) {
-  name_ = unique_name();
-  bytes_ = bytes;
-  return "";
-}
-
 std::optional<ViaEnd> ViaTransport::open(Side side) {
   auto nic = std::make_unique<ViaNic>(3, std::max(bytes_, kSmall));
   VIP_VI_HANDLE vi = nic->make_vi(nullptr);
@@ -182,8 +170,7 @@ bool ViaStream::send(std::span<const std::byte> message) {
     memory = nic_->register_once(message.data(), message.size());
   }
   VIP_DESCRIPTOR* d = nic_->send(sending_++ % buffers_, data, message.size(), memory);
-  return VipPostSend(vi_, d, nic_->handle) == VIP_SUCCESS &&
-         take(vi_, ViaWait::kPoll, VipSendDone, VipSendWait) != nullptr;
+  return post_and_wait(*nic_, vi_, d);
 }
 
 std::span<const std::byte> ViaStream::next() {
@@ -196,14 +183,7 @@ bool ViaStream::release() {
   if (VipPostRecv(vi_, front_, nic_->handle) != VIP_SUCCESS) return false;
   if (++released_ % credit_ != 0) return true;
   VIP_DESCRIPTOR* d = nic_->send(released_ % buffers_, nic_->slot(0), 0, nic_->handle);
-  return VipPostSend(vi_, d, nic_->handle) == VIP_SUCCESS &&
-         take(vi_, ViaWait::kPoll, VipSendDone, VipSendWait) != nullptr;
-}
-
-std::string ViaStreamTransport::prepare(std::size_t bytes) {
-  name_ = unique_name();
-  bytes_ = bytes;
-  return "";
+  return post_and_wait(*nic_, vi_, d);
 }
 
 std::optional<ViaStream> ViaStreamTransport::open(Side side) {
@@ -255,13 +235,7 @@ bool ViaHub::recv(std::uint32_t i, std::span<std::byte> message) {
 bool ViaHub::send(std::uint32_t i, std::span<const std::byte> message) {
   std::memcpy(nic_->slot(2 * i + 1), message.data(), message.size());
   VIP_DESCRIPTOR* d = nic_->send(i, nic_->slot(2 * i + 1), message.size(), nic_->handle);
-  return VipPostSend(vis_[i], d, nic_->handle) == VIP_SUCCESS &&
-         take(vis_[i], ViaWait::kPoll, VipSendDone, VipSendWait) != nullptr;
-}
-
-std::string ViaHubTransport::prepare(std::size_t) {
-  name_ = unique_name();
-  return "";
+  return post_and_wait(*nic_, vis_[i], d);
 }
 
 std::optional<ViaHub> ViaHubTransport::open(Side side, std::size_t connections) {

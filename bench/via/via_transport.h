@@ -4,13 +4,8 @@
 
 #include <vipl.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "transports/transport.h"
 
@@ -32,7 +27,6 @@ class ViaNic {
     return memory_ + slots_ * 2 * sizeof(VIP_DESCRIPTOR) + i * bytes_;
   }
   /// For a slot, or for memory that is registered once and stays.
-  VIP_DESCRIPTOR* receive(std::size_t i, void* data, std::size_t bytes, VIP_MEM_HANDLE memory);
   VIP_DESCRIPTOR* send(std::size_t i, const void* data, std::size_t bytes, VIP_MEM_HANDLE memory);
   VIP_MEM_HANDLE handle = 0;
   VIP_MEM_HANDLE register_once(const void* data, std::size_t bytes);
@@ -62,7 +56,6 @@ class ViaEnd {
       : nic_(std::move(nic)), vi_(vi), wait_(wait) {}
   bool send(std::span<const std::byte> message);
   bool recv(std::span<std::byte> message);
-  bool flush() { return true; }
 
  private:
   std::unique_ptr<ViaNic> nic_;
@@ -71,17 +64,14 @@ class ViaEnd {
   VIP_DESCRIPTOR* full_ = nullptr;
 };
 
-class ViaTransport {
+class ViaTransport : public Named {
  public:
   explicit ViaTransport(ViaWait wait) : wait_(wait) {}
   std::string name() const { return via_name(wait_); }
-  std::string prepare(std::size_t bytes);
   std::optional<ViaEnd> open(Side side);
 
  private:
   ViaWait wait_;
-  std::string name_;
-  std::size_t bytes_ = 0;
 };
 
 /// One way, as the paper's figure 6 has it: some buffers at the receiver, and credits back, one
@@ -101,7 +91,6 @@ class ViaStream {
     std::memcpy(message.data(), from.data(), from.size());
     return release();
   }
-  bool flush() { return true; }
 
  private:
   bool take_credit();
@@ -127,29 +116,25 @@ class ViaHub {
   ViaWait wait_;
 };
 
-class ViaHubTransport {
+class ViaHubTransport : public Named {
  public:
   explicit ViaHubTransport(ViaWait wait) : wait_(wait) {}
   std::string name() const { return via_name(wait_); }
-  std::string prepare(std::size_t connections);
   std::optional<ViaHub> open(Side side, std::size_t connections);
 
  private:
   ViaWait wait_;
-  std::string name_;
 };
 
 /// A stream for one_way measurements of its own (via_bench.cc).
-class ViaStreamTransport {
+class ViaStreamTransport : public Named {
  public:
   explicit ViaStreamTransport(std::size_t buffers) : buffers_(buffers) {}
   std::string name() const { return "via"; }
-  std::string prepare(std::size_t bytes);
   std::optional<ViaStream> open(Side side);
 
  private:
-  std::string name_;
-  std::size_t buffers_, bytes_ = 0;
+  std::size_t buffers_;
 };
 
 }  // namespace clan::bench

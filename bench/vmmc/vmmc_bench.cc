@@ -11,43 +11,132 @@
 // vmmc_wakeup     from a notification until its handler has run in a process that sleeps; beside an
 //                 eventfd
 #include <clan/rdma.h>
-#include <sys/resource.h>
-#include <time.h>
+#include <vmmc.h>
 
 #include "benchmarks.h"
 #include "dirty_pages.h"
+#include "support/cpu_time.h"
 #include "transports/bare_transport.h"
 #include "transports/clan_transport.h"
-#include "transports/round_trip.h"
+#include "transports/loops.h"
 #include "transports/wakeup.h"
-#include "vmmc/vmmc_transport.h"
 
 namespace clan::bench {
 namespace {
 
+/// An open VMMC with a buffer of its own, and the peer's.
+class VmmcPair {
+ public:
+  /// `name` is that of both.
+  VmmcPair(const std::string& name, Side side, std::size_t bytes, unsigned flags = 0,
+           vmmc_handler_t handler = nullptr, bool mapped = true)
+      : own_(mapped ? 0 : bytes) {
+    const bool client = side == Side::kClient;
+    const std::string own = name + (client ? "c" : "s"), peer = name + (client ? "s" : "c");
+    if (vmmc_open(flags, &v) != 0) return;
+    memory = mapped ? static_cast<std::byte*>(vmmc_alloc(v, bytes)) : own_.data();
+    if (vmmc_export(v, own.c_str(), memory, bytes, nullptr, handler, nullptr, &buffer) != 0) return;
+    int rc = -ENOENT;
+    while (rc == -ENOENT) rc = vmmc_import(v, nullptr, peer.c_str(), 10'000, &remote);
+    ready = rc == 0;
+  }
+  bool ready = false;
+  vmmc_t* v = nullptr;
+  std::byte* memory = nullptr;
+  vmmc_buffer_t* buffer = nullptr;
+  vmmc_remote_t* remote = nullptr;
+
+ private:
+  std::vector<std::byte> own_;
+};
+
+enum class VmmcWay { kDeliberate, kAlias };
+
+/// Each end exports a buffer that the other one writes. A message is its bytes and, in the word
+/// before them, its number; one of up to 56 bytes is one line. What has come is copied out.
+class VmmcEnd {
+ public:
+  VmmcEnd(const std::string& name, Side side, std::size_t bytes, VmmcWay way)
+      : pair_(name, side, bytes + 64), copy_(64) {
+    if (!pair_.ready || way == VmmcWay::kDeliberate) return;
+    pair_.ready = vmmc_bind(pair_.remote, 0, nullptr, bytes + 64, VMMC_ALIAS, 0, &alias_) == 0;
+    if (pair_.ready) out_ = static_cast<std::byte*>(vmmc_bound(alias_));
+  }
+  bool ready() const { return pair_.ready; }
+
+  bool send(std::span<const std::byte> message) {
+    ++sent_;
+    if (out_ != nullptr) {
+      std::memcpy(out_ + kWord, message.data(), message.size());
+      word(out_).store(sent_, std::memory_order_release);  // PAIR bench.vmmc: to recv()
+      return true;
+    }
+    if (message.size() == kWord) {  // both in one store of 16 bytes
+      std::memcpy(copy_.data(), &sent_, kWord);
+      std::memcpy(copy_.data() + kWord, message.data(), kWord);
+      return vmmc_send(pair_.remote, 0, copy_.data(), 2 * kWord, 0) == 0;
+    }
+    return vmmc_send(pair_.remote, kWord, message.data(), message.size(), 0) == 0 &&
+           vmmc_put_word(pair_.remote, 0, sent_) == 0;
+  }
+  bool recv(std::span<std::byte> message) {
+    ++received_;
+    Spinner spin;
+    // PAIR bench.vmmc: sees the message
+    while (word(pair_.memory).load(std::memory_order_acquire) != received_) spin();
+    std::memcpy(message.data(), pair_.memory + kWord, message.size());
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kWord = 8;
+  static std::atomic<std::uint64_t>& word(std::byte* at) {
+    return *reinterpret_cast<std::atomic<std::uint64_t>*>(at);
+  }
+  VmmcPair pair_;
+  vmmc_binding_t* alias_ = nullptr;
+  std::byte* out_ = nullptr;
+  std::vector<std::byte> copy_;
+  std::uint64_t sent_ = 0, received_ = 0;
+};
+
+class VmmcTransport : public Named {
+ public:
+  explicit VmmcTransport(VmmcWay way) : way_(way) {}
+  std::string name() const { return way_ == VmmcWay::kAlias ? "vmmc, alias" : "vmmc"; }
+  std::optional<VmmcEnd> open(Side side) {
+    VmmcEnd end(name_, side, bytes_, way_);
+    if (!end.ready()) return std::nullopt;
+    return end;
+  }
+
+ private:
+  VmmcWay way_;
+};
+
 constexpr std::size_t kPage = 4096, kPages = 1024;
 
-/// The two members' VMMCs; member 1's cookie is in the scratch memory.
-std::optional<VmmcPair> open_pair(Member& m, const std::string& names, std::size_t bytes,
-                                  bool mapped = true) {
-  const bool first = m.index() == 0;
-  std::optional<VmmcPair> pair(std::in_place, names + (first ? "c" : "s"),
-                               names + (first ? "s" : "c"), bytes, 0, nullptr, nullptr, mapped);
-  if (!pair->ready) return std::nullopt;
-  if (!first) (void)vmmc_cookie(pair->buffer, reinterpret_cast<unsigned char*>(m.scratch()));
-  m.barrier();
-  return pair;
-}
-
-// Member 0 runs `measure(m, pair)` for each sample; member 1 is its target and takes no part.
+/// Member 0 runs `measure(m, pair)` for each sample; member 1 is its target and takes no part. Its
+/// cookie is in the scratch memory.
 template <typename Measure>
-Outcome measure_at_client(Context& context, std::size_t bytes, bool mapped, Measure measure) {
-  const std::string names = vmmc_name();
-  return run_group(context.across_cores(), [&](Member& m) {
-    auto pair = open_pair(m, names, bytes, mapped);
-    if (!pair) return m.fail("cannot open VMMC");
-    return measure(m, *pair);
-  });
+std::optional<Row> measure_at_client(Context& context, const char* benchmark,
+                                     const std::string& variant, double x, const char* unit,
+                                     std::size_t bytes, bool mapped, bool required,
+                                     Measure measure) {
+  const std::string name = unique_name();
+  const auto outcome = context.run(
+      benchmark, variant, "", context.across_cores(),
+      [&](Member& m) {
+        VmmcPair pair(name, m.side(), bytes, 0, nullptr, mapped);
+        if (!pair.ready) return m.fail("cannot open VMMC");
+        if (m.index() == 1)
+          (void)vmmc_cookie(pair.buffer, reinterpret_cast<unsigned char*>(m.scratch()));
+        m.barrier();
+        return measure(m, pair);
+      },
+      required);
+  if (!outcome) return std::nullopt;
+  return make_row(benchmark, variant, x, unit, *outcome);
 }
 
 template <typename Send>
@@ -57,7 +146,7 @@ bool time_sends(Member& m, std::size_t bytes, Send send) {
     for (int i = m.options().smoke ? 198 : 0; m.index() == 0 && i < 200; ++i) {
       const std::uint64_t begin = Clock::now();
       if (!send(data)) return m.fail("a send has failed");
-      m.record(static_cast<double>(bytes) / Clock::to_ns(Clock::now() - begin));
+      m.record(static_cast<double>(bytes) / Clock::ns_since(begin));
     }
   }
   return true;
@@ -83,17 +172,14 @@ bool send_by_rdma(Member& m, VmmcPair&, std::size_t bytes) {
 
 template <typename Send>
 Context::Variant send_variant(const char* name, Send send, bool mapped, std::size_t bytes) {
-  return [=](Context& context) -> std::optional<Row> {
-    const std::string variant = std::string(name) + (mapped ? ", mapped" : "");
-    const Outcome outcome = measure_at_client(
-        context, bytes, mapped, [&](Member& m, VmmcPair& pair) { return send(m, pair, bytes); });
-    if (!outcome.ok()) {
-      context.failed("vmmc_send", variant, outcome.failure);
-      return std::nullopt;
-    }
-    Row row = make_row("vmmc_send", variant, static_cast<double>(bytes), "GB/s", outcome);
-    row.higher_is_better = true;
-    row.op_ns = static_cast<double>(bytes) / row.stats.p50;
+  return [=](Context& context) {
+    const auto x = static_cast<double>(bytes);
+    auto row = measure_at_client(
+        context, "vmmc_send", std::string(name) + (mapped ? ", mapped" : ""), x, "GB/s", bytes,
+        mapped, true, [&](Member& m, VmmcPair& pair) { return send(m, pair, bytes); });
+    if (!row) return row;
+    row->higher_is_better = true;
+    row->op_ns = x / row->stats.p50;
     return row;
   };
 }
@@ -116,7 +202,7 @@ bool time_flushes(Member& m, std::byte* memory, std::size_t pages, Flush flush) 
       dirty(memory, pages);
       const std::uint64_t begin = Clock::now();
       if (!flush()) return m.fail("a flush has failed");
-      m.record(Clock::to_ns(Clock::now() - begin));
+      m.record(Clock::ns_since(begin));
     }
   }
   return true;
@@ -159,26 +245,13 @@ bool flush_by_hand(Member& m, VmmcPair& pair, std::size_t pages) {
 
 template <typename Flush>
 Context::Variant flush_variant(const char* name, Flush flush, std::size_t pages) {
-  return [=](Context& context) -> std::optional<Row> {
-    const Outcome outcome =
-        measure_at_client(context, kPages * kPage, true,
-                          [&](Member& m, VmmcPair& pair) { return flush(m, pair, pages); });
-    if (!outcome.ok()) {
-      context.skip("vmmc_flush", name, outcome.failure);
-      return std::nullopt;
-    }
-    Row row = make_row("vmmc_flush", name, static_cast<double>(pages), "ns", outcome);
-    row.x_name = "written pages";
-    row.op_ns = row.stats.p50;
+  return [=](Context& context) {
+    auto row = measure_at_client(context, "vmmc_flush", name, static_cast<double>(pages), "ns",
+                                 kPages * kPage, true, false,
+                                 [&](Member& m, VmmcPair& pair) { return flush(m, pair, pages); });
+    if (row) row->x_name = "written pages";
     return row;
   };
-}
-
-double cpu_us() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  return static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1e6 +
-         static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
 
 bool store_each_ms(Member& m, VmmcPair& pair, bool bound) {
@@ -190,28 +263,25 @@ bool store_each_ms(Member& m, VmmcPair& pair, bool bound) {
   auto* const memory = static_cast<std::byte*>(vmmc_bound(binding));
   while (m.next_sample()) {
     const int count = m.options().smoke ? 5 : 200;
-    const double begin = cpu_us();
+    const double begin = cpu_ns();
     for (int i = 0; m.index() == 0 && i < count; ++i) {
       dirty(memory, 1);
       const timespec ms{0, 1'000'000};
       nanosleep(&ms, nullptr);
     }
-    if (m.index() == 0) m.record((cpu_us() - begin) / (count * 1000.0) * 100);
+    if (m.index() == 0) m.record((cpu_ns() - begin) / (count * 1e6) * 100);
   }
   return true;
 }
 
 Context::Variant interval_variant(const char* name, bool bound) {
-  return [=](Context& context) -> std::optional<Row> {
-    const Outcome outcome =
-        measure_at_client(context, kPages * kPage, true,
-                          [&](Member& m, VmmcPair& pair) { return store_each_ms(m, pair, bound); });
-    if (!outcome.ok()) {
-      context.failed("vmmc_interval", name, outcome.failure);
-      return std::nullopt;
-    }
-    Row row = make_row("vmmc_interval", name, 1, "% of a core", outcome);
-    row.x_name = "pages a ms";
+  return [=](Context& context) {
+    auto row = measure_at_client(
+        context, "vmmc_interval", name, 1, "% of a core", kPages * kPage, true, true,
+        [&](Member& m, VmmcPair& pair) { return store_each_ms(m, pair, bound); });
+    if (!row) return row;
+    row->x_name = "pages a ms";
+    row->op_ns = 0;
     return row;
   };
 }
@@ -219,17 +289,12 @@ Context::Variant interval_variant(const char* name, bool bound) {
 // --- notifications -------------------------------------------------------------------------------
 
 /// The sleeper suspends itself until its handler has run.
-class NotifiedSleeper {
+class NotifiedSleeper : public Named {
  public:
   std::string name() const { return "vmmc"; }
-  std::string prepare() {
-    names_ = vmmc_name();
-    return "";
-  }
+  std::string prepare() { return Named::prepare(kPage); }
   bool open(Side side) {
-    const bool client = side == Side::kClient;
-    pair_.emplace(names_ + (client ? "c" : "s"), names_ + (client ? "s" : "c"), kPage,
-                  VMMC_HANDLERS_IN_POLL, [](auto*, auto*, void*) {});
+    pair_.emplace(name_, side, kPage, VMMC_HANDLERS_IN_POLL, [](auto*, auto*, void*) {});
     return pair_->ready;
   }
   bool sleep() { return vmmc_suspend(pair_->buffer, -1) == 0; }
@@ -239,7 +304,6 @@ class NotifiedSleeper {
   }
 
  private:
-  std::string names_;
   std::optional<VmmcPair> pair_;
 };
 
@@ -249,15 +313,11 @@ void vmmc_questions(Context& context) {
   const auto way = [](VmmcWay w) { return [=] { return VmmcTransport(w); }; };
   for (const std::size_t bytes :
        context.sizes({8, 56, 256, 1024, 4096, 16384, 65536}, {8, 4096}, {8, 4096})) {
-    const auto& cores = context.across_cores();
-    context.point({
-        round_trip_variant("vmmc_latency", way(VmmcWay::kDeliberate), bytes, cores),
-        round_trip_variant("vmmc_latency", way(VmmcWay::kAlias), bytes, cores),
-        round_trip_variant(
-            "vmmc_latency", [] { return ClanMessages(WaitMode::kPoll); }, bytes, cores),
-        round_trip_variant(
-            "vmmc_latency", [] { return BareSlot(); }, bytes, cores),
-    });
+    const auto variant = [&](auto make) {
+      return round_trip_variant("vmmc_latency", make, bytes, context.across_cores());
+    };
+    context.point({variant(way(VmmcWay::kDeliberate)), variant(way(VmmcWay::kAlias)),
+                   variant(clan_messages(WaitMode::kPoll)), variant([] { return BareSlot(); })});
   }
   for (const std::size_t bytes : context.sizes({65536, 1048576}, {1048576}, {1048576})) {
     for (const bool mapped : {true, false}) {

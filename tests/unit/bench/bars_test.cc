@@ -1,4 +1,4 @@
-#include "bars.h"
+#include "benchmarks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "support/other_work.h"
+#include "support/context.h"
 
 #include <signal.h>
 #include <sys/wait.h>

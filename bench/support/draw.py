@@ -1,11 +1,8 @@
-"""The plot of an item as SVG: its series as measured, and the paper's stated numbers beside them as
+"""The plot of an item as SVG: its series as measured, and a paper's stated numbers beside them as
 numbered diamonds, or as dashed lines where the paper names no place on the x axis."""
 
 import math
 from html import escape
-
-from items import SINGLE_WORD
-from shapes import plain
 
 INK, FAINT, GRID, PAPER = "#1f2933", "#66727f", "#e4e7eb", "#1f2933"
 COLOURS = ["#d64545", "#2186eb", "#199473", "#8719e0", "#b8860b", "#0e7c86", "#52606d"]
@@ -16,6 +13,14 @@ WIDTH, LEFT, RIGHT, TOP, HEIGHT, ROW = 540, 62, 22, 52, 300, 21
 TRIPS = "round trips of a cache line; the paper's: of its own smallest message"
 UNITS = {"GB/s": "GB/s (more is better)", "k req/s": "thousand requests a second",
          "us": "us", "times": "times as fast", "misses": "misses"}
+
+
+def plain(x):
+    """1048576 as 1M, as axes have it."""
+    for factor, unit in ((1 << 20, "M"), (1 << 10, "K")):
+        if x >= factor and x % factor == 0:
+            return f"{x / factor:.0f}{unit}"
+    return f"{x:g}"
 
 
 def short(value):
@@ -35,13 +40,15 @@ class View:
         self.styles = styles(result)
         own = [row for label, rows in result.series.items() if self.styles[label][1] == SOLID
                for row in rows]
-        self.base = SINGLE_WORD.get(item.paper)
+        self.base = item.single_word
         self.in_trips = item.axis == "latency" and self.base and all(row.trips for row in own)
         # Peers that were measured in two regimes have no trips, and no place then.
         self.series = {label: rows for label, rows in result.series.items()
                        if not self.in_trips or all(row.trips for row in rows)}
         rows = [row for rows in self.series.values() for row in rows]
-        self.unit = TRIPS if self.in_trips else UNITS[rows[0].unit]
+        self.unit = TRIPS if self.in_trips else UNITS.get(rows[0].unit, rows[0].unit)
+        if item.axis == "spread":
+            self.unit = f"{rows[0].unit} ({'more' if rows[0].higher else 'less'} is better)"
         self.x_name = rows[0].x_name
         self.stated = [s for s in item.stated
                        if s.unit == rows[0].unit or (self.in_trips and s.unit == "us")]
@@ -115,7 +122,10 @@ def diamond(x, y, number):
             f'stroke-width="1.5"/>' + text(x + 9, y - 2, number, size=12, colour=PAPER))
 
 
-def frame(title, height, body):
+def frame(title, height, body, foot=""):
+    if foot:
+        height += 14
+        body = [*body, text(14, height - 8, foot, size=11, colour=FAINT)]
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
             f'width="{WIDTH}" height="{height:.0f}" role="img" '
             'font-family="DejaVu Sans, Helvetica, Arial, sans-serif">'
@@ -173,14 +183,17 @@ def axes(view, x_axis, y_axis, ticks_x):
         text(14, TOP - 10, view.unit, size=13, colour=FAINT)]
 
 
-def curves(result, view):
+def curves(result, view, foot):
     rows = [row for rows in view.series.values() for row in rows]
     xs = sorted({row.x for row in rows})
     placed = [s for s in view.stated if s.x is not None]
     x_axis = Axis([max(x, 0.5) for x in [*xs, *(s.x for s in placed)]], LEFT + 14,
                   WIDTH - RIGHT - 14)
-    y_axis = Axis([view.of_row(row) for row in rows] + [view.of_stated(s) for s in view.stated]
-                  + [1] * bool(view.in_trips), TOP + HEIGHT, TOP, result.item.axis != "plain")
+    values = [view.of_row(row) for row in rows] + [view.of_stated(s) for s in view.stated]
+    if result.item.axis == "spread":
+        values += [value for row in rows if row.low for value in (row.low, row.high)]
+    y_axis = Axis(values + [1] * bool(view.in_trips), TOP + HEIGHT, TOP,
+                  result.item.axis != "plain")
     out = axes(view, x_axis, y_axis, xs)
     if view.in_trips:
         out.append(line(LEFT, y_axis(1), WIDTH - RIGHT, y_axis(1), LIMIT, 2,
@@ -195,6 +208,9 @@ def curves(result, view):
                    'stroke-linejoin="round"/>')
         out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"/>'
                 for x, y in spots]
+        if result.item.axis == "spread":
+            out += [line(x_axis(row.x), y_axis(row.low), x_axis(row.x), y_axis(row.high), colour, 1,
+                         'opacity="0.35"') for row in points if row.low]
     at = {}   # numbers by place: what the paper has twice is one mark
     for number, stated in enumerate(view.stated, 1):
         at.setdefault((stated.x, view.of_stated(stated)), []).append(str(number))
@@ -206,10 +222,10 @@ def curves(result, view):
         else:
             out.append(diamond(x_axis(max(x, 0.5)), y, words))
     below, end = legend(view, view.series, TOP + HEIGHT + 66)
-    return frame(result.item.title, end, [*out, *below])
+    return frame(result.item.title, end, [*out, *below], foot)
 
 
-def bars(result, view):
+def bars(result, view, foot):
     """A bar per row, and an empty one per number of the paper."""
     rows = [(label, row) for label, rows in view.series.items() for row in rows]
     several = len({row.x for _, row in rows}) > 1
@@ -231,17 +247,19 @@ def bars(result, view):
                 text(start + length + 8, y + 30, words, size=13)]
         y += 42
     note = ("log bars; " if spread else "") + view.unit
-    return frame(result.item.title, y + 10, [text(14, TOP - 8, note, size=13, colour=FAINT), *out])
+    return frame(result.item.title, y + 10, [text(14, TOP - 8, note, size=13, colour=FAINT), *out],
+                 foot)
 
 
 HALO = 'paint-order="stroke" stroke="#ffffff" stroke-width="4"'
 
 
-def ratios(result, foot):
-    """A bar to the right of 1 where CLAN is ahead, and to the left where it is behind; a thin line
-    for the spread; `foot` below."""
-    rows = {label: points[0] for label, points in result.series.items()}
-    ends = [1, *(value for row in rows.values() for value in (row.low, row.value, row.high))]
+def ratios(title, rows, foot, wanted=None, judged=None):
+    """Rows by label: a bar to the right of 1 where CLAN is ahead, and to the left where it is
+    behind; a thin line for the spread, and a mark for what is `wanted`. Grey: not `judged`."""
+    wanted = wanted or {}
+    ends = [1, *wanted.values(),
+            *(value for row in rows.values() for value in (row.low, row.value, row.high))]
     axis, bottom = Axis(ends, 24, WIDTH - 70), TOP + 42 * len(rows)
     out = [line(axis(tick), TOP, axis(tick), bottom, INK if tick == 1 else GRID)
            for tick in axis.ticks()]
@@ -249,24 +267,27 @@ def ratios(result, foot):
             for tick in axis.ticks()]
     for i, (label, row) in enumerate(rows.items()):
         y, (start, end) = TOP + 42 * i, sorted((axis(1), axis(row.value)))
-        colour = COLOURS[0] if row.value < 1 else COLOURS[2]
+        colour = FAINT if judged and label not in judged else COLOURS[0 if row.value < 1 else 2]
         out += [text(24, y + 14, label, size=13, more=HALO),
                 f'<rect x="{start:.1f}" y="{y + 19}" width="{max(end - start, 1):.1f}" height="14" '
                 f'fill="{colour}"/>',
                 line(axis(row.low), y + 26, axis(row.high), y + 26, INK, 1.5),
                 text(max(axis(row.high), axis(1)) + 8, y + 31, f"{row.value:.2g}" if row.value < 10
                      else f"{row.value:.0f}", size=13)]
+        if label in wanted:
+            out.append(line(axis(wanted[label]), y + 16, axis(wanted[label]), y + 36, INK, 2.5))
     note = "green: ahead; red: behind; thin line: the spread of the runs"
-    out += [text(24, TOP - 8, note, size=13, colour=FAINT),
-            text(24, bottom + 38, foot, size=11, colour=FAINT)]
-    return frame(result.item.title, bottom + 48, out)
+    note += "; mark: wanted" * bool(wanted)
+    out.append(text(24, TOP - 8, note, size=13, colour=FAINT))
+    return frame(title, bottom + 34, out, foot)
 
 
 def figure(result, foot=""):
     """The SVG of a measured item."""
+    if result.item.axis == "ratio":
+        rows = {label: points[0] for label, points in result.series.items()}
+        return ratios(result.item.title, rows, foot)
     view = View(result)
     rows = [row for rows in view.series.values() for row in rows]
-    if result.item.axis == "ratio":
-        return ratios(result, foot)
     xs, counts = {row.x for row in rows}, rows[0].unit == "misses"
-    return bars(result, view) if len(xs) == 1 or counts else curves(result, view)
+    return (bars if len(xs) == 1 or counts else curves)(result, view, foot)
