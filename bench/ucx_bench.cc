@@ -7,9 +7,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -20,6 +18,7 @@
 
 #include "benchmarks.h"
 #include "support/clock.h"
+#include "support/load.h"
 #include "support/owned.h"
 
 namespace clan::bench {
@@ -56,9 +55,8 @@ class Child {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return;
     Fd read_end(ends[0]), write_end(ends[1]);
-    const pid_t parent = getpid();
-    pid_ = fork();
-    if (pid_ == 0) exec(arguments, core, transports, write_end.get(), parent);
+    pid_ = start_child();
+    if (pid_ == 0) exec(arguments, core, transports, write_end.get());
     if (output != nullptr) *output = std::move(read_end);
   }
   Child(const Child&) = delete;
@@ -80,10 +78,8 @@ class Child {
 
  private:
   [[noreturn]] static void exec(const std::vector<std::string>& arguments, int core,
-                                const std::string& transports, int out, pid_t parent) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(127);
-    pin({core});
+                                const std::string& transports, int out) {
+    pin(core);
     setenv("UCX_TLS", transports.c_str(), 1);
     setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 1);
     const int null = open("/dev/null", O_RDWR);

@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
                 "--cores", type=cores, default=first_cores(), metavar="A,B",
                 help="the server's core and the client's (default: the first two allowed)")
         self.add_argument("-o", "--output", type=Path, metavar="DIR",
-                          help=f"directory for {name}.md, {name}.json and plots, if there are any")
+                          help=f"directory for {name}.md, {name}.json and plots")
         self.add_argument("--clan", help=argparse.SUPPRESS)  # `clan bench` says where it is
 
     def add_list(self):

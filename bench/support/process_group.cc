@@ -49,6 +49,13 @@ struct SharedBlock {
 
 namespace {
 
+bool pin(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int c : cores) CPU_SET(c, &set);
+  return sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
 /// Two different cores for the probe, or nothing.
 std::vector<int> probe_pair(const GroupOptions& options) {
   if (options.cores.size() < 2) return {};
@@ -91,13 +98,6 @@ double probe_answering(SharedBlock& block) {
 bool probes_agree(double a, double b) { return std::max(a, b) <= kProbeTolerance * std::min(a, b); }
 
 }  // namespace
-
-bool pin(const std::vector<int>& cores) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (int c : cores) CPU_SET(c, &set);
-  return sched_setaffinity(0, sizeof set, &set) == 0;
-}
 
 Member::Member(SharedBlock& block, std::size_t index, const GroupOptions& options)
     : block_(block), index_(index), options_(options) {}

@@ -123,9 +123,6 @@ struct Outcome {
   bool ok() const { return failure.empty(); }
 };
 
-/// Restricts this process to some cores; false: see errno.
-bool pin(const std::vector<int>& cores);
-
 /// Runs `body` in one process per entry of options.cores. `body` returns false after fail().
 Outcome run_group(const GroupOptions& options, const std::function<bool(Member&)>& body);
 
