@@ -134,17 +134,14 @@ def main():
     machine = report.describe_machine(HERE, options.cores, sockmap=kernels_own)
     results = report.Report("apps", "Programs under `clan run`", machine,
                             f"{options.pairs} pairs of {options.seconds} s", LEGEND)
-    interrupted, found = False, []
+    found = []
     try:
-        run_rows(options, results, found)
-    except KeyboardInterrupt:
-        interrupted = True
-        print("\ninterrupted: what there is so far", flush=True)
+        with results.interruptible():
+            run_rows(options, results, found)
     finally:
         if options.redirection is not None:
             options.redirection.close()
-    return results.end(options.output, {"apps.svg": svg(found, machine, results.how)},
-                       interrupted)
+    return results.end(options.output, {"apps.svg": svg(found, machine, results.how)})
 
 
 if __name__ == "__main__":

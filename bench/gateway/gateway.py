@@ -102,7 +102,7 @@ def resident(root):
 
 
 def kilobytes(name, path):
-    """Of a line of a file below /proc."""
+    """What a line of a file below /proc says."""
     return int(re.search(rf"^{name}: +(\d+) kB", Path(path).read_text(), re.M)[1])
 
 
@@ -217,8 +217,9 @@ class Bench:
             try:
                 if client.stdout.readline() != "ready\n":
                     raise Skip(client.stderr.read().strip())
+                left = kilobytes("MemAvailable", "/proc/meminfo")
                 figures = {"relay KB": (resident(pids[0]) - before) / count,
-                           "machine KB": (machine - kilobytes("MemAvailable", "/proc/meminfo")) / count}
+                           "machine KB": (machine - left) / count}
                 out, _ = self.load(*ROWS["one"], 2).communicate()
                 figures["p50 us"] = float(out.split("p50 ")[1].split()[0])
                 return figures

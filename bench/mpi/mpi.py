@@ -12,7 +12,7 @@ from pathlib import Path
 
 import arguments
 import loads
-import runner
+import rows
 from rows import KB, MB, Point, Row, size
 
 HERE = Path(__file__).resolve().parent
@@ -129,7 +129,7 @@ def main():
         print("clan bench mpi: there is no Open MPI here, or its load program was not built.",
               file=sys.stderr)
         return 1
-    return runner.run("mpi", "Open MPI over btl clan", HERE, options,
+    return rows.run("mpi", "Open MPI over btl clan", HERE, options,
                       f"{options.rounds} rounds of {options.ms} ms a figure")
 
 

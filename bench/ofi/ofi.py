@@ -12,7 +12,6 @@ from pathlib import Path
 import arguments
 import loads
 import rows
-import runner
 
 HERE = Path(__file__).resolve().parent
 
@@ -75,7 +74,7 @@ def main():
     if not options.list and not options.load.exists():
         print("clan bench ofi: clan-ofi-load was not built.", file=sys.stderr)
         return 1
-    return runner.run("ofi", "libfabric and Open MPI", HERE, options,
+    return rows.run("ofi", "libfabric and Open MPI", HERE, options,
                       f"{options.rounds} rounds of {loads.TURNS} turns of {options.ms} ms",
                       after_row=lambda pid: loads.remove_segments(f"{pid}:*"))
 

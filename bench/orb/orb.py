@@ -35,15 +35,14 @@ class Failed(Exception):
 class Turn:
     """A server by one transport, and clients of it."""
 
-    def __init__(self, column, options, cores, server_options=()):
+    def __init__(self, column, cores, server_options=()):
         self.column, self.cores = column, cores
         self.directory = tempfile.mkdtemp(prefix="clan-bench-orb-")
-        lib = options.libraries
         self.environment = {k: v for k, v in os.environ.items()
                             if not k.startswith(("CLAN_", "ORB", "OMNI", "LD_PRELOAD"))}
         preload = {"clan": "libclan-orb.so", "tcp+clan": "libclan-preload.so"}.get(column)
         if preload:
-            self.environment["LD_PRELOAD"] = str(lib / preload)
+            self.environment["LD_PRELOAD"] = str(HERE.parent.parent / preload)
         endpoint = (f"giop:unix:{self.directory}/socket" if column == "unix"
                     else "giop:tcp:127.0.0.1:")
         more = ["-ORBclanEndPoint", "1"] if column == "clan" else []
@@ -52,9 +51,9 @@ class Turn:
                                  core=cores[0])
         self.reference = self.line(self.server)
 
-    def start(self, *words, core=None):
+    def start(self, *words, core=None, program=LOAD):
         pinned = ["taskset", "-c", str(core)] if core is not None else []
-        process = subprocess.Popen([*pinned, LOAD, *map(str, words)], stdin=subprocess.PIPE,
+        process = subprocess.Popen([*pinned, program, *map(str, words)], stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, env=self.environment, text=True)
         self.running.append(process)
         return process
@@ -100,30 +99,25 @@ def cpu_us(results):
 # --- what is measured: (column, options) -> {figure: number} --------------------------------------
 
 def null(column, o):
-    with Turn(column, o, o.cores) as turn:
+    with Turn(column, o.cores) as turn:
         r = turn.clients(1, ms=o.ms, core=o.cores[1])[0]
         return {"null call p50, us": r["p50"], "null call p99, us": r["p99"]}
 
 
 def one_core(column, o):
-    with Turn(column, o, (o.cores[0], o.cores[0])) as turn:
+    with Turn(column, (o.cores[0], o.cores[0])) as turn:
         out = {"one core p50, us": turn.clients(1, ms=o.ms, core=o.cores[0])[0]["p50"]}
-        spin = subprocess.Popen(["taskset", "-c", str(o.cores[0]), "sh", "-c",
-                                 "while :; do :; done"])
-        try:
-            results = turn.clients(1, ms=max(o.ms, 500), core=o.cores[0])
-            out["one core beside a computation, calls/s"] = results[0]["calls_per_s"]
-            out["one core beside a computation, CPU us a call"] = cpu_us(results)
-        finally:
-            spin.kill()
-            spin.wait()
+        turn.start("-c", "while :; do :; done", core=o.cores[0], program="sh")
+        results = turn.clients(1, ms=max(o.ms, 500), core=o.cores[0])
+        out["one core beside a computation, calls/s"] = results[0]["calls_per_s"]
+        out["one core beside a computation, CPU us a call"] = cpu_us(results)
         return out
 
 
 def many(column, o):
     out = {}
     for count in (1, 3, 6):
-        with Turn(column, o, (None, None)) as turn:
+        with Turn(column, (None, None)) as turn:
             results = turn.clients(count, ms=o.ms)
             text = f"{count} client{'s' * (count > 1)}"
             out[f"{text}, calls/s"] = sum(r["calls_per_s"] for r in results)
@@ -135,7 +129,7 @@ def many(column, o):
 
 def bulk(column, o):
     out = {}
-    with Turn(column, o, o.cores) as turn:
+    with Turn(column, o.cores) as turn:
         for size, text in ((65536, "64 KB"), (1_000_000, "1 MB")):
             for operation in ("put", "get"):
                 results = turn.clients(1, operation, size, o.ms, o.cores[1])
@@ -145,7 +139,7 @@ def bulk(column, o):
 
 
 def idle(column, o):
-    with Turn(column, o, (None, None), POOL) as turn:
+    with Turn(column, (None, None), POOL) as turn:
         before = turn.clients(1, ms=o.ms)[0]["p50"]
         turn.line(turn.start("idle", turn.reference, IDLE, "-ORBmaxGIOPConnectionPerServer",
                              IDLE + 10))
@@ -197,7 +191,6 @@ def parse():
     parser.add_lengths("{} rounds of {} ms a turn", rounds=(3, 1), ms=(300, 60))
     options = parser.parse()
     options.only = parser.chosen(options.only, ROWS, "row")
-    options.libraries = HERE.parent.parent
     return options
 
 

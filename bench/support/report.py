@@ -6,6 +6,7 @@ the line of the table, its variant the column. A line is what is wanted of the r
 of several. NAME.json has all of it (`document`), NAME.md what was printed.
 """
 
+import contextlib
 import datetime
 import json
 import os
@@ -205,9 +206,18 @@ class Report:
 
     def __init__(self, name, title, machine, how, legend=""):
         self.name, self.title, self.machine, self.how = name, title, machine, how
-        self.items, self.failed, self.skipped = [], {}, {}
+        self.items, self.failed, self.skipped, self.interrupted = [], {}, {}, False
         self.legend = textwrap.fill(f"{how}. {legend}", 100)
         print(f"{machine_text(machine)}\n{self.legend}\n", flush=True)
+
+    @contextlib.contextmanager
+    def interruptible(self):
+        """^C ends what is measured here, and the report has what there is so far."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.interrupted = True
+            print("\ninterrupted: what there is so far", flush=True)
 
     def add(self, item):
         self.items.append(item)
@@ -240,7 +250,7 @@ class Report:
                                     "failed": self.failed, "skipped": self.skipped},
                         counts(self.items), items)
 
-    def end(self, directory, plots=None, interrupted=False):
+    def end(self, directory, plots=None):
         """Prints the rest and writes to `directory`, if any: NAME.md, NAME.json and `plots`, texts
         by their names. The exit code."""
         self.machine["load_after"] = first_line("/proc/loadavg")
@@ -257,7 +267,7 @@ class Report:
                       file=sys.stderr)
                 return 1
             print(f"Written: {directory}/{', '.join(files)}")
-        return 130 if interrupted else 1 if self.failed else 0
+        return 130 if self.interrupted else 1 if self.failed else 0
 
 
 def rows_of(data):
