@@ -14,7 +14,6 @@ import subprocess
 import sys
 
 import arguments
-import nbody
 import report
 import ways
 from hosts import inside, namespaces
@@ -47,7 +46,7 @@ def pings(address, *more):
 def measure(address, options):
     """One turn of a way: figures by their names."""
     if options.nbody:
-        return nbody.measure(options.nbody, address)
+        return ways.nbody(options.nbody, address)
     row = {}
     row["ping"], row["ping +-"], row["ping p50"] = pings(address, "-c", str(options.pings), "-i",
                                                          str(options.interval))

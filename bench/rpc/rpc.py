@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 
 import arguments
-import bars
 import report
 from loads import Pair, in_turns
 from processes import Failed, Session, Skip
@@ -120,8 +119,76 @@ def shares(rows):
         xdr = at.get(("xdr", size, "vRPC optimized"), 0.0) if size else 0.0
         if whole is not None:
             parts = {"line": line, "xdr": xdr, "rest": whole - line - xdr}
-            found += [report.Row("share", part, size, us, "us", text=bars.named("share", size))
+            found += [report.Row("share", part, size, us, "us", text=named("share", size))
                       for part, us in parts.items()]
+    return found
+
+
+BULK = 65536  # from here on a call is a throughput: its CPU time is shown
+
+
+def named(kind, size):
+    return f"{kind} " + ("null" if size == 0 else f"{size} B" if size < BULK
+                         else f"{size >> 10} KB")
+
+
+def rows_of(figures):
+    """A row for each point and column, microseconds a call. A sample is (minimum, median, CPU
+    time)."""
+    return [report.Row(kind, name, size, statistics.median(s[1] for s in samples), "us",
+                       low=min(s[0] for s in samples), text=named(kind, size), samples=samples,
+                       cpu=statistics.median(s[2] for s in samples) if size >= BULK else None)
+            for (kind, size), columns in figures.items() for name, samples in columns.items()
+            if samples]
+
+
+def ratio(figures, point, slow, fast):
+    """How many times as long `slow` takes, the median of the turns; None: not measured."""
+    at = figures.get(point, {})
+    pairs = list(zip(at.get(slow, []), at.get(fast, [])))
+    return statistics.median(a[1] / b[1] for a, b in pairs) if pairs else None
+
+
+def median(figures, point, name):
+    samples = figures.get(point, {}).get(name)
+    return statistics.median(s[1] for s in samples) if samples else None
+
+
+def limits(apart):
+    """Lines of two cores that are bound by the cache line's round trip."""
+    trip = median(apart, ("cacheline", 0), "ShrimpRPC")
+    own, shrimp = (median(apart, ("echo", 0), name) for name in ("vRPC", "ShrimpRPC"))
+    if trip and own:
+        yield report.at_least(f"vRPC null, us (cache-line round trip {trip:.3f})", own,
+                              0.3 + 3 * trip, most=True)
+    if trip and shrimp:
+        yield report.at_least("ShrimpRPC null in cache-line round trips", shrimp / trip, 3,
+                              most=True)
+
+
+def bars(apart, together, beside, crowd):
+    """What is wanted of two cores, of one, of one beside a computation, and of the crowd's
+    {column: [calls/s]}."""
+    dear = (median(apart, ("echo", 0), "tcp") or 0) > 20
+    wanted_of = [
+        ("vRPC null against tcp", apart, 0, "tcp", "vRPC", 40 if dear else 12),
+        ("vRPC 3 KB in and out against tcp", apart, 3072, "tcp", "vRPC", 25 if dear else 8),
+        ("vRPC 1 MB in and out against tcp", apart, 1 << 20, "tcp", "vRPC", 3),
+        ("vRPC null against the interposer", apart, 0, "interposer", "vRPC", 1.5),
+        *((f"ShrimpRPC against vRPC, {size} B", apart, size, "vRPC", "ShrimpRPC", 2)
+          for size in (0, 8, 64, 256)),
+        ("one core, null, against local", together, 0, "local", "vRPC", 1),
+        ("one core beside a computation, null, against local", beside, 0, "local", "vRPC", 1)
+    ]
+    found = list(limits(apart))
+    for text, figures, size, slow, fast, wanted in wanted_of:
+        value = ratio(figures, ("echo", size), slow, fast)
+        if value is not None:
+            found.append(report.at_least(text, value, wanted))
+    if "vRPC" in crowd and "tcp" in crowd:
+        found.append(report.at_least(
+            "8 clients, calls/s against tcp",
+            statistics.median(crowd["vRPC"]) / statistics.median(crowd["tcp"]), 3))
     return found
 
 
@@ -149,7 +216,7 @@ def main():
         "CPU time is that of both ends, user and system. vRPC, ShrimpRPC and the interposer spin "
         "before they sleep; tcp, local and udp sleep.")
     if options.paper:
-        rows = bars.rows(paper(options, results.failed))
+        rows = rows_of(paper(options, results.failed))
         results.add(report.Item("paper", "stages of the paper",
                                 [row for row in rows if row.benchmark != "cacheline"]))
         results.add(report.Item("shares", "what vRPC's time goes to: a cache line there and back, "
@@ -166,23 +233,23 @@ def measure_all(options, results):
     if options.cores[0] != options.cores[1]:
         apart = measure(columns(options.cores), [("cacheline", 0)] + [("echo", n) for n in SIZES],
                         options, failed)
-        results.add(report.Item("two cores", "a core each", bars.rows(apart)))
+        results.add(report.Item("two cores", "a core each", rows_of(apart)))
     one = [options.cores[1]] * 2
     makers = {n: m for n, m in columns(one).items() if n != "ShrimpRPC"}
     together = measure(makers, [("echo", n) for n in (0, 256, 3072)], options, failed)
-    results.add(report.Item("one core", "both on one core", bars.rows(together)))
+    results.add(report.Item("one core", "both on one core", rows_of(together)))
     # The scheduler changes between two rhythms there, one twice as long as the other, for all of
     # them: more turns.
     often = argparse.Namespace(**{**vars(options), "rounds": 4 * options.rounds})
     beside = measure({n: makers[n] for n in ("vRPC", "local", "tcp")}, [("echo", 0)], often, failed,
                      busy=one[0])
-    results.add(report.Item("beside", "one core, beside a computation", bars.rows(beside)))
+    results.add(report.Item("beside", "one core, beside a computation", rows_of(beside)))
     told = run_crowd(options, failed)
     results.add(report.Item("crowd", "8 clients, calls/s; CPU us a call, of all processes", [
         report.Row("crowd", name, 8, statistics.median(t[0] for t in turns), "calls/s", "clients",
                    True, text="8 clients", cpu=statistics.median(t[1] for t in turns),
                    samples=turns) for name, turns in told.items()]))
-    results.add(report.Item("bars", "what is wanted", lines=bars.lines(
+    results.add(report.Item("bars", "what is wanted", lines=bars(
         apart, together, beside, {n: [t[0] for t in turns] for n, turns in told.items()})))
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[3] / "bench"
 sys.path[:0] = [str(BENCH / name) for name in ("support", "apps", "ofi", "mpi", "orb", "rpc")]
 
-import bars
 import loads
 import orb
 import report
 import rows
+import rpc
 
 COLUMNS = ["clan", "shm"]
 ROW = rows.Row("some", "some row", COLUMNS, [], None)
@@ -134,12 +134,12 @@ def a_bulk_call_of_rpc_has_its_cpu_time():
     figures = {("echo", 8): {"vRPC": [(1, 2, 3.5)]},
                ("echo", 65536): {"vRPC": [(10, 20, 41.5), (10, 22, 43.5), (10, 24, 42.5)],
                                  "tcp": [(30, 40, 80), (30, 44, 82), (30, 48, 84)]}}
-    found = bars.rows(figures)
+    found = rpc.rows_of(figures)
     assert [(row.text, row.variant, row.low, row.value, row.cpu) for row in found] == [
         ("echo 8 B", "vRPC", 1, 2, None), ("echo 64 KB", "vRPC", 10, 22, 42.5),
         ("echo 64 KB", "tcp", 30, 44, 82)], found
     crowd = {"vRPC": [1000, 2000, 3000], "tcp": [1000]}
-    line, = bars.lines({}, {}, {}, crowd)
+    line, = rpc.bars({}, {}, {}, crowd)
     assert (line.verdict, line.figure, line.wanted) == ("missed", "2.00", "at least 3"), line
 
 
