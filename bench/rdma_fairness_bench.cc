@@ -1,16 +1,14 @@
 // What do nine small users of one RDMA driver notice of a tenth that is greedy?
 //
 //   member 0: ten threads, each with a queue of its own           member 1: owner of the target,
-//                                                                 asleep
-//     greedy  64 requests of 1 MB outstanding all the time    ──►   1 MB
+//     greedy  64 requests of 1 MB outstanding all the time    ──►   asleep: 1 MB
 //     small   a request of 4 KB, its completion, a pause      ──►   4 KB each
 //
 // rdma_fairness         time from posting to completion, all small users together; x greedy users
 // rdma_fairness_pace    small requests per second beside the greedy user, % of those without it
-// rdma_fairness_share   all ten always busy (small users: 32 requests outstanding): % of all bytes
-//                       that the nine get. 90 would be their fair share
+// rdma_fairness_share   all ten always busy: % of all bytes that the nine get; 90 is their share
 //
-// "clan" are RDMA queues of one context; "writev" are threads that call process_vm_writev each for
+// "clan": RDMA queues of one context; "writev": threads that call process_vm_writev each for
 // itself, where the kernel's scheduler decides. All on two cores.
 #include <clan/rdma.h>
 #include <sys/prctl.h>

@@ -1,9 +1,8 @@
 // What does UCX, the best-known user-level messaging library, do on this machine? Runs the
-// distribution's own ucx_perftest, two processes pinned like ours, and reads its final line.
+// distribution's own ucx_perftest (Debian: ucx-utils), two processes pinned like ours.
 //
 // Latencies are doubled: ucx_perftest prints half a round trip. CPU time is that of both processes,
-// less that of two which send next to nothing. When it isn't installed (Debian: ucx-utils) every
-// row is skipped with that reason.
+// less that of two which send next to nothing.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>

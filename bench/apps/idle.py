@@ -9,7 +9,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import counters
 import processes
 import programs
 from processes import Failed
@@ -127,7 +126,7 @@ def idle_connections(session, pairs):
             settle(crowd.pid)
             growth[under] = Growth(crowd, client, count, before)
             if under:
-                seen = counters.look(session.clan, crowd.port)
+                seen = processes.look(session.clan, crowd.port)
         samples = {"stock": [], "clan": [], "stock, idle": [], "clan, idle": []}
         for pair in range(pairs):
             names = [("stock", False, 0), ("stock, idle", False, count), ("clan", True, 0),
@@ -214,7 +213,7 @@ def idle_processes(session, pairs):
         for under, server in servers.items():
             client = stack.enter_context(holder(session, server, BUSY_CONNECTIONS, under))
             pids["server", under], pids["client", under] = server.pid, client.pid
-        seen = counters.look(session.clan, servers[True].port)
+        seen = processes.look(session.clan, servers[True].port)
         time.sleep(1)
         for _ in range(pairs):
             before = {key: spent(pid) for key, pid in pids.items()}
@@ -241,7 +240,7 @@ def silent_run(session, server, under):
     with load_of_ours(session, 90, "silence", server.port, SILENT_CONNECTIONS, SILENCE_S,
                       under=under) as process:
         time.sleep(SILENCE_S - 1)
-        seen = counters.look(session.clan, server.port) if under else None
+        seen = processes.look(session.clan, server.port) if under else None
         left = shared_memory_bytes(server.pid) / SILENT_CONNECTIONS
         text = process.stdout.read().decode() + process.stderr.read().decode()
     return {key: programs.number(rf"{key} ([\d.]+)", text, "clan-app-load")
@@ -280,7 +279,7 @@ def late_run(session, under):
     text, seen = session.run(programs.LOAD, "late", port, session.seconds, under=under, port=port,
                              looks=[0.5 * session.seconds, 0.8 * session.seconds],
                              limit=20 + 5 * session.seconds)
-    return programs.number(r"p50 ([\d.]+)", text, "clan-app-load"), counters.best(seen)
+    return programs.number(r"p50 ([\d.]+)", text, "clan-app-load"), processes.best(seen)
 
 
 def late_pipe(session, pairs):

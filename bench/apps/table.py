@@ -8,7 +8,7 @@ import statistics
 from dataclasses import dataclass, field
 from functools import partial
 
-import counters
+import processes
 import programs
 from processes import SOCKMAP, Failed, Share
 
@@ -287,7 +287,7 @@ def measure(row, session, pairs):
                 raise Failed(f"{name}, run {pair + 1} of {pairs}: a figure of 0")
             samples[name].append(figures | {"processors": session.processors})
             if name not in ("stock", SOCKMAP):
-                looks.append(counters.best(seen))
+                looks.append(processes.best(seen))
     path, counts = path_text(row, looks)
     note = {"pinned": "beside CLAN pinned to two cores, not stock"}
     return [judge(row, bar, samples, path, counts, note.get(bar.base, "")) for bar in row.bars]

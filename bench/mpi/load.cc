@@ -1,13 +1,12 @@
 // What `clan bench mpi` and `clan bench ofi` have Open MPI run, for whichever transport mpirun
-// selects. Rank 0 prints "KIND BYTES MINIMUM MEDIAN KEPT DROPPED SHARED CPU" (us) for each.
+// selects. Rank 0 prints "KIND BYTES" and a figure (us), as in transports/slices.h, for each.
 //
 //   mpirun -np RANKS ... clan-mpi-load MS CORE,CORE,... KIND:BYTES,BYTES,... ...
 //
 // latency: ping-pong, one way. window: 64 messages at once, then an answer; per message. both: the
 // same in both directions at once. put, get, fetch-add: one at a time with a flush, rank 1 waits in
 // a barrier; "allocated-" before them: on memory of MPI_Alloc_mem. allreduce, alltoall, bcast: all
-// ranks, one after the other. Data are checked: of messages a number at front, middle and back and,
-// before and after each measurement, every byte; of the others the result.
+// ranks. All data are checked.
 #include "support/load.h"
 
 #include <mpi.h>

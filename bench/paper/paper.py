@@ -17,7 +17,6 @@ import found
 import items
 import items_clan
 import items_others
-import items_readme
 import page
 import report
 import sources
@@ -41,7 +40,7 @@ def parse():
     options.items = list(ITEMS)
     if options.only is not None:
         try:
-            options.items = items.find((*ITEMS, *items_readme.README), options.only.split(","))
+            options.items = items.find((*ITEMS, *items_others.README), options.only.split(","))
         except ValueError as why:
             parser.error(str(why))
     options.length = "smoke" if options.smoke else "quick" if options.quick else "full"

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import items_readme
+import items_others
 import report
 from report import Row
 
@@ -287,7 +287,7 @@ SOURCES = {
     "unet": question("unet", "plugins/unet is not built (CLAN_UNET)"),
     "mpi": mpi, "ofi": ofi, "orb": orb, "rpc": rpc, "nbody": nbody, "stream": stream,
     "tlbsim": tlbsim, "traces": traces, "ip": ip, "mpi_ratios": mpi_ratios,
-    **{name: apps(rows) for name, rows in items_readme.ROWS.items()},
+    **{name: apps(rows) for name, rows in items_others.ROWS.items()},
 }
 
 

@@ -4,13 +4,12 @@
 //     waits, holds the   ├──────► member 1 ──┤  members 0 and 1 probe the bare cache-line round
 //     watchdog           └──────► …          ┘  trip before and after each sample
 //
-// The reporting process never touches what is measured: a member that crashes, fails or stays
-// beyond the deadline costs one row of the table; every member is then killed by its own pid.
-// Members die with the reporting process.
+// A member that crashes, fails or stays beyond the deadline costs one row of the table; every
+// member is then killed by its own pid. Members die with the reporting process.
 //
 // A sample is kept when the probes on its two sides agree within 20 %: the host may move a virtual
-// machine's cores nearer or farther apart at any moment, and figures from both cannot be compared.
-// Dropped samples are repeated, up to a bound, and counted.
+// machine's cores at any moment, and figures from both places cannot be compared. Dropped samples
+// are repeated, up to a bound, and counted.
 #pragma once
 
 #include <array>

@@ -1,15 +1,13 @@
 // Virtual memory-mapped communication over CLAN (plugins/vmmc), beside what it is built of and
 // beside the kernel; figure 1 of shrimp-client-server.
 //
-// vmmc_latency    round trips, polling, with one copy at the receiver: deliberate update, an alias,
-//                 message endpoints, and a bare slot of shared memory
+// vmmc_latency    round trips, polling, with one copy at the receiver
 // vmmc_send       how fast a long deliberate update gets away; beside RdmaQueue alone
 // vmmc_flush      a mirror of 1,024 pages of which some have been stored into; beside the scan,
 //                 memcmp and memcpy of these pages
 // vmmc_interval   what a mirror with an interval of 1 ms takes of a core when one page of it is
 //                 stored into once a ms
-// vmmc_wakeup     from a notification until its handler has run in a process that sleeps; beside an
-//                 eventfd
+// vmmc_wakeup     from a notification until its handler has run in a process that sleeps
 #include <clan/rdma.h>
 #include <vmmc.h>
 

@@ -24,7 +24,7 @@ sys.path[:0] = [str(BENCH / name) for name in ("support", "paper")]
 import draw
 import found
 import items
-import items_readme
+import items_others
 import page
 import paper
 import report
@@ -356,7 +356,7 @@ def every_plot_against_size_has_its_peers_and_limits():
 
 
 def plots_of_the_front_page_show_gains_and_losses():
-    for item in items_readme.README:
+    for item in items_others.README:
         rows = [Row(s.benchmark, s.variant, 1, 0.5 if i else 4.0, "times", low=0.4, high=8.0)
                 for i, s in enumerate(item.series)]
         svg = draw.figure(found.result_of(item, {item.sources[0]: rows}, {}, {}))
