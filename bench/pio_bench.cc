@@ -105,11 +105,12 @@ template <class Target>
 bool own_member(Member& m, Target& target, bool reads) {
   m.agree(0);
   auto* last = reinterpret_cast<std::atomic<std::uint64_t>*>(m.scratch());
+  // Not loaded when a sample begins: the writer may have ended it by then.
+  std::uint64_t before = 0;
   while (m.next_sample()) {
     std::uint64_t seen = 0;
     // PAIR bench.pio.last: sees the number of the last round
     if (reads) {
-      const std::uint64_t before = last->load(std::memory_order_acquire);
       std::size_t offset = 0;
       while (last->load(std::memory_order_acquire) == before) {
         seen += static_cast<std::uint64_t>(target.memory()[offset]);
@@ -118,7 +119,8 @@ bool own_member(Member& m, Target& target, bool reads) {
       }
     }
     m.barrier();
-    const std::byte wanted = pattern_of(last->load(std::memory_order_acquire) - 1);
+    before = last->load(std::memory_order_acquire);
+    const std::byte wanted = pattern_of(before - 1);
     for (std::byte b : target.memory()) {
       if (b != wanted) return m.fail("the last round did not arrive");
     }

@@ -296,7 +296,9 @@ Outcome read_outcome(const SharedBlock& block, std::size_t members) {
 
 Outcome run_group(const GroupOptions& options, const std::function<bool(Member&)>& body) {
   SharedMemory memory(sizeof(SharedBlock));
-  if (!memory || options.cores.size() > kMaxMembers) return {"no memory for the group"};
+  Outcome none;
+  none.failure = "no memory for the group";
+  if (!memory || options.cores.size() > kMaxMembers) return none;
   auto* block = new (memory.data()) SharedBlock;
   sigset_t child, before;
   sigemptyset(&child);
