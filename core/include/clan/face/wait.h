@@ -11,8 +11,7 @@
 //   3. spin where past waits were so short that a sleep costs more: up to twice
 //      WaitOptions::max_spin_us where they took a few us, up to once that where they took half of
 //      it and the peer is awake. Else sleep. In every 1,024 waits 16 in a row spin all the same, as
-//      both ends may sleep only because the other does; none where waits took several times
-//      max_spin_us: two short waits are enough to change that.
+//      each end may sleep only because the other does; not where they took several max_spin_us.
 //   4. a thread that spins yields now and then. Where others ran then, its peer may be one of them:
 //      it yields between any two looks, until its yields are empty. What yields and look() cost is
 //      measured: together they take at most a tenth of the time of a thread that spins.
@@ -143,8 +142,7 @@ class Waiter {
   std::optional<bool> yield_to_peer(Ready&& ready, Look&& look, std::uint64_t start) {
     Contention& contention = t_contention;
     PreemptionWatch watch;
-    std::uint64_t now = start;
-    for (int empty = 0; now - start < 2 * past_.max_ns();) {
+    for (std::uint64_t now = start, empty = 0; now - start < 2 * past_.max_ns();) {
       const bool others_ran = contention.yield(now, watch);
       if (ready() || look()) {
         past_.expect(now - start);
@@ -160,7 +158,9 @@ class Waiter {
   bool spin_for(Ready&& ready, Look&& look, std::uint64_t start, std::uint64_t end, bool tries) {
     Contention& contention = t_contention;
     PreemptionWatch preemption;
-    std::uint64_t yield_at = start + contention.yield_every_ns(), look_at = start;
+    // Once at least: a hypervisor may have stretched the only yield so far.
+    std::uint64_t yield_at = start + std::min(contention.yield_every_ns(), (end - start) / 2);
+    std::uint64_t look_at = start;
     for (std::uint64_t now = start; now < end;) {
       bool there = false, on = true;
       if (now >= yield_at) {
