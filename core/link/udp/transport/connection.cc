@@ -140,7 +140,8 @@ void Connection::on_timeout(std::uint64_t now) {
   }
   if (state_ == State::kDraining) return;
   // One that has not been asked again may have answered while this process was stopped.
-  const bool silent = timeouts_ > 0 && unanswered_since_ != kNever;
+  const bool silent =
+      timeouts_ > 0 && unanswered_since_ != kNever && now >= last_asked_at_ + probe_wait();
   const std::uint64_t waits_since = std::min(silent ? unanswered_since_ : kNever, starved_since_);
   if (waits_since != kNever && now - waits_since >= options_.dead) return end(ETIMEDOUT);
   if (now >= loss_at_) detect_loss(now);

@@ -135,6 +135,7 @@ void Connection::on_probe_timeout(std::uint64_t now) {
   last_asked_at_ = now;
   probes_ = 2;
   ping_ = true;
+  ping_had_no_room_ = false;  // it leaves alone
 }
 
 }  // namespace clan::udp

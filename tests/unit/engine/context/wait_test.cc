@@ -251,6 +251,7 @@ TEST(Waiter, DoesNotYieldToAPeerWhoseAnswersTakeLong) {
 }
 
 TEST(Waiter, SpinsForAPeerThatHasLeftItsProcessor) {
+  t_contention = {};
   Waiter waiter{WaitOptions{WaitOptions::Mode::kAdaptive, 2000}};
   const std::uint64_t end = monotonic_ns() + kMs;
   const bool there =

@@ -344,6 +344,7 @@ TEST_F(ConnectionTest, APeerThatHasAnsweredWhileThisProcessWasStoppedIsNotDead) 
   two.carry(two.a, two.b, two.to_a);
   two.now += 20 * kSecond;
   two.a.on_timeout(two.now);
+  two.a.on_timeout(two.now + 1000);  // as of pacing
   two.b.on_timeout(two.now);
   two.carry(two.b, two.a, two.to_b);
   EXPECT_EQ(two.at_b.messages, 1u);
