@@ -67,8 +67,8 @@ void run_question(Context& context, const Question& question) {
   std::fflush(stdout);
 }
 
-/// Has a script draw a plot per benchmark beside the file.
-void draw_plots(const std::string& file) {
+/// Has a script draw a plot per benchmark beside the file. False: it has failed, and says why.
+bool draw_plots(const std::string& file) {
   std::error_code error;
   const auto here = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   // Beside it where it is installed, in ../lib/clan in a build tree.
@@ -80,8 +80,9 @@ void draw_plots(const std::string& file) {
     _exit(127);
   }
   int status = -1;
-  if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
-    fmt::print(stderr, "clan-bench: no plots: python3 {} has failed\n", script.c_str());
+  if (child > 0 && waitpid(child, &status, 0) == child && status == 0) return true;
+  fmt::print(stderr, "clan-bench: no plots: python3 {} has failed\n", script.c_str());
+  return false;
 }
 
 int finish(Context& context, const Machine& machine, const std::string& question) {
@@ -100,7 +101,7 @@ int finish(Context& context, const Machine& machine, const std::string& question
                  std::strerror(errno));
       return 1;
     }
-    draw_plots(options.output + "/" + question + ".json");
+    if (!draw_plots(options.output + "/" + question + ".json")) return 1;
   }
   return context.failures() == 0 ? 0 : 1;
 }

@@ -232,6 +232,7 @@ class Session:
         self.memory = {}  # what a row keeps between its runs
         self.share = None  # that servers get
         self.ports = set()
+        self.schedules_apart = True  # autogroup: each program has a share of its own
 
     def __enter__(self):
         return self
@@ -287,8 +288,9 @@ class Session:
         words += [find(argv[0]), *map(str, argv[1:])]
         clean = {k: v for k, v in os.environ.items()
                  if not k.startswith(("LD_PRELOAD", "CLAN_", "PG"))}
+        group = {"start_new_session": True} if self.schedules_apart else {"preexec_fn": os.setpgrp}
         process = subprocess.Popen(words, env={**clean, "LC_ALL": "C", **(environment or {})},
-                                   cwd=self.directory, start_new_session=True, **more)
+                                   cwd=self.directory, **group, **more)
         self.started.append((process, stop))
         return process
 

@@ -53,8 +53,9 @@ class Turn:
 
     def start(self, *words, core=None, program=LOAD):
         pinned = ["taskset", "-c", str(core)] if core is not None else []
+        environment = self.environment if program == LOAD else None
         process = subprocess.Popen([*pinned, program, *map(str, words)], stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, env=self.environment, text=True)
+                                   stdout=subprocess.PIPE, env=environment, text=True)
         self.running.append(process)
         return process
 

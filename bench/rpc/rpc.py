@@ -10,6 +10,7 @@ import os
 import signal
 import statistics
 import sys
+import time
 from pathlib import Path
 
 import arguments
@@ -56,8 +57,10 @@ def measure(makers, points, options, failed, busy=None):
     figures = {point: {} for point in points}
     for number in range(options.rounds):
         with Session(options.clan, options.cores, 0) as session:
+            session.schedules_apart = False
             if busy is not None:
                 session.start("sh", "-c", "while :; do :; done", core=options.cores.index(busy))
+                time.sleep(0.2)
             pairs = {}
             for name, make in makers.items():
                 try:

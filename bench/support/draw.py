@@ -80,7 +80,8 @@ class Axis:
     def __init__(self, values, start, end, wanted=True):
         self.start, self.end = start, end
         self.log = wanted and min(values) > 0
-        low, high = min(values), max(values)
+        self.least = low = min(values)
+        high = max(values)
         if self.log:
             self.low, self.high = math.log10(low), math.log10(high)
             pad = max(0.04 * (self.high - self.low), 0.05)
@@ -89,7 +90,7 @@ class Axis:
             self.low, self.high = min(0, low), (high * 1.08 or 1)
 
     def __call__(self, value):
-        at = math.log10(value) if self.log else value
+        at = math.log10(max(value, self.least)) if self.log else value
         return self.start + (at - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def ticks(self):
