@@ -79,7 +79,7 @@ class Waiter {
     if (!poll && contention.known()) [[unlikely]] {
       const std::uint64_t now = monotonic_ns();
       if (contention.lasts(now)) {
-        past_.set_start(0);  // how long this wait takes says nothing of others
+        past_.set_start(now);
         return ready();
       }
     }
