@@ -206,9 +206,12 @@ void SocketIo::doubt(const SocketAddress& peer) {
 Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
                        std::span<const std::byte> bytes, std::size_t segment,
                        const SocketAddress* from) {
-  if (trains_ || segment >= bytes.size()) {
+  // veth does not cut a train, and an XDP program behind it takes one of up to kBasePacket bytes
+  // for a packet (xdp_program.h).
+  const bool train = trains_ && bytes.size() > std::max(segment, kBasePacket);
+  if (train || segment >= bytes.size()) {
     const Sent sent = socket.send(to, bytes, segment, from);
-    if (sent != Sent::kTooBig || segment >= bytes.size()) return sent;
+    if (sent != Sent::kTooBig || !train) return sent;
   }
   for (std::size_t at = 0; at < bytes.size(); at += segment) {
     const auto packet = bytes.subspan(at, std::min(segment, bytes.size() - at));
@@ -216,7 +219,7 @@ Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
     // A rest that finds no room is lost, like packets in any queue that is full.
     if (s != Sent::kSent && at == 0) return s;
   }
-  trains_ = false;  // the packet is not too big: the way there takes none
+  trains_ = trains_ && !train;  // the packet was not too big: the way there takes none
   return Sent::kSent;
 }
 

@@ -24,7 +24,7 @@ namespace clan::udp {
 /// Longer frames than this are the kernel's: they do not fit the sockets' frames.
 constexpr std::uint32_t kLongestFrame = 1792;
 /// Longer ones in the kernel's stack, where an uncut train of a virtual device looks like one
-/// datagram: its packets are full ones, of at least kBasePacket.
+/// datagram: a train is longer than kBasePacket (SocketIo::send_by).
 constexpr std::uint32_t kLongestGenericFrame = kFrameHeader + kBasePacket;
 
 class XdpProgram {

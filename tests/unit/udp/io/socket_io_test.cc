@@ -410,6 +410,22 @@ TEST_F(SecondSocketTest, BulkIsCarriedPacketByPacketWhereTheKernelRefusesTrains)
   }
 }
 
+// An XDP program behind veth would take such a train for one packet, each time it comes.
+TEST_F(SecondSocketTest, AShortTrainLeavesPacketByPacket) {
+  std::size_t packets = 0;
+  const bool could = where_trains_are_refused(EPERM, [&] {
+    End &a = add(), &b = add();
+    const SocketAddress to =
+        *parse_address(("127.0.0.1:" + std::to_string(b.io->local_address().port)).c_str());
+    const std::vector<std::byte> bytes(kBasePacket);
+    ASSERT_EQ(a.io->send({to, kBasePacket, 500}, bytes), Sent::kSent);
+    const std::uint64_t end = monotonic_ns() + 20 * kSecond;
+    for (Arrival got[8]; packets < 3 && monotonic_ns() < end;) packets += b.io->receive(got);
+  });
+  if (!could) GTEST_SKIP() << "no seccomp notifications here";
+  EXPECT_EQ(packets, 3u);
+}
+
 TEST_F(SecondSocketTest, AnotherPeerThatBecomesBusierTakesItOver) {
   End &a = add(), &b = add(), &c = add();
   Connection* to_b = connect(a, b);
