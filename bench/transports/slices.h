@@ -21,11 +21,15 @@ struct Turns {
   long others = 0;  ///< turns that other threads have ended, such as the one that drives CLAN
 
   static Turns now() {
-    rusage all{}, mine{};
-    (void)getrusage(RUSAGE_SELF, &all);
-    (void)getrusage(RUSAGE_THREAD, &mine);
-    return {mine.ru_nivcsw, all.ru_nvcsw + all.ru_nivcsw - mine.ru_nvcsw - mine.ru_nivcsw};
+    rusage all{}, mine{}, again{};
+    do {  // a turn of this thread that ends between two calls would be another's
+      (void)getrusage(RUSAGE_THREAD, &mine);
+      (void)getrusage(RUSAGE_SELF, &all);
+      (void)getrusage(RUSAGE_THREAD, &again);
+    } while (turns_of(mine) != turns_of(again));
+    return {mine.ru_nivcsw, turns_of(all) - turns_of(mine)};
   }
+  static long turns_of(const rusage& of) { return of.ru_nvcsw + of.ru_nivcsw; }
 };
 
 /// What took the processor from the thread that measures in a slice.

@@ -82,8 +82,10 @@ bool forked() {
             s.refs.load(std::memory_order_relaxed) > s.fds.load(std::memory_order_relaxed) + 1;
         s.charge = {};
         // An edge wakes only one of the processes that wait in one set.
-        if (const int set = s.bell_set.take(); set >= 0) sys::close(set);
-        s.in_bell_set.unlock();
+        for (BellSet* set : {&s.bell_set, &s.receive_set}) {
+          if (const int kept = set->fd.take(); kept >= 0) sys::close(kept);
+          set->in_use.unlock();
+        }
         s.bell_sleepers.store(0, std::memory_order_relaxed);  // relaxed: the child has one thread
         s.ringing.unlock();
         s.listing.unlock();

@@ -70,7 +70,7 @@ void Watch::reset() {
 }
 
 void Bells::reset() {
-  for (KeptFd* fd : {&bell_set, &bell, &others_bell}) {
+  for (KeptFd* fd : {&bell_set.fd, &receive_set.fd, &bell, &others_bell}) {
     if (const int number = fd->take(); number >= 0) sys::close(number);
   }
 }

@@ -28,16 +28,20 @@ class TakeOnce {
 using KeptFd = TakeOnce<int, -1>;
 using KeptName = TakeOnce<std::uint64_t, 0>;
 
+/// An epoll set kept for the one thread that holds `in_use`: an edge wakes one thread per set.
+struct BellSet {
+  KeptFd fd;
+  SpinLock in_use;
+};
+
 /// The bells of a Socket that has moved. A bell is a kernel pipe of one page. Sleepers watch its
 /// read end edge-triggered and never read it, so each byte that the peer writes, or fails to write
 /// for lack of room, wakes them all. Between users it is a timer (migrate/bells.h).
 struct Bells {
-  KeptFd bell;         ///< this end's, to watch; -1: it is gone
-  KeptFd others_bell;  ///< the peer's, to ring; with a remote peer, this end's
-  /// An edge-triggered epoll set of `bell`, for the one thread that holds `in_bell_set`: an edge
-  /// wakes one thread.
-  KeptFd bell_set;
-  SpinLock in_bell_set;
+  KeptFd bell;                        ///< this end's, to watch; -1: it is gone
+  KeptFd others_bell;                 ///< the peer's, to ring; with a remote peer, this end's
+  BellSet bell_set;                   ///< of `bell`, edge-triggered
+  BellSet receive_set;                ///< of the socket as well, for a thread that sleeps to read
   std::atomic<int> bell_sleepers{0};  ///< threads that watch `bell` outside epoll sets
   SpinLock ringing;                   ///< held to write to `others_bell` and before closing it
 

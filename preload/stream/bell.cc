@@ -1,12 +1,14 @@
 #include "stream/bell.h"
 
 #include <sys/epoll.h>
+#include <sys/single_threaded.h>
 
 #include <cerrno>
 
 #include "clan/face/socket_face.h"
 #include "demote/demote_on_request.h"
 #include "os/memory_owner.h"
+#include "os/real.h"
 #include "os/signals.h"
 #include "os/sys.h"
 #include "state/face.h"
@@ -20,15 +22,26 @@
 namespace clan::preload {
 namespace {
 
-// A set of a bell alone, by edges. -1: there is no room.
-int make_set(int bell) {
-  const int set = move_high_to_spare(static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC)));
+// What a set's events name.
+constexpr std::uint32_t kBell = 0, kSocket = 1;
+
+bool add(int set, int fd, std::uint32_t events, std::uint32_t name) {
   epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;
+  event.events = events;
+  event.data.u32 = name;
+  return sys::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+// A set of a bell, by edges, and of the socket unless `fd` is -1. -1: there is no room, or another
+// thread has closed the socket.
+int make_set(const Socket& s, int bell, int fd) {
+  const int set = move_high_to_spare(static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC)));
   if (set < 0) return -1;
-  if (sys::epoll_ctl(set, EPOLL_CTL_ADD, bell, &event) != 0) return sys::close(set), -1;
-  (void)sys::epoll_wait(set, &event, 1, 0);  // of rings from before
-  return set;
+  epoll_event before;
+  const bool added =
+      add(set, bell, EPOLLIN | EPOLLET, kBell) && sys::epoll_wait(set, &before, 1, 0) >= 0 &&
+      (fd < 0 || (add(set, fd, EPOLLIN | EPOLLRDHUP, kSocket) && still_names(fd, s)));
+  return added ? set : (sys::close(set), -1);
 }
 
 }  // namespace
@@ -54,25 +67,29 @@ bool still_names(int fd, const Socket& s) {
   return false;
 }
 
-BellSleep::BellSleep(Socket& s) : s_(s) {
+BellSleep::BellSleep(Socket& s, int fd) : s_(s), has_socket_(fd >= 0 && __libc_single_threaded) {
   // order: before reading the bell; a thread that gives it up takes it, then checks this
   s.bell_sleepers.fetch_add(1, std::memory_order_seq_cst);
   const int bell = s.bell.get();
   if (bell < 0) return;
   const KeepErrno keep;
-  if (!in_borrowed_memory() && s.in_bell_set.try_lock()) {
-    if (s.bell_set.get() < 0) s.bell_set.keep(make_set(bell));
-    set_ = s.bell_set.get();
-    is_kept_ = set_ >= 0;
-    if (is_kept_) return;
-    s.in_bell_set.unlock();
+  if (!has_socket_) fd = -1;
+  BellSet& kept = has_socket_ ? s.receive_set : s.bell_set;
+  if (kept.in_use.try_lock()) {
+    if (kept.fd.get() < 0 && !in_borrowed_memory()) kept.fd.keep(make_set(s, bell, fd));
+    set_ = kept.fd.get();
+    if (set_ >= 0) {
+      kept_ = &kept;
+      return;
+    }
+    kept.in_use.unlock();
   }
-  set_ = make_set(bell);
+  set_ = make_set(s, bell, fd);
 }
 
 BellSleep::~BellSleep() {
-  if (is_kept_) {
-    s_.in_bell_set.unlock();
+  if (kept_ != nullptr) {
+    kept_->in_use.unlock();
   } else if (set_ >= 0) {
     const KeepErrno keep;
     sys::close(set_);
@@ -92,6 +109,22 @@ bool BellSleep::rung(const pollfd* at) const {
   epoll_event told;
   (void)sys::epoll_wait(set_, &told, 1, 0);
   return true;
+}
+
+BellSleep::Woken BellSleep::sleep(int fd, int timeout_ms) const {
+  Woken woken;
+  if (has_socket_ && set_ >= 0) {
+    epoll_event told[2];
+    woken.rc = real().epoll_wait(set_, told, 2, timeout_ms);
+    for (int k = 0; k < woken.rc; ++k)
+      (told[k].data.u32 == kBell ? woken.rung : woken.by_socket) = true;
+  } else {
+    pollfd p[2] = {{fd, POLLIN | POLLRDHUP, 0}};
+    woken.rc = real().poll(p, 1 + watch(p + 1), timeout_ms);
+    woken.by_socket = p[0].revents != 0;
+    woken.rung = woken.rc > 0 && rung(p + 1);
+  }
+  return woken;
 }
 
 }  // namespace clan::preload

@@ -21,12 +21,14 @@ bool still_names(int fd, const Socket& s);
 ///   poll({socket, watch()})
 ///   rung()?
 ///
+/// or, to read, `BellSleep bell(s, fd)`, want_data() and sleep(fd).
+///
 /// An edge wakes one thread per epoll set, so each sleeper has its own; the first uses the one kept
 /// with the socket.
 class BellSleep {
  public:
   /// Watches nothing if the socket has no bell (as a remote one), or there is no room for a set.
-  explicit BellSleep(Socket& s);
+  explicit BellSleep(Socket& s, int fd = -1);
   ~BellSleep();
   BellSleep(const BellSleep&) = delete;
   BellSleep& operator=(const BellSleep&) = delete;
@@ -37,10 +39,19 @@ class BellSleep {
   /// Whether the bell was rung, from poll()'s answer at `at`. Takes the edge.
   bool rung(const pollfd* at) const;
 
+  struct Woken {
+    int rc = 0;  ///< as poll() returns it, with errno
+    bool rung = false, by_socket = false;
+  };
+  /// Sleeps until the bell is rung, or TCP has something to read or an end. One system call if the
+  /// process has one thread: a set does not hold the socket open while another thread closes it.
+  Woken sleep(int fd, int timeout_ms) const;
+
  private:
   Socket& s_;
   int set_ = -1;
-  bool is_kept_ = false;
+  BellSet* kept_ = nullptr;
+  const bool has_socket_;
 };
 
 /// The longest sleep of a thread that has no bell.

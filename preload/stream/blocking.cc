@@ -95,25 +95,30 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::ui
   if (!reads_tcp(s) && !is_going_back(s) && front == PipeFront::kBytes) return 0;
   PacketSleep packets(is_remote(s), PacketSleep::May::kFetch);
   if (packets.has_come()) return kFetched;
-  pollfd p[2 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
-  const nfds_t bells = bell != nullptr ? bell->watch(p + 1) : 0;
-  pollfd* const extra = p + 1 + bells;
   int most = release_ns < 0 ? -1 : static_cast<int>(release_ns / 1'000'000 + 1);
   if (is_going_back(s)) most = static_cast<int>(kGoingBackNs / 1'000'000);
   if (unrung || (bell != nullptr && !*bell)) most = kWithoutBellMs;
-  const int rc = real().poll(p, 1 + bells + packets.watch(extra), time_left_ms(deadline, most));
-  bool in_pipe = rc > 0 && bells > 0 && bell->rung(p + 1);
-  if (in_pipe && p[0].revents == 0) note_checked(s);
-  if (rc > 0 && packets.ready(extra)) {
-    s.pipe.unwant_data();
-    (void)packets.fetch();
-    in_pipe = true;
+  most = time_left_ms(deadline, most);
+  BellSleep::Woken woken;
+  if (bell != nullptr && !packets.watches()) {
+    woken = bell->sleep(fd, most);
+    if (woken.rung && !woken.by_socket) note_checked(s);
+  } else {
+    pollfd p[1 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
+    woken.rc = real().poll(p, 1 + packets.watch(p + 1), most);
+    woken.by_socket = p[0].revents != 0;
+    woken.rung = woken.rc > 0 && packets.ready(p + 1);
+    if (woken.rung) {
+      s.pipe.unwant_data();
+      (void)packets.fetch();
+    }
   }
+  const int rc = woken.rc;
   if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;
   if (rc == 0) errno = EAGAIN;
   if (rc < 0 && !more && goes_on(0, deadline, since)) return 0;  // as recv() would
   if (rc <= 0 || !still_names(fd, s)) return -1;
-  return in_pipe && p[0].revents == 0 ? kFetched : 0;
+  return woken.rung && !woken.by_socket ? kFetched : 0;
 }
 
 bool goes_on(std::size_t sent, std::uint64_t deadline, SignalSnapshot& since) {

@@ -53,9 +53,9 @@ int give_up_bells(int fd, Socket& s) {
   // order: see BellSleep
   const bool sleeps = s.bell_sleepers.load(std::memory_order_seq_cst) > 0;
   if (sleeps) s.bell.keep(bell);
-  const int set = sleeps ? -1 : s.bell_set.take();
   int closed = 0;
-  for (const int one : {rung, sleeps ? -1 : bell, set})
+  for (const int one : {rung, sleeps ? -1 : bell, sleeps ? -1 : s.bell_set.fd.take(),
+                        sleeps ? -1 : s.receive_set.fd.take()})
     closed += one >= 0 && sys::close(one) == 0 ? 1 : 0;
   hooks.going_back(s);
   return closed;
@@ -229,7 +229,7 @@ void disown(unsigned first, unsigned last) {
   (void)move_slots(first, last, true);
   for_each_socket([&](int fd, Socket& s) {
     if (s.pipe && gone(s.pipe.memfd())) s.pipe.set_memfd(-1);
-    for (auto* kept : {&s.offer_fd, &s.window_fd, &s.bell_set}) {
+    for (auto* kept : {&s.offer_fd, &s.window_fd, &s.bell_set.fd, &s.receive_set.fd}) {
       if (gone(kept->get())) kept->keep(-1);
     }
     if (!gone(s.bell.get()) && !gone(s.others_bell.get())) return;
@@ -264,7 +264,8 @@ int highest_of_application() {
   ours.add(passing_memfd.load(std::memory_order_relaxed));  // relaxed: a number alone
   for_each_socket([&ours](int, Socket& s) {
     if (s.pipe) ours.add(s.pipe.memfd());
-    for (const KeptFd* fd : {&s.offer_fd, &s.window_fd, &s.bell, &s.others_bell, &s.bell_set})
+    for (const KeptFd* fd :
+         {&s.offer_fd, &s.window_fd, &s.bell, &s.others_bell, &s.bell_set.fd, &s.receive_set.fd})
       ours.add(fd->get());
   });
   int highest = 0;
