@@ -112,14 +112,23 @@ macro(clan_in_batches_to_check)
 endmacro()
 
 # clan_test_flags(NAME): line tables are all that a failing test of a release needs of debug
-# information, and few of its own loops need -O2; half of its compilation is the rest. With
-# AddressSanitizer -O0 takes a third of the time again. Not with ThreadSanitizer: without -O1 g++
-# takes every memory order of the engine's inline functions for the strongest.
+# information, and few of its own loops need more than -O0; more than half of its compilation is the
+# rest. Not with ThreadSanitizer: without -O1 g++ takes every memory order of the engine's inline
+# functions for the strongest.
 function(clan_test_flags name)
-  if(CLAN_SANITIZE MATCHES "address")
-    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
+  if(CLAN_SANITIZE MATCHES "thread")
+    set(level -O1)
   else()
-    target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1 -g1>)
+    set(level -O0)
+  endif()
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:${level} -g1>)
+endfunction()
+
+# clan_optimized(SOURCE...): sources of tests whose loops are worth the time of their compilation.
+function(clan_optimized)
+  clan_alone(${ARGN})
+  if(NOT CLAN_SANITIZE)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
   endif()
 endfunction()
 
