@@ -106,6 +106,11 @@ TEST(WaitPolicyModel, DoesNotSpinWhereThePeerCannotRun) {
               [](const Case& c) { EXPECT_LT(part_of_cpu<Production>(c), kMostCpu); });
 }
 
+TEST(WaitPolicyModel, SpinsForAPeerOnAnotherCoreWhereEachHasAComputation) {
+  on_each_kind({.where = Where::kApart, .computations = kNice0, .time = 1000 * kMs},
+               [](const Case& c) { EXPECT_GT(part<Production>(c), 2); });
+}
+
 TEST(WaitPolicyModel, DoesNotSpinForAPeerThatThinksForLong) {
   for (const Ns think : {kMs / 5, kMs}) {
     beside_each({.where = Where::kApart, .think = think, .time = 1000 * kMs},
@@ -128,8 +133,7 @@ TEST(WaitPolicyModel, SpinsAgainSoonAfterAComputationHasEnded) {
   on_each_kind(c, [](const Case& each) { EXPECT_GT(part<Production>(each), 5); });
 }
 
-// --- what the bounds notice
-// -----------------------------------------------------------------------
+// --- what the bounds notice ----------------------------------------------------------------------
 
 TEST(WaitPolicyModel, TheBoundsNoticeAThreadThatAlwaysYields) {
   on_each_kind({.where = Where::kOneCore, .computations = kNice0, .time = 200 * kMs},

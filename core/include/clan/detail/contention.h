@@ -2,9 +2,10 @@
 //
 // A thread that was off the processor for a millisecond has run beside a computation: spinning
 // loses it the scheduler's preference for threads that sleep, and each yield takes a time slice. So
-// it neither spins nor yields, wherever it waits, for four times as long as it was away, and four
-// times longer each time that recurs. Many threads that all yield also take that long at times: a
-// long yield counts only if long yields take a quarter of the thread's time.
+// it does not yield, wherever it waits, for four times as long as it was away, and four times
+// longer each time that recurs; nor does it spin for a peer that may be on its own core. Many
+// threads that all yield also take that long at times: a long yield counts only if long yields take
+// a quarter of the thread's time.
 #pragma once
 
 #include <clan/detail/clock.h>
@@ -23,7 +24,7 @@ class Contention {
   /// interrupts and short work of others take less
   static constexpr std::uint64_t kGapNs = 1'000'000;
 
-  /// The thread should not spin now.
+  /// The thread should not yield now, nor spin for a peer that may be on its core.
   bool lasts(std::uint64_t now_ns) { return until_ns_ != 0 && now_ns < until_ns_; }
   bool known() const { return until_ns_ != 0; }
   /// Between two looks `gap_ns` have gone by.
@@ -37,7 +38,9 @@ class Contention {
   }
   /// A yield has taken `gap_ns`; in it other threads ran, or none.
   void note_yield(std::uint64_t now_ns, std::uint64_t gap_ns, bool others_ran) {
-    crowd_ = others_ran ? std::min(crowd_ + 1, kMostCrowd) : crowd_ - (crowd_ > 0);
+    // One that takes longer is a computation's.
+    const bool crowd = others_ran && gap_ns < kGapNs;
+    crowd_ = crowd ? std::min(crowd_ + 1, kMostCrowd) : crowd_ - (crowd_ > 0);
     if (gap_ns < kGapNs || !others_ran) return;
     const std::uint64_t last_ns = std::exchange(long_yield_ns_, now_ns);
     if (now_ns - last_ns < kPartOfTime * gap_ns) note_gap(now_ns, gap_ns);

@@ -1,13 +1,12 @@
 // The wait policy: which thread spins, for how long, and which sleeps. One place for all of CLAN.
 //
-// Sleeping costs microseconds of processor time, and 3 to 45 us until an idle core runs again.
-// Spinning costs no latency, and everything if somebody else needs this core to make progress. So:
+// Sleeping costs microseconds of processor time, and 3 to 45 us until an idle core runs again, 110
+// on two busy ones. Spinning costs everything if somebody else needs this core to go on. So:
 //
 //   1. a first burst of looks, without a clock: most waits of a busy connection end there.
 //   2. the peer was last seen on this very core: it cannot be running. Yield to it; sleep at once
 //      where past waits took longer than WaitOptions::max_spin_us, except during the tries of 3.
-//      If nobody runs in a few yields, the peer has left the core: go on with 3, as ends that sleep
-//      wake each other back onto one core.
+//      If nobody runs in a few yields, the peer has left the core: go on with 3.
 //   3. spin where past waits were so short that a sleep costs more: up to twice
 //      WaitOptions::max_spin_us where they took a few us, up to once that where they took half of
 //      it and the peer is awake. Else sleep. In every 1,024 waits 16 in a row spin all the same, as
@@ -15,11 +14,12 @@
 //   4. a thread that spins yields now and then. Where others ran then, its peer may be one of them:
 //      it yields between any two looks, until its yields are empty. What yields and look() cost is
 //      measured: together they take at most a tenth of the time of a thread that spins.
-//   5. a thread that was off the processor for a millisecond neither spins nor yields for a while.
+//   5. a thread that was off the processor for a millisecond does not yield for a while, which
+//      would take a time slice, and spins only for a peer last seen on another core.
 //   6. sleep until the tripwire, event queue or doorbell wakes us.
 //
-// A Waiter belongs to one waiting place (one direction of a connection, one event queue) and keeps
-// what it learned. Several threads may wait at one place: they share what they learn, roughly.
+// A Waiter belongs to one place (a direction of a connection, an event queue) and keeps what it
+// learned. Several threads may wait at one place: they share what they learn, roughly.
 #pragma once
 
 #include <clan/context.h>
@@ -78,13 +78,13 @@ class Waiter {
     const bool poll = mode_ == WaitOptions::Mode::kPoll;
     if (!poll && contention.known()) [[unlikely]] {
       const std::uint64_t now = monotonic_ns();
-      if (contention.lasts(now)) {
+      const bool may_be_here = peer.cpu == 0 || peer.cpu == current_cpu_tag();
+      if (contention.lasts(now) && (may_be_here || contention.crowded())) {
         past_.set_start(now);
         return ready();
       }
     }
-    // Without pause, which takes up to 140 cycles, as a cache line on its way. In a crowd whatever
-    // is waited for most likely needs this processor.
+    // Without pause, which takes as long as a cache line on its way.
     const int burst = contention.crowded() || past_.is_long() ? kBurst : kFirstBurst;
     for (int i = 0; i < burst; ++i) {
       if (ready()) {
@@ -105,7 +105,7 @@ class Waiter {
     return end == start ? ready() : spin_for(ready, look, start, std::min(deadline_ns, end), tries);
   }
 
-  /// False: the thread must not sleep, only call spin() again after a check that all is well.
+  /// False: the thread must not sleep, only check that all is well and spin again.
   bool may_sleep() const { return mode_ != WaitOptions::Mode::kPoll; }
   /// After a sleep: how long the whole wait took.
   void slept() {
@@ -137,7 +137,6 @@ class Waiter {
     return ready();
   }
 
-  // Nothing: no other thread wants this core.
   template <typename Ready, typename Look>
   std::optional<bool> yield_to_peer(Ready&& ready, Look&& look, std::uint64_t start) {
     Contention& contention = t_contention;
@@ -149,7 +148,7 @@ class Waiter {
         return true;
       }
       if (contention.lasts(now)) return false;
-      if (!others_ran && ++empty == kSameCoreYields) return std::nullopt;
+      if (!others_ran && ++empty == kSameCoreYields) return std::nullopt;  // nobody wants the core
     }
     return false;
   }
@@ -159,7 +158,8 @@ class Waiter {
     Contention& contention = t_contention;
     PreemptionWatch preemption;
     // Once at least: a hypervisor may have stretched the only yield so far.
-    std::uint64_t yield_at = start + std::min(contention.yield_every_ns(), (end - start) / 2);
+    const std::uint64_t every = std::min(contention.yield_every_ns(), (end - start) / 2);
+    std::uint64_t yield_at = contention.lasts(start) ? end : start + every;
     std::uint64_t look_at = start;
     for (std::uint64_t now = start; now < end;) {
       bool there = false, on = true;
