@@ -124,7 +124,7 @@ function(clan_test_flags name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:${level} -g1>)
 endfunction()
 
-# clan_optimized(SOURCE...): sources of tests whose loops are worth the time of their compilation.
+# clan_optimized(SOURCE...): sources of tests whose loops run long enough to be worth optimizing.
 function(clan_optimized)
   clan_alone(${ARGN})
   if(NOT CLAN_SANITIZE)

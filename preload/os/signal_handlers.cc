@@ -286,6 +286,8 @@ void guard_buffers() {
   words::store_release(buffers_guarded, true);  // PAIR preload.guard
 }
 
+bool is_wrapped(const struct sigaction& action) { return action.sa_sigaction == handle; }
+
 int set_action(int number, const struct sigaction* action, struct sigaction* old) {
   if (!in_range(number)) return real().sigaction(number, action, old);
   const FaultsGuard lock(number);

@@ -8,6 +8,10 @@ namespace clan::preload {
 /// Does what sigaction() does, by the C library's.
 int set_action(int number, const struct sigaction* action, struct sigaction* old);
 
+/// Whether the action, as the kernel has it, calls the application's handler by the library's,
+/// which notes that it ran.
+bool is_wrapped(const struct sigaction& action);
+
 /// Does what signal() and its kin do, by the C library's function. `restarts`: as SA_RESTART.
 using SetHandler = sighandler_t (*)(int, sighandler_t);
 sighandler_t set_handler(int number, sighandler_t handler, bool restarts, SetHandler call);

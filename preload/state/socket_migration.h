@@ -38,10 +38,10 @@ struct BellSet {
 /// read end edge-triggered and never read it, so each byte that the peer writes, or fails to write
 /// for lack of room, wakes them all. Between users it is a timer (migrate/bells.h).
 struct Bells {
-  KeptFd bell;                        ///< this end's, to watch; -1: it is gone
-  KeptFd others_bell;                 ///< the peer's, to ring; with a remote peer, this end's
-  BellSet bell_set;                   ///< of `bell`, edge-triggered
-  BellSet receive_set;                ///< of the socket as well, for a thread that sleeps to read
+  KeptFd bell;          ///< this end's, to watch; -1: it is gone
+  KeptFd others_bell;   ///< the peer's, to ring; with a remote peer, this end's
+  BellSet bell_set;     ///< of `bell`, edge-triggered
+  BellSet receive_set;  ///< of `bell` and the socket, for a thread that sleeps to read
   std::atomic<int> bell_sleepers{0};  ///< threads that watch `bell` outside epoll sets
   SpinLock ringing;                   ///< held to write to `others_bell` and before closing it
 

@@ -22,7 +22,7 @@
 namespace clan::preload {
 namespace {
 
-// What a set's events name.
+// What an event refers to.
 constexpr std::uint32_t kBell = 0, kSocket = 1;
 
 bool add(int set, int fd, std::uint32_t events, std::uint32_t name) {
@@ -32,15 +32,14 @@ bool add(int set, int fd, std::uint32_t events, std::uint32_t name) {
   return sys::epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-// A set of a bell, by edges, and of the socket unless `fd` is -1. -1: there is no room, or another
-// thread has closed the socket.
-int make_set(const Socket& s, int bell, int fd) {
+// A set of a bell, by edges, and of the socket unless `fd` is -1. -1: there is no room.
+int make_set(int bell, int fd) {
   const int set = move_high_to_spare(static_cast<int>(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC)));
   if (set < 0) return -1;
   epoll_event before;
-  const bool added =
-      add(set, bell, EPOLLIN | EPOLLET, kBell) && sys::epoll_wait(set, &before, 1, 0) >= 0 &&
-      (fd < 0 || (add(set, fd, EPOLLIN | EPOLLRDHUP, kSocket) && still_names(fd, s)));
+  const bool added = add(set, bell, EPOLLIN | EPOLLET, kBell) &&
+                     sys::epoll_wait(set, &before, 1, 0) >= 0 &&
+                     (fd < 0 || add(set, fd, EPOLLIN | EPOLLRDHUP, kSocket));
   return added ? set : (sys::close(set), -1);
 }
 
@@ -76,7 +75,7 @@ BellSleep::BellSleep(Socket& s, int fd) : s_(s), has_socket_(fd >= 0 && __libc_s
   if (!has_socket_) fd = -1;
   BellSet& kept = has_socket_ ? s.receive_set : s.bell_set;
   if (kept.in_use.try_lock()) {
-    if (kept.fd.get() < 0 && !in_borrowed_memory()) kept.fd.keep(make_set(s, bell, fd));
+    if (kept.fd.get() < 0 && !in_borrowed_memory()) kept.fd.keep(make_set(bell, fd));
     set_ = kept.fd.get();
     if (set_ >= 0) {
       kept_ = &kept;
@@ -84,7 +83,7 @@ BellSleep::BellSleep(Socket& s, int fd) : s_(s), has_socket_(fd >= 0 && __libc_s
     }
     kept.in_use.unlock();
   }
-  set_ = make_set(s, bell, fd);
+  set_ = make_set(bell, fd);
 }
 
 BellSleep::~BellSleep() {
@@ -111,18 +110,14 @@ bool BellSleep::rung(const pollfd* at) const {
   return true;
 }
 
-BellSleep::Woken BellSleep::sleep(int fd, int timeout_ms) const {
-  Woken woken;
-  if (has_socket_ && set_ >= 0) {
-    epoll_event told[2];
-    woken.rc = real().epoll_wait(set_, told, 2, timeout_ms);
-    for (int k = 0; k < woken.rc; ++k)
-      (told[k].data.u32 == kBell ? woken.rung : woken.by_socket) = true;
-  } else {
-    pollfd p[2] = {{fd, POLLIN | POLLRDHUP, 0}};
-    woken.rc = real().poll(p, 1 + watch(p + 1), timeout_ms);
-    woken.by_socket = p[0].revents != 0;
-    woken.rung = woken.rc > 0 && rung(p + 1);
+BellSleep::Woken BellSleep::sleep(int timeout_ms) const {
+  epoll_event told[2];
+  Woken woken{real().epoll_pwait(set_, told, 2, timeout_ms, nullptr)};
+  for (int k = 0; k < woken.rc; ++k)
+    (told[k].data.u32 == kBell ? woken.rung : woken.by_socket) = true;
+  if (woken.rc < 0 && errno != EINTR) {  // the program has closed the set past the library
+    if (kept_ != nullptr) kept_->fd.keep(-1);
+    woken = {1, false, true};
   }
   return woken;
 }

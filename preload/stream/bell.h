@@ -21,7 +21,7 @@ bool still_names(int fd, const Socket& s);
 ///   poll({socket, watch()})
 ///   rung()?
 ///
-/// or, to read, `BellSleep bell(s, fd)`, want_data() and sleep(fd).
+/// or, to read, `BellSleep bell(s, fd)`, want_data() and, if has_socket(), sleep().
 ///
 /// An edge wakes one thread per epoll set, so each sleeper has its own; the first uses the one kept
 /// with the socket.
@@ -43,9 +43,11 @@ class BellSleep {
     int rc = 0;  ///< as poll() returns it, with errno
     bool rung = false, by_socket = false;
   };
-  /// Sleeps until the bell is rung, or TCP has something to read or an end. One system call if the
-  /// process has one thread: a set does not hold the socket open while another thread closes it.
-  Woken sleep(int fd, int timeout_ms) const;
+  /// Whether the set has the socket, too. Only if the process has one thread: a set, unlike poll(),
+  /// does not hold the socket open while another thread closes it.
+  bool has_socket() const { return has_socket_ && set_ >= 0; }
+  /// Sleeps until the bell rings, or TCP has bytes to read or has ended.
+  Woken sleep(int timeout_ms) const;
 
  private:
   Socket& s_;

@@ -62,13 +62,14 @@ bool interrupts(SignalSnapshot& since, std::uint64_t deadline) {
   return false;
 }
 
-// A handler ran during our sleep. The kernel would restart send() after one with SA_RESTART. poll()
-// does not say which ran, so all handlers must have it.
+// Our sleep was interrupted, and by no handler that the library has wrapped: by one that was set
+// past the C library, or by SIGSTOP. The kernel would restart send() after either, the handler with
+// SA_RESTART. Nothing tells which ran, so all such handlers must have it.
 bool handlers_restart() {
   KeepErrno keep;
   for (int number = 1; number < NSIG; ++number) {
     struct sigaction action {};
-    if (set_action(number, nullptr, &action) != 0) continue;
+    if (real().sigaction(number, nullptr, &action) != 0 || is_wrapped(action)) continue;
     const bool handled = action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN;
     if (handled && (action.sa_flags & SA_RESTART) == 0) return false;
   }
@@ -100,18 +101,23 @@ int sleep_for_bytes(int fd, Socket& s, const BellSleep* bell, bool more, std::ui
   if (unrung || (bell != nullptr && !*bell)) most = kWithoutBellMs;
   most = time_left_ms(deadline, most);
   BellSleep::Woken woken;
-  if (bell != nullptr && !packets.watches()) {
-    woken = bell->sleep(fd, most);
-    if (woken.rung && !woken.by_socket) note_checked(s);
+  bool fetches = false;
+  if (bell != nullptr && bell->has_socket()) {
+    woken = bell->sleep(most);
   } else {
-    pollfd p[1 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
-    woken.rc = real().poll(p, 1 + packets.watch(p + 1), most);
+    pollfd p[2 + PacketSleep::kMost] = {{fd, POLLIN | POLLRDHUP, 0}};
+    const nfds_t bells = bell != nullptr ? bell->watch(p + 1) : 0;
+    pollfd* const extra = p + 1 + bells;
+    woken.rc = real().poll(p, 1 + bells + packets.watch(extra), most);
+    woken.rung = woken.rc > 0 && bells > 0 && bell->rung(p + 1);
     woken.by_socket = p[0].revents != 0;
-    woken.rung = woken.rc > 0 && packets.ready(p + 1);
-    if (woken.rung) {
-      s.pipe.unwant_data();
-      (void)packets.fetch();
-    }
+    fetches = woken.rc > 0 && packets.ready(extra);
+  }
+  if (woken.rung && !woken.by_socket) note_checked(s);
+  if (fetches) {
+    s.pipe.unwant_data();
+    (void)packets.fetch();
+    woken.rung = true;
   }
   const int rc = woken.rc;
   if (rc == 0 && time_left_ms(deadline, 1) > 0) return 0;

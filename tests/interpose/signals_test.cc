@@ -291,6 +291,23 @@ TEST(Handlers, MayJumpOutOfAReadThatWaits) {
   EXPECT_TRUE(by_pipe(pair.near));
 }
 
+TEST(Handlers, OfSignalsThatDoNotComeLeaveAReadAloneThatIsStopped) {
+  Peer peer([](int end) {
+    Handler handler(
+        SIGTERM, [](int, siginfo_t*, void*) {}, 0);
+    char byte = 0;
+    return ::read(end, &byte, 1) == 1 && byte == 'x' ? 0 : errno;
+  });
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(sleeps(peer.pid));
+    ::kill(peer.pid, SIGSTOP);
+    ASSERT_TRUE(comes_true([&] { return state_of(peer.pid) == 'T'; }));
+    ::kill(peer.pid, SIGCONT);
+  }
+  ASSERT_TRUE(sleeps(peer.pid));
+  ASSERT_EQ(::write(peer.fd, "x", 1), 1);
+}
+
 std::atomic<std::uint64_t> sum{0}, last{0};
 
 TEST(Handlers, GetEachQueuedSignalOnceInItsOrderAndWithItsValue) {

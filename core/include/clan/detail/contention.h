@@ -38,7 +38,7 @@ class Contention {
   }
   /// A yield has taken `gap_ns`; in it other threads ran, or none.
   void note_yield(std::uint64_t now_ns, std::uint64_t gap_ns, bool others_ran) {
-    // One that takes longer is a computation's.
+    // A longer yield means that a computation ran, not a crowd.
     const bool crowd = others_ran && gap_ns < kGapNs;
     crowd_ = crowd ? std::min(crowd_ + 1, kMostCrowd) : crowd_ - (crowd_ > 0);
     if (gap_ns < kGapNs || !others_ran) return;

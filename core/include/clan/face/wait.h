@@ -1,7 +1,7 @@
 // The wait policy: which thread spins, for how long, and which sleeps. One place for all of CLAN.
 //
-// Sleeping costs microseconds of processor time, and 3 to 45 us until an idle core runs again, 110
-// on two busy ones. Spinning costs everything if somebody else needs this core to go on. So:
+// Sleeping costs microseconds of processor time, and 3 to 45 us until an idle core runs again; a
+// trip between two busy cores 110. Spinning costs everything if others need this core. So:
 //
 //   1. a first burst of looks, without a clock: most waits of a busy connection end there.
 //   2. the peer was last seen on this very core: it cannot be running. Yield to it; sleep at once
@@ -15,7 +15,7 @@
 //      it yields between any two looks, until its yields are empty. What yields and look() cost is
 //      measured: together they take at most a tenth of the time of a thread that spins.
 //   5. a thread that was off the processor for a millisecond does not yield for a while, which
-//      would take a time slice, and spins only for a peer last seen on another core.
+//      would take a time slice. It spins only outside a crowd, for a peer last seen elsewhere.
 //   6. sleep until the tripwire, event queue or doorbell wakes us.
 //
 // A Waiter belongs to one place (a direction of a connection, an event queue) and keeps what it
@@ -84,7 +84,7 @@ class Waiter {
         return ready();
       }
     }
-    // Without pause, which takes as long as a cache line on its way.
+    // No pause: it takes as long as the transfer of a cache line.
     const int burst = contention.crowded() || past_.is_long() ? kBurst : kFirstBurst;
     for (int i = 0; i < burst; ++i) {
       if (ready()) {

@@ -206,8 +206,8 @@ void SocketIo::doubt(const SocketAddress& peer) {
 Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
                        std::span<const std::byte> bytes, std::size_t segment,
                        const SocketAddress* from) {
-  // veth does not cut a train, and an XDP program behind it takes one of up to kBasePacket bytes
-  // for a packet (xdp_program.h).
+  // veth passes trains on uncut, and an XDP program behind it mistakes one of up to kBasePacket
+  // bytes for a single packet (xdp_program.h).
   const bool train = trains_ && bytes.size() > std::max(segment, kBasePacket);
   if (train || segment >= bytes.size()) {
     const Sent sent = socket.send(to, bytes, segment, from);
@@ -219,7 +219,7 @@ Sent SocketIo::send_by(DatagramSocket& socket, const SocketAddress* to,
     // A rest that finds no room is lost, like packets in any queue that is full.
     if (s != Sent::kSent && at == 0) return s;
   }
-  trains_ = trains_ && !train;  // the packet was not too big: the way there takes none
+  trains_ = trains_ && !train;  // the train was too big, not the packet: this path takes none
   return Sent::kSent;
 }
 
