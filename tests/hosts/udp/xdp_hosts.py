@@ -193,7 +193,7 @@ def two_at_one_device(program):
     for queues in 1, 2:
         with hosts.hosts(1500, queues=queues) as names, server(names[0], False, program):
             with push(names[1], True, program) as first:
-                require(first.took_device(), first.logged())
+                require(first.takes_device(), first.logged())
                 logged = ask(names[1], True, program)
                 require(("not by AF_XDP" in logged) == (queues == 1), logged)
                 require(devices_with_xdp(names[1]), "the second has taken the program with it")
@@ -231,7 +231,7 @@ def hostile(program):
     rng = random.Random(5)
     with hosts.hosts(1500) as names, server(names[0], True, program) as peer:
         with push(names[1], True, program) as client:
-            require(peer.took_device(), peer.logged())
+            require(peer.takes_device(), peer.logged())
             shown = subprocess.run(["ip", "-n", names[0], "link", "show", "v0"],
                                    stdout=subprocess.PIPE, text=True, check=True).stdout
             mac = bytes.fromhex(shown.split("link/ether ")[1].split()[0].replace(":", ""))
