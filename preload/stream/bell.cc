@@ -66,7 +66,9 @@ bool still_names(int fd, const Socket& s) {
   return false;
 }
 
-BellSleep::BellSleep(Socket& s, int fd) : s_(s), has_socket_(fd >= 0 && __libc_single_threaded) {
+// A remote connection's thread may have to watch packets beside both.
+BellSleep::BellSleep(Socket& s, int fd)
+    : s_(s), has_socket_(fd >= 0 && __libc_single_threaded && !is_remote(s)) {
   // order: before reading the bell; a thread that gives it up takes it, then checks this
   s.bell_sleepers.fetch_add(1, std::memory_order_seq_cst);
   const int bell = s.bell.get();

@@ -27,7 +27,7 @@ bool still_names(int fd, const Socket& s);
 /// with the socket.
 class BellSleep {
  public:
-  /// Watches nothing if the socket has no bell (as a remote one), or there is no room for a set.
+  /// Watches nothing if the socket has no bell, or there is no room for a set.
   explicit BellSleep(Socket& s, int fd = -1);
   ~BellSleep();
   BellSleep(const BellSleep&) = delete;

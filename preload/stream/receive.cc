@@ -267,7 +267,7 @@ class Receiving : StreamCall {
   bool sleep_once(int* woken) {
     const DeferSignals again;
     {
-      const BellSleep bell(s_, is_remote(s_) ? -1 : fd_);
+      const BellSleep bell(s_, fd_);
       const Wanted wanted(s_);
       if (!s_.pipe.want_data() && !leaves_) {
         // The peer may have switched meanwhile.

@@ -52,11 +52,12 @@ int give_up_bells(int fd, Socket& s) {
   const int bell = s.bell.take();
   // order: see BellSleep
   const bool sleeps = s.bell_sleepers.load(std::memory_order_seq_cst) > 0;
-  if (sleeps) s.bell.keep(bell);
-  int closed = 0;
-  for (const int one : {rung, sleeps ? -1 : bell, sleeps ? -1 : s.bell_set.fd.take(),
-                        sleeps ? -1 : s.receive_set.fd.take()})
-    closed += one >= 0 && sys::close(one) == 0 ? 1 : 0;
+  const auto close = [](int one) { return one >= 0 && sys::close(one) == 0 ? 1 : 0; };
+  int closed = close(rung);
+  if (sleeps)
+    s.bell.keep(bell);
+  else
+    closed += close(bell) + close(s.bell_set.fd.take()) + close(s.receive_set.fd.take());
   hooks.going_back(s);
   return closed;
 }

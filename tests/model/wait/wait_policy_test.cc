@@ -69,8 +69,7 @@ double part_of_cpu(const Case& c) {
   return measure<Policy>(c).cpu_us / measure<AlwaysSleeps>(c).cpu_us;
 }
 
-// --- what the policy keeps to
-// ---------------------------------------------------------------------
+// --- what the policy keeps to --------------------------------------------------------------------
 
 // Where the scheduler places the threads, it may place those of one policy better: with 12 seeds
 // the least was 0.55, with pinned threads 0.76. The mean of all cases was 0.95 to 0.97.

@@ -3,9 +3,9 @@
 // A thread that was off the processor for a millisecond has run beside a computation: spinning
 // loses it the scheduler's preference for threads that sleep, and each yield takes a time slice. So
 // it does not yield, wherever it waits, for four times as long as it was away, and four times
-// longer each time that recurs; nor does it spin for a peer that may be on its own core. Many
-// threads that all yield also take that long at times: a long yield counts only if long yields take
-// a quarter of the thread's time.
+// longer each time that recurs; nor does it spin in a crowd, or for a peer that may be on its own
+// core. Many threads that all yield also take that long at times: a long yield counts only if long
+// yields take a quarter of the thread's time.
 #pragma once
 
 #include <clan/detail/clock.h>
