@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "engine/context/context_core.h"
+#include "support/held_driver.h"
 #include "support/streams.h"
 
 namespace clan::test {
@@ -50,6 +52,12 @@ class SleepTest : public testing::Test {
 };
 
 inline constexpr int kTimes = 200;
+
+/// Orders this thread behind the writes of the context's driver thread. A completion does so by
+/// packets, which ThreadSanitizer does not see.
+inline void synchronize_with_driver(Context& context) {
+  const HeldDriver held(context.core()->reactor());
+}
 
 inline void answer(Stream& stream, int times) {
   for (int i = 0; i < times; ++i) {

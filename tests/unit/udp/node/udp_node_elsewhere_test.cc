@@ -131,6 +131,7 @@ TEST_F(ElsewhereTest, ADriverThreadTakesOverFromAThreadThatDoesNotComeBack) {
     ASSERT_TRUE(done_queue.wait(done, 10'000).ok());
     ASSERT_EQ(done[0].status, 0);
   }
+  synchronize_with_driver(a_);
   EXPECT_EQ(region, bytes);
 }
 

@@ -108,6 +108,7 @@ TEST_F(SleepTest, ADriverThreadTakesOverFromThreadsThatDoNotComeBack) {
     ASSERT_TRUE(remote.read(8, &word, sizeof word).ok());
     std::this_thread::sleep_for(milliseconds(3));
   }
+  synchronize_with_driver(a_);
   EXPECT_EQ(region, bytes);
 }
 
@@ -131,6 +132,7 @@ TEST_F(SleepTest, ADriverThreadTakesOverFromAThreadThatPolledForLong) {
     RdmaCompletion done[1];
     ASSERT_TRUE(queue.wait(done, 10'000).ok());
     ASSERT_EQ(done[0].status, 0);
+    synchronize_with_driver(a_);
     EXPECT_EQ(region, bytes);
   }
 }
@@ -236,6 +238,7 @@ TEST_F(SleepTest, TheEndOfAnRdmaRequestNeedsNoDriverThread) {
   write();  // the driver thread looks after pages that are new to it
   const HeldDriver held(b_.core()->reactor());
   for (int i = 0; i < 20; ++i) write();
+  synchronize_with_driver(a_);
   EXPECT_EQ(region, bytes);
 }
 
@@ -324,6 +327,7 @@ TEST_F(SleepTest, ThreadsThatSleepInDifferentWaysHandThePacketsToEachOther) {
     }
   });
   for (std::thread& t : threads) t.join();
+  synchronize_with_driver(a_);
   EXPECT_EQ(region, bytes);
 }
 
