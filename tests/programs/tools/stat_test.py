@@ -107,9 +107,24 @@ class Clan:
             c for c in listed if port in [c.get(end, {}).get("port") for end in ("local", "peer")]
         ]
 
+    def connection(self, port, *arguments, wanted=lambda one: True):
+        """The only one with `port`, as soon as it is `wanted`: /proc/net/tcp may leave an end out
+        of a look while others come and go."""
+        deadline = time.monotonic() + 20
+        while True:
+            listed = self.connections(port, *arguments)
+            if len(listed) == 1 and wanted(listed[0]):
+                return listed[0]
+            assert time.monotonic() < deadline, listed
+            time.sleep(0.05)
+
 
 def pids(end):
     return {process["pid"] for process in end["processes"]}
+
+
+def is_whole(one):
+    return None not in (one["local"]["network"], one["peer"]["network"])
 
 
 def connected(family, host):
@@ -143,17 +158,8 @@ def check_connection(clan, family, host):
         page.face(end, SWITCH_AT, by_tcp)
     before = page.contents()
 
-    def look(wanted, *arguments):
-        """/proc/net/tcp may leave a connection out while others come and go: its page says less."""
-        for _ in range(20):
-            listed = clan.connections(port, *arguments)
-            if len(listed) == 1 and wanted(listed[0]):
-                break
-        found, = listed
-        return found
-
     sharers = {os.getpid(), sharer.pid}
-    one = look(lambda one: pids(one["local"]) == sharers)
+    one = clan.connection(port, wanted=lambda one: pids(one["local"]) == sharers)
     assert (one["path"], one["reason"]) == ("shm", ""), one
     local, peer = one["local"], one["peer"]
     assert local["network"] == peer["network"] == os.stat("/proc/self/ns/net").st_ino, one
@@ -167,9 +173,9 @@ def check_connection(clan, family, host):
         assert local["processes"][0]["comm"] == comm.read().strip(), one
 
     # A process that is asked for is at the local end.
-    other = look(lambda other: other["peer"] == local, client.pid)
-    assert other["local"] == peer and other["peer"] == local, other
-    assert look(lambda found: found == one, os.getpid(), sharer.pid) == one
+    other = clan.connection(port, client.pid, wanted=lambda other: other["peer"] == local)
+    assert other["local"] == peer, other
+    clan.connection(port, os.getpid(), sharer.pid, wanted=lambda found: found == one)
     stranger = Child(lambda: (os.close(page.fd), server.close()))
     assert clan.connections(port, stranger.pid) == []
     stranger.end()
@@ -185,8 +191,8 @@ def check_connection(clan, family, host):
 
     # The end that has not attached yet is known from the other's words.
     os.pwrite(page.fd, bytes(8 * 16), END[0] + FACE)
-    one, = clan.connections(port)
-    assert (one["local"]["port"], pids(one["local"])) == (port, {os.getpid(), sharer.pid}), one
+    clan.connection(port, wanted=lambda one: (one["local"]["port"], pids(one["local"])) ==
+                    (port, {os.getpid(), sharer.pid}))
     client.end()
     sharer.end()
     server.close()
@@ -198,7 +204,7 @@ def check_states(clan, page, port):
     def path(first, second):
         page.face(0, STATE, first)
         page.face(1, STATE, second)
-        one, = clan.connections(port)
+        one = clan.connection(port, wanted=is_whole)
         return one["path"], one["reason"]
     moved = ATTACHED | SENDING
     assert path(ATTACHED, ATTACHED) == ("tcp", "about to move")
@@ -240,7 +246,7 @@ def check_watch(clan, page, port):
 
 def check_strangers(clan):
     """Files that are no pipes, whatever they are called, do no harm; a newer pipe is mentioned."""
-    marked = clan.stat("--json")
+    marked = clan.stat("--json", os.getpid())
     for page in (SharedPage(magic=1), SharedPage(size=0), SharedPage(size=100)):
         assert clan.stat("--json", os.getpid()).stdout == "[]\n"
         os.close(page.fd)
@@ -263,7 +269,7 @@ def check_all(clan):
             library.flush()
             with mmap.mmap(library.fileno(), PAGE, prot=mmap.PROT_READ):
                 assert clan.connections(port) == []
-                one, = clan.connections(port, "--all")
+                one = clan.connection(port, "--all", wanted=is_whole)
                 why = f"the other end, process {client.pid}, runs without CLAN"
                 assert (one["path"], one["reason"]) == ("tcp", why), one
                 ends = {one[end]["port"]: pids(one[end]) for end in ("local", "peer")}
@@ -469,8 +475,7 @@ def check_words(clan):
                 for of, kind, number in words:
                     file.seek(WORDS + of % BUCKETS * WAYS * 8)
                     file.write(struct.pack("<Q", number << 40 | kind << 32 | of))
-            found, = clan.connections(port, "--all")
-            return found
+            return clan.connection(port, "--all", wanted=is_whole)
 
         fewer = "not used enough yet: fewer than 5 calls of 16"
         assert why([])["reason"].endswith(fewer)
@@ -486,21 +491,10 @@ def check_words(clan):
         with open(path, "r+b") as file:
             file.truncate(WORDS_SIZE)
             file.write(os.urandom(WORDS_SIZE))
-        found, = clan.connections(port, "--all")
+        found = clan.connection(port, "--all", wanted=is_whole)
         assert found["path"] == "tcp" and found["reason"], found
         one.end()
         two.end()
-
-
-def one_connection(clan, port):
-    """On a busy machine /proc/net/tcp may leave an end out of a look."""
-    deadline = time.monotonic() + 20
-    while True:
-        listed = clan.connections(port, "--all")
-        if len(listed) == 1 and listed[0]["peer"]["network"] is not None:
-            return listed[0]
-        assert time.monotonic() < deadline, listed
-        time.sleep(0.05)
 
 
 def check_unread_settings(clan):
@@ -521,7 +515,7 @@ def check_unread_settings(clan):
             one = Program(library, SERVER, {"CLAN_UIDS": "65534"})
             port = int(one.said)
             two = Program(library, f"{first}\n{CLIENT.format(port)}", {})
-            found = one_connection(clan, port)
+            found = clan.connection(port, "--all", wanted=is_whole)
             one.end()
             two.end()
             assert found["reason"].endswith(wanted), found

@@ -38,7 +38,8 @@ std::string network_of(pid_t pid) { return read_link(fmt::format("/proc/{}/ns/ne
 
 const TcpTable& TcpTables::of(pid_t pid) {
   const auto [place, fresh] = tables_.try_emplace(network_of(pid));
-  if (fresh) {
+  // One read may leave a connection out while others come and go.
+  for (int read = 0; fresh && read < 2; ++read) {
     read_tcp_table(fmt::format("/proc/{}/net/tcp", pid), place->second);
     read_tcp_table(fmt::format("/proc/{}/net/tcp6", pid), place->second);
   }
