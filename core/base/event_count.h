@@ -8,6 +8,9 @@
 // A thread that need not sleep after all takes nothing back. Sleepers are counted: a notify()
 // without any costs no system call. A template: tests/model/base/event_count_model_test.cc runs
 // these lines in every interleaving of a machine with store buffers.
+//
+// Not for messages of another process, each of which would pay for the count: there the message is
+// the news, and nic/wakeup.h and engine/pipe/pipe_waiting.h have the words of those that sleep.
 #pragma once
 
 #include <atomic>

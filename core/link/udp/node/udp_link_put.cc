@@ -4,7 +4,6 @@
 
 #include "clan/detail/clock.h"
 #include "clan/detail/cpu.h"
-#include "clan/detail/dekker.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"
 
@@ -41,10 +40,11 @@ bool UdpLink::wait_for_room(Lock& lock) {
       cpu_pause();
       continue;
     }
-    // PAIR udp_node.answers: a link that goes ends the nap, if it does so from here on
-    const std::uint32_t seen = dekker::load(node_->answers_);
+    const std::uint32_t seen = node_->answers_.prepare_wait();
     if (!alive()) return false;
-    (void)node_->sleep({&node_->answers_, seen, {}, now + kNap, this});
+    node_->answers_.commit_wait([&](auto& news) {
+      return node_->sleep({&news, seen, {}, now + kNap, this});
+    });
   }
 }
 

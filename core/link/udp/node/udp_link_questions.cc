@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "clan/detail/clock.h"
-#include "clan/detail/dekker.h"
 #include "link/udp/node/udp_link.h"
 #include "link/udp/node/udp_node.h"
 
@@ -20,8 +19,7 @@ template <typename Done>
 void UdpLink::wait_until(std::uint64_t deadline, Done&& done) {
   const std::uint64_t begin = monotonic_ns();
   for (std::uint64_t now = begin; now < deadline; now = monotonic_ns()) {
-    // PAIR udp_node.answers: what comes after this look changes the word
-    const std::uint32_t seen = dekker::load(node_->answers_);
+    const std::uint32_t seen = node_->answers_.prepare_wait();
     {
       std::lock_guard lock(node_->mutex_);
       if (done() || !alive()) return;
@@ -29,7 +27,9 @@ void UdpLink::wait_until(std::uint64_t deadline, Done&& done) {
     if (now - begin < kSpin) {
       node_->progress();
     } else {
-      (void)node_->sleep({&node_->answers_, seen, {}, deadline});
+      node_->answers_.commit_wait([&](auto& news) {
+        return node_->sleep({&news, seen, {}, deadline});
+      });
     }
   }
 }

@@ -258,10 +258,10 @@ bool UdpNode::hand_out(HandOut which) {
 
 // Answers have come, or links have gone.
 void UdpNode::announce() {
-  // PAIR udp_node.answers: what is announced is written
-  dekker::add(answers_, 1);
+  answers_.notify([this](auto& word) {
+    if (others_asleep_ > 0) futex_wake(word);  // else the only one is in charge of the socket
+  });
   changed_.notify_all();
-  if (others_asleep_ > 0) futex_wake(answers_);
   rouse_sleeper();
 }
 

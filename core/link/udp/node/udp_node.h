@@ -24,6 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/event_count.h"
 #include "base/reactor.h"
 #include "link/udp/io/packet_io.h"
 #include "link/udp/node/autocork.h"
@@ -146,8 +147,8 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   Fd timer_, kick_;
   Fd wake_;  ///< rouses the thread that sleeps in charge
   std::recursive_mutex mutex_;
-  std::condition_variable_any changed_;    ///< answers have come, a link has gone
-  std::atomic<std::uint32_t> answers_{0};  ///< how often; what threads that wait sleep on
+  std::condition_variable_any changed_;  ///< answers have come, a link has gone
+  EventCount answers_;                   ///< the same, for threads that fetch packets meanwhile
   Endpoint endpoint_;
   PacketPump pump_;
   Autocork cork_;
