@@ -9,8 +9,9 @@
 // without any costs no system call. A template: tests/model/base/event_count_model_test.cc runs
 // these lines in every interleaving of a machine with store buffers.
 //
-// Not for messages of another process, each of which would pay for the count: there the message is
-// the news, and nic/wakeup.h and engine/pipe/pipe_waiting.h have the words of those that sleep.
+// Not for news from another process: every message would pay for the count. There the message
+// itself is what changes, and the flags of those that sleep are in nic/wakeup.h and
+// engine/pipe/pipe_waiting.h.
 #pragma once
 
 #include <atomic>

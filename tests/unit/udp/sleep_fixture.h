@@ -53,7 +53,7 @@ class SleepTest : public testing::Test {
 
 inline constexpr int kTimes = 200;
 
-/// Orders this thread behind the writes of the context's driver thread. A completion does so by
+/// Makes the driver thread's writes happen before what follows. A completion does so, too, but by
 /// packets, which ThreadSanitizer does not see.
 inline void synchronize_with_driver(Context& context) {
   const HeldDriver held(context.core()->reactor());

@@ -259,7 +259,8 @@ bool UdpNode::hand_out(HandOut which) {
 // Answers have come, or links have gone.
 void UdpNode::announce() {
   answers_.notify([this](auto& word) {
-    if (others_asleep_ > 0) futex_wake(word);  // else the only one is in charge of the socket
+    // The one in charge sleeps elsewhere, and one that is about to sleep compares the word.
+    if (others_asleep_ > 0) futex_wake(word);
   });
   changed_.notify_all();
   rouse_sleeper();

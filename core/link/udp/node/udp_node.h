@@ -148,7 +148,7 @@ class UdpNode final : public EndpointSink, public std::enable_shared_from_this<U
   Fd wake_;  ///< rouses the thread that sleeps in charge
   std::recursive_mutex mutex_;
   std::condition_variable_any changed_;  ///< answers have come, a link has gone
-  EventCount answers_;                   ///< the same, for threads that fetch packets meanwhile
+  EventCount answers_;                   ///< the same, for threads in sleep()
   Endpoint endpoint_;
   PacketPump pump_;
   Autocork cork_;
