@@ -130,9 +130,9 @@ int bytes_to_read(int fd, Socket& s) {
     all_of_tcp = left >= 0 && static_cast<std::size_t>(left) == certain && (theirs & kSending) != 0;
   }
   if (!all_of_tcp) return n;
-  const bool more_by_tcp = (theirs & kGone) != 0 && s.has_drained();
+  // Behind the pipe's bytes, too.
   int queued = 0;
-  if (more_by_tcp && sys::ioctl(fd, FIONREAD, &queued) == 0) n += queued;
+  if ((theirs & kGone) != 0 && sys::ioctl(fd, FIONREAD, &queued) == 0) n = queued;
   return n + static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));
 }
 

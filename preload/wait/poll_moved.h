@@ -85,8 +85,11 @@ class PolledSet {
   /// up.
   int sleep(epoll_event* to, std::int64_t ns, const PacketSleep* packets, bool* fetches,
             bool* over);
-  /// Leaves a socket that is back on TCP to the kernel.
-  void leave(const Interest& i) { memory_.copy[i.index].events = fds_[i.index].events; }
+  /// Leaves a socket that is back on TCP to the kernel, which has to be asked then.
+  void leave(const Interest& i) {
+    memory_.copy[i.index].events = fds_[i.index].events;
+    set_.plain.store(true, std::memory_order_relaxed);  // relaxed: this thread's alone
+  }
   /// Prepares a socket for the thread's sleep, before the peer is asked to ring.
   void lie_down(Interest& i);
   void get_up();
