@@ -130,7 +130,7 @@ int bytes_to_read(int fd, Socket& s) {
     all_of_tcp = left >= 0 && static_cast<std::size_t>(left) == certain && (theirs & kSending) != 0;
   }
   if (!all_of_tcp) return n;
-  // Behind the pipe's bytes, too.
+  // It also has what the peer has sent since it went back, behind the pipe's bytes.
   int queued = 0;
   if ((theirs & kGone) != 0 && sys::ioctl(fd, FIONREAD, &queued) == 0) n = queued;
   return n + static_cast<int>(std::min<std::uint64_t>(s.pipe.readable_bytes(), 1u << 30));

@@ -173,7 +173,7 @@ class Receiving : StreamCall {
   StepResult from_pipe() {
     if (s_.kernel_end || s_.kernel_error) [[unlikely]]
       s_.pipe.writer_has_gone();
-    const bool peer_has_gone = s_.has_drained() && (state_of(s_.theirs()) & kGone) != 0;
+    const bool more_by_tcp = peek_ && s_.has_drained() && (state_of(s_.theirs()) & kGone) != 0;
     const OwedRing owed(s_, OwedRing::kReceives);
     Pipe::Done done;
     if (done_ == 0) {
@@ -186,7 +186,7 @@ class Receiving : StreamCall {
     done_ += done.bytes;
     if (failed(done)) return failed_with();
     // A peek does not come to the end of the pipe; what the peer has sent since lies behind it.
-    if (peek_ && peer_has_gone && done_ > 0 && done_ < wanted_) {
+    if (more_by_tcp && done_ > 0 && done_ < wanted_) {
       const IovecSlice rest(buffers_, count_, done_);
       msghdr message = message_of(rest.buffers, rest.count);
       const int how = MSG_PEEK | MSG_DONTWAIT | discarding(buffers_, count_);

@@ -90,6 +90,18 @@ class Child:
         os.waitpid(self.pid, 0)
 
 
+def eventually(look, wanted):
+    """Returns what look() does once `wanted` accepts it. One read of /proc/net/tcp may omit an end
+    while other connections come and go."""
+    deadline = time.monotonic() + 20
+    while True:
+        seen = look()
+        if wanted(seen):
+            return seen
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.05)
+
+
 class Clan:
     def __init__(self, path):
         self.path = path
@@ -108,15 +120,10 @@ class Clan:
         ]
 
     def connection(self, port, *arguments, wanted=lambda one: True):
-        """Returns the only connection with `port` once `wanted` accepts it. One read of
-        /proc/net/tcp may omit an end while other connections come and go."""
-        deadline = time.monotonic() + 20
-        while True:
-            listed = self.connections(port, *arguments)
-            if len(listed) == 1 and wanted(listed[0]):
-                return listed[0]
-            assert time.monotonic() < deadline, listed
-            time.sleep(0.05)
+        """Returns the only connection with `port` once `wanted` accepts it."""
+        found, = eventually(lambda: self.connections(port, *arguments),
+                            lambda listed: len(listed) == 1 and wanted(listed[0]))
+        return found
 
 
 def pids(end):
@@ -182,12 +189,9 @@ def check_connection(clan, family, host):
 
     shown = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
     words = "shm", "1000/1099.5G", "10/7", "3/5", "4/6", f"{client.pid}/", f"{sharer.pid}/"
-    deadline = time.monotonic() + 20
-    while True:
-        lines = [text for text in clan.stat().stdout.splitlines() if text.startswith(shown + " ")]
-        if len(lines) == 1 and all(word in lines[0] for word in words):
-            break
-        assert time.monotonic() < deadline, lines
+    eventually(
+        lambda: [text for text in clan.stat().stdout.splitlines() if text.startswith(shown + " ")],
+        lambda lines: len(lines) == 1 and all(word in lines[0] for word in words))
 
     assert page.contents() == before, "clan stat has written into the page"
     check_states(clan, page, port)
@@ -251,7 +255,8 @@ def check_watch(clan, page, port):
 def check_strangers(clan):
     """Files that are no pipes, whatever they are called, do no harm; a newer pipe is mentioned."""
     for page in (SharedPage(magic=1), SharedPage(size=0), SharedPage(size=100)):
-        assert clan.stat("--json", os.getpid()).stdout == "[]\n"
+        done = clan.stat("--json", os.getpid())
+        assert done.stdout == "[]\n" and "another version" not in done.stderr, done
         os.close(page.fd)
     newer = SharedPage(version=VERSION + 1)
     done = clan.stat("--json", os.getpid())
@@ -374,19 +379,20 @@ def check_reasons(clan):
                 shared = SharedPage()
                 shared.describe(1, ("127.0.0.1", port), ("127.0.0.1", int(two.said)),
                                 socket.AF_INET, one.pid, ATTACHED)
-            deadline = time.monotonic() + 20
-            while True:
+
+            def look():
                 listed = clan.connections(port, "--all")
-                lines = [
+                return listed, [
                     line for line in clan.stat("--all", one.pid).stdout.splitlines()
                     if f":{port} " in line
                 ]
-                # On a busy machine /proc/net/tcp may leave an end out of one of the two looks.
-                if (len(listed) == len(lines) == 1 and listed[0]["peer"]["network"] is not None
-                        and f"tcp ({listed[0].get('reason')})" in lines[0]):
-                    break
-                assert time.monotonic() < deadline, (lines, listed)
-            found, = listed
+
+            def agree(seen):
+                listed, lines = seen
+                return (len(listed) == len(lines) == 1 and listed[0]["peer"]["network"] is not None
+                        and f"tcp ({listed[0].get('reason')})" in lines[0])
+
+            (found,), _ = eventually(look, agree)
             assert found["path"] == "tcp", found
             if page:
                 os.close(shared.fd)
