@@ -9,9 +9,9 @@
 // without any costs no system call. A template: tests/model/base/event_count_model_test.cc runs
 // these lines in every interleaving of a machine with store buffers.
 //
-// Not for news from another process: every message would pay for the count. There the message
-// itself is what changes, and the flags of those that sleep are in nic/wakeup.h and
-// engine/pipe/pipe_waiting.h.
+// Lies in shared memory as well: a tripwire's `fired` is one. Not for what changes with every
+// message, which would pay for the count: there the message itself is the news, and the flags of
+// those that sleep are in nic/wakeup.h and engine/pipe/pipe_waiting.h.
 #pragma once
 
 #include <atomic>

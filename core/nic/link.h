@@ -19,9 +19,9 @@
 #include <span>
 #include <string>
 
+#include "base/event_count.h"
 #include "base/futex.h"
 #include "clan/cookie.h"
-#include "clan/detail/dekker.h"
 #include "clan/oob.h"
 #include "clan/rdma_request.h"
 #include "clan/result.h"
@@ -162,12 +162,10 @@ class Link {
 
   /// Fetches packets. A waiting thread calls it between its looks, as often as it likes.
   virtual void progress() {}
-  /// Sleeps on an armed tripwire while `fired` is `seen`, as futex_wait(). A link of packets
+  /// Sleeps on an armed tripwire while its `fired` is `seen`, as futex_wait(). A link of packets
   /// fetches them meanwhile.
-  virtual int sleep(shm::TripwireSignal& tripwire, std::uint32_t seen, std::uint64_t deadline_ns) {
-    // PAIR tripwire.sleepers: before the futex compares; fire() loads it after fired has changed
-    dekker::announce(tripwire.sleepers, 1);
-    return futex_wait(tripwire.fired, seen, deadline_ns);
+  virtual int sleep(EventCount& fired, std::uint32_t seen, std::uint64_t deadline_ns) {
+    return fired.commit_wait([&](auto& news) { return futex_wait(news, seen, deadline_ns); });
   }
   /// A word that a thread may sleep on has changed, and not by what came over this link.
   virtual void wake_sleepers() {}

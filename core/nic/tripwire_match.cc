@@ -16,10 +16,7 @@ void ring(const NicImage& nic, std::uint32_t index, const shm::TripwireEntry& en
   shm::TripwireSignal& signal = nic.signals->tripwires[index];
   // PAIR tripwire.state: the data precede it; Nic::tripwire_fired sees them
   dekker::set_bits(nic.signals->tripwire_state[index / 64], std::uint64_t{1} << (index % 64));
-  // PAIR tripwire.fired: a sleeper that announced itself before is woken
-  dekker::add(signal.fired, 1);
-  // PAIR tripwire.sleepers: loaded after `fired` has changed
-  if (dekker::load(signal.sleepers) != 0) futex_wake(signal.fired);
+  signal.fired.notify();
   // relaxed: input, bounded below
   std::uint32_t queue = entry.queue.load(std::memory_order_relaxed);
   if (queue < shm::kMaxEventQueues) {

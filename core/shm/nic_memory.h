@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/event_count.h"
 #include "base/mapping.h"
 #include "clan/detail/cpu.h"
 #include "shm/nic_memory_events.h"
@@ -92,9 +93,8 @@ constexpr std::uint32_t kTripPersistent = 4;
 
 /// The part of a tripwire that firing changes. One line.
 struct TripwireSignal {
-  std::atomic<std::uint32_t> armed;     ///< see below; by the owner, and the firer of a single shot
-  std::atomic<std::uint32_t> fired;     ///< futex word, counts firings
-  std::atomic<std::uint32_t> sleepers;  ///< owner: somebody sleeps on `fired`
+  std::atomic<std::uint32_t> armed;  ///< see below; by the owner, and the firer of a single shot
+  EventCount fired;                  ///< counts firings; its sleepers are threads of the owner
   std::uint32_t pad[13];
 };
 static_assert(sizeof(TripwireSignal) == kCacheLine);

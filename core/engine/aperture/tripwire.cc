@@ -14,16 +14,14 @@ TripwireCore::~TripwireCore() {
 }
 
 void TripwireCore::note_armed() {
-  // PAIR tripwire.fired: what wait() compares with, before arm() lets it fire
-  fired_when_armed_ = dekker::load(nic().image().signals->tripwires[index_].fired);
+  fired_when_armed_ = nic().image().signals->tripwires[index_].fired.prepare_wait();
 }
 
 void TripwireCore::fire() {
   shm::NicSignals& signals = *nic().image().signals;
   // PAIR tripwire.state: what the caller has to say precedes it; test_and_clear() sees it
   dekker::set_bits(signals.tripwire_state[index_ / 64], std::uint64_t{1} << (index_ % 64));
-  dekker::add(signals.tripwires[index_].fired, 1);
-  futex_wake(signals.tripwires[index_].fired);
+  signals.tripwires[index_].fired.notify();
   std::lock_guard lock(mutex_);
   events_.post();
 }
@@ -57,10 +55,7 @@ Result<Tripwire> Tripwire::create(const Aperture& aperture, std::uint64_t offset
 
 void Tripwire::arm() {
   core_->note_armed();
-  if (!core_->valid()) return;
-  // PAIR tripwire.sleepers: before the owner's last look; fire() loads it after fired has changed
-  dekker::announce(core_->nic().image().signals->tripwires[core_->index()].sleepers, 1);
-  core_->nic().arm(core_->index());
+  if (core_->valid()) core_->nic().arm(core_->index());
 }
 void Tripwire::disarm() {
   if (core_->valid()) core_->nic().disarm(core_->index());
@@ -70,20 +65,19 @@ bool Tripwire::test_and_clear() {
   return core_->valid() && core_->nic().test_and_clear(core_->index());
 }
 std::uint32_t Tripwire::count() const {
-  // PAIR tripwire.fired: sees the data behind each firing counted
-  return words::load_acquire(core_->nic().image().signals->tripwires[core_->index()].fired);
+  // PAIR event_count.news: sees the data behind each firing counted
+  return words::load_acquire(core_->nic().image().signals->tripwires[core_->index()].fired.news);
 }
 Status Tripwire::wait(std::int64_t timeout_ms) {
   const std::uint64_t deadline_ns = deadline_after_ms(timeout_ms);
-  auto& signal = core_->nic().image().signals->tripwires[core_->index()];
+  EventCount& fired = core_->nic().image().signals->tripwires[core_->index()].fired;
   const std::uint32_t seen = core_->fired_when_armed_;
-  // PAIR tripwire.fired: changed before fire() looks for sleepers
-  while (dekker::load(signal.fired) == seen) {
+  while (fired.prepare_wait() == seen) {
     if (!core_->aperture_->context().usable()) return engine::unusable_error();
     if (!core_->valid()) return Error{ESTALE, "the aperture of this tripwire has been revoked"};
     // In slices, so that the end of the context is noticed without a wake-up of its own.
-    const int rc =
-        futex_wait(signal.fired, seen, std::min(deadline_ns, monotonic_ns() + 1'000'000'000u));
+    const std::uint64_t until_ns = std::min(deadline_ns, monotonic_ns() + 1'000'000'000u);
+    const int rc = fired.commit_wait([&](auto& news) { return futex_wait(news, seen, until_ns); });
     if (rc == EINTR) return Error{EINTR, "a signal arrived while waiting for a tripwire"};
     if (rc == ETIMEDOUT && deadline_ns != kNoDeadline && monotonic_ns() >= deadline_ns) {
       return Error{ETIMEDOUT, "the tripwire did not fire in time"};

@@ -2,7 +2,6 @@
 #include <cerrno>
 
 #include "base/futex.h"
-#include "clan/detail/dekker.h"
 #include "clan/detail/log.h"
 #include "clan/detail/words.h"
 #include "engine/connection/connection.h"
@@ -46,9 +45,8 @@ void Connection::wake_local() {
   for (std::uint32_t t : {ring_tripwire_, credit_tripwire_}) {
     if (t == shm::kNoTripwire) continue;
     auto& signal = nic_.image().signals->tripwires[t];
-    // PAIR tripwire.fired: as a peer that has written
-    dekker::add(signal.fired, 1);
-    futex_wake(signal.fired);
+    signal.fired.notify();
+    futex_wake(signal.fired.news);  // whatever a hostile peer has made of the sleepers' count
     link_->wake_sleepers();
   }
   EventBinding events, also;

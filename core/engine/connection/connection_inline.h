@@ -1,10 +1,8 @@
 // The inlined parts of Connection: sending records and waiting. Included by connection.h.
 #pragma once
 
-#include "base/futex.h"
 #include "clan/detail/copy.h"
 #include "clan/detail/cpu.h"
-#include "clan/detail/dekker.h"
 #include "engine/connection/connection.h"
 #include "nic/wakeup.h"
 #include "shm/asymmetric_fence.h"
@@ -106,19 +104,17 @@ template <typename Ready>
 bool Connection::sleep_on(std::uint32_t tripwire, std::uint64_t deadline_ns, Ready&& ready,
                           Status* status) {
   auto& signal = nic_.image().signals->tripwires[tripwire];
-  // PAIR tripwire.fired: what fires after this look changes the word that the futex compares
-  const std::uint32_t seen = dekker::load(signal.fired);
+  const std::uint32_t seen = signal.fired.prepare_wait();
   // By what the link is: a peer may offer memory that cannot be mapped, and have mapped this.
   link_->capabilities().mapped ? nic_.arm(tripwire) : nic_.arm_for_packets(tripwire);
   int rc = 0;
   bool slept = false;
   if (!ready()) {
     count(context_->counters().sleeps);
-    rc = link_->sleep(signal, seen, deadline_ns);
+    rc = link_->sleep(signal.fired, seen, deadline_ns);
     count(context_->counters().wakeups);
     slept = true;
   }
-  signal.sleepers.store(0, std::memory_order_relaxed);  // relaxed: one needless wake-up at most
   rest(tripwire);
   (void)nic_.test_and_clear(tripwire);
   if (rc == EINTR) *status = Error{EINTR, "a signal arrived while waiting for the peer"};

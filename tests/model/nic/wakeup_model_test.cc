@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/event_count.h"
 #include "nic/wakeup.h"
 #include "support/interleaving.h"
 #include "support/model_checks.h"
@@ -166,7 +167,7 @@ struct TripwireOptions {
   bool persistent = false;
   bool looks_before_arming_only = false;
   bool reads_fired_after_the_last_look = false;
-  bool never_announces_sleep = false;
+  bool never_counts_itself = false;
   bool closer = false;  // a thread that ends the connection: Connection::wake_local()
   // the senders deliver packets: nic/tripwire_match.cc match_for_packets()
   bool packets = false;
@@ -193,13 +194,15 @@ struct TripwireModel {
   TripwireOptions options;
   ModelAtomic<std::uint32_t> armed = m.word<std::uint32_t>("signal.armed");
   ModelAtomic<std::uint64_t> table = m.word<std::uint64_t>("table.armed");
-  ModelAtomic<std::uint32_t> fired = m.word<std::uint32_t>("signal.fired");
-  ModelAtomic<std::uint32_t> sleepers = m.word<std::uint32_t>("signal.sleepers");
+  ModelWord news = m.word<std::uint32_t>("fired.news");
+  ModelWord sleepers = m.word<std::uint32_t>("fired.sleepers");
   ModelAtomic<std::uint64_t> state = m.word<std::uint64_t>("tripwire_state");
   ModelAtomic<std::uint32_t> gone = m.word<std::uint32_t>("peer_gone");
   ModelAtomic<std::uint32_t> stopped = m.word<std::uint32_t>("stopped");
   std::array<ModelAtomic<std::uint32_t>, 3> data;
   Ghost received = m.ghost("received");
+
+  BasicEventCount<ModelWord> fired() const { return {news, sleepers}; }
 
   void fire() const {
     fence_before_signals<SendersFence>();
@@ -210,8 +213,7 @@ struct TripwireModel {
       return;
     }
     state.fetch_or(1, std::memory_order_seq_cst);
-    fired.fetch_add(1, std::memory_order_seq_cst);
-    if (sleepers.load(std::memory_order_seq_cst) != 0) model_futex_wake(fired);
+    fired().notify([](const ModelWord& word) { model_futex_wake(word); });
     if (!options.persistent) options.end(armed, word);
   }
 
@@ -239,8 +241,7 @@ struct TripwireModel {
   }
 
   void sleep_on(std::uint32_t known, std::uint64_t shown) const {
-    std::uint32_t seen = fired.load(std::memory_order_seq_cst);
-    if (!options.never_announces_sleep) sleepers.store(1, std::memory_order_seq_cst);
+    std::uint32_t seen = fired().prepare_wait();
     const bool early = options.looks_before_arming_only && ready(known);
     const auto each = [this, shown](auto&& arm) {
       if (!options.arms_without_counting) {
@@ -254,14 +255,17 @@ struct TripwireModel {
     options.arms_for_packets ? arm_single_shots<Fence, Fence::even>(each)
                              : arm_single_shots<Fence>(each);
     const bool there = options.looks_before_arming_only ? early : ready(known);
-    if (options.reads_fired_after_the_last_look) seen = fired.load(std::memory_order_seq_cst);
-    if (!there) model_futex_wait(fired, seen);
+    if (options.reads_fired_after_the_last_look) seen = fired().prepare_wait();
+    const auto sleep = [seen](const ModelWord& word) {
+      model_futex_wait(word, seen);
+      return 0;
+    };
+    if (!there) (void)(options.never_counts_itself ? sleep(news) : fired().commit_wait(sleep));
     // The rest depends on nothing that was read here.
     model_restart(known | kAwake | (options.rests ? kShown : 0));
   }
   // Returns kShown if senders still see the bits.
   std::uint64_t after_sleep(std::uint32_t known, std::uint64_t shown) const {
-    sleepers.store(0, std::memory_order_relaxed);
     armed.store(shm::disarmed_after(armed.load(std::memory_order_relaxed)),
                 std::memory_order_relaxed);  // Nic::disarm
     const bool ends = shown == 0 || (options.ends_rest && known != 0);
@@ -287,8 +291,7 @@ struct TripwireModel {
     if (o.closer) {
       m.thread("closer", [this](std::uint64_t) {
         gone.store(1, std::memory_order_release);
-        fired.fetch_add(1, std::memory_order_seq_cst);
-        model_futex_wake(fired);
+        fired().notify([](const ModelWord& word) { model_futex_wake(word); });
       });
     }
     std::uint32_t all = 0;
@@ -419,8 +422,8 @@ TEST(TripwireWakeup, WouldBeLostByLookingForDataBeforeArmingOnly) {
 TEST(TripwireWakeup, WouldBeLostByReadingFiredAfterTheLastLook) {
   expect_caught(tripwire({.reads_fired_after_the_last_look = true}));
 }
-TEST(TripwireWakeup, WouldBeLostWithoutAnnouncingTheSleep) {
-  expect_caught(tripwire({.never_announces_sleep = true}));
+TEST(TripwireWakeup, WouldBeLostIfASleeperWereNotCounted) {
+  expect_caught(tripwire({.never_counts_itself = true}));
 }
 
 // ---- event queue --------------------------------------------------------------------------------

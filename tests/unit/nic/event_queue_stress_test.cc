@@ -165,14 +165,14 @@ TEST(TripwireStress, WakesItsSleeperEveryTime) {
       consumed.store(now, std::memory_order_release);
       continue;
     }
-    const std::uint32_t seen = signal.fired.load(std::memory_order_seq_cst);
-    signal.sleepers.store(1, std::memory_order_seq_cst);
+    const std::uint32_t seen = signal.fired.prepare_wait();
     nic.arm(*tripwire);
     if (data.load(std::memory_order_acquire) == known) {
       ++sleeps;
-      lost = futex_wait(signal.fired, seen, monotonic_ns() + kLostAfterNs) == ETIMEDOUT;
+      lost = signal.fired.commit_wait([seen](auto& news) {
+        return futex_wait(news, seen, monotonic_ns() + kLostAfterNs);
+      }) == ETIMEDOUT;
     }
-    signal.sleepers.store(0, std::memory_order_relaxed);
     nic.disarm(*tripwire);
     (void)nic.test_and_clear(*tripwire);
   }

@@ -40,14 +40,14 @@ class BareLink final : public Link {
 TEST(LinkSleep, EndsAtOnceWhereTheTripwireHasFiredSince) {
   BareLink link;
   shm::TripwireSignal signal{};
-  signal.fired = 4;
-  EXPECT_NE(link.sleep(signal, 3, monotonic_ns() + 20'000'000'000u), ETIMEDOUT);
+  signal.fired.news = 4;
+  EXPECT_NE(link.sleep(signal.fired, 3, monotonic_ns() + 20'000'000'000u), ETIMEDOUT);
 }
 
 TEST(LinkSleep, EndsAtItsDeadline) {
   BareLink link;
   shm::TripwireSignal signal{};
-  EXPECT_EQ(link.sleep(signal, 0, monotonic_ns() + 5'000'000), ETIMEDOUT);
+  EXPECT_EQ(link.sleep(signal.fired, 0, monotonic_ns() + 5'000'000), ETIMEDOUT);
 }
 
 // The one that fires looks there whether somebody has to be woken.
@@ -55,15 +55,14 @@ TEST(LinkSleep, SaysThatSomebodySleepsBeforeItDoes) {
   BareLink link;
   shm::TripwireSignal signal{};
   std::thread fires([&] {
-    while (signal.sleepers.load() == 0) std::this_thread::yield();
-    signal.fired.fetch_add(1);
-    futex_wake(signal.fired);
+    while (signal.fired.sleepers.load() == 0) std::this_thread::yield();
+    signal.fired.notify();
   });
-  while (signal.fired.load() == 0) {
-    ASSERT_NE(link.sleep(signal, 0, monotonic_ns() + 20'000'000'000u), ETIMEDOUT);
+  while (signal.fired.news.load() == 0) {
+    ASSERT_NE(link.sleep(signal.fired, 0, monotonic_ns() + 20'000'000'000u), ETIMEDOUT);
   }
   fires.join();
-  EXPECT_EQ(signal.sleepers.load(), 1u);
+  EXPECT_EQ(signal.fired.sleepers.load(), 0u);
 }
 
 TEST(BareLink, MayBeReliedOnAndKnowsOfNothingRevoked) {

@@ -488,18 +488,18 @@ TEST_F(NicTripwire, FiresOncePerArmingUnlessPersistent) {
   std::uint32_t always = trip({c.aperture, 0, 8, shm::kTripOnWrite | shm::kTripPersistent});
   const auto& signals = nic_->image().signals->tripwires;
   write(c.aperture, 0, 8);  // not armed yet
-  EXPECT_EQ(signals[once].fired.load(), 0u);
-  EXPECT_EQ(signals[always].fired.load(), 0u);
+  EXPECT_EQ(signals[once].fired.news.load(), 0u);
+  EXPECT_EQ(signals[always].fired.news.load(), 0u);
   nic_->arm_all(std::vector<std::uint32_t>{once, always});
   for (int i = 0; i < 5; ++i) write(c.aperture, 0, 8);
-  EXPECT_EQ(signals[once].fired.load(), 1u);
-  EXPECT_EQ(signals[always].fired.load(), 5u);
+  EXPECT_EQ(signals[once].fired.news.load(), 1u);
+  EXPECT_EQ(signals[always].fired.news.load(), 5u);
   nic_->arm(once);
   write(c.aperture, 0, 8);
-  EXPECT_EQ(signals[once].fired.load(), 2u);
+  EXPECT_EQ(signals[once].fired.news.load(), 2u);
   nic_->disarm(always);
   write(c.aperture, 0, 8);
-  EXPECT_EQ(signals[always].fired.load(), 6u);
+  EXPECT_EQ(signals[always].fired.news.load(), 6u);
 }
 
 TEST_F(NicTripwire, SetsItsBitOfTheStateBitmapUntilItIsCleared) {
@@ -547,13 +547,13 @@ TEST_F(NicTripwire, OfAReceiverThatSleepsOftenStaysInTheSummaryWhileItRests) {
   EXPECT_EQ(armed.load(), shm::chunk_mask(kLength, 0, 8));
   EXPECT_FALSE(is_any_armed(nic_->image(), c.aperture));
   write(c.aperture, 0, 8);
-  EXPECT_EQ(signals[rests].fired.load(), 0u);
+  EXPECT_EQ(signals[rests].fired.news.load(), 0u);
   EXPECT_TRUE(nic_->end_rest(c.aperture));  // it was armed since the last call
   nic_->arm(rests);
   EXPECT_TRUE(is_any_armed(nic_->image(), c.aperture));
   EXPECT_FALSE(nic_->end_rest(c.aperture));  // it does not rest
   write(c.aperture, 0, 8);
-  EXPECT_EQ(signals[rests].fired.load(), 1u);
+  EXPECT_EQ(signals[rests].fired.news.load(), 1u);
   nic_->rest(rests);
   EXPECT_TRUE(nic_->end_rest(c.aperture));
   EXPECT_FALSE(nic_->end_rest(c.aperture));  // not armed since the last call
@@ -561,7 +561,7 @@ TEST_F(NicTripwire, OfAReceiverThatSleepsOftenStaysInTheSummaryWhileItRests) {
   EXPECT_FALSE(nic_->end_rest(c.aperture));
   nic_->arm(rests);
   write(c.aperture, 0, 8);
-  EXPECT_EQ(signals[rests].fired.load(), 2u);
+  EXPECT_EQ(signals[rests].fired.news.load(), 2u);
 }
 
 TEST_F(NicTripwire, MustLieInALiveAperture) {

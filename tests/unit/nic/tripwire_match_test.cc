@@ -56,7 +56,7 @@ struct Image : testing::Test, Ringer {
     signals->tripwires[tripwire].armed = 1;
   }
   std::uint32_t fired(std::uint32_t tripwire) const {
-    return signals->tripwires[tripwire].fired.load();
+    return signals->tripwires[tripwire].fired.news.load();
   }
   bool shown(std::uint32_t tripwire) const {
     return (signals->tripwire_state[tripwire / 64].load() >> (tripwire % 64) & 1) != 0;

@@ -143,12 +143,12 @@ void UdpLink::cancel(std::uint64_t token) {
 // --- progress, the end ---------------------------------------------------------------------------
 
 void UdpLink::progress() { node_->progress(); }
-int UdpLink::sleep(shm::TripwireSignal& tripwire, std::uint32_t seen, std::uint64_t deadline_ns) {
-  return node_->sleep({.word = &tripwire.fired,
+int UdpLink::sleep(EventCount& fired, std::uint32_t seen, std::uint64_t deadline_ns) {
+  return node_->sleep({.word = &fired.news,
                        .seen = seen,
                        .deadline_ns = deadline_ns,
                        .link = this,
-                       .futex_sleepers = &tripwire.sleepers});
+                       .word_of = &fired});
 }
 
 void UdpLink::watch(bool on) {

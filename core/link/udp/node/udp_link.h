@@ -74,7 +74,7 @@ class UdpLink final : public nic::Link,
   void begin_batch() override;
   void end_batch() override;
   void progress() override;
-  int sleep(shm::TripwireSignal& tripwire, std::uint32_t seen, std::uint64_t deadline_ns) override;
+  int sleep(EventCount& fired, std::uint32_t seen, std::uint64_t deadline_ns) override;
   void wake_sleepers() override;
   void shut_down() override;
   void abandon_after_fork() override;

@@ -153,10 +153,10 @@ int UdpNode::sleep_aside(Lock& lock, const Sleep& what) {
     }
     lock.unlock();
   }
-  // PAIR tripwire.sleepers: before the futex compares
-  if (what.futex_sleepers != nullptr) dekker::announce(*what.futex_sleepers, 1);
-  const int rc = what.fds.empty() ? futex_wait(*what.word, what.seen, what.deadline_ns)
-                                  : sys::poll_until(what.fds, what.deadline_ns);
+  const auto sleep = [&what](auto& word) { return futex_wait(word, what.seen, what.deadline_ns); };
+  const int rc = !what.fds.empty()         ? sys::poll_until(what.fds, what.deadline_ns)
+                 : what.word_of != nullptr ? what.word_of->commit_wait(sleep)
+                                           : sleep(*what.word);
   if (!counts || abandoned()) return rc;
   lock.lock();
   --others_asleep_;
@@ -216,7 +216,7 @@ void UdpNode::tell_in_charge(Lock& lock) {
 
 bool UdpNode::word_has_changed() const {
   const Sleep& what = *in_charge_;
-  // PAIR tripwire.fired: sees what has changed it before `asleep_` was stored
+  // PAIR event_count.news: sees what has changed it before `asleep_` was stored
   return what.word != nullptr && dekker::load(*what.word) != what.seen;
 }
 

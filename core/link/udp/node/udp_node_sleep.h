@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/event_count.h"
 #include "link/udp/transport/connection.h"
 
 namespace clan::udp {
@@ -21,8 +22,8 @@ struct Sleep {
   std::span<pollfd> fds = {};  ///< or when one of these is ready, as poll() has it
   std::uint64_t deadline_ns = kNever;
   UdpLink* link = nullptr;  ///< whose peer the thread waits for, if that is known
-  /// Set while sleeping by futex, for threads that change the word; unset for the thread in charge.
-  std::atomic<std::uint32_t>* futex_sleepers = nullptr;
+  /// Counts the thread while it sleeps on its `news` by futex, and not the thread in charge.
+  EventCount* word_of = nullptr;
   /// Whether the thread has locks of the engine. Only one without reports ended transfers itself.
   enum class Locks { kSome, kNone } locks = Locks::kSome;
 };

@@ -381,10 +381,10 @@ TEST_F(LinkPair, APutWakesWhatSleepsOnATripwireThere) {
   const auto sent = bytes(8, 8);
   ASSERT_TRUE(link->put(handle, 0, sent, nic::PutOrder::kAny).ok());
   settle(handle);
-  EXPECT_EQ(signal.fired.load(), 0u);
+  EXPECT_EQ(signal.fired.news.load(), 0u);
   ASSERT_TRUE(link->put(handle, 64, sent, nic::PutOrder::kAny).ok());
   settle(handle);
-  EXPECT_EQ(signal.fired.load(), 1u);
+  EXPECT_EQ(signal.fired.news.load(), 1u);
   EXPECT_EQ(link->after_access(handle, 0, 1, nic::AccessKind::kWrite).error().err, EOPNOTSUPP);
 }
 

@@ -350,7 +350,7 @@ TEST_F(SleepTest, AThreadInChargeIsNoSleeperOnAFutex) {
   std::uint32_t armed = 0, sleepers = 0;
   for (const shm::TripwireSignal& signal : signals.tripwires) {
     armed += shm::is_armed(signal.armed.load());
-    sleepers += signal.sleepers.load();
+    sleepers += signal.fired.sleepers.load();
   }
   EXPECT_GE(armed, 1u);
   EXPECT_EQ(sleepers, 0u);
