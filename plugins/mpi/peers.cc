@@ -162,6 +162,7 @@ int add_procs(mca_btl_base_module_t*, std::size_t count, opal_proc_t** procs, En
       node->endpoints.erase(name);
       continue;
     }
+    node->has_met.store(true, std::memory_order_relaxed);  // relaxed: a hint
     endpoints[i] = endpoint.get();
     if (reachable == nullptr) continue;
     if (const int rc = opal_bitmap_set_bit(reachable, static_cast<int>(i)); rc != OPAL_SUCCESS)

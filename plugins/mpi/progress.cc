@@ -159,7 +159,7 @@ bool deliver(Node& node, mca_btl_base_module_t& module, const Record& record) {
 
 int progress() {
   Node* node = g_node;
-  if (node == nullptr) return 0;
+  if (node == nullptr || !node->is_used()) return 0;
   const Turn turn(*node);
   if (!turn.mine()) return 0;
   int events = look_at_channels(*node);
