@@ -37,7 +37,7 @@ struct WaitOptions {
     kSleep,     ///< never spin
   };
   Mode mode = Mode::kAdaptive;
-  std::uint32_t max_spin_us = 50;  ///< about what a wake-up of an idle core costs
+  std::uint32_t max_spin_us = 50;  ///< what a sleep is taken to cost
 };
 
 /// Links with other hosts, by UDP (docs/wire.md). A service there is "udp:HOST/SERVICE", or

@@ -61,17 +61,16 @@ class WaitHistory {
  private:
   /// Several in a row: only while this end spins can the other one learn that it may spin, too.
   static constexpr std::uint32_t kTryEvery = 1024, kTriesInARow = 16;
-  /// spinning costs no more time of the processor than sleeping
-  static constexpr std::uint64_t kShortNs = 10'000;
 
   bool is_long(std::uint64_t expected) const { return expected > 3 * max_ns_; }
   std::uint64_t budget_for(std::uint64_t expected, bool peer_slept) const {
-    if (expected <= kShortNs) return 2 * max_ns_;  // one that takes longer is an exception
+    // Spinning costs no more time of the processor than sleeping; a longer one is an exception.
+    if (expected <= max_ns_ / 5) return 2 * max_ns_;
     return peer_slept || expected > max_ns_ / 2 ? 0 : max_ns_;
   }
 
   const std::uint64_t max_ns_;
-  std::atomic<std::uint64_t> expected_ns_{20'000};
+  std::atomic<std::uint64_t> expected_ns_{max_ns_ / 5 * 2};
   std::atomic<std::uint64_t> start_ns_{0};
   /// of waits for which spinning does not seem worth while
   std::atomic<std::uint32_t> turns_{0};

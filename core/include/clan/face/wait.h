@@ -8,9 +8,9 @@
 //      where past waits took longer than WaitOptions::max_spin_us, except during the tries of 3.
 //      If nobody runs in a few yields, the peer has left the core: go on with 3.
 //   3. spin where past waits were so short that a sleep costs more: up to twice
-//      WaitOptions::max_spin_us where they took a few us, up to once that where they took half of
-//      it and the peer is awake. Else sleep. In every 1,024 waits 16 in a row spin all the same, as
-//      each end may sleep only because the other does; not where they took several max_spin_us.
+//      WaitOptions::max_spin_us where they took a fifth of it, up to once that where they took half
+//      of it and the peer is awake. Else sleep. In every 1,024 waits 16 in a row spin all the same,
+//      as each end may sleep only because the other does; not where they took several times it.
 //   4. a thread that spins yields now and then. Where others ran then, its peer may be one of them:
 //      it yields between any two looks, until its yields are empty. What yields and look() cost is
 //      measured: together they take at most a tenth of the time of a thread that spins.
@@ -88,7 +88,7 @@ class Waiter {
     const int burst = contention.crowded() || past_.is_long() ? kBurst : kFirstBurst;
     for (int i = 0; i < burst; ++i) {
       if (ready()) {
-        if (i > 0 && past_.expected_ns() > kBurstNs) past_.expect(kBurstNs);
+        if (i > 0 && past_.expected_ns() != 0) past_.expect(0);
         return true;
       }
     }
@@ -119,8 +119,7 @@ class Waiter {
  private:
   static constexpr int kFirstBurst = 256;
   static constexpr int kBurst = 32;
-  static constexpr int kSameCoreYields = 6;  ///< in which no other thread ran
-  static constexpr std::uint64_t kBurstNs = 500;
+  static constexpr int kSameCoreYields = 6;       ///< in which no other thread ran
   static constexpr std::uint64_t kLookPart = 15;  ///< of the time between two is spent in one
 
   template <typename Ready, typename Look>
