@@ -1,4 +1,4 @@
-// EventCount: threads of a process wait for news from other threads.
+// EventCount: threads of a process wait for news from other threads, of this process or of another.
 //
 //   waits                                    has news
 //     seen = prepare_wait()                    changes what is waited for
@@ -9,9 +9,10 @@
 // without any costs no system call. A template: tests/model/base/event_count_model_test.cc runs
 // these lines in every interleaving of a machine with store buffers.
 //
-// Lies in shared memory as well: a tripwire's `fired` is one. Not for what changes with every
-// message, which would pay for the count: there the message itself is the news, and the flags of
-// those that sleep are in nic/wakeup.h and engine/pipe/pipe_waiting.h.
+// It may lie in shared memory, as a tripwire's `fired` does. Do not use it for what changes with
+// every message, which would pay for the count: there the message itself is the news, and the flags
+// of those that sleep are in nic/wakeup.h and engine/pipe/pipe_waiting.h. Nothing may reset
+// `sleepers`: a thread that has just woken still subtracts itself.
 #pragma once
 
 #include <atomic>
@@ -40,6 +41,8 @@ struct BasicEventCount {
   int commit_wait(Sleep&& sleep) {
     // PAIR event_count.sleepers: before the sleep compares `news`
     dekker::add(sleepers, 1);
+    // order: as above, where a hostile process has written what this made 0
+    if (dekker::load(sleepers) == 0) dekker::add(sleepers, 1);
     const int rc = sleep(news);
     dekker::subtract(sleepers, 1);
     return rc;
@@ -53,6 +56,12 @@ struct BasicEventCount {
   }
   void notify() {
     notify([](auto& word) { futex_wake(word); });
+  }
+  /// As notify(), whatever a hostile process has made of `sleepers`.
+  void notify_all_the_same() {
+    // PAIR event_count.news: behind what is waited for
+    dekker::add(news, 1);
+    futex_wake(news);
   }
 };
 

@@ -44,7 +44,9 @@ struct FreeMemory {
 struct Node {
   Node(Context made, Segment own) : context(std::move(made)), segment(std::move(own)) {}
 
-  /// Whether a rank of this job sends to another one by CLAN, and not all by another transport.
+  /// Whether there may be something for progress() to do: this rank has met another, one has asked
+  /// for a channel here, or ranks of other hosts may come. False where every message goes by
+  /// another transport.
   bool is_used() const {
     // relaxed: a hint
     return segment.taken() != 0 || has_met.load(std::memory_order_relaxed) || far;
@@ -72,7 +74,7 @@ struct Node {
   std::unordered_map<std::uint64_t, std::unique_ptr<Endpoint>> endpoints;  ///< by name
   std::vector<std::unique_ptr<Endpoint>> ended;
   std::unique_ptr<std::byte, FreeMemory> nowhere;  ///< for what is sent to ranks that have ended
-  std::atomic<bool> has_met{false};                ///< another rank: there has been an endpoint
+  std::atomic<bool> has_met{false};                ///< another rank, or been met
   bool full = false;    ///< said: ranks met later go by another transport
   std::string failure;  ///< why the job cannot go on, not reported yet
   opal_proc_t* failed_proc = nullptr;

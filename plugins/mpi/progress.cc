@@ -75,6 +75,7 @@ void meet_senders(Node& node, std::uint32_t taken) {
     auto receiver = std::make_unique<ChannelReceiver>();
     receiver->attach(node.segment.channel(static_cast<std::uint32_t>(node.receivers.size())));
     node.receivers.push_back(std::move(receiver));
+    node.has_met.store(true, std::memory_order_relaxed);  // relaxed: a hint
   }
 }
 

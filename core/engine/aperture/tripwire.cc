@@ -21,7 +21,7 @@ void TripwireCore::fire() {
   shm::NicSignals& signals = *nic().image().signals;
   // PAIR tripwire.state: what the caller has to say precedes it; test_and_clear() sees it
   dekker::set_bits(signals.tripwire_state[index_ / 64], std::uint64_t{1} << (index_ % 64));
-  signals.tripwires[index_].fired.notify();
+  signals.tripwires[index_].fired.notify_all_the_same();
   std::lock_guard lock(mutex_);
   events_.post();
 }

@@ -1,7 +1,6 @@
 // Connection: tear-down, by either side, by the death of the peer or by its misbehaviour.
 #include <cerrno>
 
-#include "base/futex.h"
 #include "clan/detail/log.h"
 #include "clan/detail/words.h"
 #include "engine/connection/connection.h"
@@ -44,9 +43,7 @@ void Connection::peer_left(int reason, bool done) {
 void Connection::wake_local() {
   for (std::uint32_t t : {ring_tripwire_, credit_tripwire_}) {
     if (t == shm::kNoTripwire) continue;
-    auto& signal = nic_.image().signals->tripwires[t];
-    signal.fired.notify();
-    futex_wake(signal.fired.news);  // whatever a hostile peer has made of the sleepers' count
+    nic_.image().signals->tripwires[t].fired.notify_all_the_same();
     link_->wake_sleepers();
   }
   EventBinding events, also;

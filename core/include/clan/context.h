@@ -37,7 +37,8 @@ struct WaitOptions {
     kSleep,     ///< never spin
   };
   Mode mode = Mode::kAdaptive;
-  std::uint32_t max_spin_us = 50;  ///< what a sleep is taken to cost
+  /// About what a sleep costs. A thread spins up to twice as long if waits have been short.
+  std::uint32_t max_spin_us = 50;
 };
 
 /// Links with other hosts, by UDP (docs/wire.md). A service there is "udp:HOST/SERVICE", or

@@ -65,6 +65,20 @@ TEST(LinkSleep, SaysThatSomebodySleepsBeforeItDoes) {
   EXPECT_EQ(signal.fired.sleepers.load(), 0u);
 }
 
+TEST(LinkSleep, IsWokenThoughSomebodyHasSpoiltTheCount) {
+  BareLink link;
+  shm::TripwireSignal signal{};
+  signal.fired.sleepers = UINT32_MAX;
+  std::thread fires([&] {
+    while (signal.fired.sleepers.load() != 1) std::this_thread::yield();
+    signal.fired.notify();
+  });
+  while (signal.fired.news.load() == 0) {
+    ASSERT_NE(link.sleep(signal.fired, 0, monotonic_ns() + 20'000'000'000u), ETIMEDOUT);
+  }
+  fires.join();
+}
+
 TEST(BareLink, MayBeReliedOnAndKnowsOfNothingRevoked) {
   BareLink link;
   EXPECT_TRUE(link.settled());

@@ -64,7 +64,7 @@ class WaitHistory {
 
   bool is_long(std::uint64_t expected) const { return expected > 3 * max_ns_; }
   std::uint64_t budget_for(std::uint64_t expected, bool peer_slept) const {
-    // Spinning costs no more time of the processor than sleeping; a longer one is an exception.
+    // Such a wait costs no more processor time by spinning; one that takes longer is an exception.
     if (expected <= max_ns_ / 5) return 2 * max_ns_;
     return peer_slept || expected > max_ns_ / 2 ? 0 : max_ns_;
   }

@@ -8,9 +8,10 @@
 //      where past waits took longer than WaitOptions::max_spin_us, except during the tries of 3.
 //      If nobody runs in a few yields, the peer has left the core: go on with 3.
 //   3. spin where past waits were so short that a sleep costs more: up to twice
-//      WaitOptions::max_spin_us where they took a fifth of it, up to once that where they took half
-//      of it and the peer is awake. Else sleep. In every 1,024 waits 16 in a row spin all the same,
-//      as each end may sleep only because the other does; not where they took several times it.
+//      WaitOptions::max_spin_us where they took at most a fifth of it, up to once that where they
+//      took at most half and the peer is awake. Else sleep. In every 1,024 waits 16 in a row spin
+//      all the same, as each end may sleep only because the other does; not where they took three
+//      times as long.
 //   4. a thread that spins yields now and then. Where others ran then, its peer may be one of them:
 //      it yields between any two looks, until its yields are empty. What yields and look() cost is
 //      measured: together they take at most a tenth of the time of a thread that spins.

@@ -148,7 +148,7 @@ int UdpLink::sleep(EventCount& fired, std::uint32_t seen, std::uint64_t deadline
                        .seen = seen,
                        .deadline_ns = deadline_ns,
                        .link = this,
-                       .word_of = &fired});
+                       .count = &fired});
 }
 
 void UdpLink::watch(bool on) {

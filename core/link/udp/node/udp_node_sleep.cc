@@ -154,9 +154,9 @@ int UdpNode::sleep_aside(Lock& lock, const Sleep& what) {
     lock.unlock();
   }
   const auto sleep = [&what](auto& word) { return futex_wait(word, what.seen, what.deadline_ns); };
-  const int rc = !what.fds.empty()         ? sys::poll_until(what.fds, what.deadline_ns)
-                 : what.word_of != nullptr ? what.word_of->commit_wait(sleep)
-                                           : sleep(*what.word);
+  const int rc = !what.fds.empty()       ? sys::poll_until(what.fds, what.deadline_ns)
+                 : what.count != nullptr ? what.count->commit_wait(sleep)
+                                         : sleep(*what.word);
   if (!counts || abandoned()) return rc;
   lock.lock();
   --others_asleep_;

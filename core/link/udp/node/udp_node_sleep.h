@@ -22,8 +22,9 @@ struct Sleep {
   std::span<pollfd> fds = {};  ///< or when one of these is ready, as poll() has it
   std::uint64_t deadline_ns = kNever;
   UdpLink* link = nullptr;  ///< whose peer the thread waits for, if that is known
-  /// Counts the thread while it sleeps on its `news` by futex, and not the thread in charge.
-  EventCount* word_of = nullptr;
+  /// That `word` is the news of, if any: counts this thread while it sleeps by futex. The thread in
+  /// charge is not counted; wake_sleepers() reaches it.
+  EventCount* count = nullptr;
   /// Whether the thread has locks of the engine. Only one without reports ended transfers itself.
   enum class Locks { kSome, kNone } locks = Locks::kSome;
 };
