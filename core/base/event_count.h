@@ -41,7 +41,7 @@ struct BasicEventCount {
   int commit_wait(Sleep&& sleep) {
     // PAIR event_count.sleepers: before the sleep compares `news`
     dekker::add(sleepers, 1);
-    // order: as above, where a hostile process has written what this made 0
+    // order: one total order with notify(): a hostile process may have made the count 0
     if (dekker::load(sleepers) == 0) dekker::add(sleepers, 1);
     const int rc = sleep(news);
     dekker::subtract(sleepers, 1);
